@@ -21,7 +21,9 @@ def main() -> NoReturn:
     except ModuleNotFoundError as error:
         remedy = "install it"
         if (error.name or "").partition(".")[0] in _NEEDED:
-            remedy = "run: pip install 'txnlog[cli]'"
+            from txnlog.errors import how_to_install
+
+            remedy = f"run: {how_to_install('cli')}"
         message = f"the command needs the package {error.name!r}, which is not installed; {remedy}"
         print(f"txnlog: {message}", file=sys.stderr)
         code = 1

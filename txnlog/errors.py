@@ -330,3 +330,25 @@ class NoOffsetForPartition(TxnlogError):
 
 class Wakeup(TxnlogError):
     """Another thread has called ``wakeup()`` of the consumer that polled. Nothing was lost."""
+
+
+# -- remedies --------------------------------------------------------------------------------------
+
+
+def how_to_install(extra: str) -> str:
+    """The command that installs what an extra brings, by the packages' own names.
+
+    txnlog itself is on no index, so pip may know nothing of ``txnlog[extra]``.
+    """
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        found = requires("txnlog") or []
+    except PackageNotFoundError:
+        return f"pip install '.[{extra}]' in a clone of txnlog"
+    packages = [
+        package.strip()
+        for package, _, condition in (requirement.partition(";") for requirement in found)
+        if condition.replace("'", '"').strip() == f'extra == "{extra}"'
+    ]
+    return " ".join(["pip install", *(f"'{package}'" for package in packages)])

@@ -48,8 +48,8 @@ class BeginResult:
 
     def __bool__(self) -> bool:
         warnings.warn(
-            "the truth of what begin_transaction() returns is deprecated, and will be gone in the "
-            "next release: ask its already_committed",
+            "taking what begin_transaction() returns for a boolean is deprecated, and will fail in "
+            "the next release: look at its already_committed",
             DeprecationWarning,
             stacklevel=2,
         )

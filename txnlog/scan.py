@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from txnlog import display
-from txnlog.errors import InvalidOption
+from txnlog.errors import InvalidOption, how_to_install
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange, read_each, read_ranges
 from txnlog.storage.base import Storage
@@ -204,4 +204,4 @@ class Scan:
 def _require(package: str, what: str) -> None:
     """Raise InvalidOption unless a library that somebody may do without is installed."""
     if find_spec(package) is None:
-        raise InvalidOption(f"{what} needs {package}: pip install 'txnlog[{package}]'")
+        raise InvalidOption(f"{what} needs {package}: {how_to_install(package)}")

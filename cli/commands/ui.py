@@ -39,10 +39,10 @@ def serve_pages(
     except ModuleNotFoundError as error:
         if error.name not in ("jinja2", "starlette", "uvicorn"):
             raise
-        from txnlog.errors import InvalidOption
+        from txnlog.errors import InvalidOption, how_to_install
 
         raise InvalidOption(
-            f"{error.name} is not installed, which pages need: pip install 'txnlog[ui]'"
+            f"{error.name} is not installed, which the pages need: {how_to_install('ui')}"
         ) from error
 
     def announce(url: str) -> None:

@@ -128,6 +128,8 @@ def parse_condition(text: str) -> Condition:
         for name, quoted, index in re.findall(_STEP, typed["path"])
     ]
     operator, operand = typed["operator"].replace("==", "="), typed["operand"]
+    if not operand:
+        raise _bad(text, 'there is nothing to compare with (the empty string is "")')
     if operator == "~":
         _check_regex("--where", operand)
         return Condition(typed["column"], path, operator, operand)
@@ -138,9 +140,11 @@ def parse_condition(text: str) -> Condition:
 
 
 def _parse_operand(operand: str) -> object:
-    """JSON, or a string that needs no quotes."""
+    """JSON, or a string, which needs no quotes and may have SQL's."""
     import msgspec
 
+    if len(operand) > 1 and operand[0] == operand[-1] == "'":
+        return operand[1:-1].replace("''", "'")
     try:
         return msgspec.json.decode(operand)
     except (msgspec.DecodeError, RecursionError):

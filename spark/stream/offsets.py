@@ -78,7 +78,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
             or parsed.offsets.keys() != known
             or not {*(parsed.since or ())} <= known
         ):
-            raise _not_ours(found, "topics and their ids do not fit together")
+            raise _not_ours(found, "topics and their ids do not match")
         return parsed
 
     def to_json(self) -> dict[str, object]:

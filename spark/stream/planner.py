@@ -378,7 +378,7 @@ class StreamPlanner:
     def _report_loss(self, what: str) -> None:
         if self._options.read.fail_on_data_loss:
             raise OffsetOutOfRange(
-                f"{what}. To go on with what is there, give failOnDataLoss=false; to begin anew, "
+                f"{what}. To go on with what is there, give failOnDataLoss=false; to start over, "
                 "give the query a new checkpoint"
             )
         if what not in self._warned:

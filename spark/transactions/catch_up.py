@@ -97,7 +97,7 @@ def catch_up(
                     # Offsets may move all the same, over what was aborted.
                     txn.discard_writes()
         except (CommitFailed, ConcurrentTransactions) as error:
-            _logger.info("another job was faster, going on behind it: %s", error)
+            _logger.info("another job committed first; going on after it: %s", error)
             continue
         if txn.consumed_records == 0:
             break

@@ -67,8 +67,8 @@ def merge_read_options(
             )
         if name in _DECIDED_BY_CALL:
             raise InvalidOption(
-                f"option {option}: read(...) has arguments for its store and its topics, and is no "
-                "part of a transaction; that is txn.read(...) of transaction(...)"
+                f"option {option}: read(...) has arguments for its store and its topics, and is "
+                "not part of a transaction; that is txn.read(...) of transaction(...)"
             )
         if name in _RATES:
             raise InvalidOption(

@@ -38,6 +38,8 @@ BATCH = pa.record_batch(
         ("value.id>6.5", [0]),
         ("value.name>N", [0]),
         ("value.name = tea", [0]),
+        ("value.name = 'tea'", [0]),
+        ("value.name != 'it''s'", [0, 1, 2, 3, 4, 5]),
         ("value.name ~ (?i)^M", [1]),
         ("value.items[0].n<2", [0]),
         ("value.items[-1].n=2", [0]),
@@ -62,7 +64,17 @@ def test_a_condition_looks_into_json(condition: str, rows: list[int]) -> None:
 
 @pytest.mark.parametrize(
     "condition",
-    ["value.id", "offset=7", "value.id>null", "value.id>[1]", "value. id=1", "value~(", ""],
+    [
+        "value.id",
+        "value.id=",
+        "value.id == ",
+        "offset=7",
+        "value.id>null",
+        "value.id>[1]",
+        "value. id=1",
+        "value~(",
+        "",
+    ],
 )
 def test_what_is_no_condition_is_wrong_usage(condition: str) -> None:
     """Rather than a filter that never holds."""
@@ -93,7 +105,7 @@ def test_records_are_found(store_path: Path, tmp_path: Path) -> None:
     """All that is asked for must hold, and -n counts what is found; of typed topics the columns."""
     read = ("records", "read", "orders", "--store", store_path, "-o", "json")
     assert list_offsets(cli(*read, "--key", "k3")) == [(0, 3)]
-    assert list_offsets(cli(*read, "--grep", "^v[2-4]$", "-n", "2")) == [(0, 2), (0, 3)]
+    assert list_offsets(cli(*read, "--grep", "^v[2-4]$", "--max", "2")) == [(0, 2), (0, 3)]
     assert list_offsets(cli(*read, "--grep", "k[2-4]", "--where", "value!=v3")) == [(0, 2), (0, 4)]
     assert list_offsets(cli(*read, "-g", "absent")) == []
     wrong = cli(*read, "--grep", "(")

@@ -48,6 +48,19 @@ def test_why_names_the_holder_and_what_ends_it(store_path: Path) -> None:
     assert cli("txns", "why", "paid:3", "--store", store_path).code == 1
 
 
+def test_the_command_that_ends_it_can_be_pasted(tmp_path: Path) -> None:
+    """An id may have characters that a shell takes for its own."""
+    store = txnlog.open(str(tmp_path), create=True)
+    store.create_topic("t")
+    producer = store.producer(transactional_id="etl; rm -r <x>")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", b"v")
+    producer.flush()
+    shown = cli("txns", "why", "t", "--store", tmp_path).out
+    assert "txnlog txns abort 'etl; rm -r <x>'" in " ".join(shown.split())
+
+
 def test_why_shows_the_error_of_a_damaged_holder_whole(own_store: Path) -> None:
     """A semicolon in an error begins no other way out."""
     newest = max((own_store / "transactions" / "open").glob("*.json"))

@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 
 from txnlog.admin.offsets import ListedOffset
+from txnlog.inspect.describing import describe_segments_within
 from txnlog.log.chapters import CHAPTER
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope
@@ -115,3 +116,19 @@ def test_a_listing_of_topics_reads_no_segment(huge: HeapStorage) -> None:
     marks = 6 + (ENTRIES - 6 * 16_384) // CHAPTER
     assert (log.file_count, data.file_count) == (ENTRIES + 6 + marks, 1)
     assert not {"get_range", "size"} & counting.take().keys()
+
+
+def test_a_picture_of_a_partition_is_made_of_arrays(huge: HeapStorage) -> None:
+    """100,000 segments take what their manifests take; as objects they took 100 MB."""
+    store, _ = opened(huge)
+    log = store.logs.fresh_topic("t")
+    tracemalloc.start()
+    try:
+        outline = log.outline(0)
+        listed = describe_segments_within(log, 0, 10 * ENTRIES - 1000, 10 * ENTRIES)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 << 20
+    assert (len(outline), len(listed)) == (ENTRIES, 100)
+    assert [one.base_offset for one in listed] == outline.base_offsets[-100:].tolist()

@@ -78,7 +78,9 @@ def test_of_transactions_from_one_offset_one_commits(store: Store, winner: int) 
     with pytest.raises(ConcurrentTransactions, match="t:0"):
         jobs[0].commit_transaction()
     first.commit_transaction()
-    with pytest.raises(CommitFailed, match="read from offset none, but the group is at 8"):
+    with pytest.raises(
+        CommitFailed, match="read when the group had no offset, but the group is at 8"
+    ):
         jobs[1].commit_transaction()
     for producer in jobs:
         producer.abort_transaction()

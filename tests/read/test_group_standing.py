@@ -96,7 +96,7 @@ def test_who_found_no_offset_before_a_deletion_cannot_commit_after_it(
     else:
         store.delete_group_offsets("g", [T0])
     _, after = job(store, "after")
-    with pytest.raises(CommitFailed, match="read from offset none, and entry 1 "):
+    with pytest.raises(CommitFailed, match="read when the group had no offset, and entry 1 "):
         before.commit_transaction()
     before.abort_transaction()
     after.commit_transaction()

@@ -235,7 +235,9 @@ def test_an_offset_commit_is_compared_with_where_it_started() -> None:
     first = OffsetCommit("in", 0, 10, compare=True, start=None)
     state.check_commit("g", [first])
     state.apply(0, OffsetsCommitted("n", 1, (first,)))
-    with pytest.raises(CommitFailed, match="read from offset none, but the group is at 10"):
+    with pytest.raises(
+        CommitFailed, match="read when the group had no offset, but the group is at 10"
+    ):
         state.check_commit("g", [first])
     state.check_commit("g", [OffsetCommit("in", 0, 20, compare=True, start=10)])
 

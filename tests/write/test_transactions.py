@@ -181,7 +181,9 @@ def test_of_two_jobs_with_the_same_records_one_commits(store: Store, clock: Virt
         producer.send_offsets_to_transaction({T0: 1}, consumer.group_metadata())
         jobs.append(producer)
     jobs[0].commit_transaction()
-    with pytest.raises(CommitFailed, match="read from offset none, but the group is at 1"):
+    with pytest.raises(
+        CommitFailed, match="read when the group had no offset, but the group is at 1"
+    ):
         jobs[1].commit_transaction()
     with pytest.raises(InvalidTxnState, match="only be aborted"):
         jobs[1].commit_transaction()

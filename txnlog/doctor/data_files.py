@@ -89,7 +89,7 @@ class DataFiles:
             if path in known:
                 detail = "it is gone; restore it from a backup"
                 if names.is_accelerator(path):
-                    detail = f"it is gone; `txnlog index rebuild {self.topic}` makes it anew"
+                    detail = f"it is gone; `txnlog index rebuild {self.topic}` rebuilds it"
                 yield Finding("data", self.topic, "damage", detail, path=path)
         for path, size_bytes in self.unplaced.items():
             if path not in known:

@@ -88,6 +88,25 @@ def describe_segments(log: TopicLog, partition: int | None = None) -> list[Segme
     ]
 
 
+def describe_segments_within(
+    log: TopicLog, partition: int, start: int, end: int
+) -> list[SegmentDescription]:
+    """The same of those segments of one partition that hold any of the offsets [start, end).
+
+    Costs what these cost, however many others there are. Raises OffsetOutOfRange, CorruptEntry.
+    """
+    with log.reading() as state:
+        found = log.find_records(state, {partition: (start, end)})
+        outcomes = {
+            **dict.fromkeys((*found.aborted, *state.aborted), "aborted"),
+            **dict.fromkeys(state.undecided, "undecided"),
+        }
+    return [
+        _describe_segment(log.name, partition, segment, outcomes.get(segment.entry, "committed"))
+        for segment in found.segments[partition]
+    ]
+
+
 def _describe_segment(
     topic: str, partition: int, segment: Segment, outcome: str
 ) -> SegmentDescription:

@@ -240,7 +240,7 @@ class ManifestTable:
 
     def has_committed_below_epoch(self, epoch: int) -> bool:
         """Whether anything was committed with an older producer epoch."""
-        return bool(((self.ints("producer_epoch") < epoch) & ~self._is_aborted()).any())
+        return bool(((self.ints("producer_epoch") < epoch) & ~self.is_aborted()).any())
 
     def named(self, partition: int, name: str) -> ManifestTable:
         """The segment of this name, which is unique."""
@@ -280,17 +280,18 @@ class ManifestTable:
             kept |= self.ints("topic_time_ms") >= idle_since_ms
         return kept
 
-    def _is_aborted(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def is_aborted(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Which rows an aborted transaction has placed."""
         column = self.table.column("aborted")
         return np.asarray(column.to_numpy(), dtype=bool)
 
     def committed(self) -> ManifestTable:
         """What was not aborted."""
-        return self.where(~self._is_aborted())
+        return self.where(~self.is_aborted())
 
     def aborted_entries(self) -> set[int]:
         """The entries whose transaction was aborted."""
-        return set(self.ints("entry")[self._is_aborted()].tolist())
+        return set(self.ints("entry")[self.is_aborted()].tolist())
 
     def chunks(
         self, first_entry: int, end_entry: int, most: int

@@ -103,7 +103,7 @@ def find_records(
 
     def look_back(listing: ManifestList) -> tuple[dict[int, list[Rewrite]], PlacedRecords]:
         assert settled is not None
-        _check_log_starts(manifests.topic, listing, back)
+        check_log_starts(manifests.topic, listing, back)
         known = {number: [*of_partition] for number, of_partition in rewrites.items()}
         for rewrite in manifests.rewrites(listing, settled, back):
             if rewrite.partition in back:
@@ -149,7 +149,7 @@ def count_bytes(
 
     def look_back(listing: ManifestList) -> tuple[dict[int, list[Rewrite]], dict[int, int]]:
         assert settled is not None
-        _check_log_starts(manifests.topic, listing, back)
+        check_log_starts(manifests.topic, listing, back)
         known = {number: [*heads[number].rewrites] for number in spans}
         for rewrite in manifests.rewrites(listing, settled, back):
             if rewrite.partition in known:
@@ -196,7 +196,8 @@ def _count_appended(
     return sums
 
 
-def _check_log_starts(topic: str, listing: ManifestList, spans: Spans) -> None:
+def check_log_starts(topic: str, listing: ManifestList, spans: Spans) -> None:
+    """Raises OffsetOutOfRange if records of these offsets were deleted."""
     for partition, (start, _) in spans.items():
         log_start = listing.log_start_offsets.get(partition, 0)
         if start < log_start:  # also if the state had not folded that in yet

@@ -30,7 +30,7 @@ def check_reading_on(isolation_level: str) -> ConsumerIsolationLevel:
     if level == "snapshot":
         raise InvalidOption(
             "isolation_level 'snapshot' is for scans and snapshots, not for reading on from "
-            "offsets: it leaves out what is undecided wherever that lies, so what is committed "
-            "later would be passed over. Use read_committed"
+            "offsets: it shows records behind undecided ones, and these would be skipped once they "
+            "are committed. Use read_committed"
         )
     return level

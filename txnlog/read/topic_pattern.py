@@ -124,7 +124,7 @@ def _compile(pattern: object) -> re.Pattern[str]:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise InvalidOption(
-            f"pattern {pattern!r:.200} is no regular expression: {error}"
+            f"pattern {pattern!r:.200} is not a regular expression: {error}"
         ) from error
 
 

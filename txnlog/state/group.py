@@ -323,23 +323,24 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
                 continue
             found, entry = self.standing(*where, moved.topic_id)
             if found != moved.start:
+                now = "has no offset now" if found is None else f"is at {found} now"
                 raise CommitFailed(
-                    f"group {group_id!r} has moved on {where}: these records were read from "
-                    f"offset {_show(moved.start)}, but the group is at {_show(found)} now; "
-                    "somebody else has committed them. Abort, read from the group's offsets, redo"
+                    f"group {group_id!r} has moved on {where}: these records were read "
+                    f"{_describe_start(moved.start)}, but the group {now}; somebody else has "
+                    "committed since. Abort, read from the group's offsets, and repeat the work"
                 )
             # Entries only grow. A lower one says that it was not kept, not that nothing has moved.
             if moved.start_entry is not None and entry is not None and entry > moved.start_entry:
                 raise CommitFailed(
-                    f"group {group_id!r} has moved on {where}: these records were read from "
-                    f"offset {_show(moved.start)}, and entry {entry} of its log has moved it "
-                    "there anew since: it was reset, or somebody else has committed. Abort, read "
-                    "from the group's offsets, redo"
+                    f"group {group_id!r} has moved on {where}: these records were read "
+                    f"{_describe_start(moved.start)}, and entry {entry} of its log has put it back "
+                    "there since: it was reset, or somebody else has committed. Abort, read from "
+                    "the group's offsets, and repeat the work"
                 )
 
 
-def _show(offset: int | None) -> str:
-    return "none" if offset is None else str(offset)
+def _describe_start(offset: int | None) -> str:
+    return "when the group had no offset" if offset is None else f"from offset {offset}"
 
 
 CHECKPOINT_DECODER: msgspec.json.Decoder[GroupState] = msgspec.json.Decoder(GroupState)

@@ -457,7 +457,7 @@ class Membership(msgspec.Struct, omit_defaults=True):
                 self._refuse_partition(group_id, committer, where)
             elif since > committer.generation:
                 raise IllegalGeneration(
-                    f"group {group_id!r}: {where} was given to this member anew in generation "
+                    f"group {group_id!r}: {where} was given to this member again in generation "
                     f"{since}, and this was read in generation {committer.generation}; abort, "
                     "poll, and read on from the group's offset"
                 )

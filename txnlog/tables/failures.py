@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TypeVar
 
-from txnlog.errors import ConcurrentTransactions, InvalidOption, TxnlogError
+from txnlog.errors import ConcurrentTransactions, InvalidOption, TxnlogError, how_to_install
 from txnlog.storage.failure_messages import failure
 
 T = TypeVar("T")
@@ -47,4 +47,4 @@ def reported(operation: str, url: str, secrets: Collection[str] = ()) -> Generat
 def require_package(package: str, extra: str) -> None:
     """Raise InvalidOption unless a library is installed."""
     if find_spec(package) is None:
-        raise InvalidOption(f"this needs {package}: pip install 'txnlog[{extra}]'")
+        raise InvalidOption(f"this needs {package}: {how_to_install(extra)}")

@@ -21,11 +21,15 @@ _SHOWN_ENTRIES = 500
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A group's committed offset in one partition over its commits, as points of an SVG line."""
+    """A group's committed offset in one partition over its commits, as points of an SVG line.
+
+    One point is there twice: a line to itself, which shows as a dot.
+    """
 
     name: str
     points: str
     newest: int
+    is_line: bool = True
 
 
 def list_groups(console: Console, request: Request) -> Response:
@@ -86,9 +90,10 @@ def draw_curves(history: Sequence[GroupLogEntry]) -> list[Curve]:
             f"{topic}:{partition}",
             " ".join(
                 f"{position * step:.1f},{_PICTURE_HEIGHT - offset * _PICTURE_HEIGHT / most:.1f}"
-                for position, offset in points
+                for position, offset in (points if len(points) > 1 else points * 2)
             ),
             points[-1][1],
+            len(points) > 1,
         )
         for (topic, partition), points in chosen
     ]

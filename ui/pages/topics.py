@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from glob import escape as escape_pattern
-from itertools import groupby
 
+import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
 from txnlog.errors import TxnlogError
+from txnlog.inspect.describing import describe_segments_within
 from txnlog.inspect.descriptions import SegmentDescription, StableOffset
+from txnlog.log.segment_outline import SegmentOutline
+from txnlog.log.topic_log import TopicLog
 from txnlog.names import TOPICS
 from txnlog.ui.console import Console
 from txnlog.ui.paging import page_of
@@ -20,6 +23,7 @@ _PICTURE_WIDTH = 1000
 _MOST_BARS = 400
 _LEAST_WIDTH = 1.0
 _LISTED = 100
+_OUTCOMES = ("committed", "aborted", "undecided")
 
 
 def list_topics(console: Console, request: Request) -> Response:
@@ -81,18 +85,20 @@ class Scale:
     end: int
 
     @classmethod
-    def of(cls, segments: Sequence[SegmentDescription], stable: StableOffset) -> Scale:
+    def of(cls, segments: SegmentOutline, stable: StableOffset) -> Scale:
         """A picture of all offsets that are there, also those before a log start in a segment."""
-        starts = [stable.log_start_offset, *(segment.base_offset for segment in segments[:1])]
+        starts = [stable.log_start_offset, *segments.base_offsets[:1].tolist()]
         return cls(min(starts), max(stable.end_offset, min(starts) + 1))
 
     def x(self, offset: int) -> float:
         """In the picture's units."""
         return (offset - self.start) * _PICTURE_WIDTH / (self.end - self.start)
 
-    def lane(self, offset: int) -> int:
-        """Which of the picture's narrowest bars an offset falls into."""
-        return (offset - self.start) * _MOST_BARS // (self.end - self.start)
+    def lanes(
+        self, offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
+    ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Which of the picture's narrowest bars each offset falls into."""
+        return ((offsets - self.start) * (_MOST_BARS / (self.end - self.start))).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +108,9 @@ class Bar:
     x: float
     width: float
     outcome: str
-    segments: Sequence[SegmentDescription]
-
-    @property
-    def title(self) -> str:
-        """What is said of it where a mouse rests."""
-        first, last = self.segments[0], self.segments[-1]
-        count = len(self.segments)
-        some = f"segment {first.name}" if count == 1 else f"{count} segments"
-        return f"{some}, {self.outcome}, offsets {first.base_offset} to {last.end_offset - 1}"
+    segment_count: int
+    title: str
+    """What is said of it where a mouse rests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +126,9 @@ def show_partition(console: Console, request: Request) -> Response:
     """A partition: its segments along the offsets, and what is open in it."""
     name, number = request.path_params["topic"], request.path_params["partition"]
     (stable,) = console.store.stable_offsets(name, number)
-    segments = console.store.segments(name, number)
-    paged = page_of(request, segments[::-1], size=_LISTED)
+    log = console.store.logs.fresh_topic(name)
+    segments = log.outline(number)
+    paged = page_of(request, range(len(segments))[::-1], size=_LISTED)
     scale = Scale.of(segments, stable)
     return console.page(
         request,
@@ -141,24 +142,45 @@ def show_partition(console: Console, request: Request) -> Response:
             "lines": draw_lines(stable, scale),
             "width": _PICTURE_WIDTH,
             "paged": paged,
+            "listed": _describe(log, number, segments, paged.items),
             "segment_count": len(segments),
         },
     )
 
 
-def draw_bars(segments: Sequence[SegmentDescription], scale: Scale) -> list[Bar]:
+def _describe(
+    log: TopicLog, partition: int, segments: SegmentOutline, places: Sequence[int]
+) -> list[SegmentDescription]:
+    """What is listed of the segments at some places, which follow each other, newest first."""
+    if not places:
+        return []
+    start = int(segments.base_offsets[places[-1]])
+    with log.reading() as state:
+        start = max(start, state.partitions[partition].log_start_offset)
+    end = int(segments.end_offsets[places[0]])
+    return describe_segments_within(log, partition, start, end)[::-1]
+
+
+def draw_bars(segments: SegmentOutline, scale: Scale) -> list[Bar]:
     """Segments as bars along the offsets: small neighbours together, so that a page can hold them.
 
     What fared differently is drawn apart, however small it is.
     """
+    if not len(segments):
+        return []
+    outcomes = np.where(segments.undecided, 2, segments.aborted)
+    lanes = scale.lanes(segments.base_offsets)
+    differs = (np.diff(outcomes) != 0) | (np.diff(lanes) != 0)
+    firsts = np.flatnonzero(np.append(True, differs)).tolist()
     bars = []
-    for (outcome, _), run in groupby(
-        segments, key=lambda part: (part.outcome, scale.lane(part.base_offset))
-    ):
-        together = list(run)
-        x = scale.x(together[0].base_offset)
-        width = max(scale.x(together[-1].end_offset) - x, _LEAST_WIDTH)
-        bars.append(Bar(x, width, outcome, together))
+    for first, behind in zip(firsts, [*firsts[1:], len(segments)], strict=True):
+        base, end = int(segments.base_offsets[first]), int(segments.end_offsets[behind - 1])
+        outcome = _OUTCOMES[outcomes[first]]
+        count = behind - first
+        some = f"segment {segments.names[first]}" if count == 1 else f"{count} segments"
+        title = f"{some}, {outcome}, offsets {base} to {end - 1}"
+        width = max(scale.x(end) - scale.x(base), _LEAST_WIDTH)
+        bars.append(Bar(scale.x(base), width, outcome, count, title))
     return bars
 
 

@@ -53,7 +53,9 @@ class FileFormat(str, Enum):
 
 _MaxRecords = Annotated[
     int | None,
-    typer.Option("-n", "--max-records", min=0, help="At most so many.", show_default=False),
+    typer.Option(
+        "-n", "--max-records", "--max", min=0, help="At most so many.", show_default=False
+    ),
 ]
 _ToFile = Annotated[
     Path | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from itertools import chain, repeat
 from textwrap import wrap
@@ -89,6 +90,6 @@ def _list_ways(holder: StableOffsetHolder) -> list[str]:
         return [holder.ended_by]  # a sentence, or an error that may have any characters
     ways = holder.ended_by.split("; ")
     if holder.status == "Ongoing":
-        name = escape_text(holder.transaction.transactional_id)
+        name = escape_text(shlex.quote(holder.transaction.transactional_id))
         ways[-1] = f"at once by: txnlog txns abort {name}"
     return ways

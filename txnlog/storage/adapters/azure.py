@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from txnlog.errors import InvalidOption, UnsupportedFilesystem
+from txnlog.errors import InvalidOption, UnsupportedFilesystem, how_to_install
 from txnlog.storage.adapters.object_store import ObjectClient, ObjectStore
 from txnlog.storage.base import Storage, check_name
 from txnlog.storage.failure_messages import failure, secrets_of
@@ -95,7 +95,7 @@ class AzureStorage(ObjectStore):
             from txnlog.storage.adapters.azure_client import AzureClient
         except ImportError as error:
             raise UnsupportedFilesystem(
-                f"{self.url} needs adlfs: pip install 'txnlog[azure]'"
+                f"{self.url} needs adlfs: {how_to_install('azure')}"
             ) from error
         try:
             return AzureClient(self._container, self._client_options)

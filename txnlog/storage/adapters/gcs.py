@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from txnlog.errors import InvalidOption, UnsupportedFilesystem
+from txnlog.errors import InvalidOption, UnsupportedFilesystem, how_to_install
 from txnlog.storage.adapters.bucket_urls import bucket_path
 from txnlog.storage.adapters.object_store import ObjectClient, ObjectStore
 from txnlog.storage.base import Storage
@@ -85,7 +85,7 @@ class GcsStorage(ObjectStore):
             from txnlog.storage.adapters.gcs_client import GcsClient
         except ImportError as error:
             raise UnsupportedFilesystem(
-                f"{self.url} needs gcsfs: pip install 'txnlog[gcs]'"
+                f"{self.url} needs gcsfs: {how_to_install('gcs')}"
             ) from error
         try:
             return GcsClient(self._bucket, self._options)

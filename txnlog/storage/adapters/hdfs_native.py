@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import WeakSet
 
-from txnlog.errors import InvalidOption, UnsupportedFilesystem
+from txnlog.errors import InvalidOption, UnsupportedFilesystem, how_to_install
 from txnlog.storage.adapters.hdfs import (
     HdfsClient,
     HdfsStorage,
@@ -98,7 +98,7 @@ class NativeHdfsStorage(HdfsStorage):
             from hdfs_native import Client
         except ImportError as error:
             raise UnsupportedFilesystem(
-                f"{self.url} needs hdfs-native: pip install 'txnlog[hdfs]'"
+                f"{self.url} needs hdfs-native: {how_to_install('hdfs')}"
             ) from error
         options = self._options
         settings = {k: str(v) for k, v in (options.get("config") or {}).items()}

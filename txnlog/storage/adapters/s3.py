@@ -13,7 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnsupportedFilesystem
+from txnlog.errors import (
+    InvalidOption,
+    ObjectNotFound,
+    StorageError,
+    UnsupportedFilesystem,
+    how_to_install,
+)
 from txnlog.storage.adapters.bucket_urls import bucket_path
 from txnlog.storage.base import Address, Storage, UnfinishedUpload, Upload, check_name
 from txnlog.storage.buffered_uploads import SpooledUpload
@@ -142,9 +148,7 @@ class S3Storage(ServerStorage):
         try:
             from txnlog.storage.adapters.s3_client import S3Client
         except ImportError as error:
-            raise UnsupportedFilesystem(
-                f"{self.url} needs s3fs: pip install 'txnlog[s3]'"
-            ) from error
+            raise UnsupportedFilesystem(f"{self.url} needs s3fs: {how_to_install('s3')}") from error
         try:
             with _CONNECT_LOCK.mutex:
                 client = S3Client(**{**self._options, "use_listings_cache": False})
@@ -160,7 +164,7 @@ class S3Storage(ServerStorage):
         if not conditional:
             raise UnsupportedFilesystem(
                 f"{self.url}: the installed botocore is too old for conditional creates, and "
-                "would overwrite: pip install -U 'txnlog[s3]'"
+                "would overwrite: pip install -U s3fs aiobotocore botocore"
             )
         return client
 

@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnsupportedFilesystem
+from txnlog.errors import (
+    InvalidOption,
+    ObjectNotFound,
+    StorageError,
+    UnsupportedFilesystem,
+    how_to_install,
+)
 from txnlog.storage.base import Address, Storage, Upload, check_name
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.failure_messages import failure, secrets_of
@@ -125,7 +131,7 @@ class SftpStorage(ServerStorage):
             from txnlog.storage.adapters.sftp_client import SftpClient
         except ImportError as error:
             raise UnsupportedFilesystem(
-                f"{self.url} needs asyncssh: pip install 'txnlog[sftp]'"
+                f"{self.url} needs asyncssh: {how_to_install('sftp')}"
             ) from error
         parts = urlsplit(self.url)
         given = dict(self._options)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from txnlog.errors import InvalidOption, UnsupportedFilesystem
+from txnlog.errors import InvalidOption, UnsupportedFilesystem, how_to_install
 from txnlog.storage.adapters.hdfs import HdfsClient, HdfsStorage, check_url
 from txnlog.storage.base import Storage
 from txnlog.storage.option_types import parse_options
@@ -84,7 +84,7 @@ class WebHdfsStorage(HdfsStorage):
             from txnlog.storage.adapters.webhdfs_client import WebHdfsClient
         except ImportError as error:
             raise UnsupportedFilesystem(
-                f"{self.url} needs requests: pip install 'txnlog[hdfs]'"
+                f"{self.url} needs requests: {how_to_install('hdfs')}"
             ) from error
         return WebHdfsClient(self.namenodes(), self._options)
 

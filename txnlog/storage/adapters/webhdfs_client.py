@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 
-from txnlog.errors import UnsupportedFilesystem
+from txnlog.errors import UnsupportedFilesystem, how_to_install
 from txnlog.storage.adapters.hdfs import (
     HdfsClient,
     NoParentFolder,
@@ -285,6 +285,6 @@ def _kerberos(options: Mapping[str, Any]) -> Any:
         from requests_kerberos import HTTPKerberosAuth
     except ImportError as error:
         raise UnsupportedFilesystem(
-            "the option kerberos needs requests-kerberos: pip install 'txnlog[hdfs-kerberos]'"
+            f"the option kerberos needs requests-kerberos: {how_to_install('hdfs-kerberos')}"
         ) from error
     return HTTPKerberosAuth(**(options.get("kerb_kwargs") or {}))

@@ -1,0 +1,113 @@
+"""Where the segments of a partition lie, in arrays: for pictures of very many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from txnlog.log.manifest_table import ManifestTable
+from txnlog.log.manifests import Manifests
+from txnlog.log.placed_records import check_log_starts
+from txnlog.state.manifest import ManifestList
+from txnlog.state.placement import Segment, overlapping
+from txnlog.state.rewrites import Rewrite, held_segments, not_rewritten, resolve
+from txnlog.state.topic import TopicState
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOutline:
+    """The segments that hold a partition's records, in the order of their offsets.
+
+    ``aborted`` and ``undecided`` say of which transactions they are.
+    """
+
+    base_offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
+    end_offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
+    aborted: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    undecided: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    names: pa.ChunkedArray
+
+    def __len__(self) -> int:
+        return len(self.base_offsets)
+
+    @classmethod
+    def of_rows(cls, rows: ManifestTable) -> SegmentOutline:
+        """That of segments in a manifest."""
+        return cls(
+            rows.ints("base_offset"),
+            rows.end_offsets(),
+            rows.is_aborted(),
+            np.zeros(len(rows), np.bool_),
+            rows.table.column("name"),
+        )
+
+    @classmethod
+    def of_segments(
+        cls, segments: Sequence[Segment], aborted: Container[int], undecided: Container[int]
+    ) -> SegmentOutline:
+        """That of segments which a state holds itself."""
+        return cls(
+            np.array([segment.base_offset for segment in segments], np.int64),
+            np.array([segment.end_offset for segment in segments], np.int64),
+            np.array([segment.entry in aborted for segment in segments], np.bool_),
+            np.array([segment.entry in undecided for segment in segments], np.bool_),
+            pa.chunked_array([[segment.name for segment in segments]], pa.string()),
+        )
+
+    @classmethod
+    def concat(cls, parts: Sequence[SegmentOutline]) -> SegmentOutline:
+        """Several as one, in the order of offsets."""
+        bases = np.concatenate([part.base_offsets for part in parts])
+        order = np.argsort(bases, kind="stable")
+        chunks = [chunk for part in parts for chunk in part.names.chunks]
+        names = pa.chunked_array(chunks, pa.string())
+        in_order = bool((order[1:] > order[:-1]).all())
+        return cls(
+            bases[order],
+            np.concatenate([part.end_offsets for part in parts])[order],
+            np.concatenate([part.aborted for part in parts])[order],
+            np.concatenate([part.undecided for part in parts])[order],
+            names if in_order else names.take(pa.array(order)),
+        )
+
+
+def outline_partition(
+    manifests: Manifests, topic: str, state: TopicState, number: int
+) -> SegmentOutline:
+    """The segments that hold the records of a partition, as a state of the topic has it.
+
+    Raises OffsetOutOfRange, UnknownTopicOrPartition, CorruptEntry as ``find_records`` does.
+    """
+    state.check_partitions(topic, [number])
+    partition = state.partitions[number]
+    start, end = partition.log_start_offset, partition.end_offset
+    back = start, min(end, partition.head_offset)
+
+    def look_back(listing: ManifestList) -> tuple[list[Rewrite], list[SegmentOutline]]:
+        assert state.settled is not None
+        check_log_starts(topic, listing, {number: back})
+        older = manifests.rewrites(listing, state.settled, {number: back})
+        settled = [rewrite for rewrite in older if rewrite.partition == number]
+        held = resolve([*settled, *partition.rewrites])
+        wanted = not_rewritten(held, *back)
+        touched = [ref for ref in listing.manifests if ref.touches({number: wanted})]
+        return held, [
+            SegmentOutline.of_rows(table.overlapping(number, *span))
+            for table in manifests.tables(touched, state.settled)
+            for span in wanted
+        ]
+
+    found = None
+    if back[0] < back[1]:
+        found = manifests.read(state.settled, state.topic_id, look_back)
+    held, parts = found or (resolve(partition.rewrites), [])
+    newest = [*held_segments(held, start, end)]
+    for span in not_rewritten(held, max(start, partition.head_offset), end):
+        newest += overlapping(partition.segments, *span)
+    aborted = frozenset(state.aborted)
+    return SegmentOutline.concat(
+        [*parts, SegmentOutline.of_segments(newest, aborted, state.undecided)]
+    )
