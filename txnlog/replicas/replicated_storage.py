@@ -21,6 +21,7 @@ from txnlog.replicas.everywhere import Everywhere
 from txnlog.replicas.uploads import ReplicatedUpload
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import Address, Storage, Upload, check_name
+from txnlog.storage.forwarding import ForwardingStorage
 
 T = TypeVar("T")
 
@@ -345,3 +346,10 @@ class ReplicatedStorage(Storage):
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
         return self._controller.race(call, rounds)
+
+
+def find_replicated(storage: Storage) -> ReplicatedStorage | None:
+    """The replicated storage that this is, or that it wraps; None if there is none."""
+    while isinstance(storage, ForwardingStorage):  # one that counts requests, for example
+        storage = storage.inner
+    return storage if isinstance(storage, ReplicatedStorage) else None
