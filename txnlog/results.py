@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from txnlog.replicas.electing import Election
     from txnlog.replicas.forgetting import Forgotten
     from txnlog.replicas.joining import Joined
+    from txnlog.replicas.returning import ReplicaReturn
     from txnlog.replicas.verifying import ReplicaDifference
     from txnlog.schema import FormerName, TopicSchema
     from txnlog.segments.identity import SegmentIdentity
@@ -119,6 +120,7 @@ __all__ = [
     "Replica",
     "ReplicaDifference",
     "ReplicaEpoch",
+    "ReplicaReturn",
     "Replicas",
     "RetentionDeletion",
     "Rewritten",
@@ -185,6 +187,7 @@ _HOMES = {
     "Replica": "replicas.description",
     "ReplicaDifference": "replicas.verifying",
     "ReplicaEpoch": "replicas.description",
+    "ReplicaReturn": "replicas.returning",
     "Replicas": "replicas.description",
     "RetentionDeletion": "admin.retention",
     "Rewritten": "state.rewrites",

@@ -206,7 +206,7 @@ def test_what_is_deleted_meanwhile_is_no_difference(
 ) -> None:
     """It was there when the leader was listed; it is looked for again."""
     made.storage.put("f/x", b"1")
-    add = verifying.add_listing
+    add = verifying.add_listing  # type: ignore[attr-defined]
 
     def delete_behind(*told: Any) -> None:
         add(*told)

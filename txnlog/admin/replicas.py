@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from txnlog.clock import Clock, SystemClock
+from txnlog.config import StoreConfig
 from txnlog.errors import InvalidOption
 from txnlog.log.open_logs import Logs
 from txnlog.replicas.description import ReplicaEpoch, Replicas, describe, history
 from txnlog.replicas.electing import Election, elect, take_out
 from txnlog.replicas.forgetting import Forgotten, forget
 from txnlog.replicas.joining import Joined, join
-from txnlog.replicas.opening import plan_join, prepare_root
+from txnlog.replicas.opening import find_replicas, plan_join, prepare_root
 from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replicas.verifying import ReplicaDifference, verify
+
+
+def open_replicas(
+    url: str,
+    *,
+    storage_options: Mapping[str, object] | None = None,
+    clock: Clock | None = None,
+) -> ReplicaSet:
+    """The roots of a replicated store, also where none in sync answers: then it cannot be opened.
+
+    Args:
+        url: of its controller, or of a root that answers.
+        storage_options: as of :func:`txnlog.open`.
+        clock: for tests.
+
+    Raises:
+        InvalidOption: it is no replicated store.
+        StorageError: the controller fails.
+    """
+    clock = clock or SystemClock()
+    found = find_replicas(url, storage_options, clock)
+    if found is None:
+        raise InvalidOption(f"{url} has no replicas: it is a store on one root, or none")
+    return ReplicaSet(Logs(found, StoreConfig.of({}, closes_chapters=True), clock))
 
 
 class ReplicaAdmin:
@@ -142,3 +168,13 @@ class ReplicaAdmin:
 
         judge = SoundCopies(self._logs)
         return verify(self._replicated(), judge, with_contents=with_contents, repair=repair)
+
+
+class ReplicaSet(ReplicaAdmin):
+    """The roots of a store, without the store. Made by :func:`txnlog.open_replicas`."""
+
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+
+    def __repr__(self) -> str:
+        return f"ReplicaSet({self._logs.storage.url!r})"

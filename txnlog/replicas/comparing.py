@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -24,6 +23,8 @@ class Listings:
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
+        import sqlite3  # where stores are opened it is not needed
+
         self._members = tuple(members)
         self._database = sqlite3.connect("", check_same_thread=False)
         self._database.execute(

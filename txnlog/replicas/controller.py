@@ -55,6 +55,10 @@ class Controller:
         numbers = [number for name in found if (number := names.parse_epoch_file(name)) is not None]
         return self.storage.gather(partial(self._read, number) for number in sorted(numbers))
 
+    def at(self, number: int) -> Epoch:
+        """The epoch of a number that one names. Raises StorageError, CorruptEntry."""
+        return self._read(number)
+
     def _read(self, number: int) -> Epoch:
         """An epoch that a listing shows. It is durable when this returns."""
         path = names.epoch_file(number)
