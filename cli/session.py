@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from txnlog.cli.input.storage_options import parse_storage_options
 from txnlog.cli.output.output import Output
 
 if TYPE_CHECKING:
+    from txnlog.admin.replicas import ReplicaSet
     from txnlog.store import Store
 
 
@@ -63,10 +64,15 @@ class Session:
         return self.storage_options_of(self.url)
 
     def storage_options_of(self, url: str | None) -> dict[str, object]:
-        """How a store is reached. Options of a config file are not for a local path."""
-        if _is_remote(url):
-            return {**self._configured_options, **self._explicit_options}
-        return {**self._explicit_options}
+        """How a store is reached. Options of a config file are not for a local path.
+
+        Those under the URL of a replica's root, or of the controller, are: a store that a local
+        root names may lie there.
+        """
+        configured = self._configured_options
+        if not _is_remote(url):
+            configured = {key: value for key, value in configured.items() if "/" in key}
+        return {**configured, **self._explicit_options}
 
     def at(self, url: str | None) -> Session:
         """This session with a store that the verb's own argument names, if it does.
@@ -85,8 +91,21 @@ class Session:
 
         return txnlog.open(self._named_url(), storage_options=self.storage_options)
 
-    def create_store(self, config: Mapping[str, str], *, if_not_exists: bool) -> Store:
-        """Make a new store.
+    def open_replicas(self) -> ReplicaSet:
+        """The roots of the store, also where it cannot be opened. Raises as :meth:`open_store`."""
+        import txnlog
+
+        return txnlog.open_replicas(self._named_url(), storage_options=self.storage_options)
+
+    def create_store(
+        self,
+        config: Mapping[str, str],
+        *,
+        if_not_exists: bool,
+        replicas: Sequence[str] = (),
+        controller: str | None = None,
+    ) -> Store:
+        """Make a new store, on several roots if there are ``replicas``.
 
         Raises BadParameter if none is named, StoreExists if it is there and need not be new, and
         what ``txnlog.open`` raises.
@@ -105,7 +124,14 @@ class Session:
                     f"{found.url} is a store already; `txnlog store describe` shows it, "
                     "and --if-not-exists takes it as it is"
                 )
-        return txnlog.open(url, create=True, storage_options=options, config=config)
+        return txnlog.open(
+            url,
+            create=True,
+            storage_options=options,
+            config=config,
+            replicas=replicas,
+            controller=controller,
+        )
 
     def _named_url(self) -> str:
         if not self.url:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from txnlog.admin.replicas import ReplicaSet, open_replicas
     from txnlog.config import AcksValue, AutoOffsetReset, CompressionType
     from txnlog.consumer import Consumer
     from txnlog.errors import TxnlogError
@@ -50,6 +51,7 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "Producer",
+    "ReplicaSet",
     "Scan",
     "Snapshot",
     "Store",
@@ -59,6 +61,7 @@ __all__ = [
     "attach",
     "errors",
     "open",
+    "open_replicas",
     "results",
 ]
 
@@ -76,7 +79,9 @@ _HOMES = {
     "OffsetAndMetadata": "log.group_metadata",
     "OffsetAndTimestamp": "read.topic_view",
     "Producer": "producer",
+    "ReplicaSet": "admin.replicas",
     "Scan": "scan",
+    "open_replicas": "admin.replicas",
     "Snapshot": "snapshot",
     "Store": "store",
     "TopicPartition": "names",

@@ -44,8 +44,12 @@ if TYPE_CHECKING:
     from txnlog.kafka.importing import DamagedBytes, ImportedPartition, KafkaImport
     from txnlog.kafka.transaction_tracker import OpenTransaction
     from txnlog.producer import BeginResult
-    from txnlog.replicas.description import Replica, Replicas
+    from txnlog.replicas.description import Replica, ReplicaEpoch, Replicas
+    from txnlog.replicas.electing import Election
+    from txnlog.replicas.forgetting import Forgotten
     from txnlog.replicas.joining import Joined
+    from txnlog.replicas.returning import ReplicaReturn
+    from txnlog.replicas.verifying import ReplicaDifference
     from txnlog.schema import FormerName, TopicSchema
     from txnlog.segments.identity import SegmentIdentity
     from txnlog.state.group import CommittedOffset
@@ -78,12 +82,14 @@ __all__ = [
     "DamagedBytes",
     "Deleted",
     "DumpedEntry",
+    "Election",
     "EntryRef",
     "Expiry",
     "ExportedPartition",
     "FileDeletion",
     "FileRetirement",
     "Finding",
+    "Forgotten",
     "FormerName",
     "GroupDescription",
     "GroupLogEntry",
@@ -112,6 +118,9 @@ __all__ = [
     "ProducerRef",
     "RecordDeletion",
     "Replica",
+    "ReplicaDifference",
+    "ReplicaEpoch",
+    "ReplicaReturn",
     "Replicas",
     "RetentionDeletion",
     "Rewritten",
@@ -140,12 +149,14 @@ _HOMES = {
     "DamagedBytes": "kafka.importing",
     "Deleted": "state.topic_entries",
     "DumpedEntry": "inspect.log_dump",
+    "Election": "replicas.electing",
     "EntryRef": "state.transaction",
     "Expiry": "admin.maintenance",
     "ExportedPartition": "kafka.exporting",
     "FileDeletion": "admin.vacuum",
     "FileRetirement": "admin.vacuum",
     "Finding": "doctor.finding",
+    "Forgotten": "replicas.forgetting",
     "FormerName": "schema",
     "GroupDescription": "inspect.descriptions",
     "GroupLogEntry": "inspect.history",
@@ -174,6 +185,9 @@ _HOMES = {
     "ProducerRef": "state.producers",
     "RecordDeletion": "inspect.descriptions",
     "Replica": "replicas.description",
+    "ReplicaDifference": "replicas.verifying",
+    "ReplicaEpoch": "replicas.description",
+    "ReplicaReturn": "replicas.returning",
     "Replicas": "replicas.description",
     "RetentionDeletion": "admin.retention",
     "Rewritten": "state.rewrites",

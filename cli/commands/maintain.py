@@ -23,10 +23,19 @@ if TYPE_CHECKING:
         FileRetirement,
         MaintenanceFailure,
         Merge,
+        ReplicaReturn,
         RetentionDeletion,
     )
 
-    Done = RetentionDeletion | Compaction | Merge | FileDeletion | FileRetirement | Expiry
+    Done = (
+        RetentionDeletion
+        | Compaction
+        | Merge
+        | FileDeletion
+        | FileRetirement
+        | Expiry
+        | ReplicaReturn
+    )
 
 
 def _text(done: Done, name: str) -> str | None:
@@ -46,6 +55,7 @@ _DONE = {
     "FileDeletion": "files deleted",
     "FileRetirement": "files found",
     "Expiry": "expired",
+    "ReplicaReturn": "root brought back",
 }
 
 
@@ -61,6 +71,8 @@ def _reason(done: Done) -> str | None:
             return "nothing refers to them"
         case "Expiry":
             return "idle"
+        case "ReplicaReturn":
+            return "it answers again"
     return _text(done, "reason")
 
 
@@ -73,7 +85,8 @@ def _show_subject(done: Done) -> str:
     topic, partition = _text(done, "topic"), _number(done, "partition")
     if topic is not None:
         return escape_text(topic if partition is None else f"{topic}:{partition}")
-    named = [part for part in (_text(done, "kind"), _text(done, "name")) if part is not None]
+    parts = _text(done, "kind"), _text(done, "name"), _text(done, "root")
+    named = [part for part in parts if part is not None]
     return escape_text(" ".join(named)) or "-"
 
 
@@ -84,6 +97,8 @@ FIELDS: list[Field[Done]] = [
     number("partition", None, lambda done: _number(done, "partition")),
     text("kind", None, lambda done: _text(done, "kind")),
     text("name", None, lambda done: _text(done, "name")),
+    text("root", None, lambda done: _text(done, "root")),
+    text("member", None, lambda done: _text(done, "member")),
     number("log_start_offset", None, lambda done: _number(done, "log_start_offset")),
     number(
         "new_log_start_offset",
@@ -129,8 +144,9 @@ def maintain_store(
     Deletes records as the topics' retention.ms and retention.bytes say; compacts topics by key
     whose cleanup.policy says so, where enough is new; merges small segments; deletes files of
     deleted records, of merged and compacted segments (file.delete.delay.ms later) and of deleted
-    topics, and what killed jobs have left; lets idle transactional ids and groups expire.
-    Does not ask: settings decide.
+    topics, and what killed jobs have left; lets idle transactional ids and groups expire; brings
+    back roots of a replicated store that answer again, if replica.auto.return is set. Does not ask:
+    settings decide.
 
     No job may take longer than --orphan-age (at least 1d) from its first upload to its commit. May
     run on several machines at once. What fails is told, and stops nothing else: exit code 1, or 3

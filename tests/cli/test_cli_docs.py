@@ -26,6 +26,7 @@ from txnlog.cli.commands.index import dump as index_dump
 from txnlog.cli.commands.index import rebuild as index_rebuild
 from txnlog.cli.commands.index import verify as index_verify
 from txnlog.cli.commands.records import count, write
+from txnlog.cli.commands.replicas import add, elect, forget, verify
 from txnlog.cli.commands.segments import du
 from txnlog.cli.commands.segments import ls as segments_ls
 from txnlog.cli.commands.segments import verify as segments_verify
@@ -37,6 +38,7 @@ from txnlog.cli.commands.txns import ls as txns_ls
 from txnlog.cli.output import (
     group_fields,
     record_fields,
+    replica_fields,
     store_fields,
     topic_fields,
     transaction_fields,
@@ -122,6 +124,16 @@ KEYS = {
     "txns why": keys(*why.FIELDS, *why.HOLDERS),
     "txns abort": [],
     "txns log": keys(*txns_log.FIELDS),
+    "replicas describe": [
+        *keys(*replica_fields.SET),
+        *("replicas", "epochs"),
+        *keys(*replica_fields.REPLICAS, *replica_fields.EPOCHS),
+    ],
+    "replicas add": keys(*add.FIELDS),
+    "replicas remove": [],
+    "replicas elect": keys(*elect.FIELDS),
+    "replicas verify": keys(*verify.FIELDS),
+    "replicas forget": keys(*forget.FIELDS),
 }
 
 

@@ -85,9 +85,21 @@ def test_an_example_runs(
     if "jq " in block.text and not shutil.which("jq"):
         pytest.skip("needs jq")
     variables = {"TXNLOG_STORE": str(tmp_path / "data" / "store")}
+    if block.heading.startswith("txnlog replicas"):
+        make_replicas(tmp_path / "data")
+        variables["TXNLOG_STORE"] = str(tmp_path / "data" / "disk1" / "store")
     if "s3://" in block.text:
         variables |= bucket(request.getfixturevalue("s3_options"), block.heading)
     Runner(tmp_path, variables=variables).run([block])
+
+
+def make_replicas(folder: Path) -> None:
+    """A store on ``disk1`` and ``disk2``; the second one was out, and has come back."""
+    first, second = str(folder / "disk1" / "store"), str(folder / "disk2" / "store")
+    store = txnlog.open(first, replicas=[second], controller=str(folder / "control"), create=True)
+    store.create_topic("orders")
+    store.remove_replica("r1")
+    store.add_replica(second)
 
 
 def bucket(options: dict[str, Any], heading: str) -> dict[str, str]:

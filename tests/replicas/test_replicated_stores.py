@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import fsspec
 import msgspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from replica_folders import lose, make, objects, reopened, values, write
 
 import txnlog
 from txnlog import names
@@ -52,40 +52,6 @@ def made(tmp_path: Path) -> txnlog.Store:
     return make(tmp_path)
 
 
-def make(folder: Path, **config: object) -> txnlog.Store:
-    return txnlog.open(
-        str(folder / "a"),
-        replicas=[str(folder / "b")],
-        controller=str(folder / "control"),
-        create=True,
-        config=config,
-        clock=VirtualClock(),
-    )
-
-
-def reopened(folder: Path, which: str = "control") -> txnlog.Store:
-    return txnlog.open(str(folder / which), clock=VirtualClock())
-
-
-def write(store: txnlog.Store, *values: str) -> None:
-    with store.producer() as producer:
-        for value in values:
-            producer.send("t", value=value.encode())
-
-
-def values(store: txnlog.Store) -> list[str]:
-    return [value.decode() for value in store.scan("t").to_arrow()["value"].to_pylist()]
-
-
-def objects(folder: Path) -> dict[str, bytes]:
-    found = LocalStorage(str(folder))
-    return {
-        name: found.get(name)
-        for name, _ in found.list_all("")
-        if not name.startswith((names.MEMBER_MARKS, "."))
-    }
-
-
 def test_every_root_holds_the_same(made: txnlog.Store, tmp_path: Path) -> None:
     made.create_topic("t", partitions=1)
     write(made, "1", "2")
@@ -107,19 +73,6 @@ def test_the_controller_or_any_root_is_enough(
     assert values(store) == ["1"]
     assert store.replicas().in_sync == ("r0-0", "r1-0")
     assert values(pickle.loads(pickle.dumps(store))) == ["1"]
-
-
-def lose(folder: Path) -> Callable[[], object]:
-    """Take a disk away: an empty folder is in its place. Returns how to bring it back."""
-    away = folder.with_name(f"{folder.name}-away")
-    folder.rename(away)
-    folder.mkdir()
-
-    def bring_back() -> None:
-        shutil.rmtree(folder)
-        away.rename(folder)
-
-    return bring_back
 
 
 @pytest.mark.parametrize("gone", ["a", "b"])

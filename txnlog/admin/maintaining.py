@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from txnlog.admin.merging import Merge
     from txnlog.admin.retention import RetentionDeletion
     from txnlog.admin.vacuum import FileDeletion, FileRetirement
+    from txnlog.replicas.returning import ReplicaReturn
 
 
 class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
@@ -32,6 +33,7 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
         | FileDeletion
         | FileRetirement
         | Expiry
+        | ReplicaReturn
         | MaintenanceFailure
     ]:
         """Do what has to be done from time to time: nothing runs by itself.
@@ -42,9 +44,10 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
         segments become few large ones. Vacuum: files that nobody needs any more are deleted: those
         of deleted records and of segments that were merged or compacted (``file.delete.delay.ms``
         later), of deleted topics, and what killed jobs have left. Transactional ids and groups that
-        were idle for too long expire. Ages of files are by the storage's own clock; where it tells
-        no time, only those of deleted topics are deleted. May run in several processes at once, and
-        stop anywhere.
+        were idle for too long expire. Roots of a replicated store that were put out and answer
+        again come back, if ``replica.auto.return`` is set. Ages of files are by the storage's own
+        clock; where it tells no time, only those of deleted topics are deleted. May run in several
+        processes at once, and stop anywhere.
 
         Args:
             topics: the names of one or several, and neither ids nor groups nor what lies outside

@@ -29,8 +29,13 @@ from txnlog.admin.vacuum import (
 from txnlog.config import TopicConfig, check_whole_number
 from txnlog.errors import InvalidOption, StorageError, TxnlogError, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
+from txnlog.replicas.opening import prepare_root
+from txnlog.replicas.replicated_storage import find_replicated
+from txnlog.replicas.returning import ReplicaReturn, return_roots
 
-Part = Literal["retention", "compaction", "merging", "vacuum", "transactional ids", "groups"]
+Part = Literal[
+    "replicas", "retention", "compaction", "merging", "vacuum", "transactional ids", "groups"
+]
 
 _logger = logging.getLogger(__name__)
 
@@ -62,6 +67,7 @@ MaintenanceStep = (
     | FileDeletion
     | FileRetirement
     | Expiry
+    | ReplicaReturn
     | MaintenanceFailure
 )
 
@@ -128,6 +134,8 @@ class Maintenance:
         own_ms = self._logs.clock.now_ms()
         times = Times.of(own_ms, told_ms)
         topics = self._topics
+        if topics is None:
+            yield from self._try("replicas", None, self._return_replicas)
         for topic in self._logs.storage.list_folders(names.TOPICS) if topics is None else topics:
             yield from self._maintain_topic(topic, times, ages)
         if topics is None:
@@ -185,6 +193,11 @@ class Maintenance:
             # An import that never got so far; or the log is lost, then all the rest stays.
             if self._topics is not None:
                 raise
+
+    def _return_replicas(self) -> Iterator[MaintenanceStep]:
+        storage = find_replicated(self._logs.storage)
+        if storage is not None:
+            yield from return_roots(storage, prepare_root, dry_run=self._dry_run)
 
     def _vacuum_loose(self, ages: Ages) -> Iterable[MaintenanceStep]:
         storage = self._logs.storage

@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
-from txnlog.errors import InvalidOption, NotEnoughReplicas
+from collections.abc import Iterator, Mapping
+
+from txnlog.clock import Clock, SystemClock
+from txnlog.config import StoreConfig
+from txnlog.errors import InvalidOption
 from txnlog.log.open_logs import Logs
-from txnlog.replicas.description import Replicas, describe
-from txnlog.replicas.epochs import root_of, without
+from txnlog.replicas.description import ReplicaEpoch, Replicas, describe, history
+from txnlog.replicas.electing import Election, elect, take_out
+from txnlog.replicas.forgetting import Forgotten, forget
 from txnlog.replicas.joining import Joined, join
-from txnlog.replicas.opening import prepare_root
-from txnlog.replicas.replicated_storage import ReplicatedStorage
-from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.replicas.opening import find_replicas, plan_join, prepare_root
+from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
+from txnlog.replicas.verifying import ReplicaDifference, verify
+
+
+def open_replicas(
+    url: str,
+    *,
+    storage_options: Mapping[str, object] | None = None,
+    clock: Clock | None = None,
+) -> ReplicaSet:
+    """The roots of a replicated store, also where none in sync answers: then it cannot be opened.
+
+    Args:
+        url: of its controller, or of a root that answers.
+        storage_options: as of :func:`txnlog.open`.
+        clock: for tests.
+
+    Raises:
+        InvalidOption: it is no replicated store.
+        StorageError: the controller fails.
+    """
+    clock = clock or SystemClock()
+    found = find_replicas(url, storage_options, clock)
+    if found is None:
+        raise InvalidOption(f"{url} has no replicas: it is a store on one root, or none")
+    return ReplicaSet(Logs(found, StoreConfig.of({}, closes_chapters=True), clock))
 
 
 class ReplicaAdmin:
@@ -18,23 +47,25 @@ class ReplicaAdmin:
     _logs: Logs
 
     def _replicated(self) -> ReplicatedStorage:
-        storage = self._logs.storage
-        while isinstance(storage, ForwardingStorage):  # one that counts requests, for example
-            storage = storage.inner
-        if not isinstance(storage, ReplicatedStorage):
-            raise InvalidOption(f"{storage.url} has no replicas: it is a store on one root")
-        return storage
+        found = find_replicated(self._logs.storage)
+        if found is None:
+            url = self._logs.storage.url
+            raise InvalidOption(f"{url} has no replicas: it is a store on one root")
+        return found
 
-    def replicas(self) -> Replicas:
+    def replicas(self, *, with_lag: bool = False) -> Replicas:
         """Who leads, who is in sync, who copies to become so, and who is out.
+
+        Args:
+            with_lag: also what those that are out lack: the leader and they are listed whole.
 
         Raises:
             InvalidOption: the store is not replicated.
             StorageError: the controller fails.
         """
-        return describe(self._replicated())
+        return describe(self._replicated(), with_lag=with_lag)
 
-    def add_replica(self, url: str) -> Joined:
+    def add_replica(self, url: str, *, dry_run: bool = False) -> Joined:
         """Bring a root in, a new one or one that was out, and wait until it is in sync.
 
         It comes as a new incarnation, an empty folder, and copies everything; what it held before
@@ -42,6 +73,7 @@ class ReplicaAdmin:
 
         Args:
             url: the root's path or URL.
+            dry_run: only tell what would be copied, as things are now.
 
         Raises:
             InvalidOption: the store is not replicated, or the root is in sync already.
@@ -50,30 +82,99 @@ class ReplicaAdmin:
             StorageError: the root or the controller fails.
         """
         storage = self._replicated()
+        if dry_run:
+            return plan_join(storage, url)
         return join(storage.agreement, *prepare_root(storage, url))
 
-    def remove_replica(self, root: str) -> None:
+    def remove_replica(self, root: str, *, dry_run: bool = False) -> None:
         """Take a root out of the set, such as before its disk is exchanged.
 
+        It stays out until :meth:`add_replica` brings it in again, also where
+        ``replica.auto.return`` is set. Nothing in it is deleted.
+
         Args:
-            root: its name, as :meth:`replicas` tells it. Nothing in it is deleted.
+            root: its name, as :meth:`replicas` tells it.
+            dry_run: only look whether that can be done now.
 
         Raises:
             InvalidOption: the store is not replicated, or there is no such root in the set.
             NotEnoughReplicas: no other one could lead, or the set has changed meanwhile.
+            StorageError: the controller fails.
         """
-        agreement = self._replicated().agreement
-        epoch = agreement.refresh()
-        member = next((one for one in epoch.members if root_of(one) == root), None)
-        if member is None:
-            raise InvalidOption(f"{root} is none of {', '.join(epoch.members)}")
-        why = "an operator takes it out"
-        if member == epoch.leader:
-            done = len(epoch.in_sync) > 1 and agreement.put_out(epoch, member, why)
-        else:
-            done = agreement.propose(without(epoch, member, agreement.proposer(why)))
-        if not done:
-            raise NotEnoughReplicas(
-                f"{root} was not taken out: it leads and no other one in sync answers, or the set "
-                f"has changed since epoch {epoch.number}"
-            )
+        take_out(self._replicated().agreement, root, dry_run=dry_run)
+
+    def elect_leader(self, root: str, *, unclean: bool = False, dry_run: bool = False) -> Election:
+        """Have a root lead.
+
+        Nothing is lost if it is in sync; the old leader stays in sync if it answers. One that was
+        in sync once, and is not, leads only if ``unclean`` says so, and only if none of those that
+        are in sync answers: what was acknowledged since then may be lost.
+
+        Args:
+            root: its name, as :meth:`replicas` tells it.
+            unclean: accept that what was acknowledged is lost. Look with ``dry_run`` first.
+            dry_run: only tell what would be done, and lost.
+
+        Raises:
+            InvalidOption: the store is not replicated, the root leads already, was never in sync,
+                or is not in sync and ``unclean`` is False or somebody in sync answers.
+            NotEnoughReplicas: it does not answer, or the set has changed meanwhile: try again.
+            StorageError: the controller fails.
+        """
+        return elect(self._replicated().agreement, root, unclean=unclean, dry_run=dry_run)
+
+    def forget_incarnation(self, member: str, *, dry_run: bool = False) -> Forgotten:
+        """Delete what a root had before it was put out, as an old incarnation.
+
+        Args:
+            member: its name, such as 'r1-0': :meth:`replicas` tells which there are. One that takes
+                part is refused.
+            dry_run: only tell what would be deleted.
+
+        Raises:
+            InvalidOption: the store is not replicated, it takes part, or there is none.
+            NotEnoughReplicas: the set has changed meanwhile: try again.
+            StorageError: the root or the controller fails; if some of it is left, call it again.
+        """
+        return forget(self._replicated(), member, dry_run=dry_run)
+
+    def replica_history(self) -> list[ReplicaEpoch]:
+        """The epochs as they went, the oldest first: who led, who was in sync, and why.
+
+        Raises:
+            InvalidOption: the store is not replicated.
+            StorageError, CorruptEntry: the controller fails, or an epoch is damaged.
+        """
+        return history(self._replicated())
+
+    def verify_replicas(
+        self, *, with_contents: bool = False, repair: bool = False
+    ) -> Iterator[ReplicaDifference]:
+        """Compare the roots that are in sync. Memory is bounded; safe while others write.
+
+        What differs is looked at again before it is told, since a listing is no instant.
+
+        Args:
+            with_contents: read every object, and compare the bytes; else names and sizes.
+            repair: copy what a root lacks from one that has it, if its bytes are sound, and put
+                sound bytes in place of a segment's that are not. Entries are given only to who
+                lacks what the leader has.
+
+        Raises:
+            InvalidOption: the store is not replicated.
+            StorageError: the controller, or a root in sync, fails.
+        """
+        from txnlog.admin.sound_copies import SoundCopies
+
+        judge = SoundCopies(self._logs)
+        return verify(self._replicated(), judge, with_contents=with_contents, repair=repair)
+
+
+class ReplicaSet(ReplicaAdmin):
+    """The roots of a store, without the store. Made by :func:`txnlog.open_replicas`."""
+
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+
+    def __repr__(self) -> str:
+        return f"ReplicaSet({self._logs.storage.url!r})"

@@ -86,7 +86,7 @@ class DataFiles:
         """Yield what is missing, and what no entry places, not even one since the listing."""
         known = _sizes(placed_now)
         for path in self.missing:
-            if path in known:
+            if path in known and not self._is_there(path):
                 detail = "it is gone; restore it from a backup"
                 if names.is_accelerator(path):
                     detail = f"it is gone; `txnlog index rebuild {self.topic}` rebuilds it"
@@ -95,6 +95,14 @@ class DataFiles:
             if path not in known:
                 what = "no entry of the log places it (any more)"
                 yield self.orphans.judge("data", self.topic, path, size_bytes, what)
+
+    def _is_there(self, path: str) -> bool:
+        """Whether a file that the listing did not show can be read: another root may have it."""
+        try:
+            self.storage.size(path)
+        except ObjectNotFound:
+            return False
+        return True
 
     def check_contents(self) -> Iterator[Finding]:
         """Read every segment and index. Memory is that of a batch."""

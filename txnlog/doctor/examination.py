@@ -12,6 +12,7 @@ from txnlog.doctor.data_files import DataFiles, OrphanJudge, check_loose_files
 from txnlog.doctor.finding import Finding
 from txnlog.doctor.read_failures import ReadFailures
 from txnlog.doctor.replay import LogKind, Replay
+from txnlog.doctor.replicas import examine_replicas
 from txnlog.doctor.rules import (
     group_checkpoint_violations,
     group_violations,
@@ -62,6 +63,10 @@ class Examination:
         """
         if self.with_probe:
             yield self._run_probe()
+        if self.topics is None:
+            yield from examine_replicas(
+                self.logs, self.read_failures, with_contents=self.with_contents
+            )
         # First, so that what topics and groups show later is not older than what ids have decided.
         ids = KnownIds(self.logs)
         yield from examine_ids(ids, self.read_failures)

@@ -13,7 +13,8 @@ State: TypeAlias = Literal["ok", "note", "orphan", "hanging", "damage", "unreada
 class Finding:
     """One thing that was looked at, or something that is wrong with it.
 
-    ``check`` says what was looked at: probe, transactions, topic, data, group, files or hanging.
+    ``check`` says what was looked at: probe, replicas, transactions, topic, data, group, files or
+    hanging.
     What is ``unreadable`` was not: the storage failed, or denied it. ``rule`` is that
     of docs/PROTOCOL.md, if one is broken. ``path`` is within the store. ``size_bytes`` is what an
     orphan takes.

@@ -29,6 +29,7 @@ from txnlog.log.rewriting import current_records
 from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
 from txnlog.read.filtered_reads import FileChoice, keep_rows
 from txnlog.read.json_records import json_keys, json_values
+from txnlog.read.other_copies import read_any_copy
 from txnlog.read.schema import ScanColumns
 from txnlog.schema import HEADERS
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
@@ -212,7 +213,7 @@ def read_stored(
             opened: deque[_Opened] = deque()
             for part in chain.from_iterable(runs):
                 reading = _Reading(storage, part, results, opened, ahead_bytes)
-                yield part, reading.batches(columns, choose(part) if choose else None)
+                yield part, reading.batches(columns, partial(choose, part) if choose else None)
                 reading.skip_rest()
 
 
@@ -373,21 +374,29 @@ class _Reading:
         self._opened: _Opened | None = None
         self._later = deque(_later_chunks(part))
 
-    def batches(self, columns: Columns, choice: RowChoice | None) -> Iterator[SegmentBatch]:
+    def batches(
+        self, columns: Columns, choose: Callable[[], RowChoice] | None
+    ) -> Iterator[SegmentBatch]:
         """The batches; raises what :func:`read_ranges` does."""
         part, shift = self._part, self._part.segment.offset_shift
-        try:
+
+        def read(other: Storage | None, start_offset: int) -> Iterator[SegmentBatch]:
             opened = self._open()
-            yield from read_segment(
-                part.open(self._storage, self._read, self._ahead_bytes),
-                start_offset=part.start_offset - shift,
+            own = part.open(self._storage, self._read, self._ahead_bytes)
+            return read_segment(
+                own if other is None else part.open(other, ahead_bytes=self._ahead_bytes),
+                start_offset=start_offset,
                 stop_offset=part.stop_offset - shift,
-                index=opened.index,
+                index=opened.index if other is None else None,
                 columns=columns,
                 skip=opened.skip,
-                aligned=_is_whole(part),
-                choice=choice,
+                aligned=other is None and _is_whole(part),
+                choice=choose() if choose else None,
             )
+
+        try:
+            start_offset = part.start_offset - shift
+            yield from read_any_copy(self._storage, part.paths.log, start_offset, read)
         except ObjectNotFound as error:
             raise _gone(self._storage, part, part.paths.log) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 from txnlog import names
 from txnlog.errors import CorruptEntry, NotAStore, ObjectNotFound, StorageError, TxnlogError
@@ -45,6 +46,17 @@ class Controller:
             )
         if known is not None and number == known.number:
             return known
+        return self._read(number)
+
+    def every(self) -> list[Epoch]:
+        """All epochs, in their order. Raises what :meth:`newest` does."""
+        self.newest()
+        found = self.storage.list_names(names.EPOCHS)
+        numbers = [number for name in found if (number := names.parse_epoch_file(name)) is not None]
+        return self.storage.gather(partial(self._read, number) for number in sorted(numbers))
+
+    def at(self, number: int) -> Epoch:
+        """The epoch of a number that one names. Raises StorageError, CorruptEntry."""
         return self._read(number)
 
     def _read(self, number: int) -> Epoch:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
-from txnlog import names
-from txnlog.errors import NotEnoughReplicas
+from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replicas.agreement import MemberFailed
+from txnlog.replicas.comparing import Listings, add_listing
 from txnlog.replicas.epochs import Epoch, Member, root_of
+from txnlog.replicas.forgetting import old_incarnations
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 
 
@@ -16,7 +18,9 @@ class Replica:
     """One root of a replicated store.
 
     ``state`` is 'leader', 'in sync', 'joining' or 'out'. ``objects_behind`` and ``bytes_behind``
-    are what one that is joining does not have yet; None where that is not known.
+    are what one that is joining does not have yet; None where that is not known. ``since_epoch``
+    and ``since_ms`` tell since when it is out. ``old`` are incarnations that it had before, and
+    that can be forgotten; () also if the root does not answer.
     """
 
     root: str
@@ -25,6 +29,9 @@ class Replica:
     state: str
     objects_behind: int | None
     bytes_behind: int | None
+    since_epoch: int | None = None
+    since_ms: int | None = None
+    old: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +51,51 @@ class Replicas:
     replicas: tuple[Replica, ...]
 
 
-def describe(storage: ReplicatedStorage) -> Replicas:
-    """The newest epoch, with what those that are joining lack.
+@dataclass(frozen=True, slots=True)
+class ReplicaEpoch:
+    """One epoch as it was. ``unclean``: what was acknowledged from that epoch on may be lost."""
+
+    epoch: int
+    at_ms: int
+    leader: str
+    in_sync: tuple[str, ...]
+    joining: tuple[str, ...]
+    out: tuple[str, ...]
+    unclean: int | None
+    why: str
+
+
+def history(storage: ReplicatedStorage) -> list[ReplicaEpoch]:
+    """The epochs as they went. Raises StorageError, CorruptEntry."""
+    return [
+        ReplicaEpoch(
+            epoch.number,
+            epoch.at_ms,
+            epoch.leader,
+            epoch.in_sync,
+            tuple(epoch.joining),
+            _out(epoch),
+            epoch.unclean,
+            epoch.why,
+        )
+        for epoch in storage.agreement.controller.every()
+    ]
+
+
+def _out(epoch: Epoch) -> tuple[str, ...]:
+    known = {root_of(member) for member in epoch.members}
+    return tuple(root for root in sorted(epoch.roots) if root not in known)
+
+
+def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> Replicas:
+    """The newest epoch, with what those that are joining lack, and those that are out.
 
     Raises StorageError: the controller fails, or the leader.
     """
     epoch = storage.agreement.refresh()
-    replicas = tuple(_replica(storage, epoch, root) for root in sorted(epoch.roots))
+    replicas = tuple(
+        _replica(storage, epoch, root, with_lag=with_lag) for root in sorted(epoch.roots)
+    )
     return Replicas(
         storage.url,
         epoch.number,
@@ -58,7 +103,7 @@ def describe(storage: ReplicatedStorage) -> Replicas:
         epoch.leader_since,
         epoch.in_sync,
         tuple(epoch.joining),
-        tuple(replica.root for replica in replicas if replica.state == "out"),
+        _out(epoch),
         epoch.min_insync,
         epoch.at_ms,
         epoch.why,
@@ -66,31 +111,44 @@ def describe(storage: ReplicatedStorage) -> Replicas:
     )
 
 
-def _replica(storage: ReplicatedStorage, epoch: Epoch, root: str) -> Replica:
+def _replica(
+    storage: ReplicatedStorage, epoch: Epoch, root: str, *, with_lag: bool = False
+) -> Replica:
     url = epoch.roots[root].url
+    old: tuple[str, ...] = ()
+    with suppress(StorageError):
+        old = old_incarnations(storage, root)
     member = next((member for member in epoch.members if root_of(member) == root), None)
     if member is None:
-        return Replica(root, url, None, "out", None, None)
+        was = [one for one in epoch.left if root_of(one) == root]
+        if not was:
+            return Replica(root, url, None, "out", None, None, old=old)
+        last = max(was, key=lambda one: epoch.left[one].epoch)
+        objects, size = _behind(storage, epoch, last) if with_lag else (None, None)
+        left = epoch.left[last]
+        return Replica(root, url, None, "out", objects, size, left.epoch + 1, left.at_ms, old)
     if member in epoch.in_sync:
         state = "leader" if member == epoch.leader else "in sync"
-        return Replica(root, url, member, state, 0, 0)
-    return Replica(root, url, member, "joining", *_behind(storage, epoch, member))
+        return Replica(root, url, member, state, 0, 0, old=old)
+    objects, size = _behind(storage, epoch, member)
+    return Replica(root, url, member, "joining", objects, size, old=old)
 
 
 def _behind(
     storage: ReplicatedStorage, epoch: Epoch, member: Member
 ) -> tuple[int, int] | tuple[None, None]:
-    def all_of(which: Member) -> dict[str, int]:
-        return storage.agreement.ask(epoch, which, lambda found: dict(found.list_all("")))
-
-    try:
-        has = all_of(member)
-    except MemberFailed:
-        return None, None
-    try:
-        lacks = {name: size for name, size in all_of(epoch.leader).items() if name not in has}
-    except MemberFailed as failed:
-        raise NotEnoughReplicas(f"the leader {epoch.leader} fails: {failed}") from failed
-    marks = f"{names.MEMBER_MARKS}/"
-    sizes = [size for name, size in lacks.items() if not name.startswith(marks)]
-    return len(sizes), sum(sizes)
+    """What the leader has and a member has not: objects and bytes."""
+    agreement = storage.agreement
+    with Listings([member, epoch.leader]) as listings:
+        try:
+            add_listing(listings, agreement, epoch, member)
+        except MemberFailed:
+            return None, None
+        try:
+            add_listing(listings, agreement, epoch, epoch.leader)
+        except MemberFailed as failed:
+            raise NotEnoughReplicas(f"the leader {epoch.leader} fails: {failed}") from failed
+        count = size_bytes = 0
+        for _, size in listings.lacked_by(member):
+            count, size_bytes = count + 1, size_bytes + size
+    return count, size_bytes

@@ -19,7 +19,14 @@ Member: TypeAlias = str
 MIN_INSYNC: Final = "min.insync.replicas"
 LAG_TIME: Final = "replica.lag.time.max.ms"
 UNCLEAN: Final = "unclean.leader.election.enable"
-_DEFAULTS: Final[Mapping[str, str]] = {MIN_INSYNC: "1", LAG_TIME: "10000", UNCLEAN: "false"}
+AUTO_RETURN: Final = "replica.auto.return"
+_DEFAULTS: Final[Mapping[str, str]] = {
+    MIN_INSYNC: "1",
+    LAG_TIME: "10000",
+    UNCLEAN: "false",
+    AUTO_RETURN: "false",
+}
+_SWITCHES: Final = (UNCLEAN, AUTO_RETURN)
 
 
 class Root(msgspec.Struct, frozen=True):
@@ -54,6 +61,7 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
         unclean: what was acknowledged from this epoch on may have been lost by this one; None if
             the leader was in sync.
         last_unclean: the newest epoch that began with an unclean election; -1 if none did.
+        taken_out: roots that an operator took out, and that come back only if one says so.
     """
 
     number: int
@@ -69,6 +77,7 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
     why: str
     unclean: int | None = None
     last_unclean: int = -1
+    taken_out: tuple[str, ...] = ()
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -87,6 +96,10 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
     @property
     def allows_unclean(self) -> bool:
         return self.settings.get(UNCLEAN, _DEFAULTS[UNCLEAN]) == "true"
+
+    @property
+    def returns_roots(self) -> bool:
+        return self.settings.get(AUTO_RETURN, _DEFAULTS[AUTO_RETURN]) == "true"
 
 
 DECODER = msgspec.json.Decoder(Epoch)
@@ -209,6 +222,24 @@ def elected_unclean(epoch: Epoch, leader: Member, who: Proposer) -> Epoch:
     )
 
 
+def taken_out(epoch: Epoch, root: str) -> Epoch:
+    """The same epoch, in which a root is out because an operator wants it."""
+    return msgspec.structs.replace(epoch, taken_out=(*epoch.taken_out, root))
+
+
+def kept_out(epoch: Epoch, root: str, who: Proposer) -> Epoch:
+    """A root that is out stays so, whatever the settings say of returns."""
+    return _next(epoch, who, taken_out=(*epoch.taken_out, root))
+
+
+def forgotten(epoch: Epoch, member: Member, who: Proposer) -> Epoch:
+    """No unclean election falls back on an old incarnation any more."""
+    if member in epoch.members:
+        raise ValueError(f"{member} is a member")
+    left = {other: was for other, was in epoch.left.items() if other != member}
+    return _next(epoch, who, left=left)
+
+
 def next_incarnation(epoch: Epoch, root: str) -> Member:
     """The member that a root comes back as."""
     known = epoch.roots.get(root)
@@ -227,6 +258,7 @@ def joining(epoch: Epoch, member: Member, url: str, who: Proposer) -> Epoch:
         who,
         joining={**epoch.joining, member: epoch.number + 1},
         roots={**epoch.roots, root: Root(url, incarnation_of(member) + 1)},
+        taken_out=tuple(other for other in epoch.taken_out if other != root),
     )
 
 
@@ -250,9 +282,9 @@ def check_settings(settings: Mapping[str, object] | None, roots: int) -> dict[st
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if key not in _DEFAULTS:
             raise InvalidConfig(f"{key} is no setting of replicas: {', '.join(sorted(_DEFAULTS))}")
-        if key == UNCLEAN and text not in ("true", "false"):
+        if key in _SWITCHES and text not in ("true", "false"):
             raise InvalidConfig(f"{key} must be true or false, not {text!r}")
-        if key != UNCLEAN and not (text.isdecimal() and int(text) >= 1):
+        if key not in _SWITCHES and not (text.isdecimal() and int(text) >= 1):
             raise InvalidConfig(f"{key} must be a number of at least 1, not {text!r}")
         checked[key] = text
     if int(checked.get(MIN_INSYNC, 1)) > roots:

@@ -28,6 +28,7 @@ from txnlog.replicas.epochs import (
     next_incarnation,
     root_of,
 )
+from txnlog.replicas.joining import Joined
 from txnlog.replicas.members import MARK_DECODER, Mark, MemberOpener, put_mark
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
@@ -181,10 +182,10 @@ def mark_root(
     put_mark(inside, member, controller)
 
 
-def prepare_root(storage: ReplicatedStorage, url: str) -> tuple[str, str]:
-    """Make a root ready to join: its name in the epochs, new or old, and its URL.
+def find_root(storage: ReplicatedStorage, url: str) -> tuple[str, Storage]:
+    """A root that may join: its name in the epochs, new or old, and its storage.
 
-    Raises InvalidOption, NotAStore, StoreExists, StorageError.
+    Raises InvalidOption: it is in sync, or its URL is none that may be written down.
     """
     opener = storage.open_member
     if not isinstance(opener, MemberOpener):
@@ -195,8 +196,28 @@ def prepare_root(storage: ReplicatedStorage, url: str) -> tuple[str, str]:
     root = next((name for name, one in epoch.roots.items() if one.url == found.url), None)
     if any(root_of(member) == root for member in epoch.in_sync):
         raise InvalidOption(f"{found.url} is in sync already, as {root}")
-    if root is None:
-        root = f"r{len(epoch.roots)}"
-    member = next_incarnation(epoch, root)
-    mark_root(opener, found, Root(found.url), member, storage.url)
+    return root or f"r{len(epoch.roots)}", found
+
+
+def prepare_root(storage: ReplicatedStorage, url: str) -> tuple[str, str]:
+    """Make a root ready to join: its name in the epochs, new or old, and its URL.
+
+    Raises InvalidOption, NotAStore, StoreExists, StorageError.
+    """
+    root, found = find_root(storage, url)
+    member = next_incarnation(storage.agreement.epoch(), root)
+    assert isinstance(storage.open_member, MemberOpener)
+    mark_root(storage.open_member, found, Root(found.url), member, storage.url)
     return root, found.url
+
+
+def plan_join(storage: ReplicatedStorage, url: str) -> Joined:
+    """What bringing a root in would take, as things are now. Raises what joining does."""
+    root, found = find_root(storage, url)
+    found.list_names("")  # so that one that does not answer is told now
+    epoch = storage.agreement.epoch()
+    count = size_bytes = 0
+    for name, size in storage.list_all(""):
+        if not name.startswith("."):
+            count, size_bytes = count + 1, size_bytes + size
+    return Joined(next_incarnation(epoch, root), epoch.number + 2, count, size_bytes)

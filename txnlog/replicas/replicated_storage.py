@@ -6,7 +6,8 @@ shown or built on before they have it. The rules are R1 to R7 of docs/PROTOCOL.m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ from txnlog.replicas.everywhere import Everywhere
 from txnlog.replicas.uploads import ReplicatedUpload
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import Address, Storage, Upload, check_name
+from txnlog.storage.forwarding import ForwardingStorage
 
 T = TypeVar("T")
 
@@ -205,6 +207,17 @@ class ReplicatedStorage(Storage):
         # None of those that were members once: it is the newest epoch's that tell.
         return self.agreement.settle(partial(self._read_of_any, name, call))
 
+    def copies_of(self, name: str) -> Sequence[Storage]:
+        check_name(name)
+        if not names.is_unique(name):
+            return ()  # which of two entries is right is for the leader alone to say
+        epoch = self.agreement.epoch()
+        found = []
+        for member in self._by_nearness(epoch):
+            with suppress(TxnlogError):  # not even its server answers
+                found.append(self.agreement.storage(epoch, member))
+        return found
+
     def _by_nearness(self, epoch: Epoch) -> list[Member]:
         def is_far(member: Member) -> bool:
             try:
@@ -345,3 +358,10 @@ class ReplicatedStorage(Storage):
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
         return self._controller.race(call, rounds)
+
+
+def find_replicated(storage: Storage) -> ReplicatedStorage | None:
+    """The replicated storage that this is, or that it wraps; None if there is none."""
+    while isinstance(storage, ForwardingStorage):  # one that counts requests, for example
+        storage = storage.inner
+    return storage if isinstance(storage, ReplicatedStorage) else None

@@ -210,6 +210,13 @@ class Storage(ABC):
         """
         return 1
 
+    def copies_of(self, name: str) -> Sequence[Storage]:  # noqa: ARG002 - for those that have some
+        """Storages that hold copies of an object, each to be read if this one's bytes are damaged.
+
+        () where there is but one.
+        """
+        return ()
+
     @abstractmethod
     def size(self, name: str) -> int:
         """The object's length in bytes. Raises ObjectNotFound."""

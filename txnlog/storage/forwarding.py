@@ -91,6 +91,9 @@ class ForwardingStorage(Storage):
     def small_reads_at_once(self) -> int:
         return self.inner.small_reads_at_once()
 
+    def copies_of(self, name: str) -> Sequence[Storage]:
+        return self.inner.copies_of(name)
+
     def size(self, name: str) -> int:
         return self.inner.size(name)
 

@@ -16,6 +16,24 @@ def create_store(
     session: Session,
     url: UrlArgument = None,
     config: SettingsOption = None,
+    replica: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--replica",
+            metavar="URL",
+            help="A further root that is to hold the same; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    controller: Annotated[
+        str | None,
+        typer.Option(
+            "--controller",
+            metavar="URL",
+            help="With --replica: where it is kept which roots are in sync.",
+            show_default=False,
+        ),
+    ] = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Show a store that exists as it is.")
     ] = False,
@@ -29,9 +47,13 @@ def create_store(
     Example:
       txnlog store create /data/store
       txnlog store create s3://bucket/store --config transaction.max.timeout.ms=3600000
+      txnlog store create /data/disk1/store --replica /data/disk2/store --controller /data/control
     """
     created = session.at(url).create_store(
-        parse_settings(config or ()), if_not_exists=if_not_exists
+        parse_settings(config or ()),
+        if_not_exists=if_not_exists,
+        replicas=replica or (),
+        controller=controller,
     )
     with session.output.document() as document:
         document.fields(STORE, created)

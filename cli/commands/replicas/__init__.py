@@ -1,0 +1,18 @@
+"""``txnlog replicas``: the roots of a replicated store, and who of them is in sync."""
+
+from __future__ import annotations
+
+from txnlog.cli.commands.replicas import add, describe, elect, forget, remove, verify
+from txnlog.cli.verbs import verb_group
+
+app = verb_group(
+    "A store on several roots: who leads, who is in sync, and what differs.",
+    {
+        "describe": describe.describe_replicas,
+        "add": add.add_replica,
+        "remove": remove.remove_replica,
+        "elect": elect.elect_leader,
+        "verify": verify.verify_replicas,
+        "forget": forget.forget_incarnations,
+    },
+)

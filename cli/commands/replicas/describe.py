@@ -1,0 +1,34 @@
+"""``txnlog replicas describe``: who leads, who is in sync, who is out, and how it came to be."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from txnlog.cli.output.replica_fields import print_set
+from txnlog.cli.session import Session
+
+
+def describe_replicas(
+    session: Session,
+    history: Annotated[
+        bool, typer.Option("--history", help="The epochs, too: every change of the set, and why.")
+    ] = False,
+    lag: Annotated[
+        bool, typer.Option("--lag", help="What roots that are out lack, too: lists them whole.")
+    ] = False,
+) -> None:
+    """Show the roots of a replicated store: who leads, and who has all that was acknowledged.
+
+    BEHIND is what a root that copies, to come in, has not copied yet. OLD are incarnations, what
+    a root had before it was put out; `replicas forget` deletes them.
+
+    \b
+    Example:
+      txnlog replicas describe --store /data/disk1/store
+      txnlog replicas describe --history --lag -o json
+    """
+    replicas = session.open_replicas()
+    found = replicas.replicas(with_lag=lag)
+    print_set(session.output, found, replicas.replica_history() if history else None)

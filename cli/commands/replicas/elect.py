@@ -1,0 +1,77 @@
+"""``txnlog replicas elect``: a root leads, without loss, or with what it tells first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txnlog.cli.input.options import DryRunOption, YesOption
+from txnlog.cli.output.confirmation import confirm, note_dry_run
+from txnlog.cli.output.fields import Field, flag, names, number, show_time, size, text, time
+from txnlog.cli.output.streams import warn
+from txnlog.cli.session import Session
+
+if TYPE_CHECKING:
+    from txnlog.results import Election
+
+FIELDS: list[Field[Election]] = [
+    text("leader", "LEADER", lambda election: election.leader),
+    number("epoch", "EPOCH", lambda election: election.epoch),
+    flag("clean", "CLEAN", lambda election: election.clean, "yes", "NO"),
+    number("lost_since_epoch", "LOST SINCE EPOCH", lambda election: election.since_epoch),
+    time("lost_since_ms", "LOST SINCE", lambda election: election.since_ms),
+    number("missing_count", "MISSING OBJECTS", lambda election: election.missing_count),
+    size("missing_bytes", "MISSING BYTES", lambda election: election.missing_bytes),
+    names("missing", None, lambda election: election.missing),
+    names("unseen", "UNSEEN", lambda election: election.unseen),
+]
+
+
+def elect_leader(
+    session: Session,
+    root: Annotated[
+        str, typer.Argument(metavar="ROOT", help="Its name, such as r1.", show_default=False)
+    ],
+    unclean: Annotated[
+        bool,
+        typer.Option("--unclean", help="Also one that is not in sync: what that loses is told."),
+    ] = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Have a root lead. If it is in sync nothing is lost, and the old leader stays in sync.
+
+    With --unclean one that was in sync once may lead, if nobody in sync answers: what was
+    acknowledged since it was put out may be lost. That is told first, as far as roots that answer
+    show what there was: MISSING is what they have and it has not, UNSEEN are those of which
+    nobody can tell. Then it asks, or needs --yes.
+
+    \b
+    Example:
+      txnlog replicas elect r1
+      txnlog replicas elect r1 --unclean --dry-run
+    """
+    replicas = session.open_replicas()
+    planned = replicas.elect_leader(root, unclean=unclean, dry_run=True)
+    if not planned.clean:
+        _warn_of_loss(planned)
+    if not dry_run:
+        if not planned.clean:
+            confirm(f"have {planned.leader} lead, and give up what it lacks", yes=yes)
+        planned = replicas.elect_leader(root, unclean=not planned.clean)
+    with session.output.document() as document:
+        document.fields(FIELDS, planned)
+    note_dry_run(dry_run)
+
+
+def _warn_of_loss(planned: Election) -> None:
+    warn(
+        f"what was acknowledged from epoch {planned.since_epoch} on, after "
+        f"{show_time(planned.since_ms)}, may be lost"
+    )
+    if planned.missing_count:
+        some = ", ".join(planned.missing[-3:])
+        warn(f"others have {planned.missing_count} objects that it lacks, such as {some}")
+    if planned.unseen:
+        warn(f"nobody can tell what these have: {', '.join(planned.unseen)}")

@@ -1,0 +1,58 @@
+"""``txnlog replicas forget``: what roots had before they were put out is deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txnlog.cli.input.options import DryRunOption, YesOption
+from txnlog.cli.output.confirmation import confirm, note_dry_run
+from txnlog.cli.output.fields import Field, number, size, text
+from txnlog.cli.output.streams import warn
+from txnlog.cli.session import Session
+
+if TYPE_CHECKING:
+    from txnlog.results import Forgotten
+
+FIELDS: list[Field[Forgotten]] = [
+    text("member", "MEMBER", lambda old: old.member),
+    text("url", "ROOT", lambda old: old.url),
+    number("object_count", "OBJECTS", lambda old: old.objects),
+    size("size_bytes", "BYTES", lambda old: old.bytes),
+]
+
+
+def forget_incarnations(
+    session: Session,
+    members: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MEMBER",
+            help="Old incarnations, such as r1-0; all that there are if none.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Delete what roots had before they were put out, and show it. There is no way back.
+
+    It may hold what was never acknowledged, and is what an unclean election falls back on. One
+    that takes part is refused. Asks first on a terminal; elsewhere it needs --yes.
+
+    \b
+    Example:
+      txnlog replicas forget --dry-run
+      txnlog replicas forget r1-0 --yes
+    """
+    replicas = session.open_replicas()
+    known = [member for replica in replicas.replicas().replicas for member in replica.old]
+    doomed = [replicas.forget_incarnation(one, dry_run=True) for one in members or known]
+    if not doomed:
+        warn("there are no old incarnations: nothing was changed")
+    elif not dry_run:
+        confirm(f"delete what {', '.join(one.member for one in doomed)} held", yes=yes)
+        doomed = [replicas.forget_incarnation(one.member) for one in doomed]
+    session.output.rows(FIELDS, doomed)
+    note_dry_run(dry_run)

@@ -1,0 +1,45 @@
+"""``txnlog replicas remove``: a root is taken out, such as before its disk is exchanged."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from txnlog.cli.input.options import DryRunOption, YesOption
+from txnlog.cli.output.confirmation import confirm, note_dry_run
+from txnlog.cli.output.replica_fields import print_set
+from txnlog.cli.session import Session
+
+
+def remove_replica(
+    session: Session,
+    root: Annotated[
+        str, typer.Argument(metavar="ROOT", help="Its name, such as r1.", show_default=False)
+    ],
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Take a root out of the set, and show the set. Nothing in the root is deleted.
+
+    It stays out until `replicas add` brings it in. If it leads, another one in sync does from
+    then on. Asks first on a terminal; elsewhere it needs --yes.
+
+    \b
+    Example:
+      txnlog replicas remove r1 --dry-run
+      txnlog replicas remove r1 --yes
+    """
+    replicas = session.open_replicas()
+    replicas.remove_replica(root, dry_run=True)
+    if not dry_run:
+        before = replicas.replicas()
+        left = [one.root for one in before.replicas if one.state in ("leader", "in sync")]
+        left = [name for name in left if name != root]
+        what = f"take {root} out, which leaves {', '.join(left)} in sync"
+        if len(left) < before.min_insync:
+            what += f", fewer than min.insync.replicas ({before.min_insync}): writers would fail"
+        confirm(what, yes=yes)
+        replicas.remove_replica(root)
+    print_set(session.output, replicas.replicas())
+    note_dry_run(dry_run)

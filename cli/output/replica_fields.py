@@ -1,0 +1,54 @@
+"""How verbs show the roots of a replicated store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txnlog.cli.output.fields import Field, names, number, size, text, time
+from txnlog.cli.output.output import Output
+
+if TYPE_CHECKING:
+    from txnlog.results import Replica, ReplicaEpoch, Replicas
+
+SET: list[Field[Replicas]] = [
+    text("controller", "CONTROLLER", lambda found: found.controller),
+    number("epoch", "EPOCH", lambda found: found.epoch),
+    time("since_ms", "SINCE", lambda found: found.since_ms),
+    text("why", "WHY", lambda found: found.why),
+    text("leader", "LEADER", lambda found: found.leader),
+    number("leader_since", "LEADS SINCE", lambda found: found.leader_since),
+    names("in_sync", "IN SYNC", lambda found: found.in_sync),
+    names("joining", "JOINING", lambda found: found.joining),
+    names("out", "OUT", lambda found: found.out),
+    number("min_insync_replicas", "MIN IN SYNC", lambda found: found.min_insync),
+]
+REPLICAS: list[Field[Replica]] = [
+    text("root", "ROOT", lambda replica: replica.root),
+    text("state", "STATE", lambda replica: replica.state),
+    text("member", "MEMBER", lambda replica: replica.member),
+    text("url", "URL", lambda replica: replica.url),
+    number("objects_behind", "OBJECTS BEHIND", lambda replica: replica.objects_behind),
+    size("behind_bytes", "BYTES BEHIND", lambda replica: replica.bytes_behind),
+    number("out_since_epoch", None, lambda replica: replica.since_epoch),
+    time("out_since_ms", "OUT SINCE", lambda replica: replica.since_ms, wide=True),
+    names("old_members", "OLD", lambda replica: replica.old),
+]
+EPOCHS: list[Field[ReplicaEpoch]] = [
+    number("epoch", "EPOCH", lambda epoch: epoch.epoch),
+    time("at_ms", "AT", lambda epoch: epoch.at_ms),
+    text("leader", "LEADER", lambda epoch: epoch.leader),
+    names("in_sync", "IN SYNC", lambda epoch: epoch.in_sync),
+    names("joining", "JOINING", lambda epoch: epoch.joining),
+    names("out", "OUT", lambda epoch: epoch.out, wide=True),
+    number("lost_since_epoch", "LOST SINCE", lambda epoch: epoch.unclean, wide=True),
+    text("why", "WHY", lambda epoch: epoch.why),
+]
+
+
+def print_set(output: Output, found: Replicas, epochs: list[ReplicaEpoch] | None = None) -> None:
+    """Who is in sync, each root, and the epochs if there are any to be shown."""
+    with output.document() as document:
+        document.fields(SET, found)
+        document.rows("replicas", "Replicas", REPLICAS, found.replicas)
+        if epochs is not None:
+            document.rows("epochs", "Epochs", EPOCHS, epochs)

@@ -1,0 +1,105 @@
+"""``txnlog replicas`` and ``txnlog store create --replica``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_command import Finished, cli
+
+import txnlog
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> tuple[object, ...]:
+    """The options that name a store on the roots ``a`` and ``b``."""
+    made = cli(
+        *("store", "create", tmp_path / "a", "--replica", tmp_path / "b"),
+        *("--controller", tmp_path / "control", "-c", "replica.lag.time.max.ms=1", "-o", "json"),
+    )
+    assert made.json()["url"] == str(tmp_path / "control")
+    return "--store", tmp_path / "a", "-o", "json"
+
+
+def told(done: Finished) -> Any:
+    """What is printed; each new epoch is told on stderr."""
+    assert done.code == 0, done
+    return json.loads(done.out)
+
+
+def test_a_set_is_shown_and_changed(at: tuple[object, ...], tmp_path: Path) -> None:
+    """A root goes with --yes alone, comes back as another incarnation, leads, and is cleaned up."""
+    refused = cli("replicas", "remove", "r1", *at)
+    assert (refused.code, "--yes" in refused.err, "r0 in sync" in refused.err) == (2, True, True)
+    assert cli("replicas", "remove", "r1", "--dry-run", *at).code == 0
+    assert told(cli("replicas", "remove", "r1", "--yes", *at))["out"] == ["r1"]
+    planned = cli("replicas", "add", tmp_path / "b", "--dry-run", *at)
+    joined = cli("replicas", "add", tmp_path / "b", *at)
+    assert (planned.out, told(joined)["member"]) == (joined.out, "r1-1")
+    elected = told(cli("replicas", "elect", "r1", *at))
+    assert (elected["leader"], elected["clean"], elected["lost_since_ms"]) == ("r1-1", True, None)
+    found = cli("replicas", "describe", "--history", *at).json()
+    assert [(one["root"], one["state"]) for one in found["replicas"]] == [
+        ("r0", "in sync"),
+        ("r1", "leader"),
+    ]
+    assert found["replicas"][1]["old_members"] == ["r1-0"]
+    assert [one["epoch"] for one in found["epochs"]] == [0, 1, 2, 3, 4]
+    assert cli("replicas", "forget", *at).code == 2
+    assert told(cli("replicas", "forget", "--yes", *at))[0]["member"] == "r1-0"
+    nothing = cli("replicas", "forget", "--yes", *at)
+    assert (nothing.code, nothing.out) == (0, "[]\n")
+
+
+def test_damage_is_found_and_repaired(at: tuple[object, ...], tmp_path: Path) -> None:
+    """Exit code 3 until it is put right."""
+    store = txnlog.open(str(tmp_path / "a"))
+    store.create_topic("t")
+    with store.producer() as producer:
+        producer.send("t", "1")
+    assert cli("replicas", "verify", *at).json() == []
+    for path in (tmp_path / "b").rglob("*.log"):
+        path.unlink()
+    found = cli("replicas", "verify", *at)
+    assert (found.code, "missing" in found.err) == (3, True)
+    (repaired,) = cli("replicas", "verify", "--repair", *at).json()
+    assert (repaired["kind"], repaired["members"], repaired["is_repaired"]) == (
+        "missing",
+        ["r1-0"],
+        True,
+    )
+    assert cli("replicas", "verify", "--deep", *at).json() == []
+
+
+def test_an_unclean_election_says_first_what_it_loses(
+    at: tuple[object, ...], tmp_path: Path
+) -> None:
+    cli("replicas", "remove", "r1", "--yes", *at)
+    refused = cli("replicas", "elect", "r1", *at)
+    assert (refused.code, "may be lost" in refused.err) == (1, True)
+    shutil.rmtree(tmp_path / "a" / "incarnation-00000")
+    asked = cli("replicas", "elect", "r1", "--unclean", *at)  # the store cannot be opened
+    assert (asked.code, asked.out) == (2, "")
+    assert "acknowledged from epoch 1 on" in asked.err
+    assert "nobody can tell what these have: r0-0" in asked.err
+    done = cli("replicas", "elect", "r1", "--unclean", "--yes", *at)
+    assert (done.code, '"clean": false' in done.out) == (0, True)
+
+
+def test_a_store_on_one_root_has_none(empty_store: Path) -> None:
+    refused = cli("replicas", "describe", "--store", empty_store)
+    assert (refused.code, "a store on one root" in refused.err) == (1, True)
+
+
+def test_options_under_a_url_are_for_that_root(at: tuple[object, ...], tmp_path: Path) -> None:
+    """Also where the store is named by a local root, which takes none."""
+    file = tmp_path / "config.toml"
+    file.write_text(
+        f'store = "{tmp_path / "a"}"\n'
+        '[storage_options]\nkey = "k"\n'
+        '[storage_options."s3://bucket/control"]\nkey = "k"\n'
+    )
+    assert cli("--config-file", file, "replicas", "describe", "-o", "json").code == 0

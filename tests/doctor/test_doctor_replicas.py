@@ -1,0 +1,85 @@
+"""What the doctor says of the roots of a replicated store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from replica_folders import lose, make, objects, write
+
+import txnlog
+from txnlog.doctor.replicas import epoch_violations
+from txnlog.replicas import opening
+from txnlog.replicas.epochs import Proposer, elected, first_epoch, joined, joining, without
+from txnlog.results import Finding
+
+FIRST, SECOND = "a/incarnation-00000", "b/incarnation-00000"
+WHO = Proposer("x", 0, "test")
+MADE = first_epoch({"r0": "/a", "r1": "/b"}, {}, WHO)
+ALONE = without(MADE, "r1-0", WHO)
+JOINING = joining(ALONE, "r1-1", "/b", WHO)
+JOINED = joined(JOINING, "r1-1", 2, 0, WHO)
+assert JOINED is not None
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> txnlog.Store:
+    monkeypatch.setattr(opening, "probe", lambda _: None)
+    store = make(tmp_path)
+    store.create_topic("t", partitions=1)
+    write(store, "1")
+    return store
+
+
+def findings(store: txnlog.Store, *, with_contents: bool = False) -> list[Finding]:
+    found = store.examine(with_probe=False, with_contents=with_contents)
+    return [one for one in found if one.check == "replicas" or one.state != "ok"]
+
+
+def test_roots_that_are_sound_and_one_that_is_out(made: txnlog.Store) -> None:
+    (found,) = findings(made)
+    assert (found.state, found.detail) == ("ok", "epoch 0, in sync: r0-0, r1-0")
+    made.remove_replica("r1")
+    note, found = findings(made)
+    assert (note.state, note.subject, found.state) == ("note", "r1", "ok")
+    assert "was taken out; `txnlog replicas add" in note.detail
+
+
+@pytest.mark.parametrize("gone", [FIRST, SECOND])
+def test_a_file_that_one_root_lacks_is_not_lost(
+    made: txnlog.Store, tmp_path: Path, gone: str
+) -> None:
+    """One finding, with its remedy; with --deep the segment is read, from the other root."""
+    (name,) = (name for name in objects(tmp_path / gone) if name.endswith("-0.log"))
+    (tmp_path / gone / name).unlink()
+    (found,) = findings(made, with_contents=True)
+    assert (found.state, found.rule, found.path) == ("damage", "R1", name)
+    assert "verify --repair" in found.detail
+
+
+def test_a_disk_that_is_not_mounted(made: txnlog.Store, tmp_path: Path) -> None:
+    lose(tmp_path / "b")
+    found = {one.rule: one for one in findings(made)}
+    assert (found["R7"].state, found["R7"].subject) == ("damage", "r1-0")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed", "rule"),
+    [
+        (ALONE, JOINING, {"leader": "r1-1", "leader_since": 2}, "R5"),
+        (MADE, elected(MADE, "r1-0", WHO), {"leader_since": 0}, "R5"),
+        (ALONE, JOINED, {}, "R4"),
+        (JOINING, JOINED, {"leader_since": 3}, "R4"),
+        (ALONE, JOINING, {"joining": {"r1-0": 2}}, "R4"),
+        (ALONE, JOINING, {"joining": {"r1-1": 1}}, "R4"),
+    ],
+)
+def test_epochs_that_do_not_follow(
+    before: Any, after: Any, changed: dict[str, Any], rule: str
+) -> None:
+    """As they are they do, but for one that is left out."""
+    assert bool([*epoch_violations(before, after)]) == (not changed)
+    broken = msgspec.structs.replace(after, **changed)
+    assert rule in [rule for rule, _ in epoch_violations(before, broken)]

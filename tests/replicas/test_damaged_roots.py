@@ -1,0 +1,95 @@
+"""Segments that are damaged on one root are read from another."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from replica_folders import make, reopened
+
+import txnlog
+from txnlog.errors import CorruptRecord
+from txnlog.replicas import opening
+from txnlog.segments import writer
+
+FIRST, SECOND = "a/incarnation-00000", "b/incarnation-00000"
+BATCHES, RECORDS = 6, 20
+
+
+@pytest.fixture(autouse=True)
+def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "probe", lambda _: None)
+    for name in ("DEFAULT_BATCH_BYTES", "DEFAULT_ROW_GROUP_BYTES"):
+        monkeypatch.setattr(writer, name, 100)  # so that a segment has several
+
+
+def fill(folder: Path, record_format: str) -> txnlog.Store:
+    """One segment of six batches."""
+    store = make(folder)
+    config = {"record.format": record_format, "compression.type": "none"}
+    if record_format == "parquet":
+        schema = pa.schema([("number", pa.int64())])
+        store.create_topic("t", config={**config, "compression.type": "zstd"}, schema=schema)
+    else:
+        store.create_topic("t", config=config)
+    with store.producer() as producer:
+        for number in range(BATCHES):
+            numbers = pa.array(range(number * RECORDS, (number + 1) * RECORDS), pa.int64())
+            column = numbers if record_format == "parquet" else numbers.cast(pa.string())
+            name = "number" if record_format == "parquet" else "value"
+            producer.send_batch("t", pa.record_batch({name: column}))
+    return store
+
+
+def segment(folder: Path) -> Path:
+    found = [
+        path for path in folder.glob("topics/t/data/*/*") if path.suffix in (".log", ".parquet")
+    ]
+    (path,) = found
+    return path
+
+
+def damage(path: Path, share: float) -> None:
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * share)] ^= 0x55
+    path.write_bytes(data)
+
+
+def numbers(store: txnlog.Store, **options: object) -> list[int]:
+    table = store.scan("t", **options).to_arrow()  # type: ignore[arg-type]
+    column = table["number"] if "number" in table.column_names else table["value"]
+    return [int(value) for value in column.to_pylist()]
+
+
+@pytest.mark.parametrize(("record_format", "share"), [("kafka", 0.5), ("parquet", 0.1)])
+def test_a_damaged_segment_is_read_from_another_root(
+    tmp_path: Path, record_format: str, share: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every record once and in order; the log tells of it."""
+    fill(tmp_path, record_format)
+    damage(segment(tmp_path / FIRST), share)
+    with caplog.at_level(logging.WARNING, "txnlog.read.other_copies"):
+        assert numbers(reopened(tmp_path)) == [*range(BATCHES * RECORDS)]
+    assert "because it is damaged elsewhere" in caplog.text
+    assert "verify --deep --repair" in caplog.text
+
+
+def test_two_roots_that_are_damaged_in_different_places(tmp_path: Path) -> None:
+    """What one has not the other one has; where neither has it, that is told."""
+    fill(tmp_path, "kafka")
+    damage(segment(tmp_path / FIRST), 0.25)
+    damage(segment(tmp_path / SECOND), 0.58)
+    assert numbers(reopened(tmp_path)) == [*range(BATCHES * RECORDS)]
+    damage(segment(tmp_path / FIRST), 0.58)
+    with pytest.raises(CorruptRecord):
+        numbers(reopened(tmp_path))
+
+
+def test_a_filter_goes_on_at_another_root(tmp_path: Path) -> None:
+    fill(tmp_path, "parquet")
+    damage(segment(tmp_path / FIRST), 0.3)
+    wanted = pc.field("number") >= 30
+    assert numbers(reopened(tmp_path), filter=wanted) == [*range(30, BATCHES * RECORDS)]

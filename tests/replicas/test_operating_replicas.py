@@ -1,0 +1,281 @@
+"""What an operator asks of replicas and does to them: elections, comparing, old incarnations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replica_folders import lose, make, objects, reopened, values, write
+
+import txnlog
+from txnlog.errors import InvalidOption, NotEnoughReplicas, StoreExists
+from txnlog.replicas import forgetting, opening, verifying
+from txnlog.replicas.agreement import Agreement
+from txnlog.replicas.epochs import Epoch
+from txnlog.results import ReplicaDifference
+from txnlog.storage.adapters.local import LocalStorage
+
+FIRST, SECOND = "a/incarnation-00000", "b/incarnation-00000"
+
+
+@pytest.fixture(autouse=True)
+def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe is tested elsewhere, and takes longer than all of this."""
+    monkeypatch.setattr(opening, "probe", lambda _: None)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> txnlog.Store:
+    store = make(tmp_path)
+    store.create_topic("t", partitions=1)
+    write(store, "1", "2")
+    return store
+
+
+def differences(store: txnlog.Store, **how: bool) -> list[ReplicaDifference]:
+    return [*store.verify_replicas(**how)]
+
+
+def data_file(folder: Path) -> str:
+    """The name of the topic's only segment file."""
+    (name,) = (name for name in objects(folder) if name.endswith(".log") and "/data/" in name)
+    return name
+
+
+# -- elections ---------------------------------------------------------------------------------
+
+
+def test_an_operator_names_the_leader(made: txnlog.Store) -> None:
+    """Nothing is lost, and the old leader stays in sync; a dry run changes nothing."""
+    assert made.elect_leader("r1", dry_run=True).leader == "r1-0"
+    assert made.replicas().leader == "r0-0"
+    election = made.elect_leader("r1")
+    assert (election.leader, election.clean, election.missing_count) == ("r1-0", True, 0)
+    described = made.replicas()
+    assert (described.leader, set(described.in_sync)) == ("r1-0", {"r0-0", "r1-0"})
+    assert described.why == "an operator elects r1-0"
+    write(made, "3")
+    assert values(made) == ["1", "2", "3"]
+    with pytest.raises(InvalidOption, match="leads already"):
+        made.elect_leader("r1")
+    with pytest.raises(InvalidOption, match="r9 is none of"):
+        made.elect_leader("r9")
+
+
+def test_an_old_leader_that_does_not_answer_is_put_out(made: txnlog.Store, tmp_path: Path) -> None:
+    lose(tmp_path / "a")
+    made.elect_leader("r1")
+    assert made.replicas().in_sync == ("r1-0",)
+
+
+def test_who_does_not_answer_is_not_elected(made: txnlog.Store, tmp_path: Path) -> None:
+    lose(tmp_path / "b")
+    with pytest.raises(NotEnoughReplicas, match=r"r1-0 at .* cannot lead"):
+        made.elect_leader("r1")
+    assert made.replicas().leader == "r0-0"
+
+
+def test_an_unclean_election_tells_what_it_loses(made: txnlog.Store, tmp_path: Path) -> None:
+    """Only with the word for it, only if nobody in sync answers, and after it has been told."""
+    made.add_replica(str(tmp_path / "c"))
+    made.remove_replica("r1")
+    write(made, "3")
+    made.remove_replica("r2")
+    with pytest.raises(InvalidOption, match="what was acknowledged since then may be lost"):
+        made.elect_leader("r1")
+    with pytest.raises(InvalidOption, match="r0-0 is in sync and answers"):
+        made.elect_leader("r1", unclean=True)
+    lose(tmp_path / "a")
+    before = made.replicas().epoch
+    planned = made.elect_leader("r1", unclean=True, dry_run=True)
+    assert made.replicas().epoch == before
+    assert (planned.leader, planned.clean, planned.since_epoch) == ("r1-0", False, 3)
+    there = set(objects(tmp_path / "c/incarnation-00000"))
+    lost = sorted(there - set(objects(tmp_path / SECOND)))
+    assert lost
+    assert list(planned.missing) == lost
+    assert (planned.missing_count, planned.unseen) == (len(lost), ("r0-0",))
+    assert planned.missing_bytes > 0
+    assert made.elect_leader("r1", unclean=True) == planned
+    store = reopened(tmp_path)
+    assert store.replicas().in_sync == ("r1-0",)
+    assert values(store) == ["1", "2"]
+
+
+def test_an_election_that_comes_too_late_changes_nothing(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    propose = Agreement.propose
+
+    def be_second(agreement: Agreement, epoch: Epoch) -> bool:
+        monkeypatch.setattr(Agreement, "propose", propose)
+        reopened(tmp_path).remove_replica("r1")
+        return propose(agreement, epoch)
+
+    monkeypatch.setattr(Agreement, "propose", be_second)
+    with pytest.raises(NotEnoughReplicas, match="the set has changed since epoch 0"):
+        made.elect_leader("r1")
+    assert made.replicas().in_sync == ("r0-0",)
+
+
+def test_the_epochs_as_they_went(made: txnlog.Store) -> None:
+    made.remove_replica("r1")
+    first, second = made.replica_history()
+    assert (first.epoch, first.in_sync, first.why) == (0, ("r0-0", "r1-0"), "made")
+    assert (second.in_sync, second.out) == (("r0-0",), ("r1",))
+    assert second.why == "an operator takes r1 out"
+
+
+# -- comparing ---------------------------------------------------------------------------------
+
+
+def test_roots_that_are_alike(made: txnlog.Store) -> None:
+    assert differences(made) == differences(made, with_contents=True) == []
+
+
+@pytest.mark.parametrize("gone", ["a", "b"])
+def test_a_data_file_that_a_root_lacks(made: txnlog.Store, tmp_path: Path, gone: str) -> None:
+    """It is told, served from the other root, and given back, also to the leader."""
+    name = data_file(tmp_path / FIRST)
+    (tmp_path / gone / "incarnation-00000" / name).unlink()
+    assert values(reopened(tmp_path)) == ["1", "2"]
+    (found,) = differences(made)
+    member = {"a": "r0-0", "b": "r1-0"}[gone]
+    assert (found.name, found.kind, found.members) == (name, "missing", (member,))
+    assert not found.is_repaired
+    (repaired,) = differences(made, repair=True)
+    assert repaired.is_repaired
+    assert objects(tmp_path / FIRST) == objects(tmp_path / SECOND)
+    assert differences(made, with_contents=True) == []
+
+
+def test_what_is_damaged_is_not_copied(made: txnlog.Store, tmp_path: Path) -> None:
+    name = data_file(tmp_path / FIRST)
+    (tmp_path / FIRST / name).unlink()
+    path = tmp_path / SECOND / name
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    (found,) = differences(made, repair=True)
+    assert (found.kind, found.is_repaired) == ("missing", False)
+    assert "no copy of it is sound" in found.detail
+    assert not (tmp_path / FIRST / name).exists()
+
+
+@pytest.mark.parametrize("damage", ["flip", "empty"])
+@pytest.mark.parametrize("where", [FIRST, SECOND])
+def test_a_damaged_data_file_is_put_right(
+    made: txnlog.Store, tmp_path: Path, where: str, damage: str
+) -> None:
+    """Checksums and the log tell which of two is right, whoever leads."""
+    name = data_file(tmp_path / FIRST)
+    path = tmp_path / where / name
+    right = path.read_bytes()
+    path.write_bytes(b"" if damage == "empty" else right[:-1] + b"?")
+    if damage == "flip":
+        assert differences(made) == []  # its name and size are right
+    (found,) = differences(made, with_contents=True)
+    assert (found.name, found.kind, found.is_repaired) == (name, "damaged", False)
+    assert found.members == ({FIRST: "r0-0", SECOND: "r1-0"}[where],)
+    (repaired,) = differences(made, with_contents=True, repair=True)
+    assert repaired.is_repaired
+    assert path.read_bytes() == right
+
+
+def test_entries_are_given_to_followers_alone(made: txnlog.Store, tmp_path: Path) -> None:
+    """What the leader has not is no difference that anybody could mend: it may be deleted."""
+    LocalStorage(str(tmp_path / FIRST)).put_if_absent("f/leads", b"1")
+    LocalStorage(str(tmp_path / SECOND)).put_if_absent("f/follows", b"2")
+    extra, missing = differences(made, repair=True)
+    assert (extra.name, extra.kind, extra.members) == ("f/follows", "extra", ("r1-0",))
+    assert (missing.name, missing.kind, missing.is_repaired) == ("f/leads", "missing", True)
+    assert (tmp_path / SECOND / "f/leads").read_bytes() == b"1"
+    assert not (tmp_path / FIRST / "f/follows").exists()
+
+
+def test_entries_that_differ_are_left(made: txnlog.Store, tmp_path: Path) -> None:
+    LocalStorage(str(tmp_path / FIRST)).put_if_absent("f/x", b"1")
+    LocalStorage(str(tmp_path / SECOND)).put_if_absent("f/x", b"2")
+    assert differences(made) == []
+    (found,) = differences(made, with_contents=True, repair=True)
+    assert (found.kind, found.members, found.is_repaired) == ("differs", ("r1-0",), False)
+    assert "elect" in found.detail
+
+
+def test_what_is_deleted_meanwhile_is_no_difference(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there when the leader was listed; it is looked for again."""
+    made.storage.put("f/x", b"1")
+    add = verifying.add_listing  # type: ignore[attr-defined]
+
+    def delete_behind(*told: Any) -> None:
+        add(*told)
+        made.storage.delete(["f/x"])
+
+    monkeypatch.setattr(verifying, "add_listing", delete_behind)
+    assert differences(made) == []
+
+
+def test_a_disk_that_is_not_mounted_is_no_difference(made: txnlog.Store, tmp_path: Path) -> None:
+    lose(tmp_path / "b")
+    with pytest.raises(NotEnoughReplicas, match=r"r1-0 at .* cannot be compared"):
+        differences(made)
+
+
+# -- old incarnations --------------------------------------------------------------------------
+
+
+def test_an_old_incarnation_is_forgotten(made: txnlog.Store, tmp_path: Path) -> None:
+    made.remove_replica("r1")
+    made.add_replica(str(tmp_path / "b"))
+    assert [replica.old for replica in made.replicas().replicas] == [(), ("r1-0",)]
+    for part in ("r0-0", "r1-1"):
+        with pytest.raises(InvalidOption, match="is a member"):
+            made.forget_incarnation(part)
+    for unknown in ("r1-2", "r7-0", "nonsense"):
+        with pytest.raises(InvalidOption):
+            made.forget_incarnation(unknown)
+    planned = made.forget_incarnation("r1-0", dry_run=True)
+    assert planned.objects == len(objects(tmp_path / SECOND))
+    assert made.forget_incarnation("r1-0") == planned
+    assert not [path for path in (tmp_path / SECOND).rglob("*") if path.is_file()]
+    assert values(made) == ["1", "2"]
+    with pytest.raises(InvalidOption, match="nothing of r1-0"):
+        made.forget_incarnation("r1-0")
+
+
+def test_what_is_half_forgotten_is_never_elected(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An epoch lets go of it before the first object goes."""
+    made.remove_replica("r1")
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(forgetting, "_delete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            made.forget_incarnation("r1-0")
+    lose(tmp_path / "a")
+    with pytest.raises(InvalidOption, match="never in sync"):
+        made.elect_leader("r1", unclean=True)
+
+
+def test_nothing_is_deleted_in_a_root_of_another_store(made: txnlog.Store, tmp_path: Path) -> None:
+    """As where disks were exchanged."""
+    make(tmp_path / "other")
+    made.remove_replica("r1")
+    lose(tmp_path / "b")
+    (tmp_path / "b").rmdir()
+    (tmp_path / "other" / "b").rename(tmp_path / "b")
+    before = objects(tmp_path / "b")
+    with pytest.raises(StoreExists, match="of another store"):
+        made.forget_incarnation("r1-0")
+    assert objects(tmp_path / "b") == before
+
+
+def test_what_bringing_a_root_in_would_take(made: txnlog.Store, tmp_path: Path) -> None:
+    planned = made.add_replica(str(tmp_path / "c"), dry_run=True)
+    assert not (tmp_path / "c").exists()
+    assert made.add_replica(str(tmp_path / "c")) == planned

@@ -1,0 +1,59 @@
+"""Replicated stores in three folders: two roots, `a` and `b`, and `control`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import txnlog
+from txnlog import names
+from txnlog.storage.adapters.local import LocalStorage
+from txnlog.testing import VirtualClock
+
+
+def make(folder: Path, **config: object) -> txnlog.Store:
+    return txnlog.open(
+        str(folder / "a"),
+        replicas=[str(folder / "b")],
+        controller=str(folder / "control"),
+        create=True,
+        config=config,
+        clock=VirtualClock(),
+    )
+
+
+def reopened(folder: Path, which: str = "control") -> txnlog.Store:
+    return txnlog.open(str(folder / which), clock=VirtualClock())
+
+
+def write(store: txnlog.Store, *values: str) -> None:
+    with store.producer() as producer:
+        for value in values:
+            producer.send("t", value=value.encode())
+
+
+def values(store: txnlog.Store) -> list[str]:
+    return [value.decode() for value in store.scan("t").to_arrow()["value"].to_pylist()]
+
+
+def objects(folder: Path) -> dict[str, bytes]:
+    found = LocalStorage(str(folder))
+    return {
+        name: found.get(name)
+        for name, _ in found.list_all("")
+        if not name.startswith((names.MEMBER_MARKS, "."))
+    }
+
+
+def lose(folder: Path) -> Callable[[], object]:
+    """Take a disk away: an empty folder is in its place. Returns how to bring it back."""
+    away = folder.with_name(f"{folder.name}-away")
+    folder.rename(away)
+    folder.mkdir()
+
+    def bring_back() -> None:
+        shutil.rmtree(folder)
+        away.rename(folder)
+
+    return bring_back

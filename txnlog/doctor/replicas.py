@@ -1,0 +1,145 @@
+"""Checks the roots of a replicated store: the epochs, the marks, and what members hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from txnlog import names
+from txnlog.admin.sound_copies import SoundCopies
+from txnlog.doctor.finding import Finding, State
+from txnlog.doctor.read_failures import ReadFailures
+from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError
+from txnlog.log.open_logs import Logs
+from txnlog.replicas.agreement import MemberFailed
+from txnlog.replicas.epochs import Epoch, incarnation_of, root_of
+from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
+from txnlog.replicas.verifying import ReplicaDifference, verify
+
+_REMEDIES = {
+    "missing": "`txnlog replicas verify --repair` copies it",
+    "damaged": "`txnlog replicas verify --deep --repair` replaces it",
+}
+_RULES = {"missing": "R1", "differs": "R1"}
+
+
+def examine_replicas(
+    logs: Logs, failures: ReadFailures, *, with_contents: bool
+) -> Iterator[Finding]:
+    """Yield what is wrong with the roots; nothing for a store on one root."""
+    storage = find_replicated(logs.storage)
+    if storage is None:
+        return
+    found = False
+    parts = (
+        _check_epochs(storage),
+        _check_members(storage),
+        _compare(storage, logs, with_contents=with_contents),
+    )
+    for part in parts:
+        try:
+            for finding in part:
+                found = found or finding.state in ("damage", "unreadable")
+                yield finding
+        except CorruptEntry as error:
+            found = True
+            yield Finding("replicas", "", "damage", str(error))
+        except StorageError as error:
+            found = True
+            yield failures.add("replicas", "", names.EPOCHS, error)
+    if not found:
+        epoch = storage.agreement.epoch()
+        detail = f"epoch {epoch.number}, in sync: {', '.join(epoch.in_sync)}"
+        yield Finding("replicas", "", "ok", detail)
+
+
+def _check_epochs(storage: ReplicatedStorage) -> Iterator[Finding]:
+    epochs = storage.agreement.controller.every()
+    for number, epoch in enumerate(epochs):
+        if epoch.number != number:
+            detail = f"epoch {number} is gone, and {epoch.number} is there"
+            yield Finding("replicas", "", "damage", detail, path=names.epoch_file(number))
+            return
+    for before, after in pairwise(epochs):
+        for rule, detail in epoch_violations(before, after):
+            path = names.epoch_file(after.number)
+            yield Finding("replicas", "", "damage", f"epoch {after.number}: {detail}", rule, path)
+    newest = epochs[-1]
+    if len(newest.in_sync) < newest.min_insync:
+        detail = (
+            f"{len(newest.in_sync)} in sync, min.insync.replicas is {newest.min_insync}: nothing "
+            "is acknowledged. `txnlog replicas add` brings roots back"
+        )
+        yield Finding("replicas", "", "note", detail, "R6")
+
+
+def epoch_violations(before: Epoch, after: Epoch) -> Iterator[tuple[str, str]]:
+    """Rules that an epoch breaks, by the one before it: (rule, what is wrong)."""
+    if after.leader != before.leader and after.unclean is None:
+        if after.leader not in before.in_sync:
+            yield "R5", f"{after.leader} leads, and was not in sync"
+        if after.leader_since != after.number:
+            yield "R5", f"its leader is said to lead since {after.leader_since}"
+    if after.unclean is not None:
+        return
+    for member in after.in_sync:
+        if member in before.in_sync:
+            continue
+        if member not in before.joining:
+            yield "R4", f"{member} is in sync, and was not joining"
+        elif after.leader_since > before.joining[member]:
+            yield "R4", f"{member} is in sync, and has copied from an earlier leader"
+    for member, since in after.joining.items():
+        if member in before.joining:
+            continue
+        root = before.roots.get(root_of(member))
+        if root is not None and incarnation_of(member) < root.incarnations:
+            yield "R4", f"{member} is joining, and was there before"
+        if since != after.number:
+            yield "R4", f"{member} is said to be joining since {since}"
+
+
+def _check_members(storage: ReplicatedStorage) -> Iterator[Finding]:
+    agreement = storage.agreement
+    epoch = agreement.refresh()
+    for member in epoch.members:
+        try:
+            agreement.check_mark(epoch, member)
+        except MemberFailed as failed:
+            where = epoch.roots[root_of(member)].url
+            if isinstance(failed.error, ObjectNotFound) or failed.useless:
+                detail = f"{where} is not the folder of {member}: is its disk mounted?"
+                path = names.member_mark(member)
+                yield Finding("replicas", member, "damage", detail, "R7", path)
+            else:
+                detail = f"it cannot be reached at {where}: {failed}"
+                yield Finding("replicas", member, "unreadable", detail)
+    joining = {root_of(member) for member in epoch.joining}
+    for root, known in sorted(epoch.roots.items()):
+        if root in joining:
+            detail = "it is joining; if nobody copies any more, `txnlog replicas add` begins anew"
+            yield Finding("replicas", root, "note", detail)
+        elif root not in {root_of(member) for member in epoch.in_sync}:
+            why = "was taken out" if root in epoch.taken_out else "is out"
+            detail = f"it {why}; `txnlog replicas add {known.url}` brings it back"
+            yield Finding("replicas", root, "note", detail)
+
+
+def _compare(storage: ReplicatedStorage, logs: Logs, *, with_contents: bool) -> Iterator[Finding]:
+    differences = verify(storage, SoundCopies(logs), with_contents=with_contents, repair=False)
+    for found in differences:
+        yield _told(found)
+
+
+def _told(found: ReplicaDifference) -> Finding:
+    state: State = "note" if found.kind == "extra" else "damage"
+    remedy = _REMEDIES.get(found.kind)
+    detail = f"{found.kind} at {', '.join(found.members)}: {found.detail}"
+    return Finding(
+        "replicas",
+        ", ".join(found.members),
+        state,
+        f"{detail}; {remedy}" if remedy else detail,
+        _RULES.get(found.kind),
+        found.name,
+    )

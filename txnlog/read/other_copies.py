@@ -1,0 +1,53 @@
+"""A segment that is damaged on one root: what follows is read from another one's copy."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from txnlog.errors import CorruptRecord, StorageError
+from txnlog.segments.reader import SegmentBatch
+from txnlog.storage.base import Storage
+
+ReadFrom: TypeAlias = Callable[[Storage | None, int], Iterator[SegmentBatch]]
+"""Reads from a storage (None: as planned) the batches from an offset on."""
+
+_logger = logging.getLogger(__name__)
+
+
+def read_any_copy(
+    storage: Storage, name: str, start_offset: int, read: ReadFrom
+) -> Iterator[SegmentBatch]:
+    """The batches of a segment; after damage, what follows from another copy, if one has it.
+
+    Each copy is tried again where others have brought it further. Raises what ``read`` does as
+    planned; CorruptRecord if no copy has what is damaged.
+    """
+    at = damaged_at = start_offset
+    damage: CorruptRecord | None = None
+    source: Storage | None = None
+    others: list[Storage] = []
+    while True:
+        try:
+            for batch in read(source, at):
+                at = batch.last_offset + 1
+                yield batch
+            return
+        except CorruptRecord as error:
+            if damage is None or at > damaged_at:
+                damage, damaged_at = error, at
+                others = [*storage.copies_of(name)]
+        except StorageError:
+            if source is None or damage is None:
+                raise
+        if not others:
+            raise damage
+        source = others.pop(0)
+        _logger.warning(
+            "%s is read from %s, because it is damaged elsewhere (`txnlog replicas verify --deep "
+            "--repair` mends it): %s",
+            name,
+            source.url,
+            damage,
+        )

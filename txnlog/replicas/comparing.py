@@ -1,0 +1,98 @@
+"""What several members list, side by side, in bounded memory: which names are not at all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from txnlog.errors import ObjectNotFound
+from txnlog.replicas.agreement import Agreement, MemberFailed
+from txnlog.replicas.epochs import Epoch, Member
+
+_OURS: Final = "."
+"""Begins the names in a root that are of no store: marks, unfinished writes, probes."""
+_AT_ONCE: Final = 1000
+
+
+class Listings:
+    """Names and sizes of several members, in a file without a name that goes with this object.
+
+    A listing is no instant, and they are made one after the other: what differs here is looked at
+    again before anything is concluded.
+    """
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        import sqlite3  # where stores are opened it is not needed
+
+        self._members = tuple(members)
+        self._database = sqlite3.connect("", check_same_thread=False)
+        self._database.execute(
+            "create table listed (name blob, member integer, size integer, "
+            "primary key (name, member)) without rowid"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._database.close()
+
+    def add(self, member: Member, listed: Iterable[tuple[str, int]]) -> None:
+        """Add what a member lists."""
+        number = self._members.index(member)
+        rows = ((_encode(name), number, size) for name, size in listed if name[0] != _OURS)
+        self._database.executemany("insert or replace into listed values (?, ?, ?)", rows)
+
+    def differing(self) -> Iterator[str]:
+        """Names that some member lacks, or has in another size; ascending."""
+        return self._names("having count(*) < ? or min(size) < max(size)")
+
+    def alike(self) -> Iterator[str]:
+        """Names that all have, in one size; ascending."""
+        return self._names("having count(*) = ? and min(size) = max(size)")
+
+    def _names(self, which: str) -> Iterator[str]:
+        found = self._database.execute(
+            f"select name from listed group by name {which} order by name",  # noqa: S608 - ours
+            [len(self._members)],
+        )
+        while rows := found.fetchmany(_AT_ONCE):
+            for (name,) in rows:
+                yield _decode(name)
+
+    def lacked_by(self, member: Member) -> Iterator[tuple[str, int]]:
+        """What others have and this member has not: names and sizes; ascending."""
+        found = self._database.execute(
+            "select name, max(size) from listed group by name "
+            "having sum(member = ?) = 0 order by name",
+            [self._members.index(member)],
+        )
+        while rows := found.fetchmany(_AT_ONCE):
+            for name, size in rows:
+                yield _decode(name), size
+
+
+def _encode(name: str) -> bytes:
+    return name.encode(errors="surrogateescape")
+
+
+def _decode(name: bytes) -> str:
+    return name.decode(errors="surrogateescape")
+
+
+def add_listing(
+    listings: Listings, agreement: Agreement, epoch: Epoch, member: Member, folder: str = ""
+) -> None:
+    """List a member whole. Raises MemberFailed: it fails, or is not the folder that it was."""
+    agreement.check_mark(epoch, member)
+    try:
+        agreement.ask(epoch, member, lambda one: listings.add(member, one.list_all(folder)))
+    except ObjectNotFound as error:
+        raise MemberFailed(member, error) from error
+    agreement.check_mark(epoch, member)

@@ -1,0 +1,196 @@
+"""What an operator changes: who leads, with what that may lose, and who is to be out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from txnlog.errors import InvalidOption, NotEnoughReplicas
+from txnlog.replicas.agreement import Agreement, MemberFailed
+from txnlog.replicas.comparing import Listings, add_listing
+from txnlog.replicas.epochs import (
+    Epoch,
+    Member,
+    elected,
+    elected_unclean,
+    kept_out,
+    root_of,
+    taken_out,
+    without,
+)
+
+_MOST_NAMES: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """A leader that was elected, or would be.
+
+    Of a clean one nothing is lost, and the rest says nothing. ``since_epoch`` and ``since_ms``:
+    all that was acknowledged from that epoch on, and after that time, may be lost. Of that, others
+    that answer still have ``missing_count`` objects of ``missing_bytes``, the first thousand of
+    which are ``missing``; of ``unseen`` members nobody can tell what they have.
+    """
+
+    leader: str
+    epoch: int
+    clean: bool
+    since_epoch: int | None = None
+    since_ms: int | None = None
+    missing_count: int = 0
+    missing_bytes: int = 0
+    missing: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+
+def elect(
+    agreement: Agreement, root: str, *, unclean: bool = False, dry_run: bool = False
+) -> Election:
+    """Propose an epoch in which a root leads.
+
+    Raises:
+        InvalidOption: it leads already, was never in sync, or is not and ``unclean`` is False; or a
+            member in sync answers, so that nothing need be lost.
+        NotEnoughReplicas: it does not answer, or the set has changed meanwhile: try again.
+        StorageError: the controller fails.
+    """
+    epoch = agreement.refresh()
+    if root not in epoch.roots:
+        raise InvalidOption(f"{root} is none of {', '.join(epoch.roots)}")
+    if root_of(epoch.leader) == root:
+        raise InvalidOption(f"{root} leads already, in epoch {epoch.number}")
+    member = next((one for one in epoch.in_sync if root_of(one) == root), None)
+    if member is not None:
+        return _elect_clean(agreement, epoch, member, dry_run=dry_run)
+    was = [one for one in epoch.left if root_of(one) == root]
+    if not was:
+        raise InvalidOption(f"{root} was never in sync: it cannot be elected")
+    member = max(was, key=lambda one: epoch.left[one].epoch)
+    if not unclean:
+        raise InvalidOption(
+            f"{root} is not in sync since epoch {epoch.left[member].epoch}: what was acknowledged "
+            "since then may be lost if it leads. An unclean election does it all the same"
+        )
+    return _elect_unclean(agreement, epoch, member, dry_run=dry_run)
+
+
+def _elect_clean(agreement: Agreement, epoch: Epoch, member: Member, *, dry_run: bool) -> Election:
+    _check_answers(agreement, epoch, member)
+    keep = _answers(agreement, epoch, epoch.leader)
+    who = agreement.proposer(f"an operator elects {member}")
+    proposed = elected(epoch, member, who, keep=keep)
+    if not dry_run:
+        _propose(agreement, proposed)
+    return Election(member, proposed.number, clean=True)
+
+
+def _elect_unclean(
+    agreement: Agreement, epoch: Epoch, member: Member, *, dry_run: bool
+) -> Election:
+    _check_answers(agreement, epoch, member)
+    for other in epoch.in_sync:
+        if _answers(agreement, epoch, other):
+            raise InvalidOption(
+                f"{other} is in sync and answers: with it nothing is lost, so nobody else is "
+                "elected. If its data is damaged, take its disk away first"
+            )
+    others = [one for one in (*epoch.in_sync, *epoch.joining, *epoch.left) if one != member]
+    with Listings([member, *others]) as listings:
+        add_listing(listings, agreement, epoch, member)
+        unseen = tuple(_unseen(listings, agreement, epoch, others))
+        missing, count, size = _lacked(listings, member)
+    who = agreement.proposer(f"an operator elects {member}, which is not in sync")
+    proposed = elected_unclean(epoch, member, who)
+    if not dry_run:
+        _propose(agreement, proposed)
+    left = epoch.left[member]
+    return Election(
+        member,
+        proposed.number,
+        clean=False,
+        since_epoch=proposed.unclean,
+        since_ms=left.at_ms,
+        missing_count=count,
+        missing_bytes=size,
+        missing=missing,
+        unseen=unseen,
+    )
+
+
+def _lacked(listings: Listings, member: Member) -> tuple[tuple[str, ...], int, int]:
+    lacked = listings.lacked_by(member)
+    count = size_bytes = 0
+    first = []
+    for name, size in islice(lacked, _MOST_NAMES):
+        first.append(name)
+        count, size_bytes = count + 1, size_bytes + size
+    for _, size in lacked:
+        count, size_bytes = count + 1, size_bytes + size
+    return tuple(first), count, size_bytes
+
+
+def _unseen(
+    listings: Listings, agreement: Agreement, epoch: Epoch, members: list[Member]
+) -> Iterator[Member]:
+    for member in members:
+        try:
+            add_listing(listings, agreement, epoch, member)
+        except MemberFailed:
+            yield member
+
+
+def _answers(agreement: Agreement, epoch: Epoch, member: Member) -> bool:
+    with suppress(MemberFailed):
+        agreement.check_mark(epoch, member)
+        return True
+    return False
+
+
+def _check_answers(agreement: Agreement, epoch: Epoch, member: Member) -> None:
+    try:
+        agreement.check_mark(epoch, member)
+    except MemberFailed as failed:
+        where = epoch.roots[root_of(member)].url
+        raise NotEnoughReplicas(f"{member} at {where} cannot lead: {failed}") from failed
+
+
+def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> Epoch:
+    """Propose an epoch without a root, that stays out until somebody brings it in again.
+
+    Raises:
+        InvalidOption: there is no such root, or it was taken out before.
+        NotEnoughReplicas: no other one could lead, or the set has changed meanwhile.
+        StorageError: the controller fails.
+    """
+    epoch = agreement.refresh()
+    who = agreement.proposer(f"an operator takes {root} out")
+    member = next((one for one in epoch.members if root_of(one) == root), None)
+    if member is None:
+        if root not in epoch.roots or root in epoch.taken_out:
+            raise InvalidOption(f"{root} is none of {', '.join(epoch.members)}")
+        proposed = kept_out(epoch, root, who)
+    elif member != epoch.leader:
+        proposed = taken_out(without(epoch, member, who), root)
+    else:
+        heir = next(
+            (one for one in epoch.in_sync if one != member and _answers(agreement, epoch, one)),
+            None,
+        )
+        if heir is None:
+            raise NotEnoughReplicas(
+                f"{root} was not taken out: it leads, and no other one in sync answers"
+            )
+        proposed = taken_out(elected(epoch, heir, who), root)
+    if not dry_run:
+        _propose(agreement, proposed)
+    return proposed
+
+
+def _propose(agreement: Agreement, proposed: Epoch) -> None:
+    if not agreement.propose(proposed):
+        raise NotEnoughReplicas(
+            f"the set has changed since epoch {proposed.number - 1}: look at it and try again"
+        )

@@ -1,0 +1,127 @@
+"""What a root had before it was put out: old incarnations, and how they are let go of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from txnlog import names
+from txnlog.errors import InvalidOption, NotEnoughReplicas, ObjectNotFound, StoreExists
+from txnlog.replicas.agreement import MemberFailed
+from txnlog.replicas.epochs import Epoch, Member, forgotten, incarnation_of, root_of
+from txnlog.replicas.members import MARK_DECODER, MarkedDisk, MemberOpener
+from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.state import envelope
+from txnlog.storage.base import Storage
+
+_AT_ONCE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """An old incarnation that was deleted, or would be."""
+
+    member: str
+    url: str
+    objects: int
+    bytes: int
+
+
+def old_incarnations(storage: ReplicatedStorage, root: str) -> tuple[Member, ...]:
+    """Those of a root that are no member any more and whose folders are there still; oldest first.
+
+    Raises StorageError: the root or the controller fails.
+    """
+    epoch = storage.agreement.refresh()
+    if not isinstance(storage.open_member, MemberOpener):
+        return ()
+    known = epoch.roots[root]
+    found = storage.open_member.root(known.url).list_folders("")
+    numbers = [names.parse_incarnation_folder(folder) for folder in found]
+    there = [f"{root}-{number}" for number in sorted(one for one in numbers if one is not None)]
+    return tuple(one for one in there if not _why_not(epoch, one))
+
+
+def _why_not(epoch: Epoch, member: Member) -> str | None:
+    known = epoch.roots.get(root_of(member))
+    if known is None or not member.rpartition("-")[2].isdecimal():
+        return f"{member} is no incarnation of {', '.join(epoch.roots)}"
+    if member in epoch.members:
+        return f"{member} is a member of epoch {epoch.number}"
+    if incarnation_of(member) >= known.incarnations:
+        return f"{member} is about to join, or was never named: epoch {epoch.number} knows it not"
+    return None
+
+
+def forget(storage: ReplicatedStorage, member: Member, *, dry_run: bool = False) -> Forgotten:
+    """Delete an old incarnation.
+
+    An epoch lets go of it first, so no unclean election falls back on what is half deleted, and no
+    later epoch can name it: incarnations do not come back. Then its mark goes, then the rest.
+
+    Raises:
+        InvalidOption: it takes part, or there is none of the name.
+        NotEnoughReplicas: the set has changed meanwhile: try again.
+        StorageError: the root or the controller fails; call it again.
+    """
+    agreement = storage.agreement
+    epoch = agreement.refresh()
+    if why := _why_not(epoch, member):
+        raise InvalidOption(why)
+    url = epoch.roots[root_of(member)].url
+    _check_root(storage, epoch, member)
+    found = agreement.storage(epoch, member)
+    try:
+        if not dry_run:
+            if member in epoch.left:
+                who = agreement.proposer(f"an operator forgets {member}")
+                if not agreement.propose(forgotten(epoch, member, who)):
+                    raise NotEnoughReplicas(
+                        f"the set has changed since epoch {epoch.number}: look at it and try again"
+                    )
+            _check_out(agreement.refresh(), member)
+        done = agreement.ask(epoch, member, lambda _: _delete(found, member, dry_run=dry_run))
+    except MemberFailed as failed:
+        raise failed.error from failed
+    if done is None:
+        raise InvalidOption(f"there is nothing of {member} at {url}")
+    return Forgotten(member, url, *done)
+
+
+def _check_out(epoch: Epoch, member: Member) -> None:
+    if member in epoch.members or member in epoch.left:
+        raise NotEnoughReplicas(f"{member} is named by epoch {epoch.number}: it stays")
+
+
+def _check_root(storage: ReplicatedStorage, epoch: Epoch, member: Member) -> None:
+    """Make sure that the root is this store's, by the file in it, before anything is deleted."""
+    if not isinstance(storage.open_member, MemberOpener):
+        return
+    root = storage.open_member.root(epoch.roots[root_of(member)].url)
+    where = f"{root.url}/{names.REPLICA_FILE}"
+    try:
+        mark = envelope.decode(root.get(names.REPLICA_FILE), MARK_DECODER, where)
+    except ObjectNotFound as error:
+        raise InvalidOption(f"{where} is not there: is the root's disk mounted?") from error
+    if mark.controller != storage.url or mark.member not in ("", root_of(member)):
+        raise StoreExists(f"{where} is of another store, or of another root than {root_of(member)}")
+
+
+def _delete(storage: Storage, member: Member, *, dry_run: bool) -> tuple[int, int] | None:
+    """Everything below a member's folder, its mark first: how many objects, and their bytes."""
+    inner = storage.inner if isinstance(storage, MarkedDisk) else storage
+    mark = names.member_mark(member)
+    found_any = bool(inner.list_names(names.MEMBER_MARKS))
+    if not dry_run:
+        inner.delete([mark])
+        inner.abort_uploads(inner.list_unfinished_uploads())
+    count = size_bytes = 0
+    listed = inner.list_all("")
+    while some := list(islice(listed, _AT_ONCE)):
+        found_any = True
+        counted = [size for name, size in some if not name.startswith(".")]
+        count, size_bytes = count + len(counted), size_bytes + sum(counted)
+        if not dry_run:
+            inner.delete([name for name, _ in some])
+    return (count, size_bytes) if found_any else None

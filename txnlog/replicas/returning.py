@@ -1,0 +1,82 @@
+"""Roots that were put out, and answer again: they come back where a setting says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from txnlog.errors import InvalidOption, StorageError
+from txnlog.replicas.epochs import Epoch, root_of
+from txnlog.replicas.forgetting import forget, old_incarnations
+from txnlog.replicas.joining import Joined, join
+from txnlog.replicas.replicated_storage import ReplicatedStorage
+
+_JOINS_IN_MS: Final = 24 * 3600 * 1000
+"""Who has been joining for longer was killed over it: somebody else may begin anew."""
+_KEPT: Final = 1
+"""So many old incarnations of a root stay: what it had when it was put out last."""
+Prepare: TypeAlias = Callable[[ReplicatedStorage, str], tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReturn:
+    """A root that was out, and is in sync again, or would be."""
+
+    root: str
+    url: str
+    member: str | None
+    objects: int
+    size_bytes: int
+
+
+def roots_to_return(epoch: Epoch, began_ms: Callable[[int], int], now_ms: int) -> list[str]:
+    """The roots that are out and are to come back: none that an operator has taken out.
+
+    Args:
+        epoch: the newest one.
+        began_ms: when the epoch of a number was proposed.
+        now_ms: the time.
+    """
+    busy = {root_of(member) for member in epoch.in_sync}
+    for member, since in epoch.joining.items():
+        if now_ms - began_ms(since) < _JOINS_IN_MS:
+            busy.add(root_of(member))
+    return sorted(set(epoch.roots) - busy - set(epoch.taken_out))
+
+
+def return_roots(
+    storage: ReplicatedStorage, prepare: Prepare, *, dry_run: bool = False
+) -> Iterator[ReplicaReturn]:
+    """Bring back one root after the other that answers; of what it had before, the last stays.
+
+    Nothing where ``replica.auto.return`` is false. Raises StorageError: the controller fails, or
+    a root on the way; NotEnoughReplicas: the set has changed meanwhile. Call it again.
+    """
+    agreement = storage.agreement
+    epoch = agreement.refresh()
+    if not epoch.returns_roots:
+        return
+
+    def began_ms(number: int) -> int:
+        return agreement.controller.at(number).at_ms
+
+    for root in roots_to_return(epoch, began_ms, agreement.clock.now_ms()):
+        url = epoch.roots[root].url
+        if dry_run:
+            yield ReplicaReturn(root, url, None, 0, 0)
+            continue
+        joined = _try_to_join(storage, prepare, url)
+        if joined is not None:
+            yield ReplicaReturn(root, url, joined.member, joined.objects, joined.bytes)
+            for old in old_incarnations(storage, root)[:-_KEPT]:
+                forget(storage, old)
+
+
+def _try_to_join(storage: ReplicatedStorage, prepare: Prepare, url: str) -> Joined | None:
+    """None if the root does not answer yet, or somebody else has brought it in."""
+    try:
+        root, found = prepare(storage, url)
+    except (InvalidOption, StorageError):
+        return None
+    return join(storage.agreement, root, found)

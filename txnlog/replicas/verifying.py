@@ -1,0 +1,250 @@
+"""Roots in sync side by side: what one of them lacks or has damaged, and giving it back.
+
+What listings show is looked at again, the leader last: a deletion begins there, so what it has
+still was not deleted when a follower was asked. Nothing is concluded under an epoch that has
+passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from itertools import chain, islice
+from typing import Final, Literal, TypeAlias
+
+from txnlog import names
+from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError
+from txnlog.replicas.agreement import Agreement, MemberFailed
+from txnlog.replicas.comparing import Listings, add_listing
+from txnlog.replicas.copying import CHUNK_BYTES, copy_object, help_out
+from txnlog.replicas.epochs import Epoch, Member, root_of
+from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.storage.base import Storage
+
+Kind: TypeAlias = Literal["missing", "damaged", "differs", "extra"]
+"""What programs look at: append only."""
+IsSound: TypeAlias = Callable[[Storage, str], bool | None]
+"""Whether the bytes of an object are as they were written; None: they do not tell."""
+Copies: TypeAlias = dict[Member, "_Copy | None"]
+
+_AT_ONCE: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDifference:
+    """An object that the roots in sync do not all have alike.
+
+    ``kind`` is 'missing' (``members`` lack it), 'damaged' (theirs is not as it was written, and
+    another one's is), 'differs' (theirs are not the leader's, and nothing tells which are right) or
+    'extra' (the leader has it not: it is being deleted, was left by a deletion, or was never
+    acknowledged). ``is_repaired``: it is alike everywhere now.
+    """
+
+    name: str
+    kind: Kind
+    members: tuple[str, ...]
+    size_bytes: int
+    detail: str
+    is_repaired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    size_bytes: int
+    digest: bytes | None
+
+
+def verify(
+    storage: ReplicatedStorage, is_sound: IsSound, *, with_contents: bool, repair: bool
+) -> Iterator[ReplicaDifference]:
+    """Compare the members that are in sync, name by name.
+
+    Raises StorageError: the controller fails, or a member.
+    """
+    agreement = storage.agreement
+    epoch = agreement.refresh()
+    judge = _Judge(agreement, is_sound, with_contents=with_contents)
+    mend = _Repair(agreement, is_sound) if repair else None
+    with Listings(epoch.in_sync) as listings:
+        for member in epoch.in_sync:
+            try:
+                add_listing(listings, agreement, epoch, member)
+            except MemberFailed as failed:
+                raise _fails(epoch, failed) from failed
+        doubtful = listings.differing()
+        if with_contents:
+            doubtful = chain(doubtful, listings.alike())
+        while some := list(islice(doubtful, _AT_ONCE)):
+            for found in judge.look(some):
+                yield found if mend is None else mend.repaired(found)
+
+
+def _fails(epoch: Epoch, failed: MemberFailed) -> StorageError:
+    where = epoch.roots[root_of(failed.member)].url
+    return NotEnoughReplicas(f"{failed.member} at {where} cannot be compared: {failed}")
+
+
+def _digest(storage: Storage, name: str, size_bytes: int) -> bytes:
+    digest = blake2b(digest_size=16)
+    for start in range(0, size_bytes, CHUNK_BYTES):
+        digest.update(storage.get_range(name, start, min(start + CHUNK_BYTES, size_bytes)))
+    return digest.digest()
+
+
+class _Judge:
+    """Looks at names again, and tells what is wrong with each."""
+
+    def __init__(self, agreement: Agreement, is_sound: IsSound, *, with_contents: bool) -> None:
+        self._agreement = agreement
+        self._is_sound = is_sound
+        self._with_contents = with_contents
+
+    def look(self, some: list[str]) -> list[ReplicaDifference]:
+        """What is wrong with these, under an epoch that is the newest one afterwards."""
+        agreement = self._agreement
+        while True:
+            epoch = agreement.refresh()
+            try:
+                looks = [partial(self._compare, epoch, name) for name in some]
+                found = agreement.controller.storage.gather(looks)
+                # A disk that is not mounted any more lacks everything.
+                for member in epoch.in_sync:
+                    agreement.check_mark(epoch, member)
+            except MemberFailed as failed:
+                if agreement.is_newest(epoch):
+                    raise _fails(epoch, failed) from failed
+                continue
+            if agreement.is_newest(epoch):
+                return [difference for difference in found if difference is not None]
+
+    def _copy(self, epoch: Epoch, member: Member, name: str) -> _Copy | None:
+        def read(storage: Storage) -> _Copy:
+            size_bytes = storage.size(name)
+            digest = _digest(storage, name, size_bytes) if self._with_contents else None
+            return _Copy(size_bytes, digest)
+
+        try:
+            return self._agreement.ask(epoch, member, read)
+        except ObjectNotFound:
+            return None
+
+    def _compare(self, epoch: Epoch, name: str) -> ReplicaDifference | None:
+        leaders_last = [*(one for one in epoch.in_sync if one != epoch.leader), epoch.leader]
+        copies = {member: self._copy(epoch, member, name) for member in leaders_last}
+        leaders = copies[epoch.leader]
+        there = {member: copy for member, copy in copies.items() if copy is not None}
+        lacking = tuple(member for member in copies if member not in there)
+        size_bytes = max((copy.size_bytes for copy in there.values()), default=0)
+        if len({*copies.values()}) == 1:
+            return None
+        if len({*there.values()}) > 1:
+            return self._differing(epoch, name, [*there], size_bytes)
+        if leaders is None and not names.is_unique(name):
+            why = (
+                "the leader has it not: it is being deleted, was left by a deletion that was cut "
+                "short, or was never acknowledged"
+            )
+            return ReplicaDifference(name, "extra", tuple(there), size_bytes, why)
+        why = f"{_list(there)} {'has' if len(there) == 1 else 'have'} it"
+        if leaders is None:
+            why += "; a deletion that is under way looks the same, and then nothing refers to it"
+        return ReplicaDifference(name, "missing", lacking, size_bytes, why)
+
+    def _differing(
+        self, epoch: Epoch, name: str, members: list[Member], size_bytes: int
+    ) -> ReplicaDifference | None:
+        agreement = self._agreement
+        sound = {
+            member: agreement.ask(epoch, member, lambda one: self._is_sound(one, name))
+            for member in members
+        }
+        damaged = tuple(member for member in members if sound[member] is False)
+        if damaged and any(sound.values()):
+            good = [member for member in members if sound[member]]
+            why = f"its bytes are not as they were written; those of {_list(good)} are"
+            return ReplicaDifference(name, "damaged", damaged, size_bytes, why)
+        others = tuple(member for member in members if member != epoch.leader)
+        why = (
+            f"not what {epoch.leader} has, which leads. If that is right, `txnlog replicas remove` "
+            "the others' roots and `add` them; if one of the others is, `elect` it first"
+        )
+        return ReplicaDifference(name, "differs", others, size_bytes, why)
+
+
+class _Repair:
+    """Gives members what they lack. Nobody decides anything by it.
+
+    Data files and manifests have one writer each, and may be put by anybody: at worst nothing
+    refers to them. Of anything else a follower gets what the leader has, as a reader would do it.
+    """
+
+    def __init__(self, agreement: Agreement, is_sound: IsSound) -> None:
+        self._agreement = agreement
+        self._is_sound = is_sound
+
+    def repaired(self, found: ReplicaDifference) -> ReplicaDifference:
+        """The same, repaired if that can be done. Raises StorageError: a member fails."""
+        epoch = self._agreement.refresh()
+        members = [member for member in found.members if member in epoch.in_sync]
+        if found.kind not in ("missing", "damaged") or len(members) < len(found.members):
+            return found
+        try:
+            if names.is_unique(found.name):
+                done = self._copy(epoch, found, members)
+            else:
+                done = self._help(epoch, found.name, members)
+        except MemberFailed as failed:
+            raise _fails(epoch, failed) from failed
+        except ObjectNotFound:
+            return found  # it was deleted meanwhile
+        how = "it was repaired" if done else "no copy of it is sound: nothing was changed"
+        return ReplicaDifference(
+            found.name,
+            found.kind,
+            found.members,
+            found.size_bytes,
+            f"{found.detail}; {how}",
+            is_repaired=done,
+        )
+
+    def _help(self, epoch: Epoch, name: str, members: list[Member]) -> bool:
+        data = self._agreement.ask(epoch, epoch.leader, lambda storage: storage.get(name))
+        help_out(self._agreement, epoch, name, data, members)
+        return True
+
+    def _copy(self, epoch: Epoch, found: ReplicaDifference, members: list[Member]) -> bool:
+        name, agreement = found.name, self._agreement
+        source = next(
+            (
+                one
+                for one in epoch.in_sync
+                if one not in members and self._may_be_copied(epoch, one, name)
+            ),
+            None,
+        )
+        if source is None:
+            return False
+        whole = agreement.storage(epoch, source)
+        for member in members:
+
+            def copy(target: Storage) -> None:
+                if found.kind == "damaged":
+                    target.delete([name])  # readers find it at others meanwhile
+                copy_object(whole, target, name)
+
+            agreement.check_mark(epoch, member)
+            agreement.ask(epoch, member, copy)
+        return True
+
+    def _may_be_copied(self, epoch: Epoch, member: Member, name: str) -> bool:
+        try:
+            sound = self._agreement.ask(epoch, member, lambda one: self._is_sound(one, name))
+        except ObjectNotFound:
+            return False
+        return sound is not False
+
+
+def _list(members: Iterable[Member]) -> str:
+    return ", ".join(members)
