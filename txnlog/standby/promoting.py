@@ -15,7 +15,7 @@ from functools import partial
 
 from txnlog import names
 from txnlog.clock import Clock
-from txnlog.errors import InvalidOption, TxnlogError
+from txnlog.errors import InvalidOption, NotAStore, TxnlogError
 from txnlog.log.create_once import create_once
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
@@ -92,8 +92,11 @@ def _move(target: Storage, at: str, name: str) -> None:
 def find_missing(source: Logs, here: Logs) -> dict[TopicPartition, int]:
     """By partition, how many offsets a source has given beyond those that are here.
 
-    Raises TxnlogError: it cannot be read.
+    Raises TxnlogError: it cannot be read, or is another store by now.
     """
+    url = source.storage.url
+    if source.storage.get(names.STORE_FILE) != here.storage.get(names.STORE_FILE):
+        raise NotAStore(f"{url} is not the store that this was a standby of")
     missing = {}
     for topic in source.storage.list_folders(names.TOPICS):
         log, own = source.topic(topic), here.topic(topic)
