@@ -27,6 +27,8 @@ EPOCHS = "epochs"
 MEMBER_MARKS = ".replica"
 REPLICA_FILE = "replica.json"
 """In each root of a replicated store: where its controller is."""
+STANDBY = "standby"
+"""In a standby: how far it has followed, and the logs as they were then."""
 
 NUMBER_DIGITS = 20
 _MAX_TOPIC_CHARS = 249
@@ -62,6 +64,7 @@ INDEX_ENDINGS: Final[Mapping[IndexKind, str]] = {
     "transaction": ".txnindex",
 }
 _INCARNATION = re.compile(r"incarnation-([0-9]{5,9})")
+_ROUND_TOKEN = re.compile(r"([0-9]{20})-[0-9a-f]{32}")
 _READ_NOTE = re.compile(r"([0-9a-f]{32})\.([0-9a-f-]{1,80})\.read")
 
 
@@ -555,3 +558,59 @@ def parse_incarnation_folder(name: str) -> int | None:
 def member_mark(member: str) -> str:
     """In each incarnation, what tells it from an empty folder: a disk that is not mounted."""
     return f"{MEMBER_MARKS}/{member}.json"
+
+
+# -- standbys ----------------------------------------------------------------------------------
+
+
+def round_file(number: int) -> str:
+    """What a standby has reached with round ``number``."""
+    return f"{STANDBY}/{log_file(number, LogFile.ENTRY)}"
+
+
+def round_token(number: int, token: str) -> str:
+    """What an attempt at a round is called: unique, because ``token`` is a fresh random one."""
+    return f"{number:0{NUMBER_DIGITS}d}-{token}"
+
+
+def parse_round_token(name: str) -> int | None:
+    """The round that an attempt was made at; None if it is something else."""
+    match = _ROUND_TOKEN.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def round_attempts() -> str:
+    """Where the attempts at rounds have folders."""
+    return f"{STANDBY}/logs"
+
+
+def standby_file(attempt: str, name: str) -> str:
+    """Where a standby keeps a file of a log, as it was put by an attempt at a round."""
+    return f"{STANDBY}/logs/{attempt}/{name}"
+
+
+def standby_store_file() -> str:
+    """Where a standby keeps the file that makes a folder a store."""
+    return f"{STANDBY}/{STORE_FILE}"
+
+
+def versioned_log(name: str) -> str | None:
+    """The log that a file is of, or a folder is, if a standby keeps versions of it.
+
+    A topic's manifest lists belong to its log. None of data and manifests, which have names that
+    are used once.
+    """
+    parts = name.split("/")
+    if parts[0] in (TRANSACTIONS, GROUPS, EXPIRED) and len(parts) > 1:
+        return "/".join(parts[:2])
+    if parts[0] == TOPICS and len(parts) > 2:
+        is_list = parts[2] == "manifests" and (
+            len(parts) == 3 or parse_manifest_list(parts[3]) is not None
+        )
+        return f"{TOPICS}/{parts[1]}/log" if parts[2] == "log" or is_list else None
+    return None
+
+
+def transactional_id_of(folder: str) -> str:
+    """The id whose log, or the copy that an expiry left of it, a folder holds."""
+    return _decode(folder.rpartition("/")[2])

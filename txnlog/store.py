@@ -46,6 +46,8 @@ from txnlog.replicas.epochs import split_settings
 from txnlog.replicas.opening import find_replicas, make_replicas, own_options
 from txnlog.scan import Scan
 from txnlog.snapshot import Snapshot, take_changes, take_snapshot
+from txnlog.standby.administration import StandbyAdmin
+from txnlog.standby.standby_storage import find_standby
 from txnlog.state import envelope
 from txnlog.state.store import DECODER, StoreFile
 from txnlog.storage import open_storage
@@ -118,7 +120,9 @@ def open_store(
         return attach(logged(storage), create=create, config=config, clock=clock)
     except (StoreNotFound, NotAStore, InvalidOption):
         # A root on a local disk takes no options: they are for the others then.
-        found = find_replicas(url, storage_options, clock or SystemClock())
+        found = find_replicas(url, storage_options, clock or SystemClock()) or find_standby(
+            url, own_options(url, storage_options)
+        )
         if found is None:
             raise
         return attach(logged(found), create=create, config=config, clock=clock)
@@ -171,7 +175,7 @@ def _read_store_file(storage: Storage) -> StoreFile:
     )
 
 
-class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin):
+class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin):
     """Topics, groups and transactions under one root. Made by :func:`txnlog.open`.
 
     A store holds no connection that must be closed. It, its snapshots, scans and producers may be

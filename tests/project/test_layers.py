@@ -15,6 +15,7 @@ FLOORS = (
     ("testing",),
     ("api",),  # what a user imports: the modules in the root of txnlog/, but for the vocabulary
     ("doctor",),
+    ("standby",),
     ("admin",),
     ("inspect",),
     ("tables",),

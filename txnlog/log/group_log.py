@@ -49,8 +49,7 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         return envelope.FORMAT_VERSION if plain else envelope.WITH_MEMBERS
 
     def _checkpoint_version(self) -> int:
-        has_members = self._state.membership.ever
-        return envelope.WITH_MEMBERS if has_members else envelope.FORMAT_VERSION
+        return checkpoint_version(self._state)
 
     def commit(
         self,
@@ -185,3 +184,8 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             with self.reading() as state:
                 return build(state) is not None
         return self.append(build, refreshed=True) is not None
+
+
+def checkpoint_version(state: GroupState) -> int:
+    """The oldest format of a checkpoint that says what the state is."""
+    return envelope.WITH_MEMBERS if state.membership.ever else envelope.FORMAT_VERSION

@@ -517,7 +517,7 @@ class Manifests:
     def publish(self, staged: _Staged) -> bool:
         """Put the list; False if somebody else was first. Raises StorageError: it is not known."""
         path = f"{self.folder}/{names.manifest_list(staged.listing.number)}"
-        data = envelope.encode(staged.listing, _version(staged.listing))
+        data = envelope.encode(staged.listing, list_version(staged.listing))
         if not create_once(self._storage, path, data, self._clock):
             self._withdraw(staged)
             return False
@@ -577,7 +577,7 @@ class Manifests:
         return _superseded(paths, newest, live) if newest else [], loose
 
 
-def _version(listing: ManifestList) -> int:
+def list_version(listing: ManifestList) -> int:
     """The oldest format of a list whose readers can read what it names."""
     if listing.rewrites:
         return envelope.WITH_REWRITES

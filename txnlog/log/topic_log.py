@@ -414,20 +414,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return envelope.WITH_SHARED_FILES if shares else envelope.FORMAT_VERSION
 
     def _checkpoint_version(self) -> int:
-        is_parquet = TopicConfig.of(self._state.config).is_parquet
-        if self._state.schema is not None:
-            return envelope.WITH_SCHEMA if is_parquet else envelope.WITH_TYPED_BATCHES
-        if is_parquet:
-            return envelope.WITH_PARQUET
-        # Once all of that is old, an older version may read it; it cannot read the entries.
-        if self._state.newest_size > 1 or any(entry.file >= 0 for entry in self._state.recent):
-            return envelope.WITH_BUNDLES
-        if any(
-            partition.rewrites or _share_files(partition.segments)
-            for partition in self._state.partitions
-        ):
-            return envelope.WITH_REWRITES
-        return envelope.FORMAT_VERSION if self._state.settled is None else envelope.WITH_MANIFESTS
+        return checkpoint_version(self._state)
 
     def _find_beginning(self) -> int:
         # What is not cleaned up yet may be a hundred listings long.
@@ -521,3 +508,20 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 def _share_files(segments: Iterable[Placement | Segment]) -> bool:
     """Whether some of the segments lie in files that they share."""
     return any(segment.position != names.OWN_FILE for segment in segments)
+
+
+def checkpoint_version(state: TopicState) -> int:
+    """The oldest format of a checkpoint that says what the state is."""
+    is_parquet = TopicConfig.of(state.config).is_parquet
+    if state.schema is not None:
+        return envelope.WITH_SCHEMA if is_parquet else envelope.WITH_TYPED_BATCHES
+    if is_parquet:
+        return envelope.WITH_PARQUET
+    # Once all of that is old, an older version may read it; it cannot read the entries.
+    if state.newest_size > 1 or any(entry.file >= 0 for entry in state.recent):
+        return envelope.WITH_BUNDLES
+    if any(
+        partition.rewrites or _share_files(partition.segments) for partition in state.partitions
+    ):
+        return envelope.WITH_REWRITES
+    return envelope.FORMAT_VERSION if state.settled is None else envelope.WITH_MANIFESTS

@@ -1,0 +1,347 @@
+"""A standby: what it shows, what it survives, and how it becomes a store of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from copy_job import PREPARED, check_whole_transactions, copy_all, judge
+from steps import values
+
+import txnlog
+from txnlog.errors import (
+    IllegalState,
+    InvalidOption,
+    NotAStore,
+    ObjectNotFound,
+    StorageError,
+    StoreExists,
+    TxnlogError,
+)
+from txnlog.names import TopicPartition
+from txnlog.standby.following import Standby
+from txnlog.standby.standby_storage import StandbyStorage, find_at
+from txnlog.standby.sweeping import KEPT_ROUNDS
+from txnlog.storage.base import Storage
+from txnlog.store import Store, attach
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
+
+
+def store_of(storage: Storage, seed: int = 2) -> Store:
+    return attach(storage, clock=VirtualClock(seed=seed))
+
+
+def shown(target: Storage) -> Store:
+    found = find_at(target)
+    assert found is not None
+    return store_of(found, seed=5)
+
+
+def follow(source: Storage, target: Storage, seed: int = 3) -> Standby:
+    standby = Standby(store_of(source, seed).logs, target)
+    standby.follow()
+    return standby
+
+
+def open_pair(tmp_path: Path) -> tuple[Store, Standby, str]:
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    url = str(tmp_path / "standby")
+    return store, store.standby(url), url
+
+
+def test_a_round_shows_what_there_was(tmp_path: Path) -> None:
+    """Records, settings, offsets and open transactions; then what has come since, and no sooner."""
+    store, standby, url = open_pair(tmp_path)
+    store.create_topic("t", partitions=2, config={"retention.ms": "1000000"})
+    with store.producer() as producer:
+        producer.send("t", b"one", partition=1)
+    consumer = store.consumer(group_id="g", auto_offset_reset="earliest")
+    consumer.assign([TopicPartition("t", 1)])
+    assert len(consumer.poll()) == 1
+    consumer.commit()
+    open_one = store.producer(transactional_id="x")
+    open_one.init_transactions()
+    open_one.begin_transaction()
+    open_one.send("t", b"two", partition=1)
+    open_one.flush()
+    done = standby.follow()
+    assert (done.round, done.files, done.lost) == (0, 2, ())
+
+    copy = txnlog.open(url)
+    assert copy.store_id == store.store_id
+    assert values(copy, "t") == [b"one"]
+    assert copy.describe_topic("t").config == store.describe_topic("t").config
+    assert copy.describe_group("g").offsets[0].offset == 1
+    assert copy.describe_transaction("x").status == store.describe_transaction("x").status
+    open_one.commit_transaction()
+    assert values(copy, "t") == [b"one"]
+    done = standby.follow()
+    assert (done.round, done.files, done.bytes) == (1, 0, 0), "the data was there"
+    assert values(copy, "t") == [b"one", b"two"], "a store that is open sees the next round"
+    assert copy.reached().number == 1
+    assert standby.follow().logs == 0, "nothing has changed"
+
+
+def test_it_can_be_read_only(tmp_path: Path) -> None:
+    store, standby, url = open_pair(tmp_path)
+    store.create_topic("t")
+    with pytest.raises(txnlog.errors.StoreNotFound):
+        txnlog.open(url)
+    standby.follow()
+    copy = txnlog.open(url)
+    with pytest.raises(StorageError, match="write to its source, or promote it") as refused:
+        copy.create_topic("u")
+    assert not refused.value.retriable
+    with pytest.raises(StorageError, match="read only"), copy.producer() as producer:
+        producer.send("t", b"no")
+    with pytest.raises(InvalidOption, match="is no standby"):
+        store.reached()
+    with pytest.raises(InvalidOption, match="is no standby"):
+        store.promote()
+
+
+def test_it_goes_where_nothing_else_is(tmp_path: Path) -> None:
+    store, standby, url = open_pair(tmp_path)
+    standby.follow()
+    other = txnlog.open(str(tmp_path / "other"), create=True)
+    with pytest.raises(StoreExists, match="standby of another store"):
+        other.standby(url).follow()
+    with pytest.raises(NotAStore, match="not empty"):
+        store.standby(other.url).follow()
+    with pytest.raises(InvalidOption, match="the store itself"):
+        store.standby(store.url)
+
+
+def test_it_goes_on_behind_cleaning_manifests_and_deletions() -> None:
+    """The source has left all it can to manifests, freed its entries and deleted segments."""
+    source, target = HeapStorage(), HeapStorage()
+    clock = VirtualClock(seed=1)
+    source.time_ms = lambda: clock.time_ms
+    ages = {"log.cleanup.age.ms": 1_000, "transaction.max.timeout.ms": 1_000}
+    store = attach(source, create=True, clock=clock, config=ages)
+    store.create_topic("t", config={"file.delete.delay.ms": 0})
+    standby = Standby(store_of(source).logs, target)
+    standby.follow()
+    for part in range(3):
+        for number in range(200):
+            with store.producer() as producer:
+                producer.send("t", b"%d" % (200 * part + number))
+            clock.time_ms += 100
+        standby.follow()
+        assert len(values(shown(target), "t")) == 200 * (part + 1)
+    assert "00000000000000000001.json" not in source.list_names("topics/t/log"), "freed"
+    store.delete_records({TopicPartition("t", 0): 500})
+    clock.time_ms += 100 * 86_400_000
+    store.maintain()
+    clock.time_ms += 100 * 86_400_000
+    store.maintain()
+    standby.follow()
+    assert len(values(shown(target), "t")) == 100
+    before = sum(1 for _ in target.list_all("topics/t/data"))
+    gone = standby.sweep()
+    after = {name for name, _ in target.list_all("topics/t/data")}
+    assert gone >= before - len(after) > 0
+    assert after == {name for name, _ in source.list_all("topics/t/data")}
+    assert len(values(shown(target), "t")) == 100
+    promoted = shown(target)
+    promoted.promote()
+    again = attach(target, clock=VirtualClock(clock.time_ms, seed=9))
+    for number in range(200):
+        with again.producer() as producer:
+            producer.send("t", b"later %d" % number)
+    assert len(values(again, "t")) == 300
+    assert not [one for one in again.examine() if one.state not in ("ok", "note")]
+
+
+def test_old_rounds_go(tmp_path: Path) -> None:
+    """What stands for unchanged logs stays; the rest goes with its rounds."""
+    store, standby, url = open_pair(tmp_path)
+    store.create_topic("quiet")
+    store.create_topic("t")
+    copy = None
+    for number in range(2 * KEPT_ROUNDS):
+        with store.producer() as producer:
+            producer.send("t", b"%d" % number)
+        standby.follow()
+        copy = copy or txnlog.open(url)
+    assert len([*(Path(url) / "standby").glob("*.json")]) == KEPT_ROUNDS + 1
+    logs = [*(Path(url) / "standby" / "logs").glob("*/topics/*/log/*.checkpoint")]
+    assert len(logs) == KEPT_ROUNDS + 1
+    assert copy is not None
+    assert len(values(copy, "t")) == 2 * KEPT_ROUNDS
+    assert values(copy, "quiet") == []
+
+
+def test_a_source_that_is_not_there_deletes_nothing(tmp_path: Path) -> None:
+    """Absence proves nothing: the disk is not mounted, or another one is."""
+    store, standby, url = open_pair(tmp_path)
+    store.create_topic("t")
+    with store.producer() as producer:
+        producer.send("t", b"one")
+    standby.follow()
+    (tmp_path / "store").rename(tmp_path / "away")
+    with pytest.raises(TxnlogError):
+        standby.follow()
+    with pytest.raises(StorageError, match="is its disk mounted"):
+        standby.sweep()
+    (tmp_path / "store").mkdir()
+    with pytest.raises(TxnlogError, match="is its disk mounted"):
+        standby.follow()
+    (tmp_path / "store").rmdir()
+    (tmp_path / "away").rename(tmp_path / "store")
+    for entry in (tmp_path / "store" / "topics" / "t" / "log").iterdir():
+        entry.unlink()
+    with pytest.raises(StorageError, match="has lost data"):
+        store.standby(url).follow()
+    assert values(txnlog.open(url), "t") == [b"one"]
+
+
+def test_a_file_that_the_source_has_lost_is_named(tmp_path: Path) -> None:
+    store, standby, url = open_pair(tmp_path)
+    store.create_topic("t")
+    for value in (b"one", b"two"):
+        with store.producer() as producer:
+            producer.send("t", value)
+    next((tmp_path / "store" / "topics" / "t" / "data").rglob("*.log")).unlink()
+    done = standby.follow()
+    assert len(done.lost) == 1
+    assert txnlog.open(url).reached().lost == done.lost
+
+
+# -- promotion -----------------------------------------------------------------------------------
+
+
+def test_promotion_tells_what_is_missing_and_fences(tmp_path: Path) -> None:
+    store, standby, url = open_pair(tmp_path)
+    store.create_topic("t")
+    with store.producer(transactional_id="x") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("t", b"one")
+        standby.follow()
+        copy = txnlog.open(url)
+        with producer.transaction():
+            producer.send("t", b"two")
+        epoch = store.describe_transaction("x").producer_epoch
+    done = copy.promote()
+    assert done.missing == {TopicPartition("t", 0): 1}
+    assert (done.round, done.unfinished) == (0, ())
+    with pytest.raises(IllegalState, match="was promoted"):
+        standby.follow()
+    again = txnlog.open(url)
+    assert not isinstance(again.storage, StandbyStorage)
+    with again.producer(transactional_id="x") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("t", b"other")
+    assert again.describe_transaction("x").producer_epoch == epoch + 1
+    assert values(again, "t") == [b"one", b"other"]
+    assert values(copy, "t") == [b"one", b"other"], "who has it open reads on"
+    with pytest.raises(StorageError, match="open it again"):
+        copy.create_topic("u")
+    assert not [one for one in again.examine() if one.state not in ("ok", "note")]
+
+
+def test_promotion_without_the_source(tmp_path: Path) -> None:
+    store, standby, url = open_pair(tmp_path)
+    store.create_topic("t")
+    standby.follow()
+    (tmp_path / "store").rename(tmp_path / "away")
+    done = txnlog.open(url).promote()
+    assert done.missing is None
+    assert done.why_unknown
+    txnlog.open(url).create_topic("u")
+
+
+# -- crash points --------------------------------------------------------------------------------
+
+
+def a_run() -> tuple[HeapStorage, HeapStorage]:
+    """A source in which something has happened since its standby has followed."""
+    source, target = PREPARED.copy(), HeapStorage()
+    follow(source, target)
+    copy_all(store_of(source), abort_once=True)
+    return source, target
+
+
+SOURCE, TARGET = a_run()
+
+
+def requests_of(job: Callable[[Storage], object]) -> int:
+    faulty = FaultyStorage(TARGET.copy())
+    job(faulty)
+    return len(faulty.requests)
+
+
+def follow_on(target: Storage) -> None:
+    follow(SOURCE, target, seed=7)
+
+
+def promote(target: Storage) -> None:
+    shown(target).promote()
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.LOSE_RESPONSE, Fault.FAIL]
+)
+def test_a_round_fails_at_each_request(fault: Fault) -> None:
+    """What shows is one round or the next; whoever comes after goes on."""
+    for number in range(requests_of(follow_on)):
+        target = TARGET.copy()
+        faulty = FaultyStorage(target, {number: fault})
+        context = f"{fault.value}: request {number}"
+        try:
+            follow_on(faulty)
+        except (ProcessStopped, TxnlogError) as error:
+            context = f"{context}: {faulty.requests[-1]}: {error!r}"
+        copy = find_at(target)
+        assert copy is not None, context
+        check_whole_transactions(copy, context)
+        assert values(store_of(copy), "a") in ([], values(store_of(SOURCE), "a")), context
+        follow(SOURCE, target, seed=8)
+        copy = find_at(target)
+        assert copy is not None
+        judge(copy, context)
+
+
+@pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.LOSE_RESPONSE])
+def test_a_promotion_fails_at_each_request(fault: Fault) -> None:
+    """It is a standby until it is a store, with the same in it, and nobody follows any more."""
+    for number in range(requests_of(promote)):
+        target = TARGET.copy()
+        faulty = FaultyStorage(target, {number: fault})
+        context = f"{fault.value}: request {number}"
+        try:
+            promote(faulty)
+        except (ProcessStopped, TxnlogError) as error:
+            context = f"{context}: {faulty.requests[-1]}: {error!r}"
+        try:
+            target.size("txnlog.json")
+        except ObjectNotFound:
+            copy = shown(target)
+            assert values(copy, "a") == [], context
+            copy.promote()
+        with pytest.raises(IllegalState):
+            follow_on(target)
+        copy_all(store_of(target, seed=11))
+        judge(target, context)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_follower_that_sleeps_over_a_promotion_changes_nothing(number: int) -> None:
+    """It was about to put its data, its logs or its round, and wakes up in a store of its own."""
+    total = requests_of(follow_on)
+    target = TARGET.copy()
+
+    def meanwhile(_: Fault) -> None:
+        promote(target)
+        copy_all(store_of(target, seed=12))
+
+    at = total * (number + 1) // 5
+    faulty = FaultyStorage(target, {at: Fault.DELAY}, on_wait=meanwhile)
+    with pytest.raises(TxnlogError):
+        follow_on(faulty)
+    judge(target, f"request {at}")
+    store = store_of(target, seed=13)
+    assert not [one for one in store.examine() if one.state not in ("ok", "note")]

@@ -1,0 +1,108 @@
+"""What :class:`~txnlog.store.Store` can do about standbys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from txnlog.errors import InvalidOption, TxnlogError
+from txnlog.log.open_logs import Logs
+from txnlog.storage.forwarding import ForwardingStorage
+
+if TYPE_CHECKING:
+    from txnlog.standby.following import Standby
+    from txnlog.standby.promoting import Promotion
+    from txnlog.standby.rounds import Round
+    from txnlog.standby.standby_storage import StandbyStorage
+
+
+class StandbyAdmin:
+    """The methods of a store that are about its standbys, or about itself if it is one."""
+
+    _logs: Logs
+
+    def standby(
+        self,
+        url: str,
+        *,
+        storage_options: Mapping[str, object] | None = None,
+        unsafe_single_writer: bool = False,
+    ) -> Standby:
+        """A standby of this store, for whoever follows: a new one in an empty folder, or one there.
+
+        ``standby.follow()`` makes one round; until the next it shows what this store had then:
+        ``txnlog.open(url)`` reads it. See docs/REPLICAS.md.
+
+        Args:
+            url: its path or URL, on any filesystem.
+            storage_options: for it.
+            unsafe_single_writer: as of :func:`txnlog.open`.
+
+        Raises:
+            InvalidOption: it is this store itself.
+            UnsupportedFilesystem: it cannot carry a store.
+        """
+        from txnlog.standby.following import Standby
+        from txnlog.storage import open_storage
+        from txnlog.storage.logged import logged
+
+        target = open_storage(url, storage_options, unsafe_single_writer=unsafe_single_writer)
+        logs = Logs(self._logs.storage, self._logs.config, self._logs.clock)
+        return Standby(logs, logged(target))
+
+    def _shown(self) -> StandbyStorage:
+        from txnlog.standby.standby_storage import StandbyStorage
+
+        storage = self._logs.storage
+        while not isinstance(storage, StandbyStorage):
+            if not isinstance(storage, ForwardingStorage):
+                raise InvalidOption(f"{storage.url} is no standby, or was promoted: it is a store")
+            storage = storage.inner
+        return storage
+
+    def reached(self) -> Round:
+        """How far this standby has come: its newest round.
+
+        Raises:
+            InvalidOption: it is no standby.
+        """
+        return self._shown().standing().round
+
+    def promote(self, source_options: Mapping[str, object] | None = None) -> Promotion:
+        """Make this standby a store of its own, that can be written to when it is opened again.
+
+        Nobody who follows can change it any more. Whatever its source has acknowledged since the
+        last round is not here; where the source can be asked, it is told how much. If writers go on
+        there, there are two stores: stop them first. Killed anywhere, call it again.
+
+        Args:
+            source_options: as ``storage_options``, for its source: to ask what is missing here.
+
+        Raises:
+            InvalidOption: it is no standby.
+            StorageError: it may be half done: call it again.
+        """
+        from txnlog.standby.promoting import Promotion, find_missing, promote, unfinished_ids
+
+        shown = self._shown()
+        promoted = promote(shown.inner, self._logs.clock)
+        last = promoted.last
+        here = Logs(shown, self._logs.config, self._logs.clock)
+        missing, why = None, ""
+        try:
+            from txnlog.storage import open_storage
+
+            storage = open_storage(last.source, source_options)
+            missing = find_missing(Logs(storage, self._logs.config, self._logs.clock), here)
+        except TxnlogError as error:
+            why = str(error)
+        return Promotion(
+            shown.url,
+            last.source,
+            last.number,
+            last.reached_ms,
+            promoted.at_ms,
+            missing,
+            why,
+            unfinished_ids(here),
+        )

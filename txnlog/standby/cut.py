@@ -1,0 +1,214 @@
+"""How much of what was read of a store is one consistent state of it. Pure.
+
+Logs are read one after the other while others write, so what was read of one may rest on something
+that was not read of another. Each log and each transactional id was read once before a moment, the
+*base*, and once after it, as *new* files and states. Of what is new a prefix of each is kept, the
+longest ones of which nothing rests on what is left out:
+
+* a decision to commit only with all entries of its list;
+* an entry of a transaction only with the state that began it, and that names its log;
+* offsets of a group only with the records before them, decided.
+
+So a cut goes back, from all that was read, until nothing changes. It never goes back behind the
+moment: what is left out rests on something that came after it, so it came after it itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+from txnlog.state.transaction import (
+    EntryRef,
+    Outcome,
+    TransactionRef,
+    TransactionState,
+    decide_entry,
+)
+
+LogKey: TypeAlias = tuple[Literal["topic", "group"], str]
+"""A log, as a decision's list names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One entry of a log: its transaction, and in a topic where its records begin by partition."""
+
+    number: int
+    transaction: TransactionRef | None
+    first_offsets: Mapping[int, int] = field(default_factory=dict)
+
+
+class Need(NamedTuple):
+    """Records before ``offset`` must be there where a group has read them."""
+
+    topic: str
+    partition: int
+    offset: int
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file of a log that is new: its entries, which end before entry ``end``.
+
+    ``ends`` are the end offsets of a topic's partitions behind it, and ``topic_id`` its id then.
+    """
+
+    number: int
+    end: int
+    entries: tuple[Placed, ...]
+    needs: tuple[Need, ...] = ()
+    ends: tuple[int, ...] = ()
+    topic_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """What was read of one log: up to ``next_entry`` before the moment, and its new files."""
+
+    next_entry: int
+    undecided: tuple[Placed, ...] = ()
+    files: tuple[NewFile, ...] = ()
+    ends: tuple[int, ...] = ()
+    topic_id: str | None = None
+
+
+class Cut:
+    """The longest consistent part of what was read.
+
+    Args:
+        logs: what was read of each log, behind the states of all ids.
+        histories: by transactional id, its states from the one on that was its newest before the
+            moment. None at all: the id was begun after they were read. An id that is missing here
+            has no state that could be read: its transactions stay undecided.
+    """
+
+    def __init__(
+        self,
+        logs: Mapping[LogKey, LogPart],
+        histories: Mapping[str, Sequence[TransactionState]],
+    ) -> None:
+        self._logs = logs
+        self._histories = histories
+        self.files = {key: len(part.files) for key, part in logs.items()}
+        """How many of its new files are a part of it, by log."""
+        self.states = {name: len(states) - 1 for name, states in histories.items()}
+        """Which of its states is the newest in it, by id."""
+        reached = {key: self._ends(key) for key in logs if key[0] == "topic"}
+        while self._hold_back_decisions() | self._hold_back_entries() | self._hold_back(reached):
+            pass
+
+    def end(self, key: LogKey) -> int:
+        """Behind which entry a log ends in it."""
+        part, count = self._logs[key], self.files[key]
+        return part.files[count - 1].end if count else part.next_entry
+
+    def state(self, transactional_id: str) -> TransactionState | None:
+        """The newest state of an id in it; None if none was read, or none had been put."""
+        states = self._histories.get(transactional_id)
+        return states[self.states[transactional_id]] if states else None
+
+    def history(self, transactional_id: str) -> Sequence[TransactionState]:
+        """All states of an id that were read and are a part of it."""
+        states = self._histories.get(transactional_id, ())
+        return states[: self.states[transactional_id] + 1] if states else ()
+
+    def outcome(
+        self, key: LogKey, number: int, transaction: TransactionRef
+    ) -> Outcome | Literal["past"] | None:
+        """What the newest state says of an entry; see ``decide_entry``."""
+        state = self.state(transaction.transactional_id)
+        if state is None:
+            return None
+        return decide_entry(EntryRef(*key, number), transaction, state)
+
+    def _hold_back_decisions(self) -> bool:
+        changed = False
+        for name, states in self._histories.items():
+            # The first one was there before the moment, and so was all that it decided.
+            for at in range(1, self.states[name] + 1):
+                if states[at].outcome is Outcome.COMMIT and not self._holds_all(states[at].entries):
+                    self.states[name] = at - 1
+                    changed = True
+                    break
+        return changed
+
+    def _holds_all(self, entries: Sequence[EntryRef]) -> bool:
+        return all(
+            (entry.log, entry.name) in self._logs
+            and entry.number < self.end((entry.log, entry.name))
+            for entry in entries
+        )
+
+    def _hold_back_entries(self) -> bool:
+        changed = False
+        for key, part in self._logs.items():
+            for at, file in enumerate(part.files[: self.files[key]]):
+                if not all(self._was_begun(key, entry.transaction) for entry in file.entries):
+                    self.files[key] = at
+                    changed = True
+                    break
+        return changed
+
+    def _was_begun(self, key: LogKey, transaction: TransactionRef | None) -> bool:
+        if transaction is None or transaction.transactional_id not in self._histories:
+            return True
+        state = self.state(transaction.transactional_id)
+        if state is None or state.number < transaction.number:
+            return False
+        if state.open and state.number == transaction.number:
+            return key[1] in (state.topics if key[0] == "topic" else state.groups)
+        return True
+
+    def _hold_back(self, reached: Mapping[LogKey, Sequence[int]]) -> bool:
+        """Offsets of records that are not decided here, though those were read: they are later."""
+        changed = False
+        stable: dict[LogKey, Sequence[int]] = {}
+        for key, part in self._logs.items():
+            for at, file in enumerate(part.files[: self.files[key]]):
+                if any(self._is_ahead(need, stable, reached) for need in file.needs):
+                    self.files[key] = at
+                    changed = True
+                    break
+        return changed
+
+    def _is_ahead(
+        self,
+        need: Need,
+        stable: dict[LogKey, Sequence[int]],
+        reached: Mapping[LogKey, Sequence[int]],
+    ) -> bool:
+        key: LogKey = ("topic", need.topic)
+        if key not in self._logs or (need.topic_id and need.topic_id != self._topic_id(key)):
+            return False
+        if key not in stable:
+            stable[key] = self._stable_offsets(key)
+        if need.partition >= len(reached[key]) or reached[key][need.partition] < need.offset:
+            return False  # beyond the records: nobody has read so far, but somebody has set it so
+        here = stable[key]
+        return need.partition >= len(here) or here[need.partition] < need.offset
+
+    def _topic_id(self, key: LogKey) -> str | None:
+        part, count = self._logs[key], self.files[key]
+        return part.files[count - 1].topic_id if count else part.topic_id
+
+    def _ends(self, key: LogKey) -> Sequence[int]:
+        """By partition, the end offsets, as far as the cut goes."""
+        part, count = self._logs[key], self.files[key]
+        return part.files[count - 1].ends if count else part.ends
+
+    def _stable_offsets(self, key: LogKey) -> list[int]:
+        """By partition, where a reader stops that takes what is decided, as far as the cut goes."""
+        part, count = self._logs[key], self.files[key]
+        files = part.files[:count]
+        ends = [*self._ends(key)]
+        entries = [*part.undecided, *(entry for file in files for entry in file.entries)]
+        for entry in entries:
+            owner = entry.transaction
+            if owner is not None and self.outcome(key, entry.number, owner) is None:
+                for partition, offset in entry.first_offsets.items():
+                    if partition < len(ends):
+                        ends[partition] = min(ends[partition], offset)
+        return ends

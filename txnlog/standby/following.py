@@ -1,0 +1,295 @@
+"""One round of a standby: what the source has is copied, then one put shows it.
+
+1. The data of all topics is copied, however long that takes: nobody sees it.
+2. The source is read as one consistent state (``source.py``), and what came since is copied.
+3. The logs of that state are put under the name of this attempt, each as a checkpoint.
+4. The round is put, if absent: from then on it is what the standby shows.
+
+Whoever is killed on the way has changed nothing; files that he has left are found by name, and the
+rest goes with the rounds of its time.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from txnlog import names
+from txnlog.errors import (
+    IllegalState,
+    InvalidOption,
+    NotAStore,
+    ObjectNotFound,
+    StorageError,
+    StoreExists,
+)
+from txnlog.log import group_log, topic_log
+from txnlog.log.create_once import create_once
+from txnlog.log.manifests import list_version
+from txnlog.log.open_logs import Logs
+from txnlog.names import LogFile
+from txnlog.replicas.copying import put_same
+from txnlog.standby.data_files import DataFiles
+from txnlog.standby.rounds import LogVersion, Round, Rounds, Standing
+from txnlog.standby.source import Source, SourceLog, SourceMoved, View, read_newest_states
+from txnlog.standby.sweeping import sweep_data, sweep_rounds
+from txnlog.state import envelope
+from txnlog.state.group import GroupState
+from txnlog.state.store import DECODER
+from txnlog.state.topic import TopicState
+from txnlog.storage.base import Storage
+from txnlog.storage.probe import probe
+
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What one round has taken. ``reached_ms`` is what it shows: all that was acknowledged then.
+
+    ``lost`` are data files that the source should have, and has not.
+    """
+
+    round: int
+    reached_ms: int
+    logs: int
+    """Logs that have changed since the round before."""
+    files: int
+    bytes: int
+    lost: tuple[str, ...]
+
+
+class Standby:
+    """A standby of a store, for whoever follows. One at a time is enough; more do no harm.
+
+    Args:
+        logs: the source's, for this alone.
+        target: the standby's storage: an empty folder, or a standby of the same store.
+
+    Raises:
+        NotAStore, StoreExists: the folder holds something else.
+        InvalidOption: it is the source's own.
+    """
+
+    def __init__(self, logs: Logs, target: Storage) -> None:
+        self._logs = logs
+        self._source = Source(logs)
+        self._target = target
+        self._clock = logs.clock
+        self._rounds = Rounds(target, logs.clock)
+        self._data = DataFiles(logs.storage, target)
+        self._standing: Standing | None = None
+        self._store_file = self._read_store_file()
+        self._began = False
+
+    def _read_store_file(self) -> bytes:
+        if self._logs.storage.url == self._target.url:
+            raise InvalidOption(f"{self._target.url} is the store itself, and no standby of it")
+        return self._logs.storage.get(names.STORE_FILE)
+
+    def follow(self) -> Followed:
+        """Make one round: the standby shows then what the source had when this was called.
+
+        Raises:
+            IllegalState: the standby was promoted: it is a store of its own.
+            StorageError: the source or the standby fails, or somebody else has put the round;
+                nothing is lost, the next call goes on.
+            CorruptEntry: the source is damaged.
+        """
+        self._begin()
+        standing = self._standing = self._newest()
+        before = standing.round if standing else None
+        files, size = self._data.files, self._data.bytes
+        for log in self._source.topics():
+            log.refresh()
+            known = before.logs.get(log.log.folder) if before else None
+            # What was let go of meanwhile the round itself does without.
+            with log.reading() as state, suppress(SourceMoved):
+                self._data.copy(log, state, known.next_entry if known else 0)
+        failure: Exception | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                view = self._source.look()
+                self._check_source(view, before)
+                found, changed = self._put_round(view, before)
+                break
+            except SourceMoved as error:
+                failure = error
+        else:
+            raise StorageError(
+                f"{self._logs.storage.url} is cleaned up faster than it can be read: {failure}"
+            )
+        sweep_rounds(self._target, found)
+        return Followed(
+            found.number,
+            found.reached_ms,
+            changed,
+            self._data.files - files,
+            self._data.bytes - size,
+            found.lost,
+        )
+
+    def sweep(self) -> int:
+        """Delete the data that nothing here refers to, and that the source does not have any more.
+
+        It lists all that there is, so it is for now and then. Returns how many files went.
+        """
+        return sweep_data(self._logs, self._target, self._store_file, self._clock)
+
+    # -- the target ------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._began:
+            return
+        path = names.standby_store_file()
+        try:
+            found = self._target.get(path)
+        except ObjectNotFound:
+            folders = [n for n in self._target.list_folders("") if not n.startswith(".")]
+            if self._target.list_names("") or folders:
+                raise NotAStore(
+                    f"{self._target.url} is not empty: a standby begins in an empty folder"
+                ) from None
+            if not self._target.was_probed():
+                probe(self._target)
+            create_once(self._target, path, self._store_file, self._clock)
+            found = self._target.get(path)
+        if found != self._store_file:
+            raise StoreExists(f"{self._target.url} is a standby of another store")
+        self._began = True
+
+    def _newest(self) -> Standing | None:
+        found = self._rounds.newest(self._standing)
+        if found is not None and found.is_promoted:
+            raise IllegalState(
+                f"{self._target.url} was promoted: it is a store of its own, and follows nobody. "
+                "Begin another standby in an empty folder"
+            )
+        return found
+
+    # -- the source ------------------------------------------------------------------------------
+
+    def _check_source(self, view: View, before: Round | None) -> None:
+        """Make sure that it is the store that it was: a disk that is not mounted has no topics.
+
+        Raises StorageError.
+        """
+        try:
+            same = self._logs.storage.get(names.STORE_FILE) == self._store_file
+        except ObjectNotFound:
+            same = False
+        if not same:
+            raise StorageError(
+                f"{self._logs.storage.url} is not the store that it was: is its disk mounted?"
+            )
+        if before is None:
+            return
+        ends = {one.log.log.folder: one.state.next_entry for one in view.logs}
+        for name, (number, _) in view.heads.items():
+            ends[names.transaction_log(name)] = number + 1
+        for folder, known in before.logs.items():
+            if folder.startswith((names.TRANSACTIONS, names.EXPIRED)) and folder not in ends:
+                owner = names.transactional_id_of(folder)
+                if owner in view.expired or owner in view.damaged or owner in view.heads:
+                    continue  # it has expired, or come back
+            if ends.get(folder, -1) < known.next_entry:
+                raise StorageError(
+                    f"{self._logs.storage.url}/{folder} lacks entry {known.next_entry - 1}, which "
+                    "the standby has: the source has lost data, or is another copy of it. The "
+                    "standby is left as it is"
+                )
+
+    # -- the round -------------------------------------------------------------------------------
+
+    def _put_round(self, view: View, before: Round | None) -> tuple[Round, int]:
+        number = self._standing.number + 1 if self._standing else 0
+        attempt = names.round_token(number, self._clock.token())
+        self._data.lost |= set(before.lost) if before else set()
+        known = before.logs if before else {}
+        logs: dict[str, LogVersion] = {}
+        files: dict[str, bytes] = {}
+        for one in view.logs:
+            folder = one.log.log.folder
+            logs[folder] = self._version(one, attempt, known.get(folder), files)
+        for name, (at, state) in view.heads.items():
+            folder = names.transaction_log(name)
+            logs[folder] = _kept(LogVersion(attempt, at + 1), known.get(folder))
+            if logs[folder].attempt == attempt:
+                files[f"{folder}/{names.log_file(at, LogFile.ENTRY)}"] = envelope.encode(state)
+        for name, at in view.expired.items():
+            folder = names.expired_log(name)
+            logs[folder] = _kept(LogVersion(attempt, at + 1), known.get(folder))
+            if logs[folder].attempt == attempt:
+                path = f"{folder}/{names.log_file(at, LogFile.ENTRY)}"
+                files[path] = self._get(path)
+        for name in view.damaged:
+            found = read_newest_states(self._logs.storage, name, self._clock)
+            files |= found
+            logs[names.transaction_log(name)] = LogVersion(attempt, 0)
+        self._target.put_round(
+            partial(put_same, self._target, names.standby_file(attempt, name), data)
+            for name, data in files.items()
+        )
+        round_ = Round(
+            number,
+            self._clock.token(),
+            self._logs.storage.url,
+            envelope.decode(self._store_file, DECODER, names.STORE_FILE).store_id,
+            view.reached_ms,
+            logs,
+            tuple(sorted(self._data.lost)),
+        )
+        if not self._rounds.put(round_):
+            self._standing = self._newest()
+            raise StorageError(
+                f"round {number} of {self._target.url} was put by somebody else who follows the "
+                "same store: one is enough"
+            )
+        self._standing = Standing(number, round_, is_promoted=False)
+        return round_, sum(version.attempt == attempt for version in logs.values())
+
+    def _version(
+        self, one: SourceLog, attempt: str, known: LogVersion | None, files: dict[str, bytes]
+    ) -> LogVersion:
+        """What a round says of a topic's or a group's log; ``files`` gets what is new of it."""
+        state, log, folder = one.state, one.log, one.log.log.folder
+        version = LogVersion(
+            attempt,
+            state.next_entry,
+            tuple(sorted(state.undecided_entries())),
+            one.manifests.number if one.manifests else -1,
+        )
+        if isinstance(log, topic_log.TopicLog) and isinstance(state, TopicState):
+            self._data.copy(log, state, known.next_entry if known else 0)
+        if version.shows_same(known):
+            assert known is not None
+            return known
+        if one.manifests is not None:
+            self._data.copy_manifests(log.name, one.manifests)
+            path = f"{names.topic_manifests(log.name)}/{names.manifest_list(one.manifests.number)}"
+            files[path] = envelope.encode(one.manifests, list_version(one.manifests))
+        numbers = {state.newest_file, *map(state.file_of, version.undecided)}
+        for number in sorted(numbers):
+            path = f"{folder}/{names.log_file(number, LogFile.ENTRY)}"
+            files[path] = self._get(path)
+        path = f"{folder}/{names.log_file(state.next_entry - 1, LogFile.CHECKPOINT)}"
+        files[path] = _encode(state)
+        return version
+
+    def _get(self, path: str) -> bytes:
+        try:
+            return self._logs.storage.get(path)
+        except ObjectNotFound as error:
+            raise SourceMoved(f"{path} was cleaned up while it was read") from error
+
+
+def _kept(version: LogVersion, known: LogVersion | None) -> LogVersion:
+    """The version that is there already, if it says the same."""
+    return known if known is not None and version.shows_same(known) else version
+
+
+def _encode(state: TopicState | GroupState) -> bytes:
+    if isinstance(state, TopicState):
+        return envelope.encode(state, topic_log.checkpoint_version(state))
+    return envelope.encode(state, group_log.checkpoint_version(state))

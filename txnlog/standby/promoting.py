@@ -1,0 +1,126 @@
+"""A standby becomes a store of its own, which goes on where the last round has ended.
+
+1. The next round says that it was promoted: whoever follows, however late, puts no other one.
+2. The files of the last round are put where every store has them. Nobody reads them there yet.
+3. The file that makes a folder a store is put: from then on it is one.
+
+Whoever is killed on the way, calls it again: that goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.errors import InvalidOption, NotAStore, TxnlogError
+from txnlog.log.create_once import create_once
+from txnlog.log.open_logs import Logs
+from txnlog.names import TopicPartition
+from txnlog.replicas.copying import put_same
+from txnlog.standby.rounds import Promoted, Round, Rounds
+from txnlog.storage.base import Storage
+
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """A standby that is a store of its own now.
+
+    ``missing``: by partition, how many offsets the source had given beyond those that are here;
+    None if it could not be asked (``why_unknown`` tells why).
+    ``unfinished`` are the transactional ids whose transactions were open at the last round: they
+    are aborted when their timeout has passed.
+    """
+
+    url: str
+    source: str
+    round: int
+    reached_ms: int
+    promoted_ms: int
+    missing: Mapping[TopicPartition, int] | None
+    why_unknown: str
+    unfinished: tuple[str, ...]
+
+
+def promote(target: Storage, clock: Clock) -> Promoted:
+    """Make a standby a store. Repeating it does no harm.
+
+    Raises:
+        InvalidOption: it is no standby, or has nothing to show yet.
+        StorageError: it may be half done: call it again.
+    """
+    rounds = Rounds(target, clock)
+    for _ in range(_ATTEMPTS):
+        standing = rounds.newest()
+        if standing is None:
+            raise InvalidOption(f"{target.url} is no standby, or has not reached anything yet")
+        if standing.is_promoted:
+            promoted = Promoted(standing.number, "", clock.now_ms(), standing.round)
+            break
+        promoted = Promoted(standing.number + 1, clock.token(), clock.now_ms(), standing.round)
+        if rounds.put(promoted):
+            break
+    else:
+        raise InvalidOption(f"{target.url} is followed faster than it can be promoted: stop that")
+    target.put_round(partial(_move, target, at, name) for at, name in _files(target, promoted.last))
+    # Last: it is a store from here on.
+    data = target.get(names.standby_store_file())
+    create_once(target, names.STORE_FILE, data, clock)
+    return promoted
+
+
+def _files(target: Storage, last: Round) -> Iterator[tuple[str, str]]:
+    """Where each file of the logs lies, and the name that it gets."""
+    for log, version in last.logs.items():
+        root = names.standby_file(version.attempt, "")
+        folders = [log]
+        if version.manifest_list >= 0:
+            folders.append(f"{log.rpartition('/')[0]}/manifests")
+        for folder in folders:
+            for at, _ in target.list_all(root + folder):
+                yield at, at.removeprefix(root)
+
+
+def _move(target: Storage, at: str, name: str) -> None:
+    put_same(target, name, target.get(at))
+
+
+def find_missing(source: Logs, here: Logs) -> dict[TopicPartition, int]:
+    """By partition, how many offsets a source has given beyond those that are here.
+
+    Raises TxnlogError: it cannot be read, or is another store by now.
+    """
+    url = source.storage.url
+    if source.storage.get(names.STORE_FILE) != here.storage.get(names.STORE_FILE):
+        raise NotAStore(f"{url} is not the store that this was a standby of")
+    missing = {}
+    for topic in source.storage.list_folders(names.TOPICS):
+        log, own = source.topic(topic), here.topic(topic)
+        log.refresh()
+        own.refresh()
+        with log.reading() as state, own.reading() as copy:
+            same = state.topic_id == copy.topic_id
+            for number, partition in enumerate(state.partitions):
+                known = number < len(copy.partitions) and same
+                end = copy.partitions[number].end_offset if known else partition.log_start_offset
+                if partition.end_offset > end:
+                    missing[TopicPartition(topic, number)] = partition.end_offset - end
+    return missing
+
+
+def unfinished_ids(here: Logs) -> tuple[str, ...]:
+    """The ids whose newest state says that a transaction is open or being ended."""
+    found = []
+    for name in here.transactions.ids():
+        try:
+            head = here.transactions.head(name)
+        except TxnlogError:
+            found.append(name)
+            continue
+        if head is not None and (head.state.open or head.state.prepared):
+            found.append(name)
+    return tuple(found)

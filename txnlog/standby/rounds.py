@@ -1,0 +1,122 @@
+"""The rounds of a standby: each is one consistent state of its source, and one put decides it.
+
+A round names, for each log, the attempt that has put the files of it which hold from then on. So
+whatever an attempt has put shows with its round, all of it at once, or never. The last round of all
+says that the standby was promoted: nobody who follows can put another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.errors import CorruptEntry, ObjectNotFound
+from txnlog.log.create_once import create_once
+from txnlog.state import envelope
+from txnlog.storage.base import Storage
+
+_ATTEMPTS = 20
+
+
+class LogVersion(msgspec.Struct, frozen=True, array_like=True):
+    """A log as a round has it: which attempt has put its files, and what tells it from others.
+
+    ``undecided`` are its undecided entries, ``manifest_list`` the number of its list; -1 for none.
+    """
+
+    attempt: str
+    next_entry: int
+    undecided: tuple[int, ...] = ()
+    manifest_list: int = -1
+
+    def shows_same(self, other: LogVersion | None) -> bool:
+        """Whether another one says the same of the log, whoever has put it."""
+        return other is not None and msgspec.structs.replace(other, attempt=self.attempt) == self
+
+
+class Round(msgspec.Struct, frozen=True, tag_field="kind", tag="round"):
+    """What a standby has reached: everything that its source had acknowledged at a time.
+
+    ``reached_ms`` is that time, by the clock of who follows. ``lost`` are data files that the
+    source itself does not have any more, though it should.
+    """
+
+    number: int
+    nonce: str
+    source: str
+    store_id: str
+    reached_ms: int
+    logs: dict[str, LogVersion]
+    lost: tuple[str, ...] = ()
+
+
+class Promoted(msgspec.Struct, frozen=True, tag_field="kind", tag="promoted"):
+    """The standby is a store of its own from here on: it goes on where ``last`` has ended."""
+
+    number: int
+    nonce: str
+    at_ms: int
+    last: Round
+
+
+_DECODER = msgspec.json.Decoder(Round | Promoted)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The newest round of a standby, and whether it was promoted since."""
+
+    number: int
+    round: Round
+    is_promoted: bool
+
+
+class Rounds:
+    """The log of a standby's rounds."""
+
+    def __init__(self, storage: Storage, clock: Clock | None = None) -> None:
+        self.storage = storage
+        self._clock = clock
+
+    def newest(self, known: Standing | None = None) -> Standing | None:
+        """The newest round; None if there is none yet.
+
+        Args:
+            known: one that is there, or was: older ones are not listed, and it is not read again.
+
+        Raises:
+            CorruptEntry, UnsupportedVersion: it is damaged, or of a newer txnlog.
+        """
+        after = names.log_file_prefix(known.number) if known else ""
+        for _ in range(_ATTEMPTS):
+            found = self.storage.list_names(names.STANDBY, after)
+            numbers = [p[0] for name in found if (p := names.parse_log_file(name)) is not None]
+            if not numbers or (known is not None and max(numbers) <= known.number):
+                return known
+            path = names.round_file(max(numbers))
+            try:
+                read = envelope.decode(self.storage.get(path), _DECODER, path)
+            except ObjectNotFound:
+                continue  # there are newer ones since
+            if isinstance(read, Promoted):
+                return Standing(read.number, read.last, is_promoted=True)
+            return Standing(read.number, read, is_promoted=False)
+        raise CorruptEntry(f"{self.storage.url}/{names.STANDBY} shows rounds that cannot be read")
+
+    def read(self, number: int) -> Round | None:
+        """One round; None if it is not there any more."""
+        path = names.round_file(number)
+        try:
+            read = envelope.decode(self.storage.get(path), _DECODER, path)
+        except ObjectNotFound:
+            return None
+        return read if isinstance(read, Round) else read.last
+
+    def put(self, entry: Round | Promoted) -> bool:
+        """Put the next one; False if somebody else was first. Raises StorageError: not known."""
+        assert self._clock is not None
+        path = names.round_file(entry.number)
+        return create_once(self.storage, path, envelope.encode(entry), self._clock)

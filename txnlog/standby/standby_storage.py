@@ -1,0 +1,170 @@
+"""A standby as a storage that can be read: each log shows as its newest round has it.
+
+Data and manifests lie where every store has them, under names that are used once. What a round
+replaces, the logs, lies in the folders of its attempts. When the standby was promoted, everything
+lies where every store has it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NoReturn, TypeVar
+
+from txnlog import names
+from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.standby.rounds import Rounds, Standing
+from txnlog.storage import open_storage
+from txnlog.storage.base import Storage, UnfinishedUpload, Upload
+from txnlog.storage.forwarding import ForwardingStorage
+
+T = TypeVar("T")
+
+
+def find_standby(
+    url: str | os.PathLike[str], options: Mapping[str, object] | None
+) -> StandbyStorage | None:
+    """The standby that a folder is; None if it is none, or has nothing to show yet."""
+    return find_at(open_storage(os.fspath(url), options))
+
+
+def find_at(storage: Storage) -> StandbyStorage | None:
+    """The same, of a storage that is open already."""
+    return StandbyStorage(storage) if Rounds(storage).newest() is not None else None
+
+
+class StandbyStorage(ForwardingStorage):
+    """What a standby shows. It refuses every write: only who follows its source writes there."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self._rounds = Rounds(inner)
+        self._standing: Standing | None = None
+        self._is_plain = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return StandbyStorage, (self.inner,)
+
+    def standing(self, *, fresh: bool = True) -> Standing:
+        """The newest round that is known here, or that there is."""
+        if fresh or self._standing is None:
+            found = self._rounds.newest(self._standing)
+            if found is None:
+                raise StorageError(f"{self.url} is a standby that has not reached anything yet")
+            if found.is_promoted and not self._is_plain:
+                try:
+                    self.inner.size(names.STORE_FILE)
+                    self._is_plain = True
+                except ObjectNotFound:
+                    pass  # a promotion is under way
+            self._standing = found
+        return self._standing
+
+    def _at(self, name: str, standing: Standing) -> str | None:
+        """Where an object lies; None if there is none of the name."""
+        if self._is_plain:
+            return name
+        if name == names.STORE_FILE:
+            return names.standby_store_file()
+        log = names.versioned_log(name)
+        if log is None:
+            return name
+        version = standing.round.logs.get(log)
+        return names.standby_file(version.attempt, name) if version else None
+
+    def _read(self, name: str, read: Callable[[str], T]) -> T:
+        at = self._at(name, self.standing(fresh=False))
+        while True:
+            try:
+                return read(at if at is not None else names.standby_file("none", name))
+            except ObjectNotFound:
+                # A newer round stands for it, perhaps, and what was here is gone.
+                before, at = at, self._at(name, self.standing())
+                if before == at:
+                    raise
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def lists_whole_folders(self) -> bool:
+        return False
+
+    def local_path(self, name: str) -> str | None:
+        at = self._at(name, self.standing(fresh=False)) if name else None
+        return self.inner.local_path(at) if at else None
+
+    def get(self, name: str) -> bytes:
+        return self._read(name, self.inner.get)
+
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        return self._read(name, lambda at: self.inner.get_range(at, start, stop))
+
+    def size(self, name: str) -> int:
+        return self._read(name, self.inner.size)
+
+    def modified_ms(self, name: str) -> int | None:
+        return self._read(name, self.inner.modified_ms)
+
+    def confirm(self, name: str) -> None:
+        self._read(name, self.inner.confirm)
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        while True:
+            at = self._at(folder, self.standing())
+            found = self.inner.list_names(at, start_after) if at is not None else []
+            if self._at(folder, self.standing()) == at:
+                return found
+
+    def list_folders(self, folder: str) -> list[str]:
+        standing = self.standing()
+        if self._is_plain or folder.count("/") > 1:
+            return self.inner.list_folders(folder)
+        depth = len(folder.split("/")) if folder else 0
+        begin = f"{folder}/" if folder else ""
+        logs = (log for log in standing.round.logs if log.startswith(begin))
+        return sorted({log.split("/")[depth] for log in logs})
+
+    def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
+        begin = f"{folder}/" if folder else ""
+        standing = self.standing()
+        for name, size in self.inner.list_all(folder):
+            if not name.startswith(f"{names.STANDBY}/"):
+                yield name, size
+        if self._is_plain:
+            return
+        if not folder:
+            yield names.STORE_FILE, self.size(names.STORE_FILE)
+        for log, version in standing.round.logs.items():
+            if not f"{log}/".startswith(begin) and not begin.startswith(f"{log}/"):
+                continue
+            root = names.standby_file(version.attempt, "")
+            for name, size in self.inner.list_all(root + log.removesuffix("/log")):
+                if (own := name.removeprefix(root)).startswith(begin):
+                    yield own, size
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def _refuse(self) -> NoReturn:
+        if self.standing().is_promoted:
+            why = "this standby was promoted since it was opened: open it again to write to it"
+        else:
+            why = "a standby can be read only: write to its source, or promote it"
+        error = StorageError(f"{self.url}: {why}")
+        error.retriable = False
+        raise error
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:  # noqa: ARG002
+        self._refuse()
+
+    def put(self, name: str, data: bytes) -> None:  # noqa: ARG002
+        self._refuse()
+
+    def upload(self, name: str) -> Upload:  # noqa: ARG002
+        self._refuse()
+
+    def delete(self, names: Iterable[str]) -> None:
+        for _ in names:
+            self._refuse()
+
+    def abort_uploads(self, uploads: Iterable[UnfinishedUpload]) -> None:
+        for _ in uploads:
+            self._refuse()

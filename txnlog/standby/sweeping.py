@@ -1,0 +1,122 @@
+"""What a standby lets go of: the files of older rounds, and data that the source has deleted.
+
+Nothing of the newest rounds goes, so whoever reads has time. Files are listed first, and then it is
+made sure that the standby was not promoted: so what its writers put is never in that listing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from itertools import chain
+
+from txnlog import names
+from txnlog.admin.live_segments import placed_files
+from txnlog.clock import Clock
+from txnlog.config import StoreConfig
+from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.log.open_logs import Logs
+from txnlog.standby.rounds import Round, Rounds
+from txnlog.standby.standby_storage import StandbyStorage
+from txnlog.state import envelope
+from txnlog.state.store import DECODER
+from txnlog.storage.base import Storage
+
+KEPT_ROUNDS = 8
+"""So many rounds stay, for those who read by them."""
+
+
+def sweep_rounds(target: Storage, newest: Round) -> None:
+    """Delete what was put for older rounds, and no newer one leads to.
+
+    An attempt at a round whose number is taken can never show. Raises StorageError.
+    """
+    end = newest.number - KEPT_ROUNDS + 1
+    old = [number for number in _rounds(target) if number < end]
+    if not old:
+        return
+    rounds = Rounds(target)
+    kept: set[tuple[str, str]] = set()
+    for number in range(end, newest.number + 1):
+        one = newest if number == newest.number else rounds.read(number)
+        kept |= {(version.attempt, log) for log, version in one.logs.items()} if one else set()
+    doomed = []
+    for attempt in target.list_folders(names.round_attempts()):
+        made_for = names.parse_round_token(attempt)
+        if made_for is None or made_for >= end:
+            continue
+        root = names.standby_file(attempt, "")
+        for name, _ in target.list_all(root.rstrip("/")):
+            if (attempt, names.versioned_log(name.removeprefix(root))) not in kept:
+                doomed.append(name)
+    target.delete(doomed)
+    target.delete([names.round_file(number) for number in old])
+
+
+def _rounds(target: Storage) -> Iterable[int]:
+    found = map(names.parse_log_file, target.list_names(names.STANDBY))
+    return [parsed[0] for parsed in found if parsed is not None]
+
+
+def sweep_data(source: Logs, target: Storage, store_file: bytes, clock: Clock) -> int:
+    """Delete segments and manifests that the newest round does not lead to, nor the source has.
+
+    The source keeps what it lets go of for ``file.delete.delay.ms``, so readers have had time.
+    Returns how many files went. Raises StorageError, CorruptEntry.
+    """
+    listed = {
+        topic: [name for name, _ in _files(target, topic)]
+        for topic in target.list_folders(names.TOPICS)
+    }
+    standing = Rounds(target).newest()
+    if standing is None or standing.is_promoted:
+        return 0
+    found = envelope.decode(store_file, DECODER, names.STORE_FILE)
+    config = StoreConfig.of(found.config, closes_chapters=found.closes_chapters)
+    logs = Logs(StandbyStorage(target), config, clock)
+    candidates = []
+    for topic, files in listed.items():
+        if names.topic_log(topic) not in standing.round.logs:
+            continue  # it was copied for a round that is still to come
+        log = logs.topic(topic)
+        log.refresh()
+        with log.reading() as state:
+            placed = placed_files(topic, log.manifests.unfold(state, segments_alone=True))
+        manifests = log.manifests.newest()
+        named = manifests.files if manifests else set()
+        candidates += [name for name in files if not _is_named(name, placed, named)]
+    storage = source.storage
+    gone = storage.gather(partial(_is_gone, storage, name) for name in candidates)
+    doomed = [name for name, is_gone in zip(candidates, gone, strict=True) if is_gone]
+    try:
+        is_there = storage.get(names.STORE_FILE) == store_file
+    except ObjectNotFound:
+        is_there = False
+    if not is_there:
+        raise StorageError(f"{storage.url} is not the store that it was: is its disk mounted?")
+    # Indexes first: what can be opened can be read.
+    for accelerators in (True, False):
+        some = [name for name in doomed if names.is_accelerator(name) is accelerators]
+        if some:
+            target.delete(some)
+    return len(doomed)
+
+
+def _files(target: Storage, topic: str) -> Iterable[tuple[str, int]]:
+    folder = names.topic_folder(topic)
+    return chain(target.list_all(f"{folder}/data"), target.list_all(f"{folder}/manifests"))
+
+
+def _is_named(name: str, placed: set[names.FileKey], manifests: Iterable[str]) -> bool:
+    parsed = names.parse_data_file(name)
+    if parsed is None:
+        return name.rpartition("/")[2] in manifests
+    return (parsed[0], parsed[1]) in placed
+
+
+def _is_gone(storage: Storage, name: str) -> bool:
+    try:
+        storage.size(name)
+    except ObjectNotFound:
+        return True
+    return False
