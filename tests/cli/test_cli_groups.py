@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from cli_command import COMMAND, cli, environment
 
 import txnlog
 from txnlog import TopicPartition
+from txnlog.cli.commands.groups.log import FIELDS
+from txnlog.results import GroupLogEntry
 
 
 def test_groups_show_offsets_and_lag(store_path: Path) -> None:
@@ -97,3 +100,20 @@ def test_every_partition_of_every_group(own_store: Path) -> None:
         process.stdout.close()
         assert process.wait(30) == 141
     assert ids == ["etl", "other"] * 3
+
+
+def test_an_entry_of_many_members_is_one_line_of_a_terminal() -> None:
+    """As those have it that join or leave at one instant; a pipe and JSON show all of them."""
+    ids = tuple(f"{number:032x}" for number in range(64))
+    entry = GroupLogEntry(
+        7, "members-joined", 0, None, None, (), members=ids, detail="c on host: orders; " * 64
+    )
+    shown = {field.key: field for field in FIELDS}
+    members, detail = shown["members"], shown["detail"]
+    assert members.glance is not None
+    assert detail.glance is not None
+    assert members.glance(entry) == f"{ids[0]} and 63 more"
+    assert members.glance(replace(entry, members=ids[:2])) == f"{ids[0]}, {ids[1]}"
+    assert len(detail.glance(entry)) == 60
+    assert members.value(entry) == [*ids]
+    assert detail.show(entry) == entry.detail

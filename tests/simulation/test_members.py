@@ -15,6 +15,8 @@ from txnlog.groups.member import Member
 from txnlog.state.membership import Held, Membership
 
 WEATHERS = {"calm": CALM, "rough": ROUGH, "stormy": STORMY, "stalling": STALLING}
+SHORT = {"calm_ms": 120_000}
+"""What they have time for when faults have stopped: enough, and half of what soaks give."""
 COOPERATIVE = (("cooperative-sticky",),)
 EAGER = (("sticky",),)
 MIXED = (("cooperative-sticky", "range"), ("range",), ("range", "cooperative-sticky"))
@@ -43,11 +45,11 @@ def group_run(seed: int, weather: str, **options: Any) -> GroupRun:
 def test_nothing_is_missed_and_nothing_is_committed_twice(weather: str) -> None:
     """One run of each kind: its members commit, or copy in transactions."""
     for seed in range(2):
-        run = group_run(seed, weather)
+        run = group_run(seed, weather, **SHORT)
         assert run.rebalances >= 3
 
 
-CROWD = {"members": 8, "rough_ms": 40_000, "calm_ms": 120_000}
+CROWD = {**SHORT, "members": 8, "rough_ms": 40_000}
 LEAVERS = {**CROWD, "together_ms": 10_000}
 
 
@@ -80,7 +82,7 @@ def test_many_runs_of_many_members(weather: str, seeds: range) -> None:
 
 def test_topics_are_made_and_deleted_meanwhile() -> None:
     """Members that subscribe by a pattern: of the topics that are there nothing is missed."""
-    run = group_run(1, "rough", pattern=True)
+    run = group_run(1, "rough", pattern=True, **SHORT)
     assert run.rebalances >= 3
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from txnlog.cli.input.options import GroupArgument
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.escaping import Json
+from txnlog.cli.output.escaping import Json, escape_text
 from txnlog.cli.output.fields import Field, names, number, text, time, to_json
 from txnlog.cli.output.transaction_fields import transaction_ref
 from txnlog.cli.session import Session
@@ -14,6 +15,9 @@ from txnlog.cli.session import Session
 if TYPE_CHECKING:
     from txnlog.inspect.history import GroupLogEntry, LoggedOffset
 
+
+_MOST_MEMBERS = 2
+_MOST_DETAIL = 60
 
 OFFSETS: list[Field[LoggedOffset]] = [
     text("topic", None, lambda at: at.topic),
@@ -37,6 +41,23 @@ def _show_move(at: LoggedOffset) -> str:
     return f"{at.topic}:{at.partition}" + ("" if at.offset is None else f"={before}{at.offset}")
 
 
+def _glance_at_members(entry: GroupLogEntry) -> str:
+    """One entry may be of all that joined, or left, at one instant."""
+    if len(entry.members) <= _MOST_MEMBERS:
+        return _MEMBERS.show(entry)
+    return f"{escape_text(entry.members[0])} and {len(entry.members) - 1} more"
+
+
+def _glance_at_detail(entry: GroupLogEntry) -> str:
+    shown = _DETAIL.show(entry)
+    return shown if len(shown) <= _MOST_DETAIL else f"{shown[: _MOST_DETAIL - 1]}…"
+
+
+_MEMBERS: Field[GroupLogEntry] = names("members", "MEMBERS", lambda entry: entry.members, wide=True)
+_DETAIL: Field[GroupLogEntry] = text(
+    "detail", "DETAIL", lambda entry: entry.detail or None, wide=True
+)
+
 FIELDS: list[Field[GroupLogEntry]] = [
     number("entry", "ENTRY", lambda entry: entry.entry),
     text("kind", "KIND", lambda entry: entry.kind),
@@ -45,8 +66,8 @@ FIELDS: list[Field[GroupLogEntry]] = [
     text("marker", "MARKER", lambda entry: entry.marker),
     Field("offsets", "OFFSETS", _get_moves, _show_moves),
     number("generation", "GENERATION", lambda entry: entry.generation),
-    names("members", "MEMBERS", lambda entry: entry.members, wide=True),
-    text("detail", "DETAIL", lambda entry: entry.detail or None, wide=True),
+    replace(_MEMBERS, glance=_glance_at_members),
+    replace(_DETAIL, glance=_glance_at_detail),
 ]
 
 
