@@ -294,12 +294,7 @@ class SparkTransaction:
                 starting_offsets=starting_offsets,
             )
             parsed = self._parse(names, merged)
-            pinned = pin_read(self._store, parsed)
-            if native is None and keeps_order(pinned):
-                native = False
-            given = {**merged, **self._store_options}
-            storage = self._store.storage
-            frame = read_frame(self._spark, storage, pinned, parsed, given, native=native)
+            pinned, frame = self._frame(parsed, merged, native)
             self._reads.append(pinned)
             self._follows_group &= parsed.starting is None
             return frame
@@ -344,12 +339,7 @@ class SparkTransaction:
             merged["isolation.level"] = SNAPSHOT
             names = ",".join(check_topic(topic) for topic in topics)
             parsed = parse_read({**merged, "path": self._store.url, "subscribe": names})
-            pinned = pin_read(self._store, parsed)
-            if native is None and keeps_order(pinned):
-                native = False
-            given = {**merged, **self._store_options}
-            storage = self._store.storage
-            frame = read_frame(self._spark, storage, pinned, parsed, given, native=native)
+            _, frame = self._frame(parsed, merged, native)
             self._read_whole += topics
             return frame
 
@@ -435,6 +425,17 @@ class SparkTransaction:
         if self._max_records is not None:
             merged["maxRecords"] = str(self._max_records)
         return parse_read(merged)
+
+    def _frame(
+        self, parsed: ReadOptions, options: Mapping[str, str], native: bool | None
+    ) -> tuple[PinnedRead, DataFrame]:
+        """Pin a read, and make its frame."""
+        pinned = pin_read(self._store, parsed)
+        if native is None and keeps_order(pinned):
+            native = False
+        given = {**options, **self._store_options}
+        storage = self._store.storage
+        return pinned, read_frame(self._spark, storage, pinned, parsed, given, native=native)
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -69,6 +69,18 @@ def test_requests_are_told_of_stores_that_were_opened_while_it_was_asked_for(
     assert not isinstance(pickle.loads(pickle.dumps(store)).storage, LoggedStorage)
 
 
+def test_what_is_read_by_one_request_counts_together(caplog: pytest.LogCaptureFixture) -> None:
+    """Several objects, or several of their parts."""
+    storage = LoggedStorage(HeapStorage())
+    for name in "ab":
+        storage.put(name, b"12345")
+    with caplog.at_level(logging.DEBUG, "txnlog.requests"):
+        storage.get_many(["a", "b"])
+        storage.get_ranges([("a", 1, 3), ("b", 0, 2)])
+        storage.list_names("")
+    assert [record.__dict__["bytes"] for record in caplog.records] == [10, 4, 0]
+
+
 def test_retries_are_told(caplog: pytest.LogCaptureFixture) -> None:
     """Of a put that failed: which, when again, and why."""
     failed: list[str] = []

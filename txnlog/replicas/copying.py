@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
 
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.epochs import Epoch, Member
 from txnlog.storage.base import Storage
-
-T = TypeVar("T")
+from txnlog.storage.forwarding import ForwardingStorage
 
 CHUNK_BYTES = 8 << 20
 
@@ -106,35 +104,50 @@ def help_out(
         raise
 
 
-def copy_object(
+def copy_object(source: Storage, target: Storage, name: str) -> int:
+    """Copy one object of any size; returns its bytes. One that is there is left as it is.
+
+    Raises ObjectNotFound: the source does not have it.
+    """
+    size = source.size(name)
+    if size <= CHUNK_BYTES:
+        put_same(target, name, source.get(name))
+        return size
+    with suppress(ObjectNotFound):
+        if target.size(name) == size:
+            target.confirm(name)
+            return size
+    with target.upload(name) as upload:
+        for start in range(0, size, CHUNK_BYTES):
+            upload.write(source.get_range(name, start, min(start + CHUNK_BYTES, size)))
+    return size
+
+
+def copy_between(
     agreement: Agreement, epoch: Epoch, source: Member, target: Member, name: str
 ) -> int:
-    """Copy one object of any size; returns its bytes. One that is there is left as it is.
+    """:func:`copy_object` from a member to another.
 
     Raises:
         ObjectNotFound: the source does not have it.
         MemberFailed: the one of the two that does, so that nobody puts the other one out.
     """
+    asked = _Asked(agreement, epoch, source)
+    return agreement.ask(epoch, target, lambda storage: copy_object(asked, storage, name))
 
-    def read(call: Callable[[Storage], T]) -> T:
-        return agreement.ask(epoch, source, call)
 
-    size = read(lambda storage: storage.size(name))
-    if size <= CHUNK_BYTES:
-        put_at(agreement, epoch, target, name, read(lambda storage: storage.get(name)))
-        return size
+class _Asked(ForwardingStorage):
+    """Reads of one member that fail are its failures, whatever they are made for."""
 
-    def chunk(start: int, storage: Storage) -> bytes:
-        return storage.get_range(name, start, min(start + CHUNK_BYTES, size))
+    def __init__(self, agreement: Agreement, epoch: Epoch, member: Member) -> None:
+        super().__init__(agreement.storage(epoch, member))
+        self._ask = partial(agreement.ask, epoch, member)
 
-    def write(storage: Storage) -> None:
-        with suppress(ObjectNotFound):
-            if storage.size(name) == size:
-                storage.confirm(name)
-                return
-        with storage.upload(name) as upload:
-            for start in range(0, size, CHUNK_BYTES):
-                upload.write(read(partial(chunk, start)))
+    def size(self, name: str) -> int:
+        return self._ask(lambda storage: storage.size(name))
 
-    agreement.ask(epoch, target, write)
-    return size
+    def get(self, name: str) -> bytes:
+        return self._ask(lambda storage: storage.get(name))
+
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        return self._ask(lambda storage: storage.get_range(name, start, stop))

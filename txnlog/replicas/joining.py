@@ -21,7 +21,7 @@ import msgspec
 from txnlog import names
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound
 from txnlog.replicas.agreement import Agreement, MemberFailed
-from txnlog.replicas.copying import copy_object
+from txnlog.replicas.copying import copy_between
 from txnlog.replicas.epochs import (
     Epoch,
     Member,
@@ -117,7 +117,7 @@ def _copy(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]
     def copy(name: str) -> None:
         with suppress(ObjectNotFound):  # deleted since it was listed
             agreement.ask(epoch, epoch.leader, lambda storage: storage.confirm(name))
-            sizes.append(copy_object(agreement, epoch, epoch.leader, member, name))
+            sizes.append(copy_between(agreement, epoch, epoch.leader, member, name))
             copied.add(name)
 
     waiting = []

@@ -8,7 +8,7 @@ from functools import partial
 
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.replicas.agreement import Agreement, MemberFailed
-from txnlog.replicas.copying import copy_object
+from txnlog.replicas.copying import copy_between
 from txnlog.replicas.epochs import Epoch, Member
 from txnlog.storage.base import Upload
 
@@ -94,7 +94,7 @@ class ReplicatedUpload(Upload):
         failed: MemberFailed | None = None
         for source in sorted(self._whole, key=lambda member: member not in epoch.members):
             try:
-                copy_object(self._agreement, epoch, source, target, self._name)
+                copy_between(self._agreement, epoch, source, target, self._name)
             except MemberFailed as error:
                 failed = error
             except ObjectNotFound:

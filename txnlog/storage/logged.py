@@ -19,6 +19,12 @@ T = TypeVar("T")
 _logger = logging.getLogger("txnlog.requests")
 
 
+def _size_bytes(read: object) -> int:
+    """Of what a request has read, if it has read objects."""
+    pieces = read if isinstance(read, list) else [read]
+    return sum(len(piece) for piece in pieces if isinstance(piece, bytes))
+
+
 def logged(storage: Storage) -> Storage:
     """The storage, watched if anybody watches."""
     return LoggedStorage(storage) if _logger.isEnabledFor(logging.DEBUG) else storage
@@ -35,7 +41,7 @@ class LoggedStorage(ForwardingStorage):
         failed = ""
         try:
             done = call()
-            size_bytes += len(done) if isinstance(done, bytes) else 0
+            size_bytes += _size_bytes(done)
             return done
         except TxnlogError as error:
             failed = f", {type(error).__name__}"
