@@ -260,7 +260,7 @@ def test_the_flights_demo_loses_a_root(tmp_path: Path, monkeypatch: pytest.Monke
     command = [sys.executable, str(EXAMPLES / "flights_job.py"), "--store", controller]
     with subprocess.Popen([*command, "--batch-size", str(BATCH)]) as killed:
         try:
-            wait_for(lambda: consumed_flights(store) >= BATCH)
+            wait_for(lambda: bool(store.groups()) and consumed_flights(store) >= BATCH)
         finally:
             killed.kill()
     with ThreadPoolExecutor(1) as pool:
