@@ -8,6 +8,7 @@ import pytest
 from replica_world import CONTROLLER, LAG_MS, Roots
 
 from txnlog.errors import StorageError
+from txnlog.replicas.agreement import Agreement
 from txnlog.replicas.epochs import Epoch, Member
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.storage.counting import CountingStorage
@@ -99,13 +100,8 @@ def test_requests_that_fail_now_and_then_put_nobody_out() -> None:
         storage.put_if_absent("y", b"1")
 
 
-@pytest.mark.parametrize("gone", ["a", "b"])
-@pytest.mark.parametrize("waits_s", [1, 15])
-def test_a_root_that_does_not_answer_is_put_out(gone: str, waits_s: int) -> None:
-    """However long its adapter waits: that is a part of the time for which it fails."""
-    roots, clock = Roots(2), VirtualClock()
-    storage = roots.plain(clock)
-    storage.put("before", b"1")
+def stall(roots: Roots, gone: str, waits_s: int, clock: VirtualClock) -> None:
+    """From now on requests to a root fail after so long."""
 
     class Stalled(set[str]):
         def __contains__(self, root: object) -> bool:
@@ -114,7 +110,35 @@ def test_a_root_that_does_not_answer_is_put_out(gone: str, waits_s: int) -> None
             return root == gone
 
     roots.down = Stalled()
+
+
+@pytest.mark.parametrize("gone", ["a", "b"])
+@pytest.mark.parametrize("waits_s", [1, 15])
+def test_a_root_that_does_not_answer_is_put_out(gone: str, waits_s: int) -> None:
+    """However long its adapter waits: that is a part of the time for which it fails."""
+    roots, clock = Roots(2), VirtualClock()
+    storage = roots.plain(clock)
+    storage.put("before", b"1")
+    stall(roots, gone, waits_s, clock)
     began_ms = clock.time_ms
     assert storage.put_if_absent("after", b"1")
     assert clock.time_ms - began_ms < LAG_MS + 3 * waits_s * 1000
     assert roots.epoch().in_sync == (f"{({*'ab'} - {gone}).pop()}-0",)
+
+
+def test_who_is_second_to_put_a_root_out_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it has waited by then."""
+    roots, clock = Roots(2), VirtualClock()
+    storage, other = roots.plain(clock), roots.plain(clock)
+    storage.put("before", b"1")
+    stall(roots, "a", 15, clock)
+    propose = Agreement.propose
+
+    def be_second(agreement: Agreement, epoch: Epoch) -> bool:
+        monkeypatch.setattr(Agreement, "propose", propose)
+        assert other.agreement.put_out(roots.epoch(), "a-0", "was first")
+        return propose(agreement, epoch)
+
+    monkeypatch.setattr(Agreement, "propose", be_second)
+    assert storage.put_if_absent("after", b"1")
+    assert roots.epoch().why.endswith("was first")

@@ -93,9 +93,9 @@ class Outages:
         began_s = time.monotonic()
         while self._state_of(root) == "out":
             # The set may change meanwhile: on a busy machine others find that a root fails, too.
+            assert time.monotonic() - began_s < PATIENCE_S, f"{root.url} does not come back"
             with suppress(NotEnoughReplicas):
                 self.store.add_replica(root.url)
-            assert time.monotonic() - began_s < PATIENCE_S, f"{root.url} does not come back"
 
 
 def commit(store: Store) -> None:
@@ -148,7 +148,7 @@ def run_bank(
     *,
     loses_controller: bool = False,
 ) -> tuple[Outages, Bank]:
-    """A bank of three writers, one who tidies up and three readers, until all outages are over."""
+    """A bank of three writers, one who tidies up and a reader, until all outages are over."""
     options = {one.url: one.options for one in (*roots, controller) if one.options}
     given = {"replicas": [root.url for root in roots[1:]], "controller": controller.url}
     with open_banks(folder) as opened, ThreadPoolExecutor(1) as pool:
@@ -168,8 +168,7 @@ def run_bank(
         for number in range(3):
             bank.hire("write", f"w{number}", timeout_ms=TIMEOUT_MS)
         bank.hire("tidy", "t0")
-        bank.hire("read", "r0", looks=looks(MANY))
-        bank.hire("read", "r1", looks=looks(MANY), anew=True)
+        bank.hire("read", "r0", looks=looks(MANY), anew=True)
         bank.run()
         disturbing.result()
         judge_bank(bank)
@@ -261,7 +260,7 @@ def test_the_flights_demo_loses_a_root(tmp_path: Path, monkeypatch: pytest.Monke
     command = [sys.executable, str(EXAMPLES / "flights_job.py"), "--store", controller]
     with subprocess.Popen([*command, "--batch-size", str(BATCH)]) as killed:
         try:
-            wait_for(lambda: consumed_flights(store) >= BATCH)
+            wait_for(lambda: bool(store.groups()) and consumed_flights(store) >= BATCH)
         finally:
             killed.kill()
     with ThreadPoolExecutor(1) as pool:

@@ -203,7 +203,8 @@ class Agreement:
                 went_on = self._react(epoch, failed, first_s)
             except NotEnoughReplicas as error:
                 failure, went_on = error, False
-            if not went_on:
+            # Somebody else may have been first to put it out.
+            if not went_on and self.refresh().number == epoch.number:
                 if self.clock.monotonic_s() - began_s > _PATIENCE_LAGS * epoch.lag_s:
                     raise failure
                 self.clock.sleep(pause_s * (0.5 + self.clock.jitter()))
