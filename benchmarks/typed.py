@@ -6,7 +6,8 @@ The same rows, codec and number of files. Reads go to Spark's ``noop``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import files
 from pathlib import Path
@@ -21,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from timing import Taken, interleaved
 
 import txnlog
-from txnlog.spark import read, register, transaction
+from txnlog.spark import SparkTransaction, read, register, transaction
 
 PARTITIONS = 4
 CODEC = {"compression.type": "zstd"}
@@ -66,7 +67,11 @@ def _reads(
     """Each kind of read of ours, and the same of Parquet that Spark has written of these rows."""
     target = folder / "by-spark.parquet"
     ours = read(spark, store, "flights", native=True)
-    ours.write.option("compression", "zstd").parquet(str(target))
+    # As many files as ours: a task for each, where Spark would make one of several.
+    alone = {"spark.sql.files.openCostInBytes": str(1 << 27)}
+    with _settings(spark, alone):
+        ours.write.option("compression", "zstd").parquet(str(target))
+    assert len([*target.glob("*.parquet")]) == PARTITIONS
     plain = spark.read.parquet(str(target))
     assert plain.count() == ours.count() == spark.read.parquet(str(source)).count()
     placed = [*ours.columns, "_partition", "_offset"]
@@ -95,6 +100,17 @@ def _reads(
     return lines
 
 
+@contextmanager
+def _settings(spark: SparkSession, given: dict[str, str]) -> Iterator[None]:
+    """Settings of the session, for a while."""
+    before = {name: spark.conf.get(name) for name in given}
+    for name, value in given.items():
+        spark.conf.set(name, value)
+    yield
+    for name, known in before.items():
+        spark.conf.set(name, str(known))
+
+
 def _filters(store: txnlog.Store, repetitions: int) -> list[str]:
     """A scan with a filter, and a dataset of pyarrow over the same files, which checks nothing."""
     snapshot = store.snapshot("flights")
@@ -105,7 +121,11 @@ def _filters(store: txnlog.Store, repetitions: int) -> list[str]:
         f"`{ONE_PERCENT}`": (month == 1) & (day <= 3),
         "1 %, all over the files": pc.field("flight") <= 12,
     }
-    kinds = {"all columns": None, "two columns": ["carrier", "dep_delay"]}
+    kinds = {
+        "all columns": None,
+        "two columns": ["carrier", "dep_delay"],
+        "one column": ["dep_delay"],
+    }
     lines = ["| filter, without Spark | ours, s | dataset, s | speed / dataset's | by CPU time |"]
     lines.append("|---|---|---|---|---|")
     for (where, expression), (what, names) in itertools.product(kept.items(), kinds.items()):
@@ -157,7 +177,7 @@ def _micro_batches(
     source = folder / "micro-batch.parquet"
     pq.write_table(rows, source, compression="zstd")
     frame = spark.read.parquet(str(source))
-    for topic in ("by-spark", "by-producer", "sticky"):
+    for topic in ("by-spark", "by-driver", "by-producer", "sticky"):
         store.create_topic(topic, partitions=PARTITIONS, schema=rows.schema, config=CODEC)
     numbers = itertools.count()
     producers = {
@@ -167,15 +187,15 @@ def _micro_batches(
     for producer in producers.values():
         producer.init_transactions()
 
-    def ours_in_spark() -> None:
+    def ours_in_spark(topic: str, write: Callable[[SparkTransaction], None]) -> None:
         with transaction(
             spark,
             store,
-            transactional_id="by-spark",
+            transactional_id=topic,
             application_id="bench",
             version=next(numbers),
         ) as txn:
-            txn.write(frame, topic="by-spark")
+            write(txn)
 
     def ours(topic: str) -> None:
         producers[topic].begin_transaction()
@@ -193,7 +213,13 @@ def _micro_batches(
         )
 
     runs: dict[str, Callable[[], object]] = {
-        "ours in Spark": ours_in_spark,
+        "ours in Spark": partial(
+            ours_in_spark, "by-spark", lambda txn: txn.write(frame, topic="by-spark")
+        ),
+        "ours by the driver": partial(
+            ours_in_spark, "by-driver", lambda txn: txn.send_batch("by-driver", frame.toArrow())
+        ),
+        "Python task": lambda: _drain(frame.mapInArrow(lambda rows: rows, frame.schema)),
         "Delta in Spark": partial(delta, "delta-by-spark", frame.toArrow),
         "ours": partial(ours, "sticky"),
         "ours, spread": partial(ours, "by-producer"),
@@ -205,7 +231,9 @@ def _micro_batches(
     head = f"| a micro-batch of {MICRO_BATCH_ROWS:,} rows | ours, s | Delta, s | ours / Delta's |"
     lines = [f"{head} by CPU time |", "|---|---|---|---|---|"]
     for kind, one, two in (
-        ("a DataFrame, in Spark", "ours in Spark", "Delta in Spark"),
+        ("a DataFrame, in Spark's tasks", "ours in Spark", "Delta in Spark"),
+        ("a DataFrame, by the driver, as Delta", "ours by the driver", "Delta in Spark"),
+        ("a DataFrame through Python tasks, to `noop`", "Python task", "Delta in Spark"),
         ("an Arrow table without Spark, into one partition", "ours", "Delta"),
         (f"the same, spread over {PARTITIONS} partitions", "ours, spread", "Delta"),
     ):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.identity import SegmentIdentity
@@ -13,6 +13,9 @@ from txnlog.segments.identity import SegmentIdentity
 ReadRange: TypeAlias = Callable[[int, int], BytesLike]
 # The bytes of several ranges of a file, in their order.
 ReadRanges: TypeAlias = Callable[[Sequence[range]], Generator[BytesLike]]
+# Results of calls, each with about how many bytes it takes, in their order. What raises, the calls
+# or what they are taken from, raises in its turn.
+WorkAhead: TypeAlias = Callable[[Iterable[tuple[int, Callable[[], Any]]]], Generator[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,8 @@ class SegmentFile:
     ``name`` stands in messages. ``base_offset`` is what the indexes count from, as an offset in
     the file: 0 in segments that txnlog writes, absolute in Kafka's. With an ``identity`` every
     batch must be one of that segment. ``is_parquet``: it is a Parquet file, not made of batches;
-    ``read_ahead`` gets several of its ranges, one after another, and may request some together.
+    ``read_ahead`` gets several of its ranges, one after another, and may request some together;
+    ``work_ahead`` does what is made of them, in several threads, and yields it in order.
     """
 
     read: ReadRange
@@ -32,3 +36,4 @@ class SegmentFile:
     identity: SegmentIdentity | None = None
     is_parquet: bool = False
     read_ahead: ReadRanges | None = None
+    work_ahead: WorkAhead | None = None

@@ -293,7 +293,7 @@ class SegmentWriter:
             self.flush()
         elif records.get_total_buffer_size() > 4 * size_bytes + _PINNED_BYTES:
             # A slice keeps its whole input alive: what waits must not pin much more than it counts.
-            self._pending[-1] = records.take(pa.array(np.arange(records.num_rows)))
+            self._pending[-1] = pa.concat_batches([records])  # which copies one batch too
         elif self._unmerged >= _MERGE_COUNT:
             self._pending[-self._unmerged :] = [concat_batches(self._pending[-self._unmerged :])]
             self._unmerged = 0

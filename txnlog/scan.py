@@ -118,8 +118,9 @@ class Scan:
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Read record batches, partition by partition in the order of their offsets.
 
-        Memory is bounded however large the topic is: by a chunk and a batch, and by 64 MiB more
-        where requests wait long enough to make several at once.
+        Memory is bounded however large the topic is: by a chunk and a batch, by 16 MiB more of
+        Parquet files of which few columns are read, and by 64 MiB more where requests wait long
+        enough to make several at once.
 
         Raises:
             UnknownTopicOrPartition: the topic was deleted meanwhile.

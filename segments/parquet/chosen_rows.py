@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from txnlog.segments.parquet.footer import RowGroup
 from txnlog.segments.parquet.reader import ParquetSegment, RowGroupRecords
-from txnlog.segments.records import RECORD_SCHEMA
+from txnlog.segments.records import RECORD_SCHEMA, Int32Array
 from txnlog.segments.schema_columns import Columns
 
 _LOOKED_AT_BYTES: Final = 32 << 20
@@ -51,16 +51,18 @@ def read_chosen(
             rows = choice.rows(found)
             if not rows.true_count:
                 continue
-            kept = _filter(found, rows)
+            records = _filter(found.records, rows)
+            kept = RowGroupRecords(found.group, records, _offset_deltas(found, rows))
             if rest:
                 chosen.append((kept, rows))
             else:
                 yield _in_order(kept, kept.records, columns)
         if chosen:
             wanted = [kept.group for kept, _ in chosen]
-            others = segment.read(wanted, rest, max_uncompressed_bytes)
-            for (kept, rows), other in zip(chosen, others, strict=True):
-                yield _in_order(kept, _filter(other, rows).records, columns)
+            rows_of = [rows for _, rows in chosen]
+            others = segment.read(wanted, rest, max_uncompressed_bytes, rows_of)
+            for (kept, _), other in zip(chosen, others, strict=True):
+                yield _in_order(kept, other.records, columns)
 
 
 def _together(
@@ -95,14 +97,22 @@ def _names(columns: Columns) -> Sequence[str]:
     return RECORD_SCHEMA.names if columns is None else columns
 
 
-def _filter(found: RowGroupRecords, rows: pa.BooleanArray) -> RowGroupRecords:
-    """The rows that are wanted, with the offsets that they have."""
+def _filter(records: pa.RecordBatch, rows: pa.BooleanArray) -> pa.RecordBatch:
+    """The rows that are wanted."""
+    if rows.true_count == len(rows) or not records.num_columns:
+        return records
+    return records.filter(rows)
+
+
+def _offset_deltas(found: RowGroupRecords, rows: pa.BooleanArray) -> Int32Array | None:
+    """The offsets of the rows that are wanted; None: they are those of all, which are dense."""
+    deltas = found.offset_deltas
     if rows.true_count == len(rows):
-        return found
-    records = found.records.filter(rows) if found.records.num_columns else found.records
-    chosen = np.flatnonzero(rows.to_numpy(zero_copy_only=False))
-    deltas = chosen.astype(np.int32) if found.offset_deltas is None else found.offset_deltas[chosen]
-    return RowGroupRecords(found.group, records, deltas)
+        return deltas
+    # By numpy this takes a third of the time that Arrow's kernel takes.
+    bits = np.unpackbits(np.frombuffer(rows.buffers()[1], np.uint8), bitorder="little")
+    kept = bits[rows.offset : rows.offset + len(rows)].view(bool)
+    return np.flatnonzero(kept).astype(np.int32) if deltas is None else deltas[kept]
 
 
 def _in_order(kept: RowGroupRecords, others: pa.RecordBatch, columns: Columns) -> RowGroupRecords:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from txnlog.segments.parquet.reader import count_leaves
+from txnlog.segments.parquet.reader import ParquetSegment
 from txnlog.segments.records import CONVERSION_ERRORS
 
 
@@ -27,26 +27,26 @@ class ValueRange:
 
 
 def value_ranges(
-    metadata: Any, group: int, wanted: Mapping[str, pa.Field]
+    segment: ParquetSegment, group: int, wanted: Mapping[str, pa.Field]
 ) -> dict[str, ValueRange]:
     """The range of each column of a row group of which something is known.
 
     Args:
-        metadata: of the file, as pyarrow has it.
+        segment: the file.
         group: the number of the row group.
         wanted: by its name in the file, the column that is asked for: of whose name and type the
             range is. Nested ones are left out.
     """
-    described = metadata.row_group(group)
+    described = segment.footer.metadata.row_group(group)
     found: dict[str, ValueRange] = {}
-    leaf = 0
-    for stored in metadata.schema.to_arrow_schema():
-        # By number: a name may have dots, as paths to nested columns do.
+    for name, field in wanted.items():
+        kind = segment.schema.field(name).type
+        if types.is_nested(kind):
+            continue
+        (leaf,) = segment.leaves[name]
         chunk = described.column(leaf)
-        leaf += count_leaves(stored.type)
-        field = wanted.get(stored.name)
-        if field is not None and not types.is_nested(stored.type) and chunk.is_stats_set:
-            found[field.name] = _range_of(chunk.statistics, stored.type, field.type, chunk)
+        if chunk.is_stats_set:
+            found[field.name] = _range_of(chunk.statistics, kind, field.type, chunk)
     return found
 
 

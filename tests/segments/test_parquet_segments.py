@@ -23,7 +23,7 @@ from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
 from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.inspect.dump import dump_segment
 from txnlog.segments.parquet.footer import footer_tag, read_footer
-from txnlog.segments.parquet.reader import WHOLE_BYTES
+from txnlog.segments.parquet.reader import WHOLE_BYTES, ParquetSegment
 from txnlog.segments.reader import find_timestamp, read_segment
 from txnlog.segments.segment_file import SegmentFile
 from txnlog.segments.writer import SegmentSummary, SegmentWriter
@@ -239,6 +239,31 @@ def test_of_a_large_file_only_what_is_needed_is_read() -> None:
     assert find_timestamp(file, 2_000_500) == (2001, 2_001_000)
     assert sum(map(len, reads)) < 1 << 20
     assert sum(b.record_count for b in read_segment(file, columns=[])) == 3000
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_some_rows_are_those_of_all(gaps: bool) -> None:
+    """Text that repeats is decoded otherwise then, text that does not is not; nulls stay nulls."""
+    count = 4000
+    given_rows = [
+        (b"k%d" % (n % 7) if n % 5 else None, b"v%d" % n, 1000 * n, [("h", b"x")] if n % 3 else [])
+        for n in range(count)
+    ]
+    offsets = np.arange(count, dtype=np.int64) * 2 if gaps else None
+    file = placed(*write(batch_of(given_rows), offsets, group_bytes=40_000))
+    segment = ParquetSegment(file)
+    groups = [*segment.groups(0, None)]
+    assert len(groups) > 3
+    assert segment._repeating(groups, ["key", "value"]) == ["key"]
+    for names in (None, ["value", "key"], ["timestamp"], []):
+        whole = [*segment.read(groups, names, 1 << 30)]
+        masks = [pa.array(np.arange(g.header.record_count) % (g.number + 2) == 1) for g in groups]
+        some = segment.read(groups, names, 1 << 30, masks)
+        for one, other, mask in zip(whole, some, masks, strict=True):
+            assert other.offset_deltas is None
+            expected = one.records.filter(mask) if one.records.num_columns else one.records
+            assert other.records.equals(expected)
+            assert other.records.schema.equals(one.records.schema)
 
 
 def test_damage_of_a_large_file_is_found_where_it_is_read() -> None:

@@ -169,3 +169,57 @@ def test_a_child_of_a_fork_goes_on_by_itself(waiting: Storage) -> None:
     assert [next(results) for _ in range(5)] == list(range(5))
     assert in_child(lambda: list(results)) == repr(list(range(5, 60)))
     assert list(results) == list(range(5, 60))
+
+
+def test_work_is_shared_by_threads_and_comes_in_order() -> None:
+    """Two wait for each other; no more are made ahead than there are processors, or than fit."""
+    most = max(2, os.cpu_count() or 1)
+    gauge = Gauge(2)
+    results = ahead.work_ahead(gauge.calls(40))
+    assert next(results) == 0
+    assert len(gauge.begun) <= most + 2
+    assert list(results) == list(range(1, 40))
+    assert 2 <= gauge.most <= most + 1
+    gauge = Gauge()
+    assert list(ahead.work_ahead(gauge.calls(9, ahead.MAX_WORK_BYTES))) == list(range(9))
+    assert gauge.most == 1
+
+
+def test_errors_of_work_come_in_their_turn() -> None:
+    """Also those of whoever says what there is to do, which is asked for before it is its turn."""
+
+    def fails() -> int:
+        raise StorageError("of a call")
+
+    def calls() -> Iterator[tuple[int, Callable[[], int]]]:
+        yield from ((1, partial(int, number)) for number in range(2))
+        raise StorageError("of the calls")
+
+    found: list[int] = []
+    with pytest.raises(StorageError, match="of the calls"):
+        found += ahead.work_ahead(calls())
+    results = ahead.work_ahead(calls())
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(StorageError, match="of a call"):
+        list(ahead.work_ahead([(1, fails), *calls_of(3)]))
+
+
+def calls_of(count: int) -> list[tuple[int, Callable[[], int]]]:
+    return [(1, partial(int, number)) for number in range(count)]
+
+
+def test_work_within_work_waits_for_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two threads waits for work that no third one can begin: it does it itself."""
+    from txnlog.storage import together
+
+    monkeypatch.setattr(together, "MOST_THREADS", 2)
+    monkeypatch.setattr(ahead, "THREADS", together.KeptThreads())
+    inner = partial(lambda: list(ahead.work_ahead(calls_of(3))))
+    assert list(ahead.work_ahead([(1, inner)] * 6)) == [[0, 1, 2]] * 6
+
+
+def test_a_child_goes_on_with_work_by_itself() -> None:
+    results = ahead.work_ahead(calls_of(30))
+    assert next(results) == 0
+    assert in_child(lambda: list(results)) == str([*range(1, 30)])
+    assert list(results) == list(range(1, 30))

@@ -34,11 +34,12 @@ class FileChoice:
         self._partition = partition
         self._offset_shift = offset_shift
         self._assemble = assemble
+        self._stored = self._columns.stored
 
     @property
     def columns(self) -> Columns:
         """What is stored of the columns that the filter needs."""
-        return self._columns.stored
+        return self._stored
 
     def groups(self, segment: ParquetSegment, groups: Sequence[RowGroup]) -> list[RowGroup]:
         """The row groups of which the footer does not rule out that the filter keeps something."""
@@ -64,7 +65,7 @@ class FileChoice:
         offsets = (n + self._offset_shift for n in (header.base_offset, header.last_offset))
         least_ms, most_ms = header.base_timestamp_ms, header.max_timestamp_ms
         known = known_of(self._columns, self._partition, tuple(offsets), (least_ms, most_ms))
-        stored = self._columns.stored
+        stored = self._stored
         if self._columns.as_json or not isinstance(stored, pa.Schema):
             return known
         own = {
@@ -72,7 +73,7 @@ class FileChoice:
             for at, field in zip(segment.names_of(stored), stored, strict=True)
             if at is not None and field.name not in known
         }
-        return {**known, **value_ranges(segment.footer.metadata, group.number, own)}
+        return {**known, **value_ranges(segment, group.number, own)}
 
 
 def known_of(

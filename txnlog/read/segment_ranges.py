@@ -48,7 +48,7 @@ from txnlog.segments.records import HEADERS_TYPE, timestamps_ms
 from txnlog.segments.schema_columns import Columns
 from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.state.placement import Segment
-from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
+from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, work_ahead
 from txnlog.storage.base import Storage
 
 _MOST_TOGETHER_BYTES = 1 << 20
@@ -111,6 +111,7 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
             identity=segment.identity,
             is_parquet=self.paths.is_parquet,
             read_ahead=partial(self._read_ahead, storage, ahead_bytes),
+            work_ahead=work_ahead,
         )
 
     def _read_ahead(

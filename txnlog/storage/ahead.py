@@ -9,14 +9,20 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import Final, Generic, NoReturn, TypeAlias, TypeVar
+
+from txnlog.storage.together import THREADS
 
 T = TypeVar("T")
 
 MAX_AHEAD_BYTES: Final = 64 << 20
 """So many bytes are on their way, or wait for whoever takes them, besides what is worked on."""
+
+MAX_WORK_BYTES: Final = 16 << 20
+"""So much is computed ahead: results of whoever reads few columns."""
 
 _FIRST_CALLS: Final = 4
 """So many calls begin at once; each result that is taken lets one more begin than it has freed.
@@ -134,3 +140,58 @@ def run_in_order(calls: Iterable[SizedCall[T]]) -> Generator[T]:
     """The same where requests are made one by one: each call runs when its result is asked for."""
     for _, call in calls:
         yield call()
+
+
+def work_ahead(calls: Iterable[SizedCall[T]]) -> Generator[T]:
+    """Results of calls that compute and request nothing, in order; processors work side by side.
+
+    A few results are made ahead, as many as are small. ``calls`` is consumed by whoever iterates;
+    what it or a call raises is raised in its turn. However the iteration ends, what runs is waited
+    for.
+    """
+    process = os.getpid()
+    most_calls = os.cpu_count() or 1
+    begun: deque[tuple[SizedCall[T], Future[T] | None]] = deque()
+    held_bytes = 0
+
+    def take() -> T:
+        (_, call), future = begun.popleft()
+        # What no thread has begun yet is done here: so nobody waits for a thread that waits too.
+        if future is None or os.getpid() != process or future.cancel():
+            return call()
+        return future.result()
+
+    with THREADS.for_round() as executor:
+        try:
+            for size_bytes, call in _in_turn(calls):
+                while begun and (
+                    len(begun) > most_calls or held_bytes + size_bytes > MAX_WORK_BYTES
+                ):
+                    held_bytes -= begun[0][0][0]
+                    yield take()
+                begun.append(((size_bytes, call), _submit(executor, call)))
+                held_bytes += size_bytes
+            while begun:
+                yield take()
+        finally:
+            if os.getpid() == process:  # a child of a fork has no threads to wait for
+                wait([future for _, future in begun if future and not future.cancel()])
+
+
+def _in_turn(calls: Iterable[SizedCall[T]]) -> Iterator[SizedCall[T]]:
+    """The calls; an error of theirs is that of one more call."""
+    try:
+        yield from calls
+    except Exception as error:  # noqa: BLE001 - raised in its turn
+        yield 0, partial(_raise, error)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+def _submit(executor: ThreadPoolExecutor, call: Callable[[], T]) -> Future[T] | None:
+    try:
+        return executor.submit(call)
+    except RuntimeError:  # at the interpreter's exit no thread can be started any more
+        return None
