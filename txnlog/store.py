@@ -48,7 +48,7 @@ from txnlog.scan import Scan
 from txnlog.snapshot import Snapshot, take_changes, take_snapshot
 from txnlog.state import envelope
 from txnlog.state.store import DECODER, StoreFile
-from txnlog.storage import open_storage
+from txnlog.storage import check_location, open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.logged import logged
 from txnlog.storage.probe import probe
@@ -99,6 +99,7 @@ def open_store(
         UnsupportedVersion: a newer txnlog made the store.
         UnsupportedFilesystem, PutIfAbsentBroken: the filesystem cannot carry a store.
     """
+    check_location(url, storage_options)
     if replicas or controller is not None:
         if not (create and replicas and controller) or unsafe_single_writer:
             raise InvalidOption(
