@@ -204,8 +204,6 @@ class SegmentRef(NamedTuple):
 
 def check_topic(topic: str) -> str:
     """Return ``topic`` if Kafka would accept it as a topic's name, else raise InvalidTopic."""
-    if isinstance(topic, (list, tuple, set, frozenset)):
-        raise InvalidTopic(f"a topic's name is a string, not {topic!r:.200}; give names one by one")
     if not isinstance(topic, str) or not topic:
         raise InvalidTopic(f"a topic's name must be a non-empty string, not {topic!r}")
     if topic in (".", ".."):

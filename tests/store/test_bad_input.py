@@ -49,7 +49,7 @@ def test_wrong_arguments_of_open_are_named(arguments: dict[str, Any], message: s
 
 def test_a_list_in_the_place_of_a_topic_and_a_tuple_of_a_partition_are_named(store: Store) -> None:
     """What other clients take: the message says how it is called here."""
-    with pytest.raises(errors.InvalidTopic, match=r"\['t'\]; give names one by one"):
+    with pytest.raises(errors.InvalidTopic, match=r"must be a non-empty string, not \['t'\]"):
         store.consumer(["t"])  # type: ignore[arg-type]
     with store.consumer("t", group_id="g") as consumer:
         with pytest.raises(errors.InvalidOption, match=r"TopicPartition.*not by \('t', 0\)"):
