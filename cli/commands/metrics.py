@@ -35,7 +35,7 @@ def print_metrics(session: Session) -> None:
 
     \b
     Example:
-      txnlog metrics --store s3://bucket/store > txnlog.prom.tmp; mv txnlog.prom.tmp txnlog.prom
+      txnlog metrics > txnlog.prom.tmp; mv txnlog.prom.tmp txnlog.prom
     """
     from txnlog.admin.metrics import to_prometheus
 
