@@ -28,7 +28,7 @@ def create_store(
     \b
     Example:
       txnlog store create /data/store
-      txnlog store create /data/store --config transaction.max.timeout.ms=3600000
+      txnlog store create s3://bucket/store --config log.cleanup.age.ms=3600000
     """
     created = session.at(url).create_store(
         parse_settings(config or ()), if_not_exists=if_not_exists
