@@ -220,8 +220,8 @@ _STORE_KEYS = {
     "log.cleanup.age.ms": _Key(
         "900000",
         _integer(1, (1 << 53)),
-        "how long log entries are kept that nobody needs; on local disks they go when there are "
-        "many; not shorter than transaction.max.timeout.ms. In stores of older versions it is 86400000",
+        "log entries that nobody needs any more are deleted after this, on disks when there are "
+        "many; at least transaction.max.timeout.ms. In stores of older versions it is 86400000",
     ),
     "offsets.retention.ms": _Key(
         "-1",

@@ -26,7 +26,7 @@ from txnlog.groups.sharing import ConsumerRebalanceListener, Sharing
 from txnlog.groups.standing import GroupStanding
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
 from txnlog.log.open_logs import Logs
-from txnlog.names import TopicPartition, check_group_id
+from txnlog.names import TopicPartition, check_group_id, check_topic
 from txnlog.polling import Polling
 from txnlog.read.auto_commit import AutoCommit
 from txnlog.read.fetcher import FetchSettings
@@ -95,6 +95,9 @@ class Consumer(Polling):
         self._sharing: Sharing | None = None
         """Its share of a group's partitions; None if it reads whatever it was told to."""
 
+    def __repr__(self) -> str:
+        return f"Consumer(topics={list(self._topics)}, group_id={self._group_id!r})"
+
     def __enter__(self) -> Self:
         return self
 
@@ -147,7 +150,8 @@ class Consumer(Polling):
         self._open()
         if not isinstance(topics, Iterable):
             raise InvalidOption(f"topics must be names of topics, not {topics!r:.200}")
-        wanted = tuple(dict.fromkeys(topics))
+        named = (topic if isinstance(topic, str) else check_topic(topic) for topic in topics)
+        wanted = tuple(dict.fromkeys(named))
         if bool(wanted) is (pattern is not None):
             raise InvalidOption("subscribe() needs at least one topic, or else a pattern for them")
         found = None

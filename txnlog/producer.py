@@ -99,6 +99,10 @@ class Producer:
 
     # -- the context -----------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        name = self._coordinator.transactional_id if self._coordinator else None
+        return f"Producer(transactional_id={name!r})"
+
     def __enter__(self) -> Self:
         return self
 

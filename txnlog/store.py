@@ -50,7 +50,7 @@ from txnlog.standby.administration import StandbyAdmin
 from txnlog.standby.standby_storage import find_standby
 from txnlog.state import envelope
 from txnlog.state.store import DECODER, StoreFile
-from txnlog.storage import open_storage
+from txnlog.storage import check_location, open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.logged import logged
 from txnlog.storage.probe import probe
@@ -101,6 +101,7 @@ def open_store(
         UnsupportedVersion: a newer txnlog made the store.
         UnsupportedFilesystem, PutIfAbsentBroken: the filesystem cannot carry a store.
     """
+    check_location(url, storage_options)
     if replicas or controller is not None:
         if not (create and replicas and controller) or unsafe_single_writer:
             raise InvalidOption(

@@ -149,8 +149,8 @@ def maintain_store(
     settings decide.
 
     No job may take longer than --orphan-age (at least 1d) from its first upload to its commit. May
-    run on several machines at once. What fails is told, and stops nothing else: exit code 1, or 3
-    if something is damaged.
+    run on several machines at once. A failure is reported, and stops nothing else: exit code 1, or
+    3 if something is damaged.
 
     \b
     Example:

@@ -29,13 +29,13 @@ FIELDS: list[Field[Metric]] = [
 def print_metrics(session: Session) -> None:
     """Print offsets, sizes, lags and open transactions as Prometheus reads them.
 
-    For the textfile collector of node_exporter, or a job that pushes: nothing listens. It costs
+    For the textfile collector of node_exporter, or a job that pushes: no port is opened. It costs
     a listing for each topic, group and transactional id. What cannot be read is reported on
     stderr and counted; the rest is there all the same.
 
     \b
     Example:
-      txnlog metrics --store s3://bucket/store > txnlog.prom.tmp; mv txnlog.prom.tmp txnlog.prom
+      txnlog metrics > txnlog.prom.tmp; mv txnlog.prom.tmp txnlog.prom
     """
     from txnlog.admin.metrics import to_prometheus
 

@@ -151,6 +151,7 @@ def test_every_verb_and_option_is_documented(sections: dict[str, str]) -> None:
     for verb, shown in helps.items():
         example = shown.partition("Example:\n")[2].partition("\n\n")[0].split("\n")
         assert all(line.strip() in sections[verb] for line in example), verb
+        assert max(map(len, shown.splitlines())) <= 80, verb
         columns = re.findall(r"^  (-.+?)(?:  |$)", shown, flags=re.MULTILINE)
         options = {option for column in columns for option in OPTION.findall(column)}
         assert options >= COMMON, verb

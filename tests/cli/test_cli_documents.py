@@ -42,6 +42,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         producer.send("flights", {"carrier": "AA", "flight": 1})
     move_groups(store)
     store.export_kafka("orders", str(folder / "var" / "kafka" / "data"))
+    shutil.copytree(folder / "var" / "kafka" / "data" / "orders-0", folder / "orders-0")
     abandoned = store.producer(transactional_id="etl-1", transaction_timeout_ms=900_000)
     abandoned.init_transactions()
     abandoned.begin_transaction()

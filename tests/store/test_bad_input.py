@@ -34,6 +34,30 @@ def test_a_missing_store_says_how_to_make_one(tmp_path: Path) -> None:
     assert not (tmp_path / "missing").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"url": None}, "a store's path must be a non-empty string, not None"),
+        ({"url": "memory://x", "storage_options": "key=S3CRET"}, "by name, not str$"),
+    ],
+)
+def test_wrong_arguments_of_open_are_named(arguments: dict[str, Any], message: str) -> None:
+    """Before anything else fails with them; what may be a secret is not shown."""
+    with pytest.raises(errors.InvalidOption, match=message):
+        txnlog.open(**arguments)
+
+
+def test_a_list_in_the_place_of_a_topic_and_a_tuple_of_a_partition_are_named(store: Store) -> None:
+    """What other clients take: the message says how it is called here."""
+    with pytest.raises(errors.InvalidTopic, match=r"must be a non-empty string, not \['t'\]"):
+        store.consumer(["t"])  # type: ignore[arg-type]
+    with store.consumer("t", group_id="g") as consumer:
+        with pytest.raises(errors.InvalidOption, match=r"TopicPartition.*not by \('t', 0\)"):
+            consumer.commit({("t", 0): 3})  # type: ignore[dict-item]
+        assert repr(consumer) == "Consumer(topics=['t'], group_id='g')"
+    assert repr(store.producer(transactional_id="p")) == "Producer(transactional_id='p')"
+
+
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     """A folder with other files never becomes a store, not even when asked."""
     (tmp_path / "holiday.jpg").write_bytes(b"x")

@@ -32,6 +32,11 @@ def check_offset(
         InvalidOption: it is no offset or no partition, or the metadata is no string.
         OffsetMetadataTooLarge: the metadata takes more than 4096 bytes.
     """
+    if not (hasattr(where, "topic") and hasattr(where, "partition")):
+        raise InvalidOption(
+            "offsets to commit are by txnlog.TopicPartition(topic, partition), not by "
+            f"{where!r:.200}"
+        )
     partition = where.partition
     check_whole_number(partition, "a partition to commit an offset for", InvalidOption, least=0)
     wanted = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given, metadata)

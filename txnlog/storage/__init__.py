@@ -41,6 +41,19 @@ _CHAIN = re.compile(r"[A-Za-z0-9+.-]+::")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
 
 
+def check_location(url: object, storage_options: object) -> str:
+    """The path or URL as a string. Raises InvalidOption unless it, and the options, can be ones."""
+    location: object = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(location, str) or not location.strip():
+        raise InvalidOption(f"a store's path must be a non-empty string, not {location!r}")
+    if "\0" in location:
+        raise InvalidOption("a store's path must not contain NUL")
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        given = type(storage_options).__name__  # not its value, which may be a secret
+        raise InvalidOption(f"storage_options must be a dict of options by name, not {given}")
+    return location
+
+
 def open_storage(
     url: str | os.PathLike[str],
     storage_options: Mapping[str, object] | None = None,
@@ -61,11 +74,7 @@ def open_storage(
             package for it is not installed.
         InvalidOption: the URL or an option is malformed.
     """
-    location: object = os.fspath(url) if isinstance(url, os.PathLike) else url
-    if not isinstance(location, str) or not location.strip():
-        raise InvalidOption(f"a store's path must be a non-empty string, not {location!r}")
-    if "\0" in location:
-        raise InvalidOption("a store's path must not contain NUL")
+    location = check_location(url, storage_options)
     if _CHAIN.match(location):
         raise InvalidOption(
             "a chain of filesystems (::) cannot carry a store: caches in it would show old listings"

@@ -27,7 +27,7 @@ def describe_group(
     """Show a group's offset and lag in each partition, or its members, or its state.
 
     OFFSET is the next one that the group will read. PENDING is an undecided transaction
-    that is about to move it. REVOKING are partitions that a member has to let go of.
+    that is about to move it. REVOKING are partitions that a member has to give up.
 
     \b
     Example:

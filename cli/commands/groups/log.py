@@ -79,7 +79,7 @@ def show_log(
 
     An entry of a TRANSACTION counts if its MARKER is commit. OFFSETS shows where each
     partition went, and from where if the writer said it. GENERATION is what an assignment begins,
-    and in which a member has committed. Old entries are cleaned away behind checkpoints.
+    and in which a member has committed. Old entries are deleted once a checkpoint covers them.
 
     \b
     Example:

@@ -88,7 +88,7 @@ def seek_group(
     A PLACE is earliest, latest, current (where the group is; latest where it has no offset), an
     offset, or @TIME, the first record at or after it: ISO 8601, milliseconds, or how long ago, as
     @-1h. Offsets outside of a partition become its nearest end.
-    A group that does not exist yet is made. A job that reads meanwhile notices: its next
+    A group that does not exist yet is created. A job that reads meanwhile notices: its next
     commit in a transaction is refused. A group with members is moved only with --force.
 
     \b

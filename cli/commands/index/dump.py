@@ -49,7 +49,7 @@ def dump_indexes(
     \b
     Example:
       txnlog index dump orders:0
-      txnlog index dump --file /var/kafka/data/orders-0/00000000000000000000.timeindex
+      txnlog index dump --file orders-0/00000000000000000000.timeindex
     """
     choice = choose_segments(target, segment, file, indexes=True)
     entries = _dump_files(session, choice) if choice.files else _dump_placed(session, choice)

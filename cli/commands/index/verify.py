@@ -38,7 +38,7 @@ def verify_indexes(
     """Check offset and time indexes against the batches of their segments.
 
     With a damaged or missing index nothing is lost, it only takes longer to find it; the exit
-    code is 3 all the same (a file that is missing beside --file is none).
+    code is 3 all the same (with --file a missing index is not damage).
 
     \b
     Example:

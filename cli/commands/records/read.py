@@ -107,9 +107,9 @@ def read_records(
     """Read records, one a line, partition by partition in the order of their offsets.
 
     A PLACE is earliest, latest, an offset, or @TIME, the first record at or after it: ISO 8601
-    (UTC if it has no zone), milliseconds, or how long ago, as @-1h30m. Without a partition it is
-    taken in each, and an offset that lies outside of one begins or ends there at its edge. --offset
-    says both ends at once.
+    (UTC if it has no zone), milliseconds, or how long ago, as @-1h30m. Without a partition it
+    applies to each of them; an offset outside of a partition means its nearest end. --offset gives
+    both ends at once.
 
     Bytes are shown as UTF-8; what is not is \\xNN, and \\N is null. In JSON it is
     {"base64": "..."}. Use -o jsonl in pipes: `records write` takes it. On a terminal a table

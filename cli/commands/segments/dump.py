@@ -56,7 +56,7 @@ def dump_segments(
     \b
     Example:
       txnlog segments dump orders:0 --max-batches 5
-      txnlog segments dump --file /var/kafka/data/orders-0/00000000000000000000.log --records
+      txnlog segments dump --file orders-0/00000000000000000000.log --records
     """
     choice = choose_segments(target, segment, file)
     with_records = records or no_metadata

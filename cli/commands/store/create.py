@@ -46,8 +46,9 @@ def create_store(
     \b
     Example:
       txnlog store create /data/store
-      txnlog store create s3://bucket/store --config transaction.max.timeout.ms=3600000
-      txnlog store create /data/disk1/store --replica /data/disk2/store --controller /data/control
+      txnlog store create s3://bucket/store --config log.cleanup.age.ms=3600000
+      txnlog store create /data/disk1/store --replica /data/disk2/store \\
+          --controller /data/control
     """
     created = session.at(url).create_store(
         parse_settings(config or ()),

@@ -56,7 +56,7 @@ def publish_table(
         ),
     ] = None,
 ) -> None:
-    """Make a table of a topic that is stored in Parquet files, or bring it up to date.
+    """Publish a topic that is stored in Parquet files as a table, or bring the table up to date.
 
     The table refers to the topic's segments. Called again it adds what was committed since, and
     takes away what was merged, compacted or deleted.

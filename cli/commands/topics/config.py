@@ -69,7 +69,7 @@ def set_config(
 
     \b
     Example:
-      txnlog topics config set orders compression.type=zstd segment.bytes=268435456
+      txnlog topics config set orders compression.type=zstd segment.bytes=67108864
     """
     changes = parse_settings(settings)
     _change(session, topic, changes, dry_run=dry_run)

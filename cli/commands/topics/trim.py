@@ -65,7 +65,7 @@ def trim_records(
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Move the start of partitions up: records below are no longer a part of the topic.
+    """Delete the records before a place: the start of each partition moves up to it.
 
     No further than the last stable offset. RECORDS counts offsets, aborted ones too. The
     files stay where they are, for readers that are at work; `maintain` deletes them later.

@@ -42,13 +42,13 @@ def abort_transaction(
     """Abort the open transaction of a transactional id, and show it.
 
     Its producer is fenced: if it still lives, its next call fails and says why. Asks first on
-    a terminal; elsewhere it needs --yes. Repeating it is no error.
+    a terminal; elsewhere it needs --yes. Repeating it does no harm.
 
     Where the newest state of the id is damaged nobody can tell whether that transaction is
     open, committed or aborted: it is taken for aborted when the store's longest timeout has
     passed. Restore that file from a backup if you can. Else --force aborts it at once: if it
-    was committed, its records that no marker shows to be are given up for ever. --force
-    changes nothing where the state can be read.
+    was committed, those of its records are lost for good that no marker shows as committed.
+    --force changes nothing where the state can be read.
 
     \b
     Example:

@@ -34,7 +34,7 @@ def show_log(
 ) -> None:
     """Show the states of a transactional id as they lie, oldest first. Changes nothing.
 
-    Old ones are cleaned away.
+    Old ones are deleted in time.
 
     \b
     Example:
