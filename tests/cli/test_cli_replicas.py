@@ -74,6 +74,7 @@ def test_damage_is_found_and_repaired(at: tuple[object, ...], tmp_path: Path) ->
     assert cli("replicas", "verify", "--deep", *at).json() == []
 
 
+@pytest.mark.condition(60)
 def test_an_unclean_election_says_first_what_it_loses(
     at: tuple[object, ...], tmp_path: Path
 ) -> None:

@@ -12,8 +12,9 @@ import txnlog
 from txnlog.errors import InvalidOption, NotEnoughReplicas, StoreExists
 from txnlog.replicas import forgetting, opening, verifying
 from txnlog.replicas.agreement import Agreement
-from txnlog.replicas.epochs import Epoch
-from txnlog.results import ReplicaDifference
+from txnlog.replicas.epochs import Epoch, Proposer, first_epoch, joining, without
+from txnlog.replicas.returning import roots_to_return
+from txnlog.results import MaintenanceFailure, ReplicaDifference, ReplicaReturn
 from txnlog.storage.adapters.local import LocalStorage
 
 FIRST, SECOND = "a/incarnation-00000", "b/incarnation-00000"
@@ -76,6 +77,7 @@ def test_who_does_not_answer_is_not_elected(made: txnlog.Store, tmp_path: Path) 
     assert made.replicas().leader == "r0-0"
 
 
+@pytest.mark.condition(60)
 def test_an_unclean_election_tells_what_it_loses(made: txnlog.Store, tmp_path: Path) -> None:
     """Only with the word for it, only if nobody in sync answers, and after it has been told."""
     made.add_replica(str(tmp_path / "c"))
@@ -134,6 +136,7 @@ def test_roots_that_are_alike(made: txnlog.Store) -> None:
     assert differences(made) == differences(made, with_contents=True) == []
 
 
+@pytest.mark.condition(61)
 @pytest.mark.parametrize("gone", ["a", "b"])
 def test_a_data_file_that_a_root_lacks(made: txnlog.Store, tmp_path: Path, gone: str) -> None:
     """It is told, served from the other root, and given back, also to the leader."""
@@ -161,6 +164,7 @@ def test_what_is_damaged_is_not_copied(made: txnlog.Store, tmp_path: Path) -> No
     assert not (tmp_path / FIRST / name).exists()
 
 
+@pytest.mark.condition(61)
 @pytest.mark.parametrize("damage", ["flip", "empty"])
 @pytest.mark.parametrize("where", [FIRST, SECOND])
 def test_a_damaged_data_file_is_put_right(
@@ -273,6 +277,61 @@ def test_nothing_is_deleted_in_a_root_of_another_store(made: txnlog.Store, tmp_p
     with pytest.raises(StoreExists, match="of another store"):
         made.forget_incarnation("r1-0")
     assert objects(tmp_path / "b") == before
+
+
+# -- returns -----------------------------------------------------------------------------------
+
+
+def put_out(store: txnlog.Store, member: str) -> None:
+    """As whoever finds that it fails does."""
+    agreement = store.storage.agreement  # type: ignore[attr-defined]
+    assert agreement.put_out(agreement.refresh(), member, "it fails")
+
+
+def returns(store: txnlog.Store, *, dry_run: bool = False) -> list[str | None]:
+    steps = store.maintain(dry_run=dry_run)
+    assert not [step for step in steps if isinstance(step, MaintenanceFailure)]
+    return [step.member for step in steps if isinstance(step, ReplicaReturn)]
+
+
+def test_what_was_put_out_comes_back_if_a_setting_says_so(tmp_path: Path) -> None:
+    """With the last of its old incarnations; never what an operator took out, or is not mounted."""
+    store = make(tmp_path, **{"replica.auto.return": True})
+    store.storage.put("x", b"1")
+    put_out(store, "r1-0")
+    assert returns(store, dry_run=True) == [None]
+    assert store.replicas().out == ("r1",)
+    bring_back = lose(tmp_path / "b")
+    assert returns(store) == []
+    bring_back()
+    assert returns(store) == ["r1-1"]
+    assert store.replicas().in_sync == ("r0-0", "r1-1")
+    assert objects(tmp_path / "b/incarnation-00001")["x"] == b"1"
+    put_out(store, "r1-1")
+    assert returns(store) == ["r1-2"]
+    assert store.replicas().replicas[1].old == ("r1-1",)
+    store.remove_replica("r1")
+    assert returns(store) == []
+    store.add_replica(str(tmp_path / "b"))
+    put_out(store, "r1-3")
+    store.remove_replica("r1")  # it is out already, and is to stay so
+    assert returns(store) == []
+
+
+def test_nobody_comes_back_where_no_setting_says_so(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    put_out(store, "r1-0")
+    assert returns(store) == []
+
+
+def test_who_joins_is_left_alone_unless_it_was_killed_over_it() -> None:
+    made = first_epoch({"r0": "/a", "r1": "/b"}, {}, Proposer("x", 0, "made"))
+    out = without(made, "r1-0", Proposer("x", 0, "test"))
+    busy = joining(out, "r1-1", "/b", Proposer("x", 5_000, "test"))
+    day_ms = 24 * 3600 * 1000
+    assert roots_to_return(out, lambda _: 5_000, 5_001) == ["r1"]
+    assert roots_to_return(busy, lambda _: 5_000, 5_001) == []
+    assert roots_to_return(busy, lambda _: 5_000, 5_000 + day_ms) == ["r1"]
 
 
 def test_what_bringing_a_root_in_would_take(made: txnlog.Store, tmp_path: Path) -> None:

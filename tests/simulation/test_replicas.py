@@ -28,6 +28,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.condition(59)
 def test_nothing_acknowledged_is_lost() -> None:
     """Four runs, with elections and members that come back."""
     total = run_seeds((2, 3, 4, 5), ROUGH)
@@ -36,6 +37,7 @@ def test_nothing_acknowledged_is_lost() -> None:
     assert total["joined"] > 0
 
 
+@pytest.mark.condition(59)
 @pytest.mark.more
 @pytest.mark.parametrize("weather", [ROUGH, pytest.param(STORMY, marks=pytest.mark.slow)])
 def test_more_runs(weather: Any) -> None:
@@ -44,6 +46,7 @@ def test_more_runs(weather: Any) -> None:
     assert total["joined"] > 10
 
 
+@pytest.mark.condition(59)
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_many_runs(part: int) -> None:
@@ -51,6 +54,23 @@ def test_many_runs(part: int) -> None:
     seeds = range(1000 * part, 1000 * part + 100)
     run_seeds(seeds, ROUGH)
     run_seeds(seeds, STORMY, roots=5)
+
+
+@pytest.mark.condition(59)
+def test_operators_lose_nothing() -> None:
+    """Elections, roots taken out and brought back by a setting, repairs, incarnations forgotten."""
+    total = run_seeds((6,), ROUGH, operated=True)
+    assert total["acknowledged"] > 20
+    assert total["elections"] > 0
+    assert total["returned"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.condition(59)
+@pytest.mark.parametrize("weather", [ROUGH, STORMY])
+def test_operators_lose_nothing_in_many_runs(weather: Any) -> None:
+    total = run_seeds(range(5000, 5200), weather, roots=4, operated=True)
+    assert total["returned"] > 0
 
 
 # -- broken variants ---------------------------------------------------------------------------

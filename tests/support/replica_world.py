@@ -10,12 +10,15 @@ import random
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from txnlog import names
 from txnlog.clock import Clock
-from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.replicas.controller import Controller
+from txnlog.replicas.electing import elect, take_out
 from txnlog.replicas.epochs import (
+    AUTO_RETURN,
     DECODER,
     LAG_TIME,
     MIN_INSYNC,
@@ -25,9 +28,12 @@ from txnlog.replicas.epochs import (
     first_epoch,
     root_of,
 )
+from txnlog.replicas.forgetting import forget
 from txnlog.replicas.joining import join
 from txnlog.replicas.members import put_mark
 from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replicas.returning import return_roots
+from txnlog.replicas.verifying import verify
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
@@ -146,9 +152,21 @@ class Roots:
 class World:
     """A log, and data beside it, that several processes write and read."""
 
-    def __init__(self, seed: int, rates: FaultRates, *, turns: int = 25, roots: int = 3) -> None:
+    def __init__(
+        self,
+        seed: int,
+        rates: FaultRates,
+        *,
+        turns: int = 25,
+        roots: int = 3,
+        operated: bool = False,
+    ) -> None:
         chance = random.Random(seed)
         settings = {MIN_INSYNC: str(chance.choice([1, 1, 2]))}
+        self.operated = operated
+        if operated:
+            settings[AUTO_RETURN] = "true"
+        self.returned = 0
         self.roots = Roots(roots, settings)
         self.simulation = Simulation(
             seed, storage=self.roots.controller, rates=rates, step_ms=(0, 20)
@@ -249,7 +267,7 @@ class World:
         """Bring roots back that are out, as an operator does."""
         storage = self.roots.storage(process)
         while self.writing:
-            process.clock.sleep(process.chance.uniform(0, 2))
+            process.clock.sleep(process.chance.uniform(0, 20 if self.operated else 2))
             with suppress(StorageError):
                 epoch = storage.agreement.refresh()
                 known = {root_of(member) for member in epoch.in_sync}
@@ -259,6 +277,38 @@ class World:
                 if away:
                     root = process.chance.choice(away)
                     join(storage.agreement, root, f"heap://{root}")
+
+    def maintain(self, process: Process) -> None:
+        """Bring roots back that are out, as :meth:`Store.maintain` does where a setting says so."""
+        storage = self.roots.storage(process)
+
+        def prepare(_: ReplicatedStorage, url: str) -> tuple[str, str]:
+            return url.removeprefix("heap://"), url
+
+        while self.writing:
+            process.clock.sleep(process.chance.uniform(0, 2))
+            with suppress(StorageError):
+                for _ in return_roots(storage, prepare):
+                    self.returned += 1
+
+    def operate(self, process: Process) -> None:
+        """Elect, take out, verify and repair, and forget what is old, as an operator does."""
+        storage = self.roots.storage(process)
+        while self.writing:
+            process.clock.sleep(process.chance.uniform(0, 6))
+            with suppress(StorageError, InvalidOption):
+                epoch = storage.agreement.refresh()
+                root = process.chance.choice(self.roots.names)
+                match process.chance.choice(("elect", "take out", "verify", "forget")):
+                    case "elect":
+                        elect(storage.agreement, root)
+                    case "take out" if len(epoch.in_sync) > 2:
+                        take_out(storage.agreement, root)
+                    case "verify":
+                        for _ in verify(storage, lambda *_: None, with_contents=True, repair=True):
+                            pass
+                    case "forget":
+                        forget(storage, f"{root}-{process.chance.randrange(4)}")
 
     def trouble(self, process: Process) -> None:
         """One root after the other goes down, or cannot be reached by some, and comes back."""
@@ -280,8 +330,13 @@ class World:
         for number in range(writers):
             self.simulation.spawn(f"write-{number}", self.write, restart=True)
         self.simulation.spawn("read", self.read, restart=True)
+        if self.operated:
+            self.simulation.spawn("operate", self.operate, restart=True)
+            self.simulation.spawn("maintain-0", self.maintain, restart=True)
+            self.simulation.spawn("maintain-1", self.maintain, restart=True)
+        else:
+            self.simulation.spawn("back-1", self.bring_back, restart=True)
         self.simulation.spawn("back-0", self.bring_back, restart=True)
-        self.simulation.spawn("back-1", self.bring_back, restart=True)
         self.simulation.spawn("trouble", self.trouble, rates=CALM)
         self.simulation.run(max_steps=200_000)
         self.roots.down.clear()
@@ -312,12 +367,13 @@ def _get(heap: HeapStorage, name: str) -> bytes | None:
         return None
 
 
-def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: int) -> dict[str, int]:
+def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[str, int]:
     """Run one seed after the other; returns how much has happened in all."""
-    total = {"acknowledged": 0, "epochs": 0, "elections": 0, "joined": 0}
+    total = {"acknowledged": 0, "epochs": 0, "elections": 0, "joined": 0, "returned": 0}
     for seed in seeds:
         world = World(seed, rates, **options).run()
         total["acknowledged"] += len(world.acked)
+        total["returned"] += world.returned
         for epoch in world.roots.epochs():
             total["epochs"] += 1
             total["elections"] += epoch.leader_since == epoch.number > 0

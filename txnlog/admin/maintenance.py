@@ -29,7 +29,7 @@ from txnlog.admin.vacuum import (
 from txnlog.config import TopicConfig, check_whole_number
 from txnlog.errors import InvalidOption, StorageError, TxnlogError, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
-from txnlog.replicas.opening import prepare_root
+from txnlog.replicas.opening import prepare_return
 from txnlog.replicas.replicated_storage import find_replicated
 from txnlog.replicas.returning import ReplicaReturn, return_roots
 
@@ -197,7 +197,7 @@ class Maintenance:
     def _return_replicas(self) -> Iterator[MaintenanceStep]:
         storage = find_replicated(self._logs.storage)
         if storage is not None:
-            yield from return_roots(storage, prepare_root, dry_run=self._dry_run)
+            yield from return_roots(storage, prepare_return, dry_run=self._dry_run)
 
     def _vacuum_loose(self, ages: Ages) -> Iterable[MaintenanceStep]:
         storage = self._logs.storage

@@ -37,10 +37,13 @@ def old_incarnations(storage: ReplicatedStorage, root: str) -> tuple[Member, ...
     if not isinstance(storage.open_member, MemberOpener):
         return ()
     known = epoch.roots[root]
-    found = storage.open_member.root(known.url).list_folders("")
-    numbers = [names.parse_incarnation_folder(folder) for folder in found]
+    within = storage.open_member.root(known.url)
+    numbers = [names.parse_incarnation_folder(folder) for folder in within.list_folders("")]
     there = [f"{root}-{number}" for number in sorted(one for one in numbers if one is not None)]
-    return tuple(one for one in there if not _why_not(epoch, one))
+    old = [one for one in there if not _why_not(epoch, one)]
+    # A disk keeps the empty folder.
+    folders = {one: names.incarnation_folder(incarnation_of(one)) for one in old}
+    return tuple(one for one in old if next(iter(within.list_all(folders[one])), None))
 
 
 def _why_not(epoch: Epoch, member: Member) -> str | None:

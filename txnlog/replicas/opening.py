@@ -147,9 +147,17 @@ def _make(
 
 
 def mark_root(
-    opener: MemberOpener, storage: Storage, root: Root, member: Member, controller: str
+    opener: MemberOpener,
+    storage: Storage,
+    root: Root,
+    member: Member,
+    controller: str,
+    *,
+    may_be_new: bool = True,
 ) -> None:
     """Make sure that a root is empty, or this store's; tell in it where the controller is.
+
+    Unless it ``may_be_new`` an empty one is refused: a disk that is not mounted looks like that.
 
     Raises NotAStore, StoreExists, PutIfAbsentBroken, StorageError.
     """
@@ -160,7 +168,10 @@ def mark_root(
                 f"{storage.url} is another root than {root_of(member)} of {controller}, or a "
                 "replica of another store"
             )
-    except ObjectNotFound:
+    except ObjectNotFound as error:
+        if not may_be_new:
+            where = f"{storage.url}/{names.REPLICA_FILE}"
+            raise StorageError(f"{where} is not there: is its disk mounted?") from error
         folders = [name for name in storage.list_folders("") if not name.startswith(".")]
         if folders or storage.list_names(""):
             raise NotAStore(f"{storage.url} is not empty: choose an empty folder") from None
@@ -199,7 +210,14 @@ def find_root(storage: ReplicatedStorage, url: str) -> tuple[str, Storage]:
     return root or f"r{len(epoch.roots)}", found
 
 
-def prepare_root(storage: ReplicatedStorage, url: str) -> tuple[str, str]:
+def prepare_return(storage: ReplicatedStorage, url: str) -> tuple[str, str]:
+    """:func:`prepare_root` of one that was this store's before, where nobody looks on."""
+    return prepare_root(storage, url, may_be_new=False)
+
+
+def prepare_root(
+    storage: ReplicatedStorage, url: str, *, may_be_new: bool = True
+) -> tuple[str, str]:
     """Make a root ready to join: its name in the epochs, new or old, and its URL.
 
     Raises InvalidOption, NotAStore, StoreExists, StorageError.
@@ -207,8 +225,9 @@ def prepare_root(storage: ReplicatedStorage, url: str) -> tuple[str, str]:
     root, found = find_root(storage, url)
     member = next_incarnation(storage.agreement.epoch(), root)
     assert isinstance(storage.open_member, MemberOpener)
-    mark_root(storage.open_member, found, Root(found.url), member, storage.url)
-    return root, found.url
+    opener, url = storage.open_member, found.url
+    mark_root(opener, found, Root(url), member, storage.url, may_be_new=may_be_new)
+    return root, url
 
 
 def plan_join(storage: ReplicatedStorage, url: str) -> Joined:
