@@ -20,6 +20,7 @@ from txnlog.cli.commands import (
     metrics,
     offsets,
     records,
+    replicas,
     segments,
     store,
     tables,
@@ -57,6 +58,7 @@ app.add_typer(records.app, name="records")
 app.add_typer(tables.app, name="tables")
 app.add_typer(groups.app, name="groups")
 app.add_typer(txns.app, name="txns")
+app.add_typer(replicas.app, name="replicas")
 app.add_typer(
     verb_group(
         None,

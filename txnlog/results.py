@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from txnlog.replicas.joining import Joined
     from txnlog.schema import FormerName, TopicSchema
     from txnlog.segments.identity import SegmentIdentity
+    from txnlog.standby.following import Followed, Standby
+    from txnlog.standby.promoting import Promotion
+    from txnlog.standby.rounds import LogVersion, Round
     from txnlog.state.group import CommittedOffset
     from txnlog.state.placement import KafkaFile, Placement, RewrittenFile
     from txnlog.state.producers import ProducerRef
@@ -84,6 +87,7 @@ __all__ = [
     "FileDeletion",
     "FileRetirement",
     "Finding",
+    "Followed",
     "FormerName",
     "GroupDescription",
     "GroupLogEntry",
@@ -96,6 +100,7 @@ __all__ = [
     "KafkaFile",
     "KafkaImport",
     "ListedOffset",
+    "LogVersion",
     "LoggedOffset",
     "MaintenanceFailure",
     "MemberDescription",
@@ -110,16 +115,19 @@ __all__ = [
     "Placement",
     "ProducerDescription",
     "ProducerRef",
+    "Promotion",
     "RecordDeletion",
     "Replica",
     "Replicas",
     "RetentionDeletion",
     "Rewritten",
     "RewrittenFile",
+    "Round",
     "SegmentDescription",
     "SegmentIdentity",
     "StableOffset",
     "StableOffsetHolder",
+    "Standby",
     "TablePublication",
     "TopicDescription",
     "TopicSchema",
@@ -146,6 +154,7 @@ _HOMES = {
     "FileDeletion": "admin.vacuum",
     "FileRetirement": "admin.vacuum",
     "Finding": "doctor.finding",
+    "Followed": "standby.following",
     "FormerName": "schema",
     "GroupDescription": "inspect.descriptions",
     "GroupLogEntry": "inspect.history",
@@ -158,6 +167,7 @@ _HOMES = {
     "KafkaFile": "state.placement",
     "KafkaImport": "kafka.importing",
     "ListedOffset": "admin.offsets",
+    "LogVersion": "standby.rounds",
     "LoggedOffset": "inspect.history",
     "MaintenanceFailure": "admin.maintenance",
     "MemberDescription": "inspect.descriptions",
@@ -172,16 +182,19 @@ _HOMES = {
     "Placement": "state.placement",
     "ProducerDescription": "inspect.descriptions",
     "ProducerRef": "state.producers",
+    "Promotion": "standby.promoting",
     "RecordDeletion": "inspect.descriptions",
     "Replica": "replicas.description",
     "Replicas": "replicas.description",
     "RetentionDeletion": "admin.retention",
     "Rewritten": "state.rewrites",
     "RewrittenFile": "state.placement",
+    "Round": "standby.rounds",
     "SegmentDescription": "inspect.descriptions",
     "SegmentIdentity": "segments.identity",
     "StableOffset": "inspect.descriptions",
     "StableOffsetHolder": "inspect.descriptions",
+    "Standby": "standby.following",
     "TablePublication": "tables.publication",
     "TopicDescription": "inspect.descriptions",
     "TopicSchema": "schema",

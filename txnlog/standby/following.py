@@ -142,7 +142,7 @@ class Standby:
     def _begin(self) -> None:
         if self._began:
             return
-        path = names.standby_store_file()
+        path = names.STANDBY_STORE_FILE
         try:
             found = self._target.get(path)
         except ObjectNotFound:
