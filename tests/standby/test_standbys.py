@@ -113,6 +113,7 @@ def test_it_goes_where_nothing_else_is(tmp_path: Path) -> None:
         store.standby(store.url)
 
 
+@pytest.mark.more
 def test_it_goes_on_behind_cleaning_manifests_and_deletions() -> None:
     """The source has left all it can to manifests, freed its entries and deleted segments."""
     source, target = HeapStorage(), HeapStorage()
@@ -266,6 +267,7 @@ def a_run() -> tuple[HeapStorage, HeapStorage]:
 
 
 SOURCE, TARGET = a_run()
+OTHER_FAULTS = (Fault.STOP_BEFORE, Fault.LOSE_RESPONSE, Fault.FAIL)
 
 
 def requests_of(job: Callable[[Storage], object]) -> int:
@@ -283,7 +285,11 @@ def promote(target: Storage) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.LOSE_RESPONSE, Fault.FAIL]
+    "fault",
+    [
+        Fault.STOP_AFTER,
+        *(pytest.param(fault, marks=pytest.mark.more) for fault in OTHER_FAULTS),
+    ],
 )
 def test_a_round_fails_at_each_request(fault: Fault) -> None:
     """What shows is one round or the next; whoever comes after goes on."""
@@ -305,6 +311,7 @@ def test_a_round_fails_at_each_request(fault: Fault) -> None:
         judge(copy, context)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.LOSE_RESPONSE])
 def test_a_promotion_fails_at_each_request(fault: Fault) -> None:
     """It is a standby until it is a store, with the same in it, and nobody follows any more."""
