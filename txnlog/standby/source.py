@@ -267,7 +267,8 @@ class Source:
     def _fold(self, key: LogKey, one: _Read, cut: Cut) -> tuple[AnyState, ManifestList | None]:
         """The state of a log at the cut, and the list that holds what it leaves to manifests."""
         with one.log.reading() as live:
-            state = copy_state(live)
+            # What has nothing new shows as it is: most logs, in most rounds.
+            state = copy_state(live) if one.part.files or one.part.undecided else live
         if state.next_entry != one.part.next_entry:
             raise SourceMoved(f"{one.log.log.folder} was refreshed by somebody else")
         for file in one.part.files[: cut.files[key]]:
@@ -321,9 +322,10 @@ def _adopt(state: TopicState, found: ManifestList | None) -> ManifestList | None
         return None
     if found.end > state.first_unsettled(0) or (settled is not None and settled.end > found.end):
         raise SourceMoved("manifests were left while a log was read")
-    state.leave_to_manifests(
-        Settled(found.number, found.end, found.has_transactions), found.log_start_offsets
-    )
+    if settled is None or settled.number != found.number or settled.end != found.end:
+        state.leave_to_manifests(
+            Settled(found.number, found.end, found.has_transactions), found.log_start_offsets
+        )
     return found
 
 

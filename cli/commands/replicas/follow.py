@@ -45,8 +45,7 @@ def follow_store(
 
     \b
     Example:
-      txnlog replicas follow /backup/store --store /data/store
-      txnlog replicas follow s3://bucket/standby --once
+      txnlog replicas follow /data/standby --store /data/store --once
     """
     target = session.open_store().standby(
         standby, storage_options=session.storage_options_of(standby)

@@ -48,8 +48,8 @@ def promote_standby(
 
     \b
     Example:
-      txnlog replicas promote /backup/store --dry-run
-      txnlog replicas promote /backup/store --yes
+      txnlog replicas promote /data/standby --dry-run
+      txnlog replicas promote /data/standby --yes
     """
     standby = session.at(url).open_store()
     options = session.storage_options_of(standby.reached().source)
