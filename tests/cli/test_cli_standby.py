@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from cli_command import cli
@@ -19,7 +20,7 @@ def test_a_standby_follows_and_is_promoted(own_store: Path, tmp_path: Path) -> N
         producer.send("orders", b"later", partition=0)
     missing = [{"topic": "orders", "partition": 0, "offset_count": 1}]
 
-    told = cli("replicas", "promote", url, "--dry-run", "-o", "json").json()
+    told = json.loads(cli("replicas", "promote", url, "--dry-run", "-o", "json").out)
     assert (told["missing"], told["missing_count"]) == (missing, 1)
     assert cli("replicas", "promote", url).code != 0, "it asks first"
     again = cli("replicas", "follow", url, "--store", own_store, "--once", "-o", "json").json()

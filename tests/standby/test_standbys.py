@@ -71,6 +71,8 @@ def test_a_round_shows_what_there_was(tmp_path: Path) -> None:
     copy = txnlog.open(url)
     assert copy.store_id == store.store_id
     assert values(copy, "t") == [b"one"]
+    found = copy.examine(with_probe=False)
+    assert {one.state for one in found} <= {"ok", "note"}
     assert copy.describe_topic("t").config == store.describe_topic("t").config
     assert copy.describe_group("g").offsets[0].offset == 1
     assert copy.describe_transaction("x").status == store.describe_transaction("x").status
