@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,6 +102,31 @@ def test_it_can_be_read_only(tmp_path: Path) -> None:
         store.reached()
     with pytest.raises(InvalidOption, match="is no standby"):
         store.promote()
+
+
+def test_what_a_round_costs() -> None:
+    """Where nothing is new: listings of each log, one put. Then what has changed."""
+    source, target = FaultyStorage(SOURCE.copy()), FaultyStorage(TARGET.copy())
+    standby = Standby(store_of(source).logs, target)
+    standby.follow()
+    standby.follow()
+
+    def requests_of_round() -> tuple[Counter[str], Counter[str]]:
+        before = len(source.requests), len(target.requests)
+        standby.follow()
+        return (
+            Counter(request.split()[0] for request in source.requests[before[0] :]),
+            Counter(request.split()[0] for request in target.requests[before[1] :]),
+        )
+
+    read, put = requests_of_round()
+    assert read["list"] == 3 * 3 + 2 * 1 + 2 * 1, "three topics, a group, an id"
+    assert read["get"] == 1 + 1, "the id's state, the store's file"
+    assert put == {"list": 2, "put_if_absent": 1}
+    with store_of(source.inner, seed=15).producer() as producer:
+        producer.send("b", b"new")
+    read, put = requests_of_round()
+    assert put["put_if_absent"] == 1 + 3, "data, an entry and a checkpoint; the round"
 
 
 def test_it_goes_where_nothing_else_is(tmp_path: Path) -> None:
