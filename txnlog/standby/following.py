@@ -275,9 +275,10 @@ class Standby:
             self._data.copy_manifests(log.name, one.manifests)
             path = f"{names.topic_manifests(log.name)}/{names.manifest_list(one.manifests.number)}"
             files[path] = envelope.encode(one.manifests, list_version(one.manifests))
-        numbers = {state.newest_file, *map(state.file_of, version.undecided)}
-        for number in sorted(numbers):
-            path = f"{folder}/{names.log_file(number, LogFile.ENTRY)}"
+        beside = [(number, LogFile.ENTRY) for number in one.files]
+        beside += [(number, LogFile(outcome.value)) for number, outcome in one.markers.items()]
+        for kept in beside:
+            path = f"{folder}/{names.log_file(*kept)}"
             files[path] = self._get(path)
         path = f"{folder}/{names.log_file(state.next_entry - 1, LogFile.CHECKPOINT)}"
         files[path] = _encode(state)

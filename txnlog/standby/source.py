@@ -67,11 +67,17 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class SourceLog:
-    """One log as a round is to have it."""
+    """One log as a round is to have it.
+
+    ``files`` are those of its undecided entries, and the newest one. ``markers`` are the outcomes
+    that markers tell of other entries in these.
+    """
 
     log: TopicLog | GroupLog
     state: AnyState
     manifests: ManifestList | None
+    files: tuple[int, ...]
+    markers: dict[int, Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +132,7 @@ class Source:
         self._look_for_rest(keyed, states, expired)
         cut = Cut({key: one.part for key, one in keyed.items()}, states)
         logs = tuple(
-            SourceLog(one.log, *self._fold(key, one, cut))
+            _as_it_is(one, *self._fold(key, one, cut))
             for key, one in keyed.items()
             if cut.end(key) > 0
         )
@@ -283,6 +289,19 @@ class Source:
         if not isinstance(state, TopicState):
             return state, None
         return state, _adopt(state, one.manifests)
+
+
+def _as_it_is(one: _Read, state: AnyState, manifests: ManifestList | None) -> SourceLog:
+    undecided = state.undecided_entries()
+    files = {state.newest_file, *map(state.file_of, undecided)}
+    markers = {
+        number: outcome
+        for number, outcome in one.listing.outcomes.items()
+        if number < state.next_entry
+        and number not in undecided
+        and (state.file_of(number) in files or number >= state.newest_file)
+    }
+    return SourceLog(one.log, state, manifests, tuple(sorted(files)), markers)
 
 
 def _refresh_topic(log: TopicLog) -> ManifestList | None:
