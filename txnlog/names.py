@@ -28,7 +28,9 @@ MEMBER_MARKS = ".replica"
 REPLICA_FILE = "replica.json"
 """In each root of a replicated store: where its controller is."""
 STANDBY = "standby"
-"""In a standby: how far it has followed, and the logs as they were then."""
+STANDBY_LOGS = f"{STANDBY}/logs"
+STANDBY_STORE_FILE = f"{STANDBY}/{STORE_FILE}"
+"""In a standby: how far it has followed, the logs as they were then, and what will make it one."""
 
 NUMBER_DIGITS = 20
 _MAX_TOPIC_CHARS = 249
@@ -579,19 +581,9 @@ def parse_round_token(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def round_attempts() -> str:
-    """Where the attempts at rounds have folders."""
-    return f"{STANDBY}/logs"
-
-
 def standby_file(attempt: str, name: str) -> str:
     """Where a standby keeps a file of a log, as it was put by an attempt at a round."""
-    return f"{STANDBY}/logs/{attempt}/{name}"
-
-
-def standby_store_file() -> str:
-    """Where a standby keeps the file that makes a folder a store."""
-    return f"{STANDBY}/{STORE_FILE}"
+    return f"{STANDBY_LOGS}/{attempt}/{name}"
 
 
 def versioned_log(name: str) -> str | None:

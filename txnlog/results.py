@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from txnlog.replicas.verifying import ReplicaDifference
     from txnlog.schema import FormerName, TopicSchema
     from txnlog.segments.identity import SegmentIdentity
+    from txnlog.standby.following import Followed, Standby
+    from txnlog.standby.promoting import Promotion
+    from txnlog.standby.rounds import LogVersion, Round
     from txnlog.state.group import CommittedOffset
     from txnlog.state.placement import KafkaFile, Placement, RewrittenFile
     from txnlog.state.producers import ProducerRef
@@ -89,6 +92,7 @@ __all__ = [
     "FileDeletion",
     "FileRetirement",
     "Finding",
+    "Followed",
     "Forgotten",
     "FormerName",
     "GroupDescription",
@@ -102,6 +106,7 @@ __all__ = [
     "KafkaFile",
     "KafkaImport",
     "ListedOffset",
+    "LogVersion",
     "LoggedOffset",
     "MaintenanceFailure",
     "MemberDescription",
@@ -116,6 +121,7 @@ __all__ = [
     "Placement",
     "ProducerDescription",
     "ProducerRef",
+    "Promotion",
     "RecordDeletion",
     "Replica",
     "ReplicaDifference",
@@ -125,10 +131,12 @@ __all__ = [
     "RetentionDeletion",
     "Rewritten",
     "RewrittenFile",
+    "Round",
     "SegmentDescription",
     "SegmentIdentity",
     "StableOffset",
     "StableOffsetHolder",
+    "Standby",
     "TablePublication",
     "TopicDescription",
     "TopicSchema",
@@ -156,6 +164,7 @@ _HOMES = {
     "FileDeletion": "admin.vacuum",
     "FileRetirement": "admin.vacuum",
     "Finding": "doctor.finding",
+    "Followed": "standby.following",
     "Forgotten": "replicas.forgetting",
     "FormerName": "schema",
     "GroupDescription": "inspect.descriptions",
@@ -169,6 +178,7 @@ _HOMES = {
     "KafkaFile": "state.placement",
     "KafkaImport": "kafka.importing",
     "ListedOffset": "admin.offsets",
+    "LogVersion": "standby.rounds",
     "LoggedOffset": "inspect.history",
     "MaintenanceFailure": "admin.maintenance",
     "MemberDescription": "inspect.descriptions",
@@ -183,6 +193,7 @@ _HOMES = {
     "Placement": "state.placement",
     "ProducerDescription": "inspect.descriptions",
     "ProducerRef": "state.producers",
+    "Promotion": "standby.promoting",
     "RecordDeletion": "inspect.descriptions",
     "Replica": "replicas.description",
     "ReplicaDifference": "replicas.verifying",
@@ -192,10 +203,12 @@ _HOMES = {
     "RetentionDeletion": "admin.retention",
     "Rewritten": "state.rewrites",
     "RewrittenFile": "state.placement",
+    "Round": "standby.rounds",
     "SegmentDescription": "inspect.descriptions",
     "SegmentIdentity": "segments.identity",
     "StableOffset": "inspect.descriptions",
     "StableOffsetHolder": "inspect.descriptions",
+    "Standby": "standby.following",
     "TablePublication": "tables.publication",
     "TopicDescription": "inspect.descriptions",
     "TopicSchema": "schema",

@@ -26,7 +26,7 @@ from txnlog.cli.commands.index import dump as index_dump
 from txnlog.cli.commands.index import rebuild as index_rebuild
 from txnlog.cli.commands.index import verify as index_verify
 from txnlog.cli.commands.records import count, write
-from txnlog.cli.commands.replicas import add, elect, forget, verify
+from txnlog.cli.commands.replicas import add, elect, follow, forget, promote, verify
 from txnlog.cli.commands.segments import du
 from txnlog.cli.commands.segments import ls as segments_ls
 from txnlog.cli.commands.segments import verify as segments_verify
@@ -74,6 +74,8 @@ KEYS = {
     "store create": [],
     "store describe": keys(*store_fields.STORE),
     "store config": keys(*setting_fields("store")),
+    "replicas follow": keys(*follow.FIELDS),
+    "replicas promote": [*keys(*promote.FIELDS), "missing", *keys(*promote.MISSING)],
     "topics ls": keys(*topic_fields.SUMMARY),
     "topics describe": [
         *keys(*topic_fields.DETAILS[len(topic_fields.SUMMARY) :]),

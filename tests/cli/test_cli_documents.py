@@ -48,6 +48,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     abandoned.begin_transaction()
     abandoned.send("orders", "undecided", "bob", 0)
     abandoned.flush()
+    store.standby(str(folder / "data" / "standby")).follow()
     copied = sorted((folder / "data" / "store").glob("topics/orders/data/*/*.log"))
     shutil.copy(copied[0], folder / "copy-of-a-segment.log")
     (folder / "orders.jsonl").write_text('{"id": 7, "item": "tea"}\n')

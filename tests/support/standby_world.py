@@ -117,9 +117,7 @@ class StandbyWorld:
             is_last = not self.writing
             with suppress(TxnlogError):
                 before = set(self.acked)
-                standby = standby or Standby(
-                    process.store().logs, self.view(process, self.target)
-                )
+                standby = standby or Standby(process.store().logs, self.view(process, self.target))
                 standby.follow()
                 self.rounds += 1
                 self.floor |= before

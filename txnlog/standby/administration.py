@@ -68,7 +68,9 @@ class StandbyAdmin:
         """
         return self._shown().standing().round
 
-    def promote(self, source_options: Mapping[str, object] | None = None) -> Promotion:
+    def promote(
+        self, source_options: Mapping[str, object] | None = None, *, dry_run: bool = False
+    ) -> Promotion:
         """Make this standby a store of its own, that can be written to when it is opened again.
 
         Nobody who follows can change it any more. Whatever its source has acknowledged since the
@@ -77,21 +79,20 @@ class StandbyAdmin:
 
         Args:
             source_options: as ``storage_options``, for its source: to ask what is missing here.
+            dry_run: only tell.
 
         Raises:
             InvalidOption: it is no standby.
             StorageError: it may be half done: call it again.
         """
         from txnlog.standby.promoting import Promotion, find_missing, promote, unfinished_ids
+        from txnlog.storage import open_storage
 
         shown = self._shown()
-        promoted = promote(shown.inner, self._logs.clock)
-        last = promoted.last
+        last = shown.standing().round if dry_run else promote(shown.inner, self._logs.clock)
         here = Logs(shown, self._logs.config, self._logs.clock)
         missing, why = None, ""
         try:
-            from txnlog.storage import open_storage
-
             storage = open_storage(last.source, source_options)
             missing = find_missing(Logs(storage, self._logs.config, self._logs.clock), here)
         except TxnlogError as error:
@@ -101,7 +102,6 @@ class StandbyAdmin:
             last.source,
             last.number,
             last.reached_ms,
-            promoted.at_ms,
             missing,
             why,
             unfinished_ids(here),

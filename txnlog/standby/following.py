@@ -1,6 +1,6 @@
 """One round of a standby: what the source has is copied, then one put shows it.
 
-1. The data of all topics is copied, however long that takes: nobody sees it.
+1. At first the data of all topics is copied, however long that takes: nobody sees it.
 2. The source is read as one consistent state (``source.py``), and what came since is copied.
 3. The logs of that state are put under the name of this attempt, each as a checkpoint.
 4. The round is put, if absent: from then on it is what the standby shows.
@@ -98,15 +98,12 @@ class Standby:
             CorruptEntry: the source is damaged.
         """
         self._begin()
+        is_first = self._standing is None
         standing = self._standing = self._newest()
         before = standing.round if standing else None
         files, size = self._data.files, self._data.bytes
-        for log in self._source.topics():
-            log.refresh()
-            known = before.logs.get(log.log.folder) if before else None
-            # What was let go of meanwhile the round itself does without.
-            with log.reading() as state, suppress(SourceMoved):
-                self._data.copy(log, state, known.next_entry if known else 0)
+        if is_first:
+            self._copy_ahead(before)
         failure: Exception | None = None
         for _ in range(_ATTEMPTS):
             try:
@@ -137,12 +134,21 @@ class Standby:
         """
         return sweep_data(self._logs, self._target, self._store_file, self._clock)
 
+    def _copy_ahead(self, before: Round | None) -> None:
+        """Copy what may take hours, so that what is shown behind it is not as old."""
+        for log in self._source.topics():
+            log.refresh()
+            known = before.logs.get(log.log.folder) if before else None
+            # What was let go of meanwhile the round itself does without.
+            with log.reading() as state, suppress(SourceMoved):
+                self._data.copy(log, state, known.next_entry if known else 0)
+
     # -- the target ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         if self._began:
             return
-        path = names.standby_store_file()
+        path = names.STANDBY_STORE_FILE
         try:
             found = self._target.get(path)
         except ObjectNotFound:
@@ -269,9 +275,10 @@ class Standby:
             self._data.copy_manifests(log.name, one.manifests)
             path = f"{names.topic_manifests(log.name)}/{names.manifest_list(one.manifests.number)}"
             files[path] = envelope.encode(one.manifests, list_version(one.manifests))
-        numbers = {state.newest_file, *map(state.file_of, version.undecided)}
-        for number in sorted(numbers):
-            path = f"{folder}/{names.log_file(number, LogFile.ENTRY)}"
+        beside = [(number, LogFile.ENTRY) for number in one.files]
+        beside += [(number, LogFile(outcome.value)) for number, outcome in one.markers.items()]
+        for kept in beside:
+            path = f"{folder}/{names.log_file(*kept)}"
             files[path] = self._get(path)
         path = f"{folder}/{names.log_file(state.next_entry - 1, LogFile.CHECKPOINT)}"
         files[path] = _encode(state)

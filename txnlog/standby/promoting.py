@@ -28,7 +28,7 @@ _ATTEMPTS = 20
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """A standby that is a store of its own now.
+    """What a standby has that is a store of its own now, or would be.
 
     ``missing``: by partition, how many offsets the source had given beyond those that are here;
     None if it could not be asked (``why_unknown`` tells why).
@@ -40,14 +40,13 @@ class Promotion:
     source: str
     round: int
     reached_ms: int
-    promoted_ms: int
     missing: Mapping[TopicPartition, int] | None
     why_unknown: str
     unfinished: tuple[str, ...]
 
 
-def promote(target: Storage, clock: Clock) -> Promoted:
-    """Make a standby a store. Repeating it does no harm.
+def promote(target: Storage, clock: Clock) -> Round:
+    """Make a standby a store; returns the round that it goes on from. Repeating it does no harm.
 
     Raises:
         InvalidOption: it is no standby, or has nothing to show yet.
@@ -58,19 +57,18 @@ def promote(target: Storage, clock: Clock) -> Promoted:
         standing = rounds.newest()
         if standing is None:
             raise InvalidOption(f"{target.url} is no standby, or has not reached anything yet")
-        if standing.is_promoted:
-            promoted = Promoted(standing.number, "", clock.now_ms(), standing.round)
-            break
-        promoted = Promoted(standing.number + 1, clock.token(), clock.now_ms(), standing.round)
-        if rounds.put(promoted):
+        last = standing.round
+        if standing.is_promoted or rounds.put(
+            Promoted(standing.number + 1, clock.token(), clock.now_ms(), last)
+        ):
             break
     else:
         raise InvalidOption(f"{target.url} is followed faster than it can be promoted: stop that")
-    target.put_round(partial(_move, target, at, name) for at, name in _files(target, promoted.last))
+    target.put_round(partial(_move, target, at, name) for at, name in _files(target, last))
     # Last: it is a store from here on.
-    data = target.get(names.standby_store_file())
+    data = target.get(names.STANDBY_STORE_FILE)
     create_once(target, names.STORE_FILE, data, clock)
-    return promoted
+    return last
 
 
 def _files(target: Storage, last: Round) -> Iterator[tuple[str, str]]:

@@ -67,11 +67,17 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class SourceLog:
-    """One log as a round is to have it."""
+    """One log as a round is to have it.
+
+    ``files`` are those of its undecided entries, and the newest one. ``markers`` are the outcomes
+    that markers tell of other entries in these.
+    """
 
     log: TopicLog | GroupLog
     state: AnyState
     manifests: ManifestList | None
+    files: tuple[int, ...]
+    markers: dict[int, Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +132,7 @@ class Source:
         self._look_for_rest(keyed, states, expired)
         cut = Cut({key: one.part for key, one in keyed.items()}, states)
         logs = tuple(
-            SourceLog(one.log, *self._fold(key, one, cut))
+            _as_it_is(one, *self._fold(key, one, cut))
             for key, one in keyed.items()
             if cut.end(key) > 0
         )
@@ -267,7 +273,8 @@ class Source:
     def _fold(self, key: LogKey, one: _Read, cut: Cut) -> tuple[AnyState, ManifestList | None]:
         """The state of a log at the cut, and the list that holds what it leaves to manifests."""
         with one.log.reading() as live:
-            state = copy_state(live)
+            # What has nothing new shows as it is: most logs, in most rounds.
+            state = copy_state(live) if one.part.files or one.part.undecided else live
         if state.next_entry != one.part.next_entry:
             raise SourceMoved(f"{one.log.log.folder} was refreshed by somebody else")
         for file in one.part.files[: cut.files[key]]:
@@ -282,6 +289,19 @@ class Source:
         if not isinstance(state, TopicState):
             return state, None
         return state, _adopt(state, one.manifests)
+
+
+def _as_it_is(one: _Read, state: AnyState, manifests: ManifestList | None) -> SourceLog:
+    undecided = state.undecided_entries()
+    files = {state.newest_file, *map(state.file_of, undecided)}
+    markers = {
+        number: outcome
+        for number, outcome in one.listing.outcomes.items()
+        if number < state.next_entry
+        and number not in undecided
+        and (state.file_of(number) in files or number >= state.newest_file)
+    }
+    return SourceLog(one.log, state, manifests, tuple(sorted(files)), markers)
 
 
 def _refresh_topic(log: TopicLog) -> ManifestList | None:
@@ -321,9 +341,10 @@ def _adopt(state: TopicState, found: ManifestList | None) -> ManifestList | None
         return None
     if found.end > state.first_unsettled(0) or (settled is not None and settled.end > found.end):
         raise SourceMoved("manifests were left while a log was read")
-    state.leave_to_manifests(
-        Settled(found.number, found.end, found.has_transactions), found.log_start_offsets
-    )
+    if settled is None or settled.number != found.number or settled.end != found.end:
+        state.leave_to_manifests(
+            Settled(found.number, found.end, found.has_transactions), found.log_start_offsets
+        )
     return found
 
 

@@ -65,7 +65,7 @@ class StandbyStorage(ForwardingStorage):
         if self._is_plain:
             return name
         if name == names.STORE_FILE:
-            return names.standby_store_file()
+            return names.STANDBY_STORE_FILE
         log = names.versioned_log(name)
         if log is None:
             return name

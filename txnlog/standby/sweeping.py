@@ -41,7 +41,7 @@ def sweep_rounds(target: Storage, newest: Round) -> None:
         one = newest if number == newest.number else rounds.read(number)
         kept |= {(version.attempt, log) for log, version in one.logs.items()} if one else set()
     doomed = []
-    for attempt in target.list_folders(names.round_attempts()):
+    for attempt in target.list_folders(names.STANDBY_LOGS):
         made_for = names.parse_round_token(attempt)
         if made_for is None or made_for >= end:
             continue

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from txnlog.cli.commands.replicas import add, describe, elect, forget, remove, verify
+from txnlog.cli.commands.replicas import (
+    add,
+    describe,
+    elect,
+    follow,
+    forget,
+    promote,
+    remove,
+    verify,
+)
 from txnlog.cli.verbs import verb_group
 
 app = verb_group(
-    "A store on several roots: who leads, who is in sync, and what differs.",
+    "A store on several roots: who leads, who is in sync, what differs; and standbys.",
     {
         "describe": describe.describe_replicas,
         "add": add.add_replica,
@@ -14,5 +23,7 @@ app = verb_group(
         "elect": elect.elect_leader,
         "verify": verify.verify_replicas,
         "forget": forget.forget_incarnations,
+        "follow": follow.follow_store,
+        "promote": promote.promote_standby,
     },
 )

@@ -66,7 +66,8 @@ class Source:
             )
             self.put_state(name, begun)
         elif self.chance.random() < 0.5:
-            key = self.chance.choice([("topic", one) for one in state.topics] + [GROUP])
+            keys = [key for key in TOPICS if key[1] in state.topics]
+            key = self.chance.choice([*keys, GROUP])
             offset = self.stable_end() if key == GROUP else 0
             self.open[name].append(EntryRef(*key, self.append(key, state.ref, offset)))
         elif self.chance.random() < 0.8:
@@ -146,9 +147,9 @@ def judge(source: Source, moment: int, cut: Cut) -> None:
     for key in (GROUP, *TOPICS):
         for _, owner, offset in source.logs.get(key, [])[: cut.end(key)]:
             if owner is not None:
-                state = cut.state(owner.transactional_id)
-                assert state is not None, "an entry without its id"
-                assert state.number >= owner.number, "an entry of a transaction that never began"
+                newest = cut.state(owner.transactional_id)
+                assert newest is not None, "an entry without its id"
+                assert newest.number >= owner.number, "an entry of a transaction that never began"
             if key == GROUP:
                 stable = cut._stable_offsets(TOPICS[0])
                 assert not stable or offset <= stable[0], "offsets beyond what is decided"
@@ -178,7 +179,7 @@ def run(seeds: range) -> int:
 
 def test_a_cut_holds_all_that_was_there_and_nothing_without_its_cause() -> None:
     """Random histories; in a good part of them something had to be left out."""
-    assert run(range(600)) > 60
+    assert run(range(200)) > 20
 
 
 @pytest.mark.parametrize("rule", ["_hold_back_decisions", "_hold_back_entries", "_hold_back"])

@@ -1,0 +1,38 @@
+"""``txnlog replicas follow`` and ``promote``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cli_command import cli
+
+import txnlog
+
+
+def test_a_standby_follows_and_is_promoted(own_store: Path, tmp_path: Path) -> None:
+    """One round each; what is missing is told before and with the promotion."""
+    url = tmp_path / "standby"
+    done = cli("replicas", "follow", url, "--store", own_store, "--once", "-o", "json").json()
+    assert (done[0]["round"], done[0]["lost"]) == (0, [])
+    store = txnlog.open(str(own_store))
+    with store.producer() as producer:
+        producer.send("orders", b"later", partition=0)
+    missing = [{"topic": "orders", "partition": 0, "offset_count": 1}]
+
+    told = json.loads(cli("replicas", "promote", url, "--dry-run", "-o", "json").out)
+    assert (told["missing"], told["missing_count"]) == (missing, 1)
+    assert cli("replicas", "promote", url).code != 0, "it asks first"
+    again = cli("replicas", "follow", url, "--store", own_store, "--once", "-o", "json").json()
+    assert (again[0]["round"], again[0]["file_count"]) == (1, 1)
+
+    promoted = cli("replicas", "promote", url, "--yes", "-o", "json").json()
+    assert (promoted["missing"], promoted["round"]) == ([], 1)
+    refused = cli("replicas", "follow", url, "--store", own_store, "--once")
+    assert refused.code == 1
+    assert "was promoted" in refused.err
+    with txnlog.open(str(url)).producer() as producer:
+        producer.send("orders", b"here", partition=0)
+    ends = {one.partition: one.end_offset for one in store.describe_topic("orders").partitions}
+    here = txnlog.open(str(url)).describe_topic("orders").partitions
+    assert {one.partition: one.end_offset for one in here} == ends | {0: ends[0] + 1}
