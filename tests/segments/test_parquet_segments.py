@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
-from segment_samples import batch_of, file_of, numbered, random_records
+from segment_samples import Row, batch_of, file_of, numbered, random_records
 
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
@@ -245,7 +245,7 @@ def test_of_a_large_file_only_what_is_needed_is_read() -> None:
 def test_some_rows_are_those_of_all(gaps: bool) -> None:
     """Text that repeats is decoded otherwise then, text that does not is not; nulls stay nulls."""
     count = 4000
-    given_rows = [
+    given_rows: list[Row] = [
         (b"k%d" % (n % 7) if n % 5 else None, b"v%d" % n, 1000 * n, [("h", b"x")] if n % 3 else [])
         for n in range(count)
     ]
