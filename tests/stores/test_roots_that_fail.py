@@ -33,8 +33,8 @@ from txnlog.storage.base import Storage
 from txnlog.store import Store, open_store
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FLIGHTS = 8_000
-BATCH = 500
+FLIGHTS = 3_000
+BATCH = 1_000
 LAG_S = 2.0
 TIMES = 20
 PATIENCE_S = 120.0
