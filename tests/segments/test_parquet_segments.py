@@ -245,7 +245,7 @@ def test_of_a_large_file_only_what_is_needed_is_read() -> None:
 def test_some_rows_are_those_of_all(gaps: bool) -> None:
     """Text that repeats is decoded otherwise then, text that does not is not; nulls stay nulls."""
     count = 4000
-    given_rows = [
+    given_rows: list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]] = [
         (b"k%d" % (n % 7) if n % 5 else None, b"v%d" % n, 1000 * n, [("h", b"x")] if n % 3 else [])
         for n in range(count)
     ]
