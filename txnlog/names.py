@@ -1,7 +1,7 @@
 """Names: what users may call things, and what the files of a store are called.
 
-The only module that builds or parses a file name. A name that comes from a user is validated as
-Kafka validates it, or percent-encoded, so that no name can leave its folder.
+The only module that builds or parses a file name, but for ``root_names``. A name that comes from a
+user is validated as Kafka validates it, or percent-encoded, so that no name can leave its folder.
 """
 
 from __future__ import annotations
@@ -22,15 +22,6 @@ TRANSACTIONS = "transactions"
 GROUPS = "groups"
 EXPIRED = "expired"
 STAGING = "staging"
-EPOCHS = "epochs"
-"""The log of the epochs of a replicated store, on its controller root."""
-MEMBER_MARKS = ".replica"
-REPLICA_FILE = "replica.json"
-"""In each root of a replicated store: where its controller is."""
-STANDBY = "standby"
-STANDBY_LOGS = f"{STANDBY}/logs"
-STANDBY_STORE_FILE = f"{STANDBY}/{STORE_FILE}"
-"""In a standby: how far it has followed, the logs as they were then, and what will make it one."""
 
 NUMBER_DIGITS = 20
 _MAX_TOPIC_CHARS = 249
@@ -65,8 +56,6 @@ INDEX_ENDINGS: Final[Mapping[IndexKind, str]] = {
     "time": ".timeindex",
     "transaction": ".txnindex",
 }
-_INCARNATION = re.compile(r"incarnation-([0-9]{5,9})")
-_ROUND_TOKEN = re.compile(r"([0-9]{20})-[0-9a-f]{32}")
 _READ_NOTE = re.compile(r"([0-9a-f]{32})\.([0-9a-f-]{1,80})\.read")
 
 
@@ -360,6 +349,11 @@ def decode_names(components: list[str]) -> list[str]:
     return [_decode(component) for component in components]
 
 
+def transactional_id_of(folder: str) -> str:
+    """The id whose log, or the copy that an expiry left of it, a folder holds."""
+    return _decode(folder.rpartition("/")[2])
+
+
 # -- files -------------------------------------------------------------------------------------
 
 
@@ -530,79 +524,3 @@ def parse_read_note(name: str) -> tuple[str, str] | None:
     """The owner and the execution of a note in ``staging/``; None if it is something else."""
     match = _READ_NOTE.fullmatch(name)
     return (match[1], match[2]) if match else None
-
-
-# -- replicas ----------------------------------------------------------------------------------
-
-
-def epoch_file(number: int) -> str:
-    """An epoch of a replicated store, below its controller root."""
-    return f"{EPOCHS}/{log_file(number, LogFile.ENTRY)}"
-
-
-def parse_epoch_file(name: str) -> int | None:
-    """The number of an epoch by its file's name in ``epochs/``; None if it is something else."""
-    parsed = parse_log_file(name)
-    return parsed[0] if parsed is not None and parsed[1] is LogFile.ENTRY else None
-
-
-def incarnation_folder(number: int) -> str:
-    """Where one incarnation of a root keeps its objects, below the root."""
-    return f"incarnation-{number:05d}"
-
-
-def parse_incarnation_folder(name: str) -> int | None:
-    """The number of an incarnation by its folder's name; None if it is something else."""
-    match = _INCARNATION.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-def member_mark(member: str) -> str:
-    """In each incarnation, what tells it from an empty folder: a disk that is not mounted."""
-    return f"{MEMBER_MARKS}/{member}.json"
-
-
-# -- standbys ----------------------------------------------------------------------------------
-
-
-def round_file(number: int) -> str:
-    """What a standby has reached with round ``number``."""
-    return f"{STANDBY}/{log_file(number, LogFile.ENTRY)}"
-
-
-def round_token(number: int, token: str) -> str:
-    """What an attempt at a round is called: unique, because ``token`` is a fresh random one."""
-    return f"{number:0{NUMBER_DIGITS}d}-{token}"
-
-
-def parse_round_token(name: str) -> int | None:
-    """The round that an attempt was made at; None if it is something else."""
-    match = _ROUND_TOKEN.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-def standby_file(attempt: str, name: str) -> str:
-    """Where a standby keeps a file of a log, as it was put by an attempt at a round."""
-    return f"{STANDBY_LOGS}/{attempt}/{name}"
-
-
-def versioned_log(name: str) -> str | None:
-    """The log that a file is of, or a folder is, if a standby keeps versions of it.
-
-    A topic's manifest lists belong to its log. None of data and manifests, which have names that
-    are used once.
-    """
-    parts = name.split("/")
-    if parts[0] in (TRANSACTIONS, GROUPS, EXPIRED) and len(parts) > 1:
-        return "/".join(parts[:2])
-    if parts[0] == TOPICS and len(parts) > 2:
-        is_list = parts[2] == "manifests" and (
-            len(parts) == 3 or parse_manifest_list(parts[3]) is not None
-        )
-        return f"{TOPICS}/{parts[1]}/log" if parts[2] == "log" or is_list else None
-    return None
-
-
-def transactional_id_of(folder: str) -> str:
-    """The id whose log, or the copy that an expiry left of it, a folder holds."""
-    return _decode(folder.rpartition("/")[2])

@@ -15,7 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from replica_folders import lose, make, objects, reopened, values, write
 
 import txnlog
-from txnlog import names
+from txnlog import names, root_names
 from txnlog.admin import replicas as replica_admin
 from txnlog.errors import (
     CorruptEntry,
@@ -425,9 +425,9 @@ def test_a_new_epoch_0_does_not_take_old_roots(made: txnlog.Store, tmp_path: Pat
 
 def test_a_root_under_another_name_is_no_other_root(made: txnlog.Store, tmp_path: Path) -> None:
     """As with a disk that is mounted twice: both copies would be one."""
-    shutil.copy(tmp_path / "b" / names.REPLICA_FILE, tmp_path / "replica")
+    shutil.copy(tmp_path / "b" / root_names.REPLICA_FILE, tmp_path / "replica")
     (tmp_path / "e").mkdir()
-    shutil.move(tmp_path / "replica", tmp_path / "e" / names.REPLICA_FILE)
+    shutil.move(tmp_path / "replica", tmp_path / "e" / root_names.REPLICA_FILE)
     with pytest.raises(StoreExists, match="another root than r2"):
         made.add_replica(str(tmp_path / "e"))
 
@@ -436,7 +436,7 @@ def test_a_controller_without_its_first_epoch_is_not_believed(
     made: txnlog.Store, tmp_path: Path
 ) -> None:
     made.remove_replica("r1")
-    (tmp_path / "control" / names.epoch_file(0)).unlink()
+    (tmp_path / "control" / root_names.epoch_file(0)).unlink()
     with pytest.raises(StorageError, match="later ones: is the controller's disk mounted"):
         reopened(tmp_path)
 
@@ -460,7 +460,7 @@ def test_an_epoch_that_makes_no_sense_is_refused(
 ) -> None:
     epoch = made.storage.agreement.epoch()  # type: ignore[attr-defined]
     bad = msgspec.structs.replace(epoch, **{"number": 1, **changed})
-    (tmp_path / "control" / names.epoch_file(1)).write_bytes(envelope.encode(bad))
+    (tmp_path / "control" / root_names.epoch_file(1)).write_bytes(envelope.encode(bad))
     with pytest.raises(CorruptEntry, match=says):
         reopened(tmp_path)
 

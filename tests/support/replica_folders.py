@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import txnlog
-from txnlog import names
+from txnlog import root_names
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
 
@@ -42,7 +42,7 @@ def objects(folder: Path) -> dict[str, bytes]:
     return {
         name: found.get(name)
         for name, _ in found.list_all("")
-        if not name.startswith((names.MEMBER_MARKS, "."))
+        if not name.startswith((root_names.MEMBER_MARKS, "."))
     }
 
 

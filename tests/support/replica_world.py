@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from txnlog import names
+from txnlog import names, root_names
 from txnlog.clock import Clock
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.replicas.controller import Controller
@@ -141,8 +141,8 @@ class Roots:
 
     def epochs(self) -> list[Epoch]:
         """All that there were."""
-        found = self.controller.list_names(names.EPOCHS)
-        data = [self.controller.get(f"{names.EPOCHS}/{name}") for name in found]
+        found = self.controller.list_names(root_names.EPOCHS)
+        data = [self.controller.get(f"{root_names.EPOCHS}/{name}") for name in found]
         return [envelope.decode(one, DECODER, "epoch") for one in data]
 
     def epoch(self) -> Epoch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from txnlog import names
+from txnlog import root_names
 from txnlog.admin.sound_copies import SoundCopies
 from txnlog.doctor.finding import Finding, State
 from txnlog.doctor.read_failures import ReadFailures
@@ -46,7 +46,7 @@ def examine_replicas(
             yield Finding("replicas", "", "damage", str(error))
         except StorageError as error:
             found = True
-            yield failures.add("replicas", "", names.EPOCHS, error)
+            yield failures.add("replicas", "", root_names.EPOCHS, error)
     if not found:
         epoch = storage.agreement.epoch()
         detail = f"epoch {epoch.number}, in sync: {', '.join(epoch.in_sync)}"
@@ -58,11 +58,11 @@ def _check_epochs(storage: ReplicatedStorage) -> Iterator[Finding]:
     for number, epoch in enumerate(epochs):
         if epoch.number != number:
             detail = f"epoch {number} is gone, and {epoch.number} is there"
-            yield Finding("replicas", "", "damage", detail, path=names.epoch_file(number))
+            yield Finding("replicas", "", "damage", detail, path=root_names.epoch_file(number))
             return
     for before, after in pairwise(epochs):
         for rule, detail in epoch_violations(before, after):
-            path = names.epoch_file(after.number)
+            path = root_names.epoch_file(after.number)
             yield Finding("replicas", "", "damage", f"epoch {after.number}: {detail}", rule, path)
     newest = epochs[-1]
     if len(newest.in_sync) < newest.min_insync:
@@ -109,7 +109,7 @@ def _check_members(storage: ReplicatedStorage) -> Iterator[Finding]:
             where = epoch.roots[root_of(member)].url
             if isinstance(failed.error, ObjectNotFound) or failed.useless:
                 detail = f"{where} is not the folder of {member}: is its disk mounted?"
-                path = names.member_mark(member)
+                path = root_names.member_mark(member)
                 yield Finding("replicas", member, "damage", detail, "R7", path)
             else:
                 detail = f"it cannot be reached at {where}: {failed}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from txnlog import names
+from txnlog import root_names
 from txnlog.clock import Clock
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError
 from txnlog.replicas.controller import Controller
@@ -154,7 +154,7 @@ class Agreement:
         Raises MemberFailed: it cannot be reached, or what it holds is gone.
         """
         try:
-            self.ask(epoch, member, lambda storage: storage.get(names.member_mark(member)))
+            self.ask(epoch, member, lambda storage: storage.get(root_names.member_mark(member)))
         except ObjectNotFound as error:
             raise MemberFailed(member, error, useless=True) from error
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
-from txnlog import names
+from txnlog import root_names
 from txnlog.errors import CorruptEntry, NotAStore, ObjectNotFound, StorageError, TxnlogError
 from txnlog.replicas.epochs import DECODER, Epoch, check_epoch
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
+
+
+def _numbers(listed: Iterable[str]) -> list[int]:
+    parsed = map(root_names.parse_epoch_file, listed)
+    return [number for number in parsed if number is not None]
 
 
 class Controller:
@@ -26,14 +32,16 @@ class Controller:
             StorageError: or those that are known to be there are gone.
             CorruptEntry, UnsupportedVersion: it is damaged, or of a newer txnlog.
         """
-        after = names.epoch_file(known.number - 1) if known is not None and known.number else ""
-        found = self.storage.list_names(names.EPOCHS, after.rpartition("/")[2])
-        numbers = [number for name in found if (number := names.parse_epoch_file(name)) is not None]
+        after = (
+            root_names.epoch_file(known.number - 1) if known is not None and known.number else ""
+        )
+        found = self.storage.list_names(root_names.EPOCHS, after.rpartition("/")[2])
+        numbers = _numbers(found)
         if known is not None and known.number not in numbers:
             # Absence proves nothing: a disk that is not mounted shows no newer epoch either.
             raise StorageError(
-                f"{self.storage.url}/{names.epoch_file(known.number)} is gone: is the controller's "
-                "disk mounted? Nothing is acknowledged without it"
+                f"{self.storage.url}/{root_names.epoch_file(known.number)} is gone: is the "
+                "controller's disk mounted? Nothing is acknowledged without it"
             )
         if not numbers:
             raise NotAStore(f"there are no epochs below {self.storage.url}")
@@ -41,8 +49,8 @@ class Controller:
         if known is None and 0 not in numbers:
             # Somebody has put one where the disk was not mounted, or has cleaned up: never done.
             raise StorageError(
-                f"{self.storage.url}/{names.epoch_file(0)} is gone, and there are later ones: is "
-                "the controller's disk mounted? Nothing is acknowledged without it"
+                f"{self.storage.url}/{root_names.epoch_file(0)} is gone, and there are later "
+                "ones: is the controller's disk mounted? Nothing is acknowledged without it"
             )
         if known is not None and number == known.number:
             return known
@@ -51,9 +59,8 @@ class Controller:
     def every(self) -> list[Epoch]:
         """All epochs, in their order. Raises what :meth:`newest` does."""
         self.newest()
-        found = self.storage.list_names(names.EPOCHS)
-        numbers = [number for name in found if (number := names.parse_epoch_file(name)) is not None]
-        return self.storage.gather(partial(self._read, number) for number in sorted(numbers))
+        found = self.storage.list_names(root_names.EPOCHS)
+        return self.storage.gather(partial(self._read, at) for at in sorted(_numbers(found)))
 
     def at(self, number: int) -> Epoch:
         """The epoch of a number that one names. Raises StorageError, CorruptEntry."""
@@ -61,7 +68,7 @@ class Controller:
 
     def _read(self, number: int) -> Epoch:
         """An epoch that a listing shows. It is durable when this returns."""
-        path = names.epoch_file(number)
+        path = root_names.epoch_file(number)
         where = f"{self.storage.url}/{path}"
         try:
             data = self.storage.get(path)
@@ -81,7 +88,7 @@ class Controller:
         Raises StorageError: it may be there now, or appear later. Harmless: who goes on reads the
         epochs first.
         """
-        path, data = names.epoch_file(epoch.number), envelope.encode(epoch)
+        path, data = root_names.epoch_file(epoch.number), envelope.encode(epoch)
         try:
             if self.storage.put_if_absent(path, data):
                 return True

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from txnlog import names
+from txnlog import root_names
 from txnlog.errors import InvalidOption, NotEnoughReplicas, ObjectNotFound, StoreExists
 from txnlog.replicas.agreement import MemberFailed
 from txnlog.replicas.epochs import Epoch, Member, forgotten, incarnation_of, root_of
@@ -38,11 +38,11 @@ def old_incarnations(storage: ReplicatedStorage, root: str) -> tuple[Member, ...
         return ()
     known = epoch.roots[root]
     within = storage.open_member.root(known.url)
-    numbers = [names.parse_incarnation_folder(folder) for folder in within.list_folders("")]
+    numbers = [root_names.parse_incarnation_folder(folder) for folder in within.list_folders("")]
     there = [f"{root}-{number}" for number in sorted(one for one in numbers if one is not None)]
     old = [one for one in there if not _why_not(epoch, one)]
     # A disk keeps the empty folder.
-    folders = {one: names.incarnation_folder(incarnation_of(one)) for one in old}
+    folders = {one: root_names.incarnation_folder(incarnation_of(one)) for one in old}
     return tuple(one for one in old if next(iter(within.list_all(folders[one])), None))
 
 
@@ -102,9 +102,9 @@ def _check_root(storage: ReplicatedStorage, epoch: Epoch, member: Member) -> Non
     if not isinstance(storage.open_member, MemberOpener):
         return
     root = storage.open_member.root(epoch.roots[root_of(member)].url)
-    where = f"{root.url}/{names.REPLICA_FILE}"
+    where = f"{root.url}/{root_names.REPLICA_FILE}"
     try:
-        mark = envelope.decode(root.get(names.REPLICA_FILE), MARK_DECODER, where)
+        mark = envelope.decode(root.get(root_names.REPLICA_FILE), MARK_DECODER, where)
     except ObjectNotFound as error:
         raise InvalidOption(f"{where} is not there: is the root's disk mounted?") from error
     if mark.controller != storage.url or mark.member not in ("", root_of(member)):
@@ -114,8 +114,8 @@ def _check_root(storage: ReplicatedStorage, epoch: Epoch, member: Member) -> Non
 def _delete(storage: Storage, member: Member, *, dry_run: bool) -> tuple[int, int] | None:
     """Everything below a member's folder, its mark first: how many objects, and their bytes."""
     inner = storage.inner if isinstance(storage, MarkedDisk) else storage
-    mark = names.member_mark(member)
-    found_any = bool(inner.list_names(names.MEMBER_MARKS))
+    mark = root_names.member_mark(member)
+    found_any = bool(inner.list_names(root_names.MEMBER_MARKS))
     if not dry_run:
         inner.delete([mark])
         inner.abort_uploads(inner.list_unfinished_uploads())

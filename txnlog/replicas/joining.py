@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
-from txnlog import names
+from txnlog import root_names
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound
 from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.copying import copy_between
@@ -100,7 +100,7 @@ def _with_root(epoch: Epoch, root: str, url: str) -> Epoch:
 
 
 def _listing(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
-    marks = (f"{names.MEMBER_MARKS}/", ".tmp/", ".probe/")
+    marks = (f"{root_names.MEMBER_MARKS}/", ".tmp/", ".probe/")
     agreement.check_mark(epoch, epoch.leader)
     storage = agreement.storage(epoch, epoch.leader)
     for name, size in storage.list_all(""):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from txnlog import names
+from txnlog import root_names
 from txnlog.errors import StorageError
 from txnlog.replicas.epochs import Epoch, Member, Root, incarnation_of, root_of
 from txnlog.state import envelope
@@ -139,12 +139,12 @@ class MemberOpener:
 
     def at(self, root: Root, member: Member) -> Storage:
         """The storage of a member of a root."""
-        folder = names.incarnation_folder(incarnation_of(member))
+        folder = root_names.incarnation_folder(incarnation_of(member))
         url = f"{root.url.rstrip('/')}/{folder}"
         storage = open_storage(url, self.of(root.url))
         if storage.local_path("") is None:
             return storage
-        return MarkedDisk(storage, names.member_mark(member))
+        return MarkedDisk(storage, root_names.member_mark(member))
 
     def __call__(self, epoch: Epoch, member: Member) -> Storage:
         return self.at(epoch.roots[root_of(member)], member)
@@ -153,5 +153,5 @@ class MemberOpener:
 def put_mark(storage: Storage, member: Member, controller: str) -> None:
     """Mark a member's folder as its own, before it takes part. Raises StorageError."""
     inner = storage.inner if isinstance(storage, MarkedDisk) else storage
-    inner.put_if_absent(names.member_mark(member), envelope.encode(Mark(controller, member)))
-    inner.confirm(names.member_mark(member))
+    inner.put_if_absent(root_names.member_mark(member), envelope.encode(Mark(controller, member)))
+    inner.confirm(root_names.member_mark(member))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
-from txnlog import names
+from txnlog import root_names
 from txnlog.clock import Clock
 from txnlog.errors import (
     InvalidOption,
@@ -100,12 +100,12 @@ def find_replicas(
     except UnsupportedFilesystem:
         return None  # what only unsafe_single_writer opens holds no replicas
     try:
-        data = storage.get(names.REPLICA_FILE)
+        data = storage.get(root_names.REPLICA_FILE)
     except ObjectNotFound:
         if _find_epochs(storage) is None:
             return None
     else:
-        mark = envelope.decode(data, MARK_DECODER, f"{storage.url}/{names.REPLICA_FILE}")
+        mark = envelope.decode(data, MARK_DECODER, f"{storage.url}/{root_names.REPLICA_FILE}")
         storage = opener.root(mark.controller)
     return _open(storage, opener, options, clock)
 
@@ -137,7 +137,7 @@ def _make(
     opener: MemberOpener, control: Storage, storages: Mapping[str, Storage], first: Epoch
 ) -> None:
     folders = {name for name in control.list_folders("") if not name.startswith(".")}
-    if folders - {names.EPOCHS} or control.list_names(""):
+    if folders - {root_names.EPOCHS} or control.list_names(""):
         raise NotAStore(f"{control.url} is not empty: a controller needs a folder of its own")
     if not control.was_probed():
         probe(control)
@@ -163,26 +163,26 @@ def mark_root(
     """
     data = envelope.encode(Mark(controller, root_of(member)))
     try:
-        if storage.get(names.REPLICA_FILE) != data:
+        if storage.get(root_names.REPLICA_FILE) != data:
             raise StoreExists(
                 f"{storage.url} is another root than {root_of(member)} of {controller}, or a "
                 "replica of another store"
             )
     except ObjectNotFound as error:
         if not may_be_new:
-            where = f"{storage.url}/{names.REPLICA_FILE}"
+            where = f"{storage.url}/{root_names.REPLICA_FILE}"
             raise StorageError(f"{where} is not there: is its disk mounted?") from error
         folders = [name for name in storage.list_folders("") if not name.startswith(".")]
         if folders or storage.list_names(""):
             raise NotAStore(f"{storage.url} is not empty: choose an empty folder") from None
         if not storage.was_probed():
             probe(storage)
-        if not storage.put_if_absent(names.REPLICA_FILE, data) and (
-            storage.get(names.REPLICA_FILE) != data
+        if not storage.put_if_absent(root_names.REPLICA_FILE, data) and (
+            storage.get(root_names.REPLICA_FILE) != data
         ):
             raise StoreExists(f"{storage.url} is a replica of another store") from None
-        storage.confirm(names.REPLICA_FILE)
-    had = [names.parse_incarnation_folder(name) for name in storage.list_folders("")]
+        storage.confirm(root_names.REPLICA_FILE)
+    had = [root_names.parse_incarnation_folder(name) for name in storage.list_folders("")]
     if any(one is not None and one > incarnation_of(member) for one in had):
         raise StorageError(
             f"{storage.url} has had later incarnations than {member}: is {controller} what it was?"

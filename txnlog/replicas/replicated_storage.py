@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from txnlog import names
+from txnlog import names, root_names
 from txnlog.clock import Clock, SystemClock
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError, TxnlogError
 from txnlog.replicas.agreement import Agreement, MemberFailed, OpenMember
@@ -322,13 +322,13 @@ class ReplicatedStorage(Storage):
         def step(epoch: Epoch) -> list[str]:
             self.agreement.check_mark(epoch, epoch.leader)
             found = self._ask(epoch, epoch.leader, lambda storage: storage.list_folders(folder))
-            return [name for name in found if folder or name != names.MEMBER_MARKS]
+            return [name for name in found if folder or name != root_names.MEMBER_MARKS]
 
         return self.agreement.settle(step)
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         epoch = self.agreement.refresh()
-        marks = f"{names.MEMBER_MARKS}/"
+        marks = f"{root_names.MEMBER_MARKS}/"
         try:
             for name, size_bytes in self.agreement.storage(epoch, epoch.leader).list_all(folder):
                 if not name.startswith(marks):

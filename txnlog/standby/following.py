@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from txnlog import names
+from txnlog import names, root_names
 from txnlog.errors import (
     IllegalState,
     InvalidOption,
@@ -148,7 +148,7 @@ class Standby:
     def _begin(self) -> None:
         if self._began:
             return
-        path = names.STANDBY_STORE_FILE
+        path = root_names.STANDBY_STORE_FILE
         try:
             found = self._target.get(path)
         except ObjectNotFound:
@@ -210,7 +210,7 @@ class Standby:
 
     def _put_round(self, view: View, before: Round | None) -> tuple[Round, int]:
         number = self._standing.number + 1 if self._standing else 0
-        attempt = names.round_token(number, self._clock.token())
+        attempt = root_names.round_token(number, self._clock.token())
         self._data.lost |= set(before.lost) if before else set()
         known = before.logs if before else {}
         logs: dict[str, LogVersion] = {}
@@ -234,7 +234,7 @@ class Standby:
             files |= found
             logs[names.transaction_log(name)] = LogVersion(attempt, 0)
         self._target.put_round(
-            partial(put_same, self._target, names.standby_file(attempt, name), data)
+            partial(put_same, self._target, root_names.standby_file(attempt, name), data)
             for name, data in files.items()
         )
         round_ = Round(

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from txnlog import names
+from txnlog import names, root_names
 from txnlog.clock import Clock
 from txnlog.errors import InvalidOption, NotAStore, TxnlogError
 from txnlog.log.create_once import create_once
@@ -66,7 +66,7 @@ def promote(target: Storage, clock: Clock) -> Round:
         raise InvalidOption(f"{target.url} is followed faster than it can be promoted: stop that")
     target.put_round(partial(_move, target, at, name) for at, name in _files(target, last))
     # Last: it is a store from here on.
-    data = target.get(names.STANDBY_STORE_FILE)
+    data = target.get(root_names.STANDBY_STORE_FILE)
     create_once(target, names.STORE_FILE, data, clock)
     return last
 
@@ -74,7 +74,7 @@ def promote(target: Storage, clock: Clock) -> Round:
 def _files(target: Storage, last: Round) -> Iterator[tuple[str, str]]:
     """Where each file of the logs lies, and the name that it gets."""
     for log, version in last.logs.items():
-        root = names.standby_file(version.attempt, "")
+        root = root_names.standby_file(version.attempt, "")
         folders = [log]
         if version.manifest_list >= 0:
             folders.append(f"{log.rpartition('/')[0]}/manifests")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from txnlog import names
+from txnlog import names, root_names
 from txnlog.clock import Clock
 from txnlog.errors import CorruptEntry, ObjectNotFound
 from txnlog.log.create_once import create_once
@@ -92,11 +92,11 @@ class Rounds:
         """
         after = names.log_file_prefix(known.number) if known else ""
         for _ in range(_ATTEMPTS):
-            found = self.storage.list_names(names.STANDBY, after)
+            found = self.storage.list_names(root_names.STANDBY, after)
             numbers = [p[0] for name in found if (p := names.parse_log_file(name)) is not None]
             if not numbers or (known is not None and max(numbers) <= known.number):
                 return known
-            path = names.round_file(max(numbers))
+            path = root_names.round_file(max(numbers))
             try:
                 read = envelope.decode(self.storage.get(path), _DECODER, path)
             except ObjectNotFound:
@@ -104,11 +104,13 @@ class Rounds:
             if isinstance(read, Promoted):
                 return Standing(read.number, read.last, is_promoted=True)
             return Standing(read.number, read, is_promoted=False)
-        raise CorruptEntry(f"{self.storage.url}/{names.STANDBY} shows rounds that cannot be read")
+        raise CorruptEntry(
+            f"{self.storage.url}/{root_names.STANDBY} shows rounds that cannot be read"
+        )
 
     def read(self, number: int) -> Round | None:
         """One round; None if it is not there any more."""
-        path = names.round_file(number)
+        path = root_names.round_file(number)
         try:
             read = envelope.decode(self.storage.get(path), _DECODER, path)
         except ObjectNotFound:
@@ -118,5 +120,5 @@ class Rounds:
     def put(self, entry: Round | Promoted) -> bool:
         """Put the next one; False if somebody else was first. Raises StorageError: not known."""
         assert self._clock is not None
-        path = names.round_file(entry.number)
+        path = root_names.round_file(entry.number)
         return create_once(self.storage, path, envelope.encode(entry), self._clock)

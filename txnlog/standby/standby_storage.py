@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NoReturn, TypeVar
 
-from txnlog import names
+from txnlog import names, root_names
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.standby.rounds import Rounds, Standing
 from txnlog.storage import open_storage
@@ -65,18 +65,18 @@ class StandbyStorage(ForwardingStorage):
         if self._is_plain:
             return name
         if name == names.STORE_FILE:
-            return names.STANDBY_STORE_FILE
-        log = names.versioned_log(name)
+            return root_names.STANDBY_STORE_FILE
+        log = root_names.versioned_log(name)
         if log is None:
             return name
         version = standing.round.logs.get(log)
-        return names.standby_file(version.attempt, name) if version else None
+        return root_names.standby_file(version.attempt, name) if version else None
 
     def _read(self, name: str, read: Callable[[str], T]) -> T:
         at = self._at(name, self.standing(fresh=False))
         while True:
             try:
-                return read(at if at is not None else names.standby_file("none", name))
+                return read(at if at is not None else root_names.standby_file("none", name))
             except ObjectNotFound:
                 # A newer round stands for it, perhaps, and what was here is gone.
                 before, at = at, self._at(name, self.standing())
@@ -127,7 +127,7 @@ class StandbyStorage(ForwardingStorage):
         begin = f"{folder}/" if folder else ""
         standing = self.standing()
         for name, size in self.inner.list_all(folder):
-            if not name.startswith(f"{names.STANDBY}/"):
+            if not name.startswith(f"{root_names.STANDBY}/"):
                 yield name, size
         if self._is_plain:
             return
@@ -136,7 +136,7 @@ class StandbyStorage(ForwardingStorage):
         for log, version in standing.round.logs.items():
             if not f"{log}/".startswith(begin) and not begin.startswith(f"{log}/"):
                 continue
-            root = names.standby_file(version.attempt, "")
+            root = root_names.standby_file(version.attempt, "")
             for name, size in self.inner.list_all(root + log.removesuffix("/log")):
                 if (own := name.removeprefix(root)).startswith(begin):
                     yield own, size

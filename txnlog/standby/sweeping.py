@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 
-from txnlog import names
+from txnlog import names, root_names
 from txnlog.admin.live_segments import placed_files
 from txnlog.clock import Clock
 from txnlog.config import StoreConfig
@@ -41,20 +41,20 @@ def sweep_rounds(target: Storage, newest: Round) -> None:
         one = newest if number == newest.number else rounds.read(number)
         kept |= {(version.attempt, log) for log, version in one.logs.items()} if one else set()
     doomed = []
-    for attempt in target.list_folders(names.STANDBY_LOGS):
-        made_for = names.parse_round_token(attempt)
+    for attempt in target.list_folders(root_names.STANDBY_LOGS):
+        made_for = root_names.parse_round_token(attempt)
         if made_for is None or made_for >= end:
             continue
-        root = names.standby_file(attempt, "")
+        root = root_names.standby_file(attempt, "")
         for name, _ in target.list_all(root.rstrip("/")):
-            if (attempt, names.versioned_log(name.removeprefix(root))) not in kept:
+            if (attempt, root_names.versioned_log(name.removeprefix(root))) not in kept:
                 doomed.append(name)
     target.delete(doomed)
-    target.delete([names.round_file(number) for number in old])
+    target.delete([root_names.round_file(number) for number in old])
 
 
 def _rounds(target: Storage) -> Iterable[int]:
-    found = map(names.parse_log_file, target.list_names(names.STANDBY))
+    found = map(names.parse_log_file, target.list_names(root_names.STANDBY))
     return [parsed[0] for parsed in found if parsed is not None]
 
 
