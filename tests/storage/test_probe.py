@@ -91,7 +91,9 @@ class LooksThenWrites(Races):
 def test_a_server_that_fails_in_some_races_is_refused(seed: int) -> None:
     """In each of 40 tries, though only three races of ten show it."""
     liar = LooksThenWrites(in_memory(), seed, 0.3)
-    with pytest.raises(PutIfAbsentBroken, match=r"2 of 16 racing creates succeeded.*looks first"):
+    with pytest.raises(
+        PutIfAbsentBroken, match=r"2 of (4|16) racing creates succeeded.*looks first"
+    ):
         attach(liar, create=True)
     assert list(liar.list_all("")) == []
     with pytest.raises(StoreNotFound):
@@ -145,7 +147,7 @@ def test_a_server_that_fails_without_a_race_is_refused(liar: type[Races], told: 
 
 def test_a_torn_object_does_not_hide_who_has_won() -> None:
     """An error of a read is tried again later; two winners are the end of it."""
-    with pytest.raises(PutIfAbsentBroken, match="2 of 16 racing creates"):
+    with pytest.raises(PutIfAbsentBroken, match=r"2 of (4|16) racing creates"):
         probe(CannotBeRead(in_memory(), 0, 1.0))
 
 
@@ -271,7 +273,11 @@ def test_racers_begin_at_the_same_moment() -> None:
 
 
 def test_what_the_probes_cost() -> None:
-    """Requests: two creates and 16 for each race, and a few reads and listings."""
+    """Requests: two creates and 16 for each round of races, and a few reads and listings.
+
+    A round is four races of 4, or one of 16: five objects in two rounds, each read once, and by two
+    of those who were refused in a round.
+    """
     storage = CountingStorage(in_memory())
     for rounds, check in (
         (CREATION_ROUNDS, probe),
@@ -280,7 +286,7 @@ def test_what_the_probes_cost() -> None:
         check(storage)
         spent = storage.take()
         assert spent.pop("put_if_absent") == 2 + rounds * PARALLEL_REQUESTS
-        assert spent.pop("get") <= 1 + 3 * rounds
+        assert spent.pop("get") <= 1 + 2 * rounds + 5 * rounds // 2
         assert spent.pop("list") <= 2 + 2 * rounds
         assert spent == {"delete": 1, "get_range": 1}
     assert CREATION_ROUNDS >= 20
@@ -406,7 +412,7 @@ def test_a_store_is_not_written_to_through_a_server_that_lies(
         producer.send("t", b"x")
     with lying_server() as (endpoint, asked):
         options = {**s3_options, "endpoint_url": endpoint, "secret": _SECRET}
-        with pytest.raises(PutIfAbsentBroken, match=r"of 16 racing creates succeeded"):
+        with pytest.raises(PutIfAbsentBroken, match=r"of (4|16) racing creates succeeded"):
             attach(open_storage(f"s3://{bucket}/new", options), create=True)
         store = attach(open_storage(url, options))
         assert store.scan("t").to_arrow().column("value").to_pylist() == [b"x"]
@@ -414,7 +420,7 @@ def test_a_store_is_not_written_to_through_a_server_that_lies(
             store.create_topic("u")
         assert _SECRET not in str(caught.value)
         before = len(asked)
-        with pytest.raises(PutIfAbsentBroken, match=r"of 16 racing creates succeeded"):
+        with pytest.raises(PutIfAbsentBroken, match=r"of (4|16) racing creates succeeded"):
             attach(open_storage(url, options)).create_topic("u")
         assert not [text for text in asked[before:] if text.startswith("PUT")]
         assert store.topics() == ["t"]

@@ -20,16 +20,20 @@ from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 FOLDER = ".probe"
 """Where the probe puts its objects, below the root."""
 CREATION_ROUNDS = 24
-"""Races when a store is made. A server that lets a second writer win in only three races of ten
+"""Rounds when a store is made. A server that lets a second writer win in only three races of ten
 passes them once in 5,000 times."""
 FIRST_WRITE_ROUNDS = 6
-"""Races before a process's first write to a server, with a store that others made."""
+"""Rounds before a process's first write to a server, with a store that others made."""
 
+_WIDTHS = (4, 16)
+"""How many race for one name, by turns; so four races run at a time, or one. A server that is busy,
+or whose clients are, shows more in narrow ones: of 16 requests for a name the last ones come when
+the first have been answered long ago."""
 _LOOK_EVERY = 8
-"""Of the racers of a race one in so many reads and lists when it is refused."""
+"""Of 16 racers for a name one in so many reads and lists when it is refused."""
 _LARGE_EVERY = 4
 _LARGE_BYTES = 64 << 10
-"""Every fourth race is about a larger object, which takes a server several steps to write."""
+"""Every fourth round is about a larger object, which takes a server several steps to write."""
 
 _logger = logging.getLogger(__name__)
 
@@ -47,6 +51,7 @@ class _RaceResult:
     """What one racer was told, and what it saw right after it was refused, if it looked."""
 
     won: bool
+    offer: bytes
     looked: bool = False
     found: bytes | None = None
     listed: bool = False
@@ -58,7 +63,7 @@ def probe(storage: Storage, rounds: int = CREATION_ROUNDS) -> ProbeReport:
 
     Args:
         storage: what is tried.
-        rounds: how many races, each of 16 creates at the same moment.
+        rounds: of races, each of 16 creates at the same moment.
 
     Raises:
         PutIfAbsentBroken: the filesystem cannot carry a store.
@@ -97,7 +102,7 @@ def check_before_first_write(storage: Storage) -> None:
 
 def _new_folder(rounds: int) -> tuple[str, list[str]]:
     folder = f"{FOLDER}/{secrets.token_hex(16)}"
-    return folder, [f"{folder}/twice", *(f"{folder}/{_race_name(n)}" for n in range(rounds))]
+    return folder, [f"{folder}/twice", *(f"{folder}/{name}" for name in _race_names(rounds))]
 
 
 def _clean_up(storage: Storage, files: list[str]) -> None:
@@ -129,8 +134,8 @@ def _check(storage: Storage, folder: str, rounds: int) -> None:
     # Whether objects are durable at once is not the question here, and takes time on local disks.
     raced = _check_races(storage.relaxed(), folder, rounds)
     _expect(storage, storage.get_range(twice, 1, 3) == b"ir", _RANGE)
-    listed = [_race_name(number) for number in range(raced)]
-    _expect(storage, storage.list_names(folder) == [*listed, "twice"], _LISTING)
+    listed = [*_race_names(raced), "twice"]
+    _expect(storage, storage.list_names(folder) == listed, _LISTING)
 
 
 def _check_create_twice(storage: Storage, name: str) -> None:
@@ -143,47 +148,71 @@ def _check_create_twice(storage: Storage, name: str) -> None:
 
 
 def _check_races(storage: Storage, folder: str, rounds: int) -> int:
-    """Race, and judge what every racer was told and saw; returns how many races there were."""
-    races = storage.race(partial(_race, storage, folder), rounds)
+    """Race, and judge what every racer was told and saw; returns how many rounds there were."""
+    raced_rounds = storage.race(partial(_race, storage, folder), rounds)
+    races = {
+        _race_name(number, first): raced[first : first + _width(number)]
+        for number, raced in enumerate(raced_rounds)
+        for first in range(0, len(raced), _width(number))
+    }
     # Winners come first: where there are two, a mixture of both may not even be readable.
-    for race in races:
+    for race in races.values():
         wins = sum(raced.won for raced in race)
         _expect(storage, wins <= 1, f"{wins} of {len(race)} racing creates succeeded. {_CONDITION}")
-    for raced in chain.from_iterable(races):
+    for raced in chain.from_iterable(races.values()):
         if raced.error is not None:
             raise raced.error
-    kept = storage.gather(
-        [partial(_get, storage, f"{folder}/{_race_name(number)}") for number in range(len(races))]
-    )
-    for number, (race, data) in enumerate(zip(races, kept, strict=True)):
+    kept = storage.gather([partial(_get, storage, f"{folder}/{name}") for name in races])
+    for race, data in zip(races.values(), kept, strict=True):
         # If nobody won, a response was lost: then it is anybody's, but whole.
-        winners = [racer for racer, raced in enumerate(race) if raced.won] or range(len(race))
-        offers = [_offer(number, racer) for racer in winners]
+        offers = [raced.offer for raced in race if raced.won] or [raced.offer for raced in race]
         _expect(storage, data in offers, f"a race left other bytes than its winner's. {_CONDITION}")
         looks = [raced for raced in race if raced.looked]
         found = all(raced.found == data for raced in looks)
         _expect(storage, found, f"a refused create read something else. {_SEEN}")
         listed = all(raced.listed for raced in looks)
         _expect(storage, listed, f"a refused create did not list the object. {_SEEN}")
-    return len(races)
+    return len(raced_rounds)
 
 
 def _race(storage: Storage, folder: str, number: int, racer: int) -> _RaceResult:
-    name = _race_name(number)
-    if storage.put_if_absent(f"{folder}/{name}", _offer(number, racer)):
-        return _RaceResult(won=True)
-    if (racer + number) % _LOOK_EVERY:
-        return _RaceResult(won=False)
+    name, offer = _race_name(number, racer), _offer(number, racer)
+    if storage.put_if_absent(f"{folder}/{name}", offer):
+        return _RaceResult(True, offer)
+    if not _looks(number, racer):
+        return _RaceResult(False, offer)
     try:
         found = _get(storage, f"{folder}/{name}")
         listed = name in storage.list_names(folder)
     except StorageError as error:
-        return _RaceResult(won=False, error=error)
-    return _RaceResult(won=False, looked=True, found=found, listed=listed)
+        return _RaceResult(False, offer, error=error)
+    return _RaceResult(False, offer, looked=True, found=found, listed=listed)
 
 
-def _race_name(number: int) -> str:
-    return f"race-{number:02d}"
+def _width(number: int) -> int:
+    return _WIDTHS[number % len(_WIDTHS)]
+
+
+def _looks(number: int, racer: int) -> bool:
+    """True for two of a round, who race for the same name: so one of them at least is refused."""
+    width = _width(number)
+    if width == PARALLEL_REQUESTS:
+        return (racer + number) % _LOOK_EVERY == 0
+    race, place = divmod(racer, width)
+    return place < 2 and race == number // len(_WIDTHS) % (PARALLEL_REQUESTS // width)
+
+
+def _race_names(rounds: int) -> list[str]:
+    """Of all races of so many rounds, in order."""
+    return [
+        _race_name(number, first)
+        for number in range(rounds)
+        for first in range(0, PARALLEL_REQUESTS, _width(number))
+    ]
+
+
+def _race_name(number: int, racer: int) -> str:
+    return f"race-{number:02d}-{racer // _width(number)}"
 
 
 def _offer(number: int, racer: int) -> bytes:

@@ -15,6 +15,8 @@ VERSION = "3.4.2"
 
 _LAUNCHER = Path(__file__).with_name("HdfsCluster.java")
 _HEAP = "700m"
+_PATIENCE_S = 180.0
+"""A JVM compiles the launcher first: on a busy machine that alone takes a minute."""
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>txnlog</groupId><artifactId>test-stores</artifactId><version>1</version>
@@ -67,7 +69,10 @@ def run_cluster(
     command += [folder / "cluster", rpc_port, http_port, datanodes]
     command += [f"dfs.replication={datanodes}", *settings]
     with running(
-        command, folder, ready=lambda: b"\nready" in b"\n" + log.read_bytes()[begin:]
+        command,
+        folder,
+        ready=lambda: b"\nready" in b"\n" + log.read_bytes()[begin:],
+        patience_s=_PATIENCE_S,
     ) as made:
         yield HdfsCluster(rpc_port, http_port, getpass.getuser(), made)
 
