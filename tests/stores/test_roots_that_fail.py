@@ -27,8 +27,8 @@ from servers import CannotStart, StoreServer
 from stores_report import Report
 
 from txnlog.errors import NotEnoughReplicas, StorageError
-from txnlog.names import MEMBER_MARKS
 from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.root_names import MEMBER_MARKS
 from txnlog.storage.base import Storage
 from txnlog.store import Store, open_store
 
