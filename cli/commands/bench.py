@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -101,6 +99,8 @@ def measure_store(
       txnlog bench --records 100000
       txnlog bench --store s3://bucket/store --commits 20
     """
+    import secrets
+
     with _open_store(session) as (opened, counting):
         topic = f"{_ID}-{secrets.token_hex(4)}"
         opened.create_topic(topic, partitions=partitions)
@@ -114,6 +114,8 @@ def measure_store(
 
 @contextmanager
 def _open_store(session: Session) -> Iterator[tuple[Store, CountingStorage]]:
+    import tempfile
+
     from txnlog.storage import open_storage
     from txnlog.storage.counting import CountingStorage
     from txnlog.store import attach

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -125,6 +124,8 @@ def _find_place(named: str | None) -> Iterator[str]:
     if named is not None:
         yield named
         return
+    import tempfile
+
     folder = Path(tempfile.mkdtemp(prefix="txnlog-demo-"))
     try:
         yield str(folder / "store")

@@ -12,7 +12,6 @@ Messages name keys and never a value, which may be a secret.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +35,8 @@ class Settings:
 
 def read_settings(path: Path) -> Settings:
     """The settings in a TOML file. Raises BadParameter."""
+    import tomllib  # most have no such file
+
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
