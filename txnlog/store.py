@@ -122,7 +122,7 @@ def open_store(
     except (StoreNotFound, NotAStore, InvalidOption):
         # A root on a local disk takes no options: they are for the others then.
         found = find_replicas(url, storage_options, clock or SystemClock()) or find_standby(
-            url, own_options(url, storage_options)
+            url, own_options(url, storage_options), unsafe_single_writer=unsafe_single_writer
         )
         if found is None:
             raise

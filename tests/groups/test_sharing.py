@@ -277,7 +277,7 @@ def test_commits_while_a_rebalance_goes_on(group: Group) -> None:
     with log.reading() as known:
         assert known.membership.generation > stale.committer.generation
     kept = one.assignment()[0]
-    with pytest.raises(IllegalGeneration, match="anew"), producer.transaction():
+    with pytest.raises(IllegalGeneration, match="again in generation"), producer.transaction():
         producer.send_offsets_to_transaction({kept: 5}, stale)
     given = two.assignment()[0]
     with pytest.raises(IllegalGeneration, match="no longer"), producer.transaction():

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import fsspec
 import pytest
 from copy_job import PREPARED, check_whole_transactions, copy_all, judge
+from fsspec.implementations.memory import MemoryFileSystem
 from steps import values
 
 import txnlog
@@ -49,6 +51,15 @@ def open_pair(tmp_path: Path) -> tuple[Store, Standby, str]:
     store = txnlog.open(str(tmp_path / "store"), create=True)
     url = str(tmp_path / "standby")
     return store, store.standby(url), url
+
+
+def test_a_standby_on_a_filesystem_for_a_single_writer(tmp_path: Path) -> None:
+    """Whoever has said so for the one that follows says so for the one that reads."""
+    fsspec.register_implementation("single", MemoryFileSystem, clobber=True)
+    store = txnlog.open(str(tmp_path), create=True)
+    store.create_topic("t")
+    store.standby("single://standby", unsafe_single_writer=True).follow()
+    assert txnlog.open("single://standby", unsafe_single_writer=True).topics() == ["t"]
 
 
 def test_a_round_shows_what_there_was(tmp_path: Path) -> None:

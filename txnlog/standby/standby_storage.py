@@ -22,10 +22,13 @@ T = TypeVar("T")
 
 
 def find_standby(
-    url: str | os.PathLike[str], options: Mapping[str, object] | None
+    url: str | os.PathLike[str],
+    options: Mapping[str, object] | None,
+    *,
+    unsafe_single_writer: bool = False,
 ) -> StandbyStorage | None:
     """The standby that a folder is; None if it is none, or has nothing to show yet."""
-    return find_at(open_storage(os.fspath(url), options))
+    return find_at(open_storage(os.fspath(url), options, unsafe_single_writer=unsafe_single_writer))
 
 
 def find_at(storage: Storage) -> StandbyStorage | None:
