@@ -10,6 +10,7 @@ import pytest
 from replica_folders import lose, make, objects, reopened, values, write
 
 import txnlog
+from txnlog.admin.sound_copies import SoundCopies
 from txnlog.errors import InvalidOption, NotEnoughReplicas, StoreExists
 from txnlog.replicas import forgetting, opening, verifying
 from txnlog.replicas import joining as joining_roots
@@ -18,6 +19,7 @@ from txnlog.replicas.epochs import Epoch, Proposer, first_epoch, joining, withou
 from txnlog.replicas.returning import outdated, roots_to_return
 from txnlog.results import MaintenanceFailure, ReplicaDifference, ReplicaReturn
 from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.base import Storage
 
 FIRST, SECOND = "a/incarnation-00000", "b/incarnation-00000"
 
@@ -185,6 +187,25 @@ def test_a_damaged_data_file_is_put_right(
     (repaired,) = differences(made, with_contents=True, repair=True)
     assert repaired.is_repaired
     assert path.read_bytes() == right
+
+
+def test_a_copy_that_nobody_can_judge_any_more_replaces_no_other(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the topic's log cannot be read between the comparing and the repair."""
+    path = tmp_path / SECOND / data_file(tmp_path / SECOND)
+    path.write_bytes(b"damaged")
+    judged = []
+    judge = SoundCopies.__call__
+
+    def judge_twice(sound: SoundCopies, storage: Storage, name: str) -> bool | None:
+        judged.append(name)
+        return judge(sound, storage, name) if len(judged) <= 2 else None
+
+    monkeypatch.setattr(SoundCopies, "__call__", judge_twice)
+    (found,) = differences(made, with_contents=True, repair=True)
+    assert (found.kind, found.is_repaired) == ("damaged", False)
+    assert path.read_bytes() == b"damaged"
 
 
 def test_entries_are_given_to_followers_alone(made: txnlog.Store, tmp_path: Path) -> None:
