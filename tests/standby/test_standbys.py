@@ -22,6 +22,7 @@ from txnlog.errors import (
 )
 from txnlog.names import TopicPartition
 from txnlog.standby.following import Standby
+from txnlog.standby.rounds import Round, Rounds
 from txnlog.standby.standby_storage import StandbyStorage, find_at
 from txnlog.standby.sweeping import KEPT_ROUNDS
 from txnlog.storage.base import Storage
@@ -306,6 +307,36 @@ def test_a_file_that_the_source_has_lost_is_named(tmp_path: Path) -> None:
     done = standby.follow()
     assert len(done.lost) == 1
     assert txnlog.open(url).reached().lost == done.lost
+
+
+def test_a_sweep_beside_another_one_who_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What he is about to show has been deleted at the source since: his round is lost."""
+    clock, source, target = VirtualClock(seed=1), HeapStorage(), HeapStorage()
+    source.time_ms = lambda: clock.time_ms
+    store = attach(source, create=True, clock=clock)
+    store.create_topic("t", config={"file.delete.delay.ms": 0})
+    sweeps = follow(source, target)
+    with store.producer() as producer:
+        producer.send("t", b"one")
+    slow = Standby(store_of(source, seed=4).logs, target)
+    put = Rounds.put
+
+    def put_late(rounds: Rounds, entry: Round) -> bool:
+        monkeypatch.setattr(Rounds, "put", put)
+        store.delete_records({TopicPartition("t", 0): 1})
+        for _ in range(2):
+            clock.time_ms += 100 * 86_400_000
+            store.maintain()
+        assert sweeps.sweep() == 1
+        return put(rounds, entry)
+
+    monkeypatch.setattr(Rounds, "put", put_late)
+    with pytest.raises(StorageError, match="put by somebody else"):
+        slow.follow()
+    assert values(shown(target), "t") == []
+    slow.follow()
+    states = {one.state for one in shown(target).examine(with_probe=False)}
+    assert not states & {"damage", "unreadable"}
 
 
 # -- promotion -----------------------------------------------------------------------------------
