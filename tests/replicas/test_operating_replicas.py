@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from replica_folders import lose, make, objects, reopened, values, write
 
 import txnlog
+from txnlog.admin.sound_copies import SoundCopies
 from txnlog.errors import InvalidOption, NotEnoughReplicas, StoreExists
 from txnlog.replicas import forgetting, opening, verifying
+from txnlog.replicas import joining as joining_roots
 from txnlog.replicas.agreement import Agreement
 from txnlog.replicas.epochs import Epoch, Proposer, first_epoch, joining, without
-from txnlog.replicas.returning import roots_to_return
+from txnlog.replicas.returning import outdated, roots_to_return
 from txnlog.results import MaintenanceFailure, ReplicaDifference, ReplicaReturn
 from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.base import Storage
 
 FIRST, SECOND = "a/incarnation-00000", "b/incarnation-00000"
 
@@ -185,6 +189,25 @@ def test_a_damaged_data_file_is_put_right(
     assert path.read_bytes() == right
 
 
+def test_a_copy_that_nobody_can_judge_any_more_replaces_no_other(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the topic's log cannot be read between the comparing and the repair."""
+    path = tmp_path / SECOND / data_file(tmp_path / SECOND)
+    path.write_bytes(b"damaged")
+    judged = []
+    judge = SoundCopies.__call__
+
+    def judge_twice(sound: SoundCopies, storage: Storage, name: str) -> bool | None:
+        judged.append(name)
+        return judge(sound, storage, name) if len(judged) <= 2 else None
+
+    monkeypatch.setattr(SoundCopies, "__call__", judge_twice)
+    (found,) = differences(made, with_contents=True, repair=True)
+    assert (found.kind, found.is_repaired) == ("damaged", False)
+    assert path.read_bytes() == b"damaged"
+
+
 def test_entries_are_given_to_followers_alone(made: txnlog.Store, tmp_path: Path) -> None:
     """What the leader has not is no difference that anybody could mend: it may be deleted."""
     LocalStorage(str(tmp_path / FIRST)).put_if_absent("f/leads", b"1")
@@ -316,6 +339,35 @@ def test_what_was_put_out_comes_back_if_a_setting_says_so(tmp_path: Path) -> Non
     put_out(store, "r1-3")
     store.remove_replica("r1")  # it is out already, and is to stay so
     assert returns(store) == []
+
+
+def test_what_an_unclean_election_has_lost_is_not_forgotten(tmp_path: Path) -> None:
+    """Whoever led has alone what was acknowledged since: it stays, however often he comes back."""
+    store = make(tmp_path, **{"replica.auto.return": True})
+    put_out(store, "r1-0")
+    store.storage.put("x", b"1")
+    bring_back = lose(tmp_path / "a")
+    txnlog.open_replicas(str(tmp_path / "b")).elect_leader("r1", unclean=True)
+    bring_back()
+    assert returns(store) == ["r0-1"]
+    put_out(store, "r0-1")
+    assert returns(store) == ["r0-2"]
+    assert store.replicas().replicas[0].old == ("r0-0", "r0-1")
+    assert objects(tmp_path / FIRST)["x"] == b"1"
+
+
+def test_half_a_copy_does_not_stay_in_place_of_a_whole_one(tmp_path: Path) -> None:
+    store = make(tmp_path, **{"replica.auto.return": True})
+    agreement = store.storage.agreement  # type: ignore[attr-defined]
+    put_out(store, "r1-0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joining_roots, "_copy", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            store.add_replica(str(tmp_path / "b"))
+    put_out(store, "r1-1")
+    assert returns(store) == ["r1-2"]
+    assert store.replicas().replicas[1].old == ("r1-0",)
+    assert outdated(agreement.refresh(), ["r1-0", "r1-1"]) == ["r1-1"]
 
 
 def test_nobody_comes_back_where_no_setting_says_so(tmp_path: Path) -> None:

@@ -24,9 +24,11 @@ from txnlog.errors import (
 )
 from txnlog.names import TopicPartition
 from txnlog.standby.following import Standby
+from txnlog.standby.rounds import Round, Rounds
 from txnlog.standby.standby_storage import StandbyStorage, find_at
 from txnlog.standby.sweeping import KEPT_ROUNDS
 from txnlog.storage.base import Storage
+from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
@@ -194,6 +196,40 @@ def test_it_goes_on_behind_cleaning_manifests_and_deletions() -> None:
     assert not [one for one in again.examine() if one.state not in ("ok", "note")]
 
 
+def test_a_standby_of_a_standby() -> None:
+    """It shows what that one has reached, and goes on when that is a store; an id is called log."""
+    source, middle, last = HeapStorage(), HeapStorage(), HeapStorage()
+    store = attach(source, create=True, clock=VirtualClock(seed=1))
+    store.create_topic("t")
+
+    def write(into: Store, value: bytes) -> None:
+        for name in ("log", "x"):
+            producer = into.producer(transactional_id=name)
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("t", value)
+            producer.commit_transaction()
+
+    write(store, b"1")
+    standby = follow(source, middle)
+    behind = Standby(shown(middle).logs, last)
+    behind.follow()
+    with store.producer(transactional_id="x") as producer:
+        producer.init_transactions()
+    standby.follow()
+    listed = [name for name, _ in StandbyStorage(middle).list_all("")]
+    assert sorted({*listed}) == sorted(listed)
+    assert sum(name.startswith("transactions/x/") for name in listed) == 1
+    write(store, b"2")
+    standby.follow()
+    assert behind.follow().files == 2, "what is new"
+    assert values(shown(last), "t") == [b"1", b"1", b"2", b"2"]
+    shown(middle).promote()
+    write(store_of(middle, seed=11), b"3")
+    behind.follow()
+    assert len(values(shown(last), "t")) == 6
+
+
 def test_old_rounds_go(tmp_path: Path) -> None:
     """What stands for unchanged logs stays; the rest goes with its rounds."""
     store, standby, url = open_pair(tmp_path)
@@ -237,6 +273,41 @@ def test_a_source_that_is_not_there_deletes_nothing(tmp_path: Path) -> None:
     assert values(txnlog.open(url), "t") == [b"one"]
 
 
+@pytest.mark.parametrize("goes_on", [True, False], ids=["the-same-process", "another-one"])
+@pytest.mark.parametrize("is_known", [True, False], ids=["there", "cleaned"])
+def test_a_source_that_was_restored_and_written_to(goes_on: bool, is_known: bool) -> None:
+    """Other entries under the same numbers: they are refused, or all of their data is copied."""
+    first, target = HeapStorage(), HeapStorage()
+    source = ForwardingStorage(first)
+    store = attach(source, create=True, clock=VirtualClock(seed=1))
+    store.create_topic("t")
+
+    def write(*sent: bytes) -> None:
+        for value in sent:
+            with store_of(source, seed=value[0]).producer() as producer:
+                producer.send("t", value)
+
+    write(b"1")
+    backup = first.copy()
+    write(b"2", b"3")
+    standby = follow(source, target)
+    source.inner = backup
+    write(b"a", b"b", b"c", b"d")
+    if not goes_on:
+        standby = Standby(store_of(source, seed=7).logs, target)
+    if is_known:
+        with pytest.raises(StorageError, match=r"has another entry 3 than the standby has"):
+            standby.follow()
+        assert values(shown(target), "t") == [b"1", b"2", b"3"]
+        return
+    log = store_of(source, seed=8).logs.topic("t")
+    log.refresh()
+    log.checkpoint()
+    backup.delete([f"topics/t/log/{number:020}.json" for number in range(4)])
+    standby.follow()
+    assert values(shown(target), "t") == [b"1", b"a", b"b", b"c", b"d"]
+
+
 def test_a_file_that_the_source_has_lost_is_named(tmp_path: Path) -> None:
     store, standby, url = open_pair(tmp_path)
     store.create_topic("t")
@@ -247,6 +318,36 @@ def test_a_file_that_the_source_has_lost_is_named(tmp_path: Path) -> None:
     done = standby.follow()
     assert len(done.lost) == 1
     assert txnlog.open(url).reached().lost == done.lost
+
+
+def test_a_sweep_beside_another_one_who_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What he is about to show has been deleted at the source since: his round is lost."""
+    clock, source, target = VirtualClock(seed=1), HeapStorage(), HeapStorage()
+    source.time_ms = lambda: clock.time_ms
+    store = attach(source, create=True, clock=clock)
+    store.create_topic("t", config={"file.delete.delay.ms": 0})
+    sweeps = follow(source, target)
+    with store.producer() as producer:
+        producer.send("t", b"one")
+    slow = Standby(store_of(source, seed=4).logs, target)
+    put = Rounds.put
+
+    def put_late(rounds: Rounds, entry: Round) -> bool:
+        monkeypatch.setattr(Rounds, "put", put)
+        store.delete_records({TopicPartition("t", 0): 1})
+        for _ in range(2):
+            clock.time_ms += 100 * 86_400_000
+            store.maintain()
+        assert sweeps.sweep() == 1
+        return put(rounds, entry)
+
+    monkeypatch.setattr(Rounds, "put", put_late)
+    with pytest.raises(StorageError, match="put by somebody else"):
+        slow.follow()
+    assert values(shown(target), "t") == []
+    slow.follow()
+    states = {one.state for one in shown(target).examine(with_probe=False)}
+    assert not states & {"damage", "unreadable"}
 
 
 # -- promotion -----------------------------------------------------------------------------------

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from txnlog.errors import InvalidOption, StorageError
-from txnlog.replicas.epochs import Epoch, root_of
+from txnlog.replicas.epochs import Epoch, Member, root_of
 from txnlog.replicas.forgetting import forget, old_incarnations
 from txnlog.replicas.joining import Joined, join
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 
 _JOINS_IN_MS: Final = 24 * 3600 * 1000
 """Who has been joining for longer was killed over it: somebody else may begin anew."""
-_KEPT: Final = 1
-"""So many old incarnations of a root stay: what it had when it was put out last."""
 Prepare: TypeAlias = Callable[[ReplicatedStorage, str], tuple[str, str]]
 
 
@@ -45,10 +43,25 @@ def roots_to_return(epoch: Epoch, began_ms: Callable[[int], int], now_ms: int) -
     return sorted(set(epoch.roots) - busy - set(epoch.taken_out))
 
 
+def outdated(epoch: Epoch, old: Sequence[Member]) -> list[Member]:
+    """The old incarnations of a root that hold nothing anybody could miss.
+
+    What it had when it was in sync last stays. So does what was in sync before an unclean election:
+    it may be all that is left of what that has lost, which only an operator lets go of. One that
+    never was in sync is half a copy, of what others have.
+    """
+    was_in_sync = [member for member in old if member in epoch.left]
+    kept = {
+        *was_in_sync[-1:],
+        *(member for member in was_in_sync if epoch.left[member].epoch < epoch.last_unclean),
+    }
+    return [member for member in old if member not in kept]
+
+
 def return_roots(
     storage: ReplicatedStorage, prepare: Prepare, *, dry_run: bool = False
 ) -> Iterator[ReplicaReturn]:
-    """Bring back one root after the other that answers; of what it had before, the last stays.
+    """Bring back one root after the other that answers; of what it had, the outdated is deleted.
 
     Nothing where ``replica.auto.return`` is false. Raises StorageError: the controller fails, or
     a root on the way; NotEnoughReplicas: the set has changed meanwhile. Call it again.
@@ -69,7 +82,7 @@ def return_roots(
         joined = _try_to_join(storage, prepare, url)
         if joined is not None:
             yield ReplicaReturn(root, url, joined.member, joined.objects, joined.bytes)
-            for old in old_incarnations(storage, root)[:-_KEPT]:
+            for old in outdated(agreement.refresh(), old_incarnations(storage, root)):
                 forget(storage, old)
 
 

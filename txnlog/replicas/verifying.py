@@ -220,7 +220,7 @@ class _Repair:
             (
                 one
                 for one in epoch.in_sync
-                if one not in members and self._may_be_copied(epoch, one, name)
+                if one not in members and self._may_be_copied(epoch, one, found)
             ),
             None,
         )
@@ -238,12 +238,13 @@ class _Repair:
             agreement.ask(epoch, member, copy)
         return True
 
-    def _may_be_copied(self, epoch: Epoch, member: Member, name: str) -> bool:
+    def _may_be_copied(self, epoch: Epoch, member: Member, found: ReplicaDifference) -> bool:
         try:
-            sound = self._agreement.ask(epoch, member, lambda one: self._is_sound(one, name))
+            sound = self._agreement.ask(epoch, member, lambda one: self._is_sound(one, found.name))
         except ObjectNotFound:
             return False
-        return sound is not False
+        # What takes the place of another copy is known to be right: that one is deleted.
+        return sound is True if found.kind == "damaged" else sound is not False
 
 
 def _list(members: Iterable[Member]) -> str:

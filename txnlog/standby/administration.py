@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.log.open_logs import Logs
-from txnlog.storage.forwarding import ForwardingStorage
 
 if TYPE_CHECKING:
     from txnlog.standby.following import Standby
@@ -51,14 +50,13 @@ class StandbyAdmin:
         return Standby(logs, logged(target))
 
     def _shown(self) -> StandbyStorage:
-        from txnlog.standby.standby_storage import StandbyStorage
+        from txnlog.standby.standby_storage import find_shown
 
         storage = self._logs.storage
-        while not isinstance(storage, StandbyStorage):
-            if not isinstance(storage, ForwardingStorage):
-                raise InvalidOption(f"{storage.url} is no standby, or was promoted: it is a store")
-            storage = storage.inner
-        return storage
+        shown = find_shown(storage)
+        if shown is None:
+            raise InvalidOption(f"{storage.url} is no standby, or was promoted: it is a store")
+        return shown
 
     def reached(self) -> Round:
         """How far this standby has come: its newest round.

@@ -66,6 +66,11 @@ class DataFiles:
             self._judge_missing(log, state, {path: wanted[path] for path in missing})
         self._reached[log.name] = state.next_entry
 
+    def forget(self, topic: str) -> None:
+        """What earlier entries of a topic have placed may not be there: it is looked for again."""
+        self._reached.pop(topic, None)
+        self._there.pop(topic, None)
+
     def copy_manifests(self, topic: str, listing: ManifestList) -> None:
         """Copy the files that a manifest list leads to. Raises SourceMoved, StorageError."""
         folder = names.topic_manifests(topic)

@@ -11,9 +11,11 @@ rest goes with the rounds of its time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
 
 from txnlog import names, root_names
 from txnlog.errors import (
@@ -33,6 +35,7 @@ from txnlog.replicas.copying import put_same
 from txnlog.standby.data_files import DataFiles
 from txnlog.standby.rounds import LogVersion, Round, Rounds, Standing
 from txnlog.standby.source import Source, SourceLog, SourceMoved, View, read_newest_states
+from txnlog.standby.standby_storage import find_shown
 from txnlog.standby.sweeping import sweep_data, sweep_rounds
 from txnlog.state import envelope
 from txnlog.state.group import GroupState
@@ -60,6 +63,19 @@ class Followed:
     lost: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _NewestFile:
+    """The newest file of a log as an attempt has put it: what the log must go on from."""
+
+    attempt: str
+    number: int
+    digest: bytes
+
+    @property
+    def name(self) -> str:
+        return names.log_file(self.number, LogFile.ENTRY)
+
+
 class Standby:
     """A standby of a store, for whoever follows. One at a time is enough; more do no harm.
 
@@ -80,6 +96,9 @@ class Standby:
         self._rounds = Rounds(target, logs.clock)
         self._data = DataFiles(logs.storage, target)
         self._standing: Standing | None = None
+        self._newest_files: dict[str, _NewestFile] = {}
+        self._read_anew: set[str] = set()
+        """Logs of which nobody knows that the source goes on from what the standby has."""
         self._store_file = self._read_store_file()
         self._began = False
 
@@ -200,11 +219,72 @@ class Standby:
                 if owner in view.expired or owner in view.damaged or owner in view.heads:
                     continue  # it has expired, or come back
             if ends.get(folder, -1) < known.next_entry:
-                raise StorageError(
-                    f"{self._logs.storage.url}/{folder} lacks entry {known.next_entry - 1}, which "
-                    "the standby has: the source has lost data, or is another copy of it. The "
-                    "standby is left as it is"
-                )
+                raise self._has_lost(folder, f"lacks entry {known.next_entry - 1}, which")
+
+    def _has_lost(self, folder: str, what: str) -> StorageError:
+        return StorageError(
+            f"{self._logs.storage.url}/{folder} {what} the standby has: the source has lost data, "
+            "or is another copy of it. The standby is left as it is; begin another one in an empty "
+            "folder"
+        )
+
+    def _check_that_logs_go_on(self, view: View, known: Mapping[str, LogVersion]) -> None:
+        """Raises StorageError: one does not. SourceMoved: nobody can tell, so all is read anew."""
+        changed = [
+            (one, version)
+            for one in view.logs
+            if (version := known.get(one.log.log.folder)) is not None
+            and one.log.log.folder not in self._read_anew
+            and not _version_of(one, version.attempt).shows_same(version)
+        ]
+        storage = self._logs.storage
+        found = storage.gather(partial(self._goes_on, *one) for one in changed)
+        unsure = [one for (one, _), goes_on in zip(changed, found, strict=True) if not goes_on]
+        if not unsure:
+            return
+        for one in unsure:
+            self._read_anew.add(one.log.log.folder)
+            if isinstance(one.log, topic_log.TopicLog):
+                self._data.forget(one.log.name)
+        self._logs = Logs(storage, self._logs.config, self._logs.clock)
+        self._source = Source(self._logs)
+        raise SourceMoved(f"{unsure[0].log.log.folder} was cleaned up since the standby followed")
+
+    def _goes_on(self, one: SourceLog, known: LogVersion) -> bool:
+        """Whether a log goes on where the standby has ended; False: nobody knows any more.
+
+        A source that was restored, or elected an unclean leader, may have put other entries under
+        the same numbers since. Raises StorageError: it has.
+        """
+        shown = find_shown(self._logs.storage)
+        if shown is not None and not shown.standing(fresh=False).is_promoted:
+            return True  # a standby keeps no older entries, and has looked itself
+        folder = one.log.log.folder
+        newest = self._newest_files.get(folder)
+        if newest is None or newest.attempt != known.attempt:
+            newest = self._read_newest_file(folder, known.attempt)
+        try:
+            found = self._logs.storage.get(f"{folder}/{newest.name}")
+        except ObjectNotFound:
+            return False  # it was cleaned up
+        if blake2b(found).digest() == newest.digest:
+            return True
+        if one.log.log.chapters.is_closed(newest.number):
+            return False  # a stray
+        raise self._has_lost(folder, f"has another entry {newest.number} than")
+
+    def _read_newest_file(self, folder: str, attempt: str) -> _NewestFile:
+        root = root_names.standby_file(attempt, folder)
+        found = map(names.parse_log_file, self._target.list_names(root))
+        numbers = [one[0] for one in found if one is not None and one[1] is LogFile.ENTRY]
+        if not numbers:
+            raise StorageError(
+                f"{self._target.url}/{root} is gone: somebody else follows the same store, and one "
+                "is enough"
+            )
+        number = max(numbers)
+        data = self._target.get(f"{root}/{names.log_file(number, LogFile.ENTRY)}")
+        return _NewestFile(attempt, number, blake2b(data).digest())
 
     # -- the round -------------------------------------------------------------------------------
 
@@ -213,6 +293,7 @@ class Standby:
         attempt = root_names.round_token(number, self._clock.token())
         self._data.lost |= set(before.lost) if before else set()
         known = before.logs if before else {}
+        self._check_that_logs_go_on(view, known)
         logs: dict[str, LogVersion] = {}
         files: dict[str, bytes] = {}
         for one in view.logs:
@@ -253,6 +334,7 @@ class Standby:
                 "same store: one is enough"
             )
         self._standing = Standing(number, round_, is_promoted=False)
+        self._read_anew = set()
         return round_, sum(version.attempt == attempt for version in logs.values())
 
     def _version(
@@ -260,14 +342,10 @@ class Standby:
     ) -> LogVersion:
         """What a round says of a topic's or a group's log; ``files`` gets what is new of it."""
         state, log, folder = one.state, one.log, one.log.log.folder
-        version = LogVersion(
-            attempt,
-            state.next_entry,
-            tuple(sorted(state.undecided_entries())),
-            one.manifests.number if one.manifests else -1,
-        )
+        version = _version_of(one, attempt)
+        is_sure = known is not None and folder not in self._read_anew
         if isinstance(log, topic_log.TopicLog) and isinstance(state, TopicState):
-            self._data.copy(log, state, known.next_entry if known else 0)
+            self._data.copy(log, state, known.next_entry if known and is_sure else 0)
         if version.shows_same(known):
             assert known is not None
             return known
@@ -280,6 +358,9 @@ class Standby:
         for kept in beside:
             path = f"{folder}/{names.log_file(*kept)}"
             files[path] = self._get(path)
+        newest = state.newest_file
+        data = files[f"{folder}/{names.log_file(newest, LogFile.ENTRY)}"]
+        self._newest_files[folder] = _NewestFile(attempt, newest, blake2b(data).digest())
         path = f"{folder}/{names.log_file(state.next_entry - 1, LogFile.CHECKPOINT)}"
         files[path] = _encode(state)
         return version
@@ -289,6 +370,15 @@ class Standby:
             return self._logs.storage.get(path)
         except ObjectNotFound as error:
             raise SourceMoved(f"{path} was cleaned up while it was read") from error
+
+
+def _version_of(one: SourceLog, attempt: str) -> LogVersion:
+    return LogVersion(
+        attempt,
+        one.state.next_entry,
+        tuple(sorted(one.state.undecided_entries())),
+        one.manifests.number if one.manifests else -1,
+    )
 
 
 def _kept(version: LogVersion, known: LogVersion | None) -> LogVersion:

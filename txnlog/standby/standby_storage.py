@@ -36,6 +36,15 @@ def find_at(storage: Storage) -> StandbyStorage | None:
     return StandbyStorage(storage) if Rounds(storage).newest() is not None else None
 
 
+def find_shown(storage: Storage) -> StandbyStorage | None:
+    """The standby that a storage is, or wraps; None if it is none."""
+    while not isinstance(storage, StandbyStorage):
+        if not isinstance(storage, ForwardingStorage):
+            return None
+        storage = storage.inner
+    return storage
+
+
 class StandbyStorage(ForwardingStorage):
     """What a standby shows. It refuses every write: only who follows its source writes there."""
 
@@ -140,7 +149,9 @@ class StandbyStorage(ForwardingStorage):
             if not f"{log}/".startswith(begin) and not begin.startswith(f"{log}/"):
                 continue
             root = root_names.standby_file(version.attempt, "")
-            for name, size in self.inner.list_all(root + log.removesuffix("/log")):
+            # A topic's manifest lists lie beside its log. An id, or a group, may be called "log".
+            whole = log.removesuffix("/log") if log.startswith(f"{names.TOPICS}/") else log
+            for name, size in self.inner.list_all(root + whole):
                 if (own := name.removeprefix(root)).startswith(begin):
                     yield own, size
 

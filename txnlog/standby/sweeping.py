@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 
+from msgspec.structs import replace
+
 from txnlog import names, root_names
 from txnlog.admin.live_segments import placed_files
 from txnlog.clock import Clock
@@ -62,13 +64,15 @@ def sweep_data(source: Logs, target: Storage, store_file: bytes, clock: Clock) -
     """Delete segments and manifests that the newest round does not lead to, nor the source has.
 
     The source keeps what it lets go of for ``file.delete.delay.ms``, so readers have had time.
-    Returns how many files went. Raises StorageError, CorruptEntry.
+    The newest round is put again before anything goes. Returns how many files went. Raises
+    StorageError, CorruptEntry.
     """
     listed = {
         topic: [name for name, _ in _files(target, topic)]
         for topic in target.list_folders(names.TOPICS)
     }
-    standing = Rounds(target).newest()
+    rounds = Rounds(target, clock)
+    standing = rounds.newest()
     if standing is None or standing.is_promoted:
         return 0
     found = envelope.decode(store_file, DECODER, names.STORE_FILE)
@@ -94,6 +98,11 @@ def sweep_data(source: Logs, target: Storage, store_file: bytes, clock: Clock) -
         is_there = False
     if not is_there:
         raise StorageError(f"{storage.url} is not the store that it was: is its disk mounted?")
+    if doomed:
+        # Who follows beside this, and has read the source while it had them, loses his round now.
+        again = replace(standing.round, number=standing.number + 1, nonce=clock.token())
+        if not rounds.put(again):
+            return 0  # the next one looks again
     # Indexes first: what can be opened can be read.
     for accelerators in (True, False):
         some = [name for name in doomed if names.is_accelerator(name) is accelerators]
