@@ -87,7 +87,9 @@ def folder(store: Store) -> list[str]:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("expiration_ms", [86_400_000, 3_600_000])
-@pytest.mark.parametrize("seed", range(9))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.more) for n in range(1, 9))]
+)
 def test_states_say_the_same_whatever_is_in_manifests(
     heap: HeapStorage, clock: VirtualClock, seed: int, expiration_ms: int
 ) -> None:
@@ -416,6 +418,7 @@ def requests_of_commits(storage: Storage, clock: VirtualClock, count: int) -> li
     return requests
 
 
+@pytest.mark.more
 def test_a_commit_costs_no_more_after_thousands(clock: VirtualClock) -> None:
     """Requests of 256 commits, at the beginning and after 2,000; inside an hour."""
     heap = HeapStorage()

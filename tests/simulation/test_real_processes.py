@@ -189,6 +189,7 @@ def disturb(
     return done
 
 
+@pytest.mark.more
 @pytest.mark.condition(52)
 def test_writers_are_stopped_and_killed(tmp_path: Path, start: Callable[..., Worker]) -> None:
     """Paused and killed: no commit is lost or doubled, and the next run goes on."""

@@ -6,12 +6,18 @@ import ast
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE_FOLDERS = ("txnlog", "segments", "spark", "cli", "ui")
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+@cache  # a dozen tests look at each
+def _parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Module:
         return part if part in CODE_FOLDERS else "core"
 
     def tree(self) -> ast.Module:
-        return ast.parse(self.path.read_text(), self.where)
+        return _parse(self.path)
 
     def imports(self) -> Iterator[str]:
         """Full names of all that is imported, anywhere in the file, for type checkers too."""
