@@ -15,7 +15,7 @@ from environments import clean_variables
 import txnlog
 
 # In the process that has built the wheel.
-pytestmark = [pytest.mark.spark, pytest.mark.more, pytest.mark.xdist_group("packaging")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("packaging")]
 
 JOB = Path(__file__).parent / "jobs" / "connect_job.py"
 STREAMS_JOB = JOB.with_name("connect_streams_job.py")

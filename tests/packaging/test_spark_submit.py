@@ -28,9 +28,8 @@ def said(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return last
 
 
-@pytest.mark.parametrize(
-    "master", ["local[2]", pytest.param("local-cluster[1,2,1024]", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[1,2,1024]"])
 def test_py_files_are_enough_where_the_dependencies_are(
     wheel: Path, bare_python: Path, tmp_path: Path, master: str
 ) -> None:

@@ -42,8 +42,8 @@ def test_long_runs(weather: str, transactions: int) -> None:
     run_many(1, WEATHERS[weather], transactions)
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("ahead_ms", [None, pytest.param(-86_400_000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead_ms", [None, -86_400_000])
 def test_long_runs_without_evidence_of_the_storages_clock(ahead_ms: int | None) -> None:
     """It tells no time, or one that has nothing to do with anybody's: witnesses and a margin."""
     run_many(0, ROUGH, 200, storage_ahead_ms=ahead_ms)

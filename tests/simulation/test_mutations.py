@@ -220,7 +220,7 @@ def overwrite(storage: Any, name: str, data: bytes) -> None:
     storage.put(name, data)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_hazard_8_objects_are_written_in_place(monkeypatch: Patch) -> None:
     """The name is there as soon as the first half is written."""
 

@@ -35,7 +35,9 @@ def test_a_standby_shows_what_the_source_had() -> None:
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("weather", [CALM, ROUGH, pytest.param(STORMY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "weather", [CALM, *(pytest.param(one, marks=pytest.mark.slow) for one in (ROUGH, STORMY))]
+)
 def test_more_runs(weather: FaultRates) -> None:
     assert run_seeds(range(400, 410), weather)["rounds"] > 10
 

@@ -50,6 +50,7 @@ def demo() -> ModuleType:
         return importlib.import_module("flights_tables")
 
 
+@pytest.mark.slow
 def test_tables_of_a_job_that_died(demo: ModuleType, spark: SparkSession, tmp_path: Path) -> None:
     """What is committed is in the tables, each flight once; a later version has the rest."""
     flights = demo.as_table(demo.load_flights(SAMPLE))
