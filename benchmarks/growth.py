@@ -41,6 +41,40 @@ def measure(folder: Path, commits: int) -> Iterator[str]:
     shutil.rmtree(folder / "growth", ignore_errors=True)
 
 
+def measure_beside_new(commits: int) -> Iterator[str]:
+    """Markdown lines: windows on a store that has grown, in memory, in turns with a new store's.
+
+    CPU is of one process in one run, so that ratios hold on a busy machine too.
+    """
+    yield "| commit | CPU each, ms | of a new store | ratio |"
+    yield "|---|---|---|---|"
+    grown, done = _producer(HeapStorage()), 0
+    for at in _moments(commits):
+        _commit(grown, done, at - done)
+        done = at
+        for _ in range(5):
+            new = _producer(HeapStorage())
+            _commit(new, 0, 144)
+            grown_ms, new_ms = _window_ms(grown, done), _window_ms(new, 144)
+            done += WINDOW
+            yield f"| {at:,} | {grown_ms:.2f} | {new_ms:.2f} | {grown_ms / new_ms:.2f} |"
+
+
+def _producer(storage: Storage) -> Producer:
+    store = attach(storage, create=True)
+    for topic in TOPICS:
+        store.create_topic(topic)
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    return producer
+
+
+def _window_ms(producer: Producer, first: int) -> float:
+    cpu_s = _cpu_s()
+    _commit(producer, first, WINDOW)
+    return (_cpu_s() - cpu_s) * 1000 / WINDOW
+
+
 def _grow(storage: Storage, commits: int) -> Iterator[str]:
     counting = WeighingStorage(storage)
     store = attach(counting, create=True)
