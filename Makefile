@@ -52,7 +52,8 @@ test-matrix: $(SPARK_VERSIONS:%=test-spark-%)  ## Run the Spark tests on each su
 $(SPARK_VERSIONS:%=test-spark-%): test-spark-%: java .venv-%/.installed
 	PYSPARK_PYTHON=$(CURDIR)/.venv-$*/bin/python \
 	    PYSPARK_DRIVER_PYTHON=$(CURDIR)/.venv-$*/bin/python \
-	    .venv-$*/bin/pytest -n auto --dist loadgroup -m "spark and not slow and not stores and not browser" $(ARGS)
+	    .venv-$*/bin/pytest -n auto --dist loadgroup \
+	    -m "spark and (not slow or set_up) and not stores and not browser" $(ARGS)
 
 lint: .venv/.dependencies  ## Check style, format and types
 	.venv/bin/ruff check .

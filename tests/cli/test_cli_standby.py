@@ -22,7 +22,8 @@ def test_a_standby_follows_and_is_promoted(own_store: Path, tmp_path: Path) -> N
 
     told = json.loads(cli("replicas", "promote", url, "--dry-run", "-o", "json").out)
     assert (told["missing"], told["missing_count"]) == (missing, 1)
-    assert cli("replicas", "promote", url).code != 0, "it asks first"
+    asked = cli("replicas", "promote", url)
+    assert (asked.code, "--yes" in asked.err) == (2, True)
     again = cli("replicas", "follow", url, "--store", own_store, "--once", "-o", "json").json()
     assert (again[0]["round"], again[0]["file_count"]) == (1, 1)
 

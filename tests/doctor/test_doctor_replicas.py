@@ -10,6 +10,7 @@ import pytest
 from replica_folders import lose, make, objects, write
 
 import txnlog
+from txnlog import root_names
 from txnlog.doctor.replicas import epoch_violations
 from txnlog.replicas import opening
 from txnlog.replicas.epochs import Proposer, elected, first_epoch, joined, joining, without
@@ -63,6 +64,23 @@ def test_a_disk_that_is_not_mounted(made: txnlog.Store, tmp_path: Path) -> None:
     lose(tmp_path / "b")
     found = {one.rule: one for one in findings(made)}
     assert (found["R7"].state, found["R7"].subject) == ("damage", "r1-0")
+
+
+def test_too_few_in_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "probe", lambda _: None)
+    store = make(tmp_path, **{"min.insync.replicas": 2})
+    agreement = store.storage.agreement  # type: ignore[attr-defined]
+    assert agreement.put_out(agreement.refresh(), "r1-0", "it fails")
+    noted = {one.rule: one for one in findings(store) if one.state == "note"}
+    assert noted["R6"].detail.startswith("1 in sync, min.insync.replicas is 2")
+
+
+def test_an_epoch_that_is_gone(made: txnlog.Store, tmp_path: Path) -> None:
+    made.remove_replica("r1")
+    made.add_replica(str(tmp_path / "b"))
+    (tmp_path / "control" / root_names.epoch_file(1)).unlink()
+    (found,) = (one for one in findings(made) if one.state == "damage")
+    assert found.detail == "epoch 1 is gone, and 2 is there"
 
 
 @pytest.mark.parametrize(

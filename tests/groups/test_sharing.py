@@ -502,6 +502,8 @@ def test_who_unsubscribes_leaves_and_may_come_back(group: Group, again: str) -> 
     if again == "assign":
         one.assign(T[:1])
         assert len(one.poll(max_records=100)) == 0  # from where its listener has committed
+        group.send(1)
+        assert len(one.poll(max_records=100)) == 1
         return
     one.subscribe(["t"])
     group.rounds(one, two)

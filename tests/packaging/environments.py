@@ -13,6 +13,10 @@ from pathlib import Path
 
 from checkout import CODE_FOLDERS, ROOT
 
+OPTIONS_REDACTION = "(?i)url|^storage[.]"
+STRING_REDACTION = '(?s)key: "storage[.].+?"[^ -~]+ *[}]'
+"""What docs/SPARK.md gives. A configuration file would take backslashes for its own."""
+
 
 def run(python: str | Path, *arguments: str, cwd: Path) -> str:
     """Output of a Python that sees neither this folder nor this user's settings."""

@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environments import clean_variables
+from environments import STRING_REDACTION, clean_variables
 
 import txnlog
 
 # In the process that has built the wheel.
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("packaging")]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.set_up,
+    pytest.mark.xdist_group("packaging"),
+]
 
 JOB = Path(__file__).parent / "jobs" / "connect_job.py"
 STREAMS_JOB = JOB.with_name("connect_streams_job.py")
-REDACTION = '(?s)key: "storage[.].+?"[^ -~]+ *[}]'
-"""The setting that docs/SPARK.md gives. A configuration file would take backslashes for its own."""
-
 SHOWN, HIDDEN = "the/secret+that+connect+shows", "the/secret+that+is+hidden"
 
 
@@ -71,7 +73,7 @@ def connected(
         "s3_root": s3_root,
         "shown": {**storage, "secret": SHOWN},
         "hidden": {**storage, "secret": HIDDEN, "token": f"token of {HIDDEN}"},
-        "regex": REDACTION,
+        "regex": STRING_REDACTION,
     }
     (home / "settings.json").write_text(json.dumps(settings))
     done = run_client(bare_python, JOB, str(package), str(home / "settings.json"), cwd=home)
@@ -157,9 +159,3 @@ def test_connect_shows_options_unless_told_otherwise(connected: dict[str, Any]) 
     showing = {where.split(" ")[0] for where, text in texts.items() if SHOWN in text}
     assert showing == {"ui", "event"}
     assert "plan hidden" in texts
-
-
-def test_the_documented_setting_is_in_the_documents() -> None:
-    """What these tests run with is what a reader is told to set."""
-    document = (Path(__file__).parents[2] / "docs" / "SPARK.md").read_text()
-    assert f"spark.sql.redaction.string.regex {REDACTION}\n" in document

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environments import run, spark_submit
+from environments import OPTIONS_REDACTION, run, spark_submit
 
 import txnlog
 
@@ -17,8 +17,6 @@ import txnlog
 pytestmark = [pytest.mark.spark, pytest.mark.more, pytest.mark.xdist_group("packaging")]
 
 JOBS = Path(__file__).parent / "jobs"
-REDACTION = "(?i)url|^storage[.]"
-"""The setting that docs/SPARK.md gives."""
 
 
 def said(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -29,6 +27,7 @@ def said(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.set_up
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[1,2,1024]"])
 def test_py_files_are_enough_where_the_dependencies_are(
     wheel: Path, bare_python: Path, tmp_path: Path, master: str
@@ -138,7 +137,7 @@ def on_s3(
         "storage": {name: {**endpoint, **storage} for name, storage in runs.items()},
         "only_read": ["aliases", "nested"],
         "hidden": ["hidden"],
-        "regex": REDACTION,
+        "regex": OPTIONS_REDACTION,
     }
     (home / "settings.json").write_text(json.dumps(settings))
     events = home / "events"
@@ -213,9 +212,3 @@ def test_no_secret_shows_in_plans_ui_logs_or_errors(
     assert shown == {"ui", "event"}
     assert "CorruptRecord" in texts["error task"] or "ObjectNotFound" in texts["error task"]
     assert "The specified bucket does not exist" in texts["error bucket options"]
-
-
-def test_the_documented_setting_is_in_the_documents() -> None:
-    """What these tests run with is what a reader is told to set."""
-    document = (Path(__file__).parents[2] / "docs" / "SPARK.md").read_text()
-    assert f"spark.sql.redaction.options.regex {REDACTION}\n" in document

@@ -1,10 +1,11 @@
-"""Which versions of Spark are supported is said in four places, which agree."""
+"""What several places say of Spark, its versions and settings, is the same."""
 
 from __future__ import annotations
 
 import re
 
 from checkout import PYPROJECT, ROOT
+from environments import OPTIONS_REDACTION, STRING_REDACTION
 
 [LISTED] = re.findall(r"^SPARK_VERSIONS := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
 VERSIONS = LISTED.split()
@@ -25,3 +26,10 @@ def test_documents_name_them() -> None:
     listed = f"PySpark {', '.join(VERSIONS[:-1])} and {VERSIONS[-1]};"
     assert listed in (ROOT / "docs" / "SPARK.md").read_text()
     assert f"PySpark {VERSIONS[0]} to {VERSIONS[-1]}" in (ROOT / "README.md").read_text()
+
+
+def test_documents_give_the_settings_that_are_tried() -> None:
+    """What the tests of secrets run with is what a reader is told to set."""
+    document = (ROOT / "docs" / "SPARK.md").read_text()
+    assert f"spark.sql.redaction.options.regex {OPTIONS_REDACTION}\n" in document
+    assert f"spark.sql.redaction.string.regex {STRING_REDACTION}\n" in document

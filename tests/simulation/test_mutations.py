@@ -167,7 +167,7 @@ def test_hazard_4_a_zombie_shares_the_next_outcome(monkeypatch: Patch) -> None:
     check_caught(monkeypatch, mutate, STALLING, "aborted read", "torn")
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_hazard_5_the_last_stable_offsets_alone(monkeypatch: Patch) -> None:
     """A snapshot without the cut is torn, and money is missing."""
 

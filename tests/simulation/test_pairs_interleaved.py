@@ -1,6 +1,6 @@
 """Two or three processes that meet at every point: all orders with one preemption, many with two.
 
-``make test-more`` takes more of those with two. Smaller than the jobs of ``test_interleavings``,
+``make soak`` takes more of those with two. Smaller than the jobs of ``test_interleavings``,
 and each about one thing: a timeout against a late decision, a snapshot against a commit behind an
 open transaction, a checkpoint against an append, cleaning against a writer that slept, and topics
 that are made and deleted under a writer.

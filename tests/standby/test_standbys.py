@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fsspec
@@ -424,6 +424,21 @@ def promote(target: Storage) -> None:
     shown(target).promote()
 
 
+def failed_at_each_request(
+    job: Callable[[Storage], object], fault: Fault
+) -> Iterator[tuple[HeapStorage, str]]:
+    """What a job leaves of the standby that fails at one of its requests, and which that was."""
+    for number in range(requests_of(job)):
+        target = TARGET.copy()
+        faulty = FaultyStorage(target, {number: fault})
+        context = f"{fault.value}: request {number}"
+        try:
+            job(faulty)
+        except (ProcessStopped, TxnlogError) as error:
+            context = f"{context}: {faulty.requests[-1]}: {error!r}"
+        yield target, context
+
+
 @pytest.mark.parametrize(
     "fault",
     [
@@ -433,14 +448,7 @@ def promote(target: Storage) -> None:
 )
 def test_a_round_fails_at_each_request(fault: Fault) -> None:
     """What shows is one round or the next; whoever comes after goes on."""
-    for number in range(requests_of(follow_on)):
-        target = TARGET.copy()
-        faulty = FaultyStorage(target, {number: fault})
-        context = f"{fault.value}: request {number}"
-        try:
-            follow_on(faulty)
-        except (ProcessStopped, TxnlogError) as error:
-            context = f"{context}: {faulty.requests[-1]}: {error!r}"
+    for target, context in failed_at_each_request(follow_on, fault):
         copy = find_at(target)
         assert copy is not None, context
         check_whole_transactions(copy, context)
@@ -455,14 +463,7 @@ def test_a_round_fails_at_each_request(fault: Fault) -> None:
 @pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.LOSE_RESPONSE])
 def test_a_promotion_fails_at_each_request(fault: Fault) -> None:
     """It is a standby until it is a store, with the same in it, and nobody follows any more."""
-    for number in range(requests_of(promote)):
-        target = TARGET.copy()
-        faulty = FaultyStorage(target, {number: fault})
-        context = f"{fault.value}: request {number}"
-        try:
-            promote(faulty)
-        except (ProcessStopped, TxnlogError) as error:
-            context = f"{context}: {faulty.requests[-1]}: {error!r}"
+    for target, context in failed_at_each_request(promote, fault):
         try:
             target.size("txnlog.json")
         except ObjectNotFound:

@@ -60,6 +60,14 @@ class Violation(AssertionError):
     """A promise was broken."""
 
 
+def view_of(process: Process, inner: Storage) -> Storage:
+    """A storage of a simulated process, with its faults, over other objects."""
+    view = object.__new__(type(process.storage))
+    view.__dict__ = process.storage.__dict__
+    view.inner = inner
+    return view
+
+
 class Gate(ForwardingStorage):
     """A root's storage, which answers while the root is up. ``reaches`` tells."""
 
@@ -119,10 +127,7 @@ class Roots:
         """What one simulated process sees: its own faults, in front of the roots' gates."""
 
         def through(storage: Storage, root: str) -> Storage:
-            view = object.__new__(type(process.storage))
-            view.__dict__ = process.storage.__dict__
-            view.inner = self.gate(storage, root, process.name)
-            return view
+            return view_of(process, self.gate(storage, root, process.name))
 
         def open_member(_: Epoch, member: Member) -> Storage:
             return through(self.heap(member), root_of(member))

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from replica_world import view_of
+
 from txnlog.errors import TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.standby.following import Standby
@@ -36,6 +38,7 @@ ROUGH = FaultRates(
 )
 CONFIG = {"transaction.max.timeout.ms": 4_000, "log.cleanup.age.ms": 4_000}
 GROUP = "g"
+STORMY = replace(ROUGH, fail=0.02, lose_response=0.02, land_late=0.02, pause=0.01, stop=0.004)
 
 
 class Violation(AssertionError):
@@ -104,10 +107,7 @@ class StandbyWorld:
 
     def view(self, process: Process, inner: Storage) -> Storage:
         """A storage of the same process, with its faults, over other objects."""
-        view = object.__new__(type(process.storage))
-        view.__dict__ = process.storage.__dict__
-        view.inner = inner
-        named = ForwardingStorage(view)
+        named = ForwardingStorage(view_of(process, inner))
         named.url = inner.url
         return named
 
@@ -242,6 +242,3 @@ def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: int) -> dict[s
         total["rounds"] += world.rounds
         total["looks"] += world.looks
     return total
-
-
-STORMY = replace(ROUGH, fail=0.02, lose_response=0.02, land_late=0.02, pause=0.01, stop=0.004)
