@@ -13,7 +13,15 @@ import txnlog
 from txnlog import root_names
 from txnlog.doctor.replicas import epoch_violations
 from txnlog.replicas import opening
-from txnlog.replicas.epochs import Proposer, elected, first_epoch, joined, joining, without
+from txnlog.replicas.epochs import (
+    Proposer,
+    elected,
+    elected_unclean,
+    first_epoch,
+    joined,
+    joining,
+    without,
+)
 from txnlog.results import Finding
 
 FIRST, SECOND = "a/incarnation-00000", "b/incarnation-00000"
@@ -92,6 +100,9 @@ def test_an_epoch_that_is_gone(made: txnlog.Store, tmp_path: Path) -> None:
         (JOINING, JOINED, {"leader_since": 3}, "R4"),
         (ALONE, JOINING, {"joining": {"r1-0": 2}}, "R4"),
         (ALONE, JOINING, {"joining": {"r1-1": 1}}, "R4"),
+        (ALONE, elected_unclean(ALONE, "r1-0", WHO), {"unclean": 0}, "R5"),
+        (ALONE, elected_unclean(ALONE, "r1-0", WHO), {"last_unclean": -1}, "R5"),
+        (ALONE, elected_unclean(ALONE, "r1-0", WHO), {"leader": "r0-0"}, "R5"),
     ],
 )
 def test_epochs_that_do_not_follow(

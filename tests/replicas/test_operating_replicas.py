@@ -11,7 +11,7 @@ from replica_folders import lose, make, objects, reopened, values, write
 
 import txnlog
 from txnlog.admin.sound_copies import SoundCopies
-from txnlog.errors import InvalidOption, NotEnoughReplicas, StoreExists
+from txnlog.errors import InvalidOption, NotEnoughReplicas, StorageError, StoreExists
 from txnlog.replicas import forgetting, opening, verifying
 from txnlog.replicas import joining as joining_roots
 from txnlog.replicas.agreement import Agreement
@@ -249,6 +249,28 @@ def test_a_disk_that_is_not_mounted_is_no_difference(made: txnlog.Store, tmp_pat
         differences(made)
 
 
+def test_a_repair_that_cannot_read_blames_whom_it_reads(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the one that was to have the copy, which somebody would put out for it."""
+    (tmp_path / SECOND / data_file(tmp_path / SECOND)).unlink()
+    copy = verifying.copy_between  # type: ignore[attr-defined]
+
+    def fails(storage: LocalStorage, *_: object) -> bytes:
+        raise StorageError(f"{storage.url} is slow")
+
+    def copy_slowly(*told: Any) -> int:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LocalStorage, "get_range", fails)
+            patch.setattr(LocalStorage, "get", fails)
+            done: int = copy(*told)
+            return done
+
+    monkeypatch.setattr(verifying, "copy_between", copy_slowly)
+    with pytest.raises(NotEnoughReplicas, match=r"^r0-0 at .* cannot be compared"):
+        differences(made, repair=True)
+
+
 # -- old incarnations --------------------------------------------------------------------------
 
 
@@ -326,6 +348,7 @@ def test_what_was_put_out_comes_back_if_a_setting_says_so(tmp_path: Path) -> Non
     assert store.replicas().out == ("r1",)
     bring_back = lose(tmp_path / "b")
     assert returns(store) == []
+    assert returns(store, dry_run=True) == []
     bring_back()
     assert returns(store) == ["r1-1"]
     assert store.replicas().in_sync == ("r0-0", "r1-1")
@@ -368,6 +391,19 @@ def test_half_a_copy_does_not_stay_in_place_of_a_whole_one(tmp_path: Path) -> No
     assert returns(store) == ["r1-2"]
     assert store.replicas().replicas[1].old == ("r1-0",)
     assert outdated(agreement.refresh(), ["r1-0", "r1-1"]) == ["r1-1"]
+
+
+def test_a_root_that_is_not_the_stores_own_any_more_stops_no_other_one(tmp_path: Path) -> None:
+    store = make(tmp_path, **{"replica.auto.return": True})
+    store.add_replica(str(tmp_path / "c"))
+    put_out(store, "r1-0")
+    put_out(store, "r2-0")
+    mark = tmp_path / "b" / "replica.json"
+    mark.write_bytes(mark.read_bytes().replace(b"/control", b"/another"))
+    steps = list(store.maintain())
+    assert [step.member for step in steps if isinstance(step, ReplicaReturn)] == ["r2-1"]
+    (failure,) = (step for step in steps if isinstance(step, MaintenanceFailure))
+    assert str(tmp_path / "b") in str(failure)
 
 
 def test_nobody_comes_back_where_no_setting_says_so(tmp_path: Path) -> None:

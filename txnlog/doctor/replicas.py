@@ -81,6 +81,9 @@ def epoch_violations(before: Epoch, after: Epoch) -> Iterator[tuple[str, str]]:
         if after.leader_since != after.number:
             yield "R5", f"its leader is said to lead since {after.leader_since}"
     if after.unclean is not None:
+        was = before.left.get(after.leader)
+        if was is None or (after.unclean, after.last_unclean) != (was.epoch + 1, after.number):
+            yield "R5", f"its unclean election of {after.leader} is not what went before allows"
         return
     for member in after.in_sync:
         if member in before.in_sync:

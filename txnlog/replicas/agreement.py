@@ -287,9 +287,9 @@ class Agreement:
             return self.propose(elected(epoch, candidate, who))
         return epoch.allows_unclean and self.elect_unclean(epoch, f"all in sync fail: {why}")
 
-    def elect_unclean(self, epoch: Epoch, why: str, among: Sequence[Member] = ()) -> bool:
+    def elect_unclean(self, epoch: Epoch, why: str) -> bool:
         """Propose a leader that was in sync last, of those that answer; False if none does."""
-        for member in among or sorted(epoch.left, key=lambda gone: -epoch.left[gone].epoch):
+        for member in sorted(epoch.left, key=lambda gone: -epoch.left[gone].epoch):
             try:
                 self.check_mark(epoch, member)
             except MemberFailed:
@@ -314,3 +314,13 @@ class Agreement:
             )
         self.refresh()
         return put
+
+    def propose_alone(self, epoch: Epoch) -> None:
+        """Put an epoch that somebody has decided on by the one before it.
+
+        Raises NotEnoughReplicas: somebody else was first.
+        """
+        if not self.propose(epoch):
+            raise NotEnoughReplicas(
+                f"the set has changed since epoch {epoch.number - 1}: look at it and try again"
+            )

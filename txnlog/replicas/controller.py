@@ -54,20 +54,19 @@ class Controller:
             )
         if known is not None and number == known.number:
             return known
-        return self._read(number)
+        return self.at(number)
 
     def every(self) -> list[Epoch]:
         """All epochs, in their order. Raises what :meth:`newest` does."""
         self.newest()
         found = self.storage.list_names(root_names.EPOCHS)
-        return self.storage.gather(partial(self._read, at) for at in sorted(_numbers(found)))
+        return self.storage.gather(partial(self.at, at) for at in sorted(_numbers(found)))
 
     def at(self, number: int) -> Epoch:
-        """The epoch of a number that one names. Raises StorageError, CorruptEntry."""
-        return self._read(number)
+        """An epoch that a listing or a later one names. It is durable when this returns.
 
-    def _read(self, number: int) -> Epoch:
-        """An epoch that a listing shows. It is durable when this returns."""
+        Raises StorageError, CorruptEntry.
+        """
         path = root_names.epoch_file(number)
         where = f"{self.storage.url}/{path}"
         try:

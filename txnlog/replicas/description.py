@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from txnlog.errors import NotEnoughReplicas, StorageError
+from txnlog.errors import NotEnoughReplicas, TxnlogError
 from txnlog.replicas.agreement import MemberFailed
 from txnlog.replicas.comparing import Listings, add_listing
-from txnlog.replicas.epochs import Epoch, Member, root_of
+from txnlog.replicas.epochs import Epoch, Member, last_in_sync, member_of, root_of
 from txnlog.replicas.forgetting import old_incarnations
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 
@@ -111,19 +111,16 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> Replicas:
     )
 
 
-def _replica(
-    storage: ReplicatedStorage, epoch: Epoch, root: str, *, with_lag: bool = False
-) -> Replica:
+def _replica(storage: ReplicatedStorage, epoch: Epoch, root: str, *, with_lag: bool) -> Replica:
     url = epoch.roots[root].url
     old: tuple[str, ...] = ()
-    with suppress(StorageError):
-        old = old_incarnations(storage, root)
-    member = next((member for member in epoch.members if root_of(member) == root), None)
+    with suppress(TxnlogError):  # not even its adapter may be here
+        old = old_incarnations(storage, epoch, root)
+    member = member_of(epoch, root)
     if member is None:
-        was = [one for one in epoch.left if root_of(one) == root]
-        if not was:
+        last = last_in_sync(epoch, root)
+        if last is None:
             return Replica(root, url, None, "out", None, None, old=old)
-        last = max(was, key=lambda one: epoch.left[one].epoch)
         objects, size = _behind(storage, epoch, last) if with_lag else (None, None)
         left = epoch.left[last]
         return Replica(root, url, None, "out", objects, size, left.epoch + 1, left.at_ms, old)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from txnlog.errors import InvalidOption, NotEnoughReplicas
@@ -17,6 +16,8 @@ from txnlog.replicas.epochs import (
     elected,
     elected_unclean,
     kept_out,
+    last_in_sync,
+    member_of,
     root_of,
     taken_out,
     without,
@@ -65,10 +66,9 @@ def elect(
     member = next((one for one in epoch.in_sync if root_of(one) == root), None)
     if member is not None:
         return _elect_clean(agreement, epoch, member, dry_run=dry_run)
-    was = [one for one in epoch.left if root_of(one) == root]
-    if not was:
+    member = last_in_sync(epoch, root)
+    if member is None:
         raise InvalidOption(f"{root} was never in sync: it cannot be elected")
-    member = max(was, key=lambda one: epoch.left[one].epoch)
     if not unclean:
         raise InvalidOption(
             f"{root} is not in sync since epoch {epoch.left[member].epoch}: what was acknowledged "
@@ -83,7 +83,7 @@ def _elect_clean(agreement: Agreement, epoch: Epoch, member: Member, *, dry_run:
     who = agreement.proposer(f"an operator elects {member}")
     proposed = elected(epoch, member, who, keep=keep)
     if not dry_run:
-        _propose(agreement, proposed)
+        agreement.propose_alone(proposed)
     return Election(member, proposed.number, clean=True)
 
 
@@ -105,7 +105,7 @@ def _elect_unclean(
     who = agreement.proposer(f"an operator elects {member}, which is not in sync")
     proposed = elected_unclean(epoch, member, who)
     if not dry_run:
-        _propose(agreement, proposed)
+        agreement.propose_alone(proposed)
     left = epoch.left[member]
     return Election(
         member,
@@ -121,13 +121,11 @@ def _elect_unclean(
 
 
 def _lacked(listings: Listings, member: Member) -> tuple[tuple[str, ...], int, int]:
-    lacked = listings.lacked_by(member)
     count = size_bytes = 0
     first = []
-    for name, size in islice(lacked, _MOST_NAMES):
-        first.append(name)
-        count, size_bytes = count + 1, size_bytes + size
-    for _, size in lacked:
+    for name, size in listings.lacked_by(member):
+        if count < _MOST_NAMES:
+            first.append(name)
         count, size_bytes = count + 1, size_bytes + size
     return tuple(first), count, size_bytes
 
@@ -157,7 +155,7 @@ def _check_answers(agreement: Agreement, epoch: Epoch, member: Member) -> None:
         raise NotEnoughReplicas(f"{member} at {where} cannot lead: {failed}") from failed
 
 
-def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> Epoch:
+def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
     """Propose an epoch without a root, that stays out until somebody brings it in again.
 
     Raises:
@@ -167,7 +165,7 @@ def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> Epoch
     """
     epoch = agreement.refresh()
     who = agreement.proposer(f"an operator takes {root} out")
-    member = next((one for one in epoch.members if root_of(one) == root), None)
+    member = member_of(epoch, root)
     if member is None:
         if root not in epoch.roots or root in epoch.taken_out:
             raise InvalidOption(f"{root} is none of {', '.join(epoch.members)}")
@@ -185,12 +183,4 @@ def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> Epoch
             )
         proposed = taken_out(elected(epoch, heir, who), root)
     if not dry_run:
-        _propose(agreement, proposed)
-    return proposed
-
-
-def _propose(agreement: Agreement, proposed: Epoch) -> None:
-    if not agreement.propose(proposed):
-        raise NotEnoughReplicas(
-            f"the set has changed since epoch {proposed.number - 1}: look at it and try again"
-        )
+        agreement.propose_alone(proposed)

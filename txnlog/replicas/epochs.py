@@ -138,6 +138,17 @@ def incarnation_of(member: Member) -> int:
     return int(member.rpartition("-")[2])
 
 
+def member_of(epoch: Epoch, root: str) -> Member | None:
+    """The member that a root takes part as; None if it is out."""
+    return next((member for member in epoch.members if root_of(member) == root), None)
+
+
+def last_in_sync(epoch: Epoch, root: str) -> Member | None:
+    """What a root was in sync as before it was out; None if it never was."""
+    was = [member for member in epoch.left if root_of(member) == root]
+    return max(was, key=lambda member: epoch.left[member].epoch, default=None)
+
+
 def first_epoch(urls: Mapping[str, str], settings: Mapping[str, str], who: Proposer) -> Epoch:
     """Every root with an empty incarnation, all in sync."""
     members = tuple(f"{name}-0" for name in urls)

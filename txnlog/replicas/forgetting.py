@@ -28,12 +28,11 @@ class Forgotten:
     bytes: int
 
 
-def old_incarnations(storage: ReplicatedStorage, root: str) -> tuple[Member, ...]:
+def old_incarnations(storage: ReplicatedStorage, epoch: Epoch, root: str) -> tuple[Member, ...]:
     """Those of a root that are no member any more and whose folders are there still; oldest first.
 
-    Raises StorageError: the root or the controller fails.
+    Raises StorageError: the root fails.
     """
-    epoch = storage.agreement.refresh()
     if not isinstance(storage.open_member, MemberOpener):
         return ()
     known = epoch.roots[root]
@@ -73,18 +72,14 @@ def forget(storage: ReplicatedStorage, member: Member, *, dry_run: bool = False)
     if why := _why_not(epoch, member):
         raise InvalidOption(why)
     url = epoch.roots[root_of(member)].url
-    _check_root(storage, epoch, member)
-    found = agreement.storage(epoch, member)
+    check_root(storage, epoch, root_of(member))
     try:
         if not dry_run:
             if member in epoch.left:
                 who = agreement.proposer(f"an operator forgets {member}")
-                if not agreement.propose(forgotten(epoch, member, who)):
-                    raise NotEnoughReplicas(
-                        f"the set has changed since epoch {epoch.number}: look at it and try again"
-                    )
+                agreement.propose_alone(forgotten(epoch, member, who))
             _check_out(agreement.refresh(), member)
-        done = agreement.ask(epoch, member, lambda _: _delete(found, member, dry_run=dry_run))
+        done = agreement.ask(epoch, member, lambda found: _delete(found, member, dry_run=dry_run))
     except MemberFailed as failed:
         raise failed.error from failed
     if done is None:
@@ -97,18 +92,21 @@ def _check_out(epoch: Epoch, member: Member) -> None:
         raise NotEnoughReplicas(f"{member} is named by epoch {epoch.number}: it stays")
 
 
-def _check_root(storage: ReplicatedStorage, epoch: Epoch, member: Member) -> None:
-    """Make sure that the root is this store's, by the file in it, before anything is deleted."""
+def check_root(storage: ReplicatedStorage, epoch: Epoch, root: str) -> None:
+    """Make sure that a root answers and is this store's, by the file in it.
+
+    Raises InvalidOption, StoreExists, StorageError.
+    """
     if not isinstance(storage.open_member, MemberOpener):
         return
-    root = storage.open_member.root(epoch.roots[root_of(member)].url)
-    where = f"{root.url}/{root_names.REPLICA_FILE}"
+    found = storage.open_member.root(epoch.roots[root].url)
+    where = f"{found.url}/{root_names.REPLICA_FILE}"
     try:
-        mark = envelope.decode(root.get(root_names.REPLICA_FILE), MARK_DECODER, where)
+        mark = envelope.decode(found.get(root_names.REPLICA_FILE), MARK_DECODER, where)
     except ObjectNotFound as error:
         raise InvalidOption(f"{where} is not there: is the root's disk mounted?") from error
-    if mark.controller != storage.url or mark.member not in ("", root_of(member)):
-        raise StoreExists(f"{where} is of another store, or of another root than {root_of(member)}")
+    if mark.controller != storage.url or mark.member not in ("", root):
+        raise StoreExists(f"{where} is of another store, or of another root than {root}")
 
 
 def _delete(storage: Storage, member: Member, *, dry_run: bool) -> tuple[int, int] | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from txnlog.errors import InvalidOption, StorageError
+from txnlog.errors import InvalidOption, StorageError, TxnlogError
 from txnlog.replicas.epochs import Epoch, Member, root_of
-from txnlog.replicas.forgetting import forget, old_incarnations
+from txnlog.replicas.forgetting import check_root, forget, old_incarnations
 from txnlog.replicas.joining import Joined, join
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 
@@ -63,13 +64,16 @@ def return_roots(
 ) -> Iterator[ReplicaReturn]:
     """Bring back one root after the other that answers; of what it had, the outdated is deleted.
 
-    Nothing where ``replica.auto.return`` is false. Raises StorageError: the controller fails, or
-    a root on the way; NotEnoughReplicas: the set has changed meanwhile. Call it again.
+    Nothing where ``replica.auto.return`` is false. A root that fails on the way stops no other one.
+
+    Raises TxnlogError, when all were tried: the first failure. Call it again.
     """
     agreement = storage.agreement
     epoch = agreement.refresh()
     if not epoch.returns_roots:
         return
+
+    failed: TxnlogError | None = None
 
     def began_ms(number: int) -> int:
         return agreement.controller.at(number).at_ms
@@ -77,13 +81,22 @@ def return_roots(
     for root in roots_to_return(epoch, began_ms, agreement.clock.now_ms()):
         url = epoch.roots[root].url
         if dry_run:
-            yield ReplicaReturn(root, url, None, 0, 0)
+            with suppress(TxnlogError):
+                check_root(storage, epoch, root)
+                yield ReplicaReturn(root, url, None, 0, 0)
             continue
-        joined = _try_to_join(storage, prepare, url)
-        if joined is not None:
+        try:
+            joined = _try_to_join(storage, prepare, url)
+            if joined is None:
+                continue
             yield ReplicaReturn(root, url, joined.member, joined.objects, joined.bytes)
-            for old in outdated(agreement.refresh(), old_incarnations(storage, root)):
+            newest = agreement.refresh()
+            for old in outdated(newest, old_incarnations(storage, newest, root)):
                 forget(storage, old)
+        except TxnlogError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
 
 
 def _try_to_join(storage: ReplicatedStorage, prepare: Prepare, url: str) -> Joined | None:

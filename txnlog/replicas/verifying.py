@@ -7,8 +7,8 @@ passed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice
@@ -18,7 +18,7 @@ from txnlog import names
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError
 from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.comparing import Listings, add_listing
-from txnlog.replicas.copying import CHUNK_BYTES, copy_object, help_out
+from txnlog.replicas.copying import CHUNK_BYTES, copy_between, help_out
 from txnlog.replicas.epochs import Epoch, Member, root_of
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
@@ -27,7 +27,6 @@ Kind: TypeAlias = Literal["missing", "damaged", "differs", "extra"]
 """What programs look at: append only."""
 IsSound: TypeAlias = Callable[[Storage, str], bool | None]
 """Whether the bytes of an object are as they were written; None: they do not tell."""
-Copies: TypeAlias = dict[Member, "_Copy | None"]
 
 _AT_ONCE: Final = 64
 
@@ -140,14 +139,17 @@ class _Judge:
         if len({*copies.values()}) == 1:
             return None
         if len({*there.values()}) > 1:
-            return self._differing(epoch, name, [*there], size_bytes)
+            try:
+                return self._differing(epoch, name, [*there], size_bytes)
+            except ObjectNotFound:
+                return None  # it was deleted meanwhile
         if leaders is None and not names.is_unique(name):
             why = (
                 "the leader has it not: it is being deleted, was left by a deletion that was cut "
                 "short, or was never acknowledged"
             )
             return ReplicaDifference(name, "extra", tuple(there), size_bytes, why)
-        why = f"{_list(there)} {'has' if len(there) == 1 else 'have'} it"
+        why = f"{', '.join(there)} {'has' if len(there) == 1 else 'have'} it"
         if leaders is None:
             why += "; a deletion that is under way looks the same, and then nothing refers to it"
         return ReplicaDifference(name, "missing", lacking, size_bytes, why)
@@ -163,7 +165,7 @@ class _Judge:
         damaged = tuple(member for member in members if sound[member] is False)
         if damaged and any(sound.values()):
             good = [member for member in members if sound[member]]
-            why = f"its bytes are not as they were written; those of {_list(good)} are"
+            why = f"its bytes are not as they were written; those of {', '.join(good)} are"
             return ReplicaDifference(name, "damaged", damaged, size_bytes, why)
         others = tuple(member for member in members if member != epoch.leader)
         why = (
@@ -200,14 +202,7 @@ class _Repair:
         except ObjectNotFound:
             return found  # it was deleted meanwhile
         how = "it was repaired" if done else "no copy of it is sound: nothing was changed"
-        return ReplicaDifference(
-            found.name,
-            found.kind,
-            found.members,
-            found.size_bytes,
-            f"{found.detail}; {how}",
-            is_repaired=done,
-        )
+        return replace(found, detail=f"{found.detail}; {how}", is_repaired=done)
 
     def _help(self, epoch: Epoch, name: str, members: list[Member]) -> bool:
         data = self._agreement.ask(epoch, epoch.leader, lambda storage: storage.get(name))
@@ -226,16 +221,11 @@ class _Repair:
         )
         if source is None:
             return False
-        whole = agreement.storage(epoch, source)
         for member in members:
-
-            def copy(target: Storage) -> None:
-                if found.kind == "damaged":
-                    target.delete([name])  # readers find it at others meanwhile
-                copy_object(whole, target, name)
-
             agreement.check_mark(epoch, member)
-            agreement.ask(epoch, member, copy)
+            if found.kind == "damaged":  # readers find it at others meanwhile
+                agreement.ask(epoch, member, lambda storage: storage.delete([name]))
+            copy_between(agreement, epoch, source, member, name)
         return True
 
     def _may_be_copied(self, epoch: Epoch, member: Member, found: ReplicaDifference) -> bool:
@@ -245,7 +235,3 @@ class _Repair:
             return False
         # What takes the place of another copy is known to be right: that one is deleted.
         return sound is True if found.kind == "damaged" else sound is not False
-
-
-def _list(members: Iterable[Member]) -> str:
-    return ", ".join(members)

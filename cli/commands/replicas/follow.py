@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
@@ -62,7 +63,7 @@ def _follow(standby: Standby, interval_s: float) -> Iterator[Followed]:
     from txnlog.errors import StorageError
 
     patience = Patience()
-    swept_s = time.monotonic()
+    swept_s = -math.inf  # whoever is restarted often sweeps all the same
     while True:
         try:
             yield standby.follow()

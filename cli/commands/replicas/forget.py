@@ -47,8 +47,9 @@ def forget_incarnations(
       txnlog replicas forget r1-0 --yes
     """
     replicas = session.open_replicas()
-    known = [member for replica in replicas.replicas().replicas for member in replica.old]
-    doomed = [replicas.forget_incarnation(one, dry_run=True) for one in members or known]
+    if not members:
+        members = [member for replica in replicas.replicas().replicas for member in replica.old]
+    doomed = [replicas.forget_incarnation(one, dry_run=True) for one in members]
     if not doomed:
         warn("there are no old incarnations: nothing was changed")
     elif not dry_run:
