@@ -20,6 +20,8 @@ from txnlog.testing import HeapStorage
 TOPICS = ("a", "b")
 WINDOW = 256
 """Commits that are measured together: checkpoints and manifests come in between."""
+_WARM = 144
+"""Commits of a new store before it is measured."""
 
 
 def measure(folder: Path, commits: int) -> Iterator[str]:
@@ -54,8 +56,8 @@ def measure_beside_new(commits: int) -> Iterator[str]:
         done = at
         for _ in range(5):
             new = _producer(HeapStorage())
-            _commit(new, 0, 144)
-            grown_ms, new_ms = _window_ms(grown, done), _window_ms(new, 144)
+            _commit(new, 0, _WARM)
+            grown_ms, new_ms = _window_ms(grown, done), _window_ms(new, _WARM)
             done += WINDOW
             yield f"| {at:,} | {grown_ms:.2f} | {new_ms:.2f} | {grown_ms / new_ms:.2f} |"
 
@@ -77,11 +79,7 @@ def _window_ms(producer: Producer, first: int) -> float:
 
 def _grow(storage: Storage, commits: int) -> Iterator[str]:
     counting = WeighingStorage(storage)
-    store = attach(counting, create=True)
-    for topic in TOPICS:
-        store.create_topic(topic)
-    producer = store.producer(transactional_id="p")
-    producer.init_transactions()
+    producer = _producer(counting)
     consumer = attach(storage).consumer(*TOPICS, group_id="g", auto_offset_reset="earliest")
     done, moments = 0, _moments(commits)
     for at in moments:
@@ -89,9 +87,7 @@ def _grow(storage: Storage, commits: int) -> Iterator[str]:
         done = at - WINDOW
         counting.take()
         counting.put_bytes = 0
-        cpu_s = _cpu_s()
-        _commit(producer, done, WINDOW)
-        cpu_ms = (_cpu_s() - cpu_s) * 1000 / WINDOW
+        cpu_ms = _window_ms(producer, done)
         requests = sum(counting.take().values()) / WINDOW
         done = at
         while consumer.poll():
@@ -161,6 +157,9 @@ if __name__ == "__main__":
 
     with tempfile.TemporaryDirectory(dir="/dev/shm") as there:
         started = time.monotonic()
-        for line in measure(Path(there), int(sys.argv[1]) if sys.argv[1:] else 8000):
+        commits = int(sys.argv[1]) if sys.argv[1:] else 8000
+        beside = "beside" in sys.argv
+        lines = measure_beside_new(commits) if beside else measure(Path(there), commits)
+        for line in lines:
             print(line, flush=True)
         print(f"{time.monotonic() - started:.0f} s")

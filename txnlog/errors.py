@@ -352,3 +352,11 @@ def how_to_install(extra: str) -> str:
         if condition.replace("'", '"').strip() == f'extra == "{extra}"'
     ]
     return " ".join(["pip install", *(f"'{package}'" for package in packages)])
+
+
+def require_package(package: str, extra: str, what: str = "this") -> None:
+    """Raise InvalidOption unless a library that somebody may do without is installed."""
+    from importlib.util import find_spec
+
+    if find_spec(package) is None:
+        raise InvalidOption(f"{what} needs {package}: {how_to_install(extra)}")

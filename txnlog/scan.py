@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from txnlog import display
-from txnlog.errors import InvalidOption, how_to_install
+from txnlog.errors import require_package
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange, read_each, read_ranges
 from txnlog.storage.base import Storage
@@ -164,13 +163,13 @@ class Scan:
 
     def to_pandas(self) -> pd.DataFrame:
         """Read everything into a pandas DataFrame. Raises InvalidOption without pandas."""
-        _require("pandas", "to_pandas()")
+        require_package("pandas", "pandas", "to_pandas()")
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 
     def to_polars(self) -> pl.DataFrame:
         """Read everything into a Polars DataFrame. Raises InvalidOption without Polars."""
-        _require("polars", "to_polars()")
+        require_package("polars", "polars", "to_polars()")
         import polars as pl
 
         frame = pl.from_arrow(self.to_arrow())
@@ -188,7 +187,7 @@ class Scan:
         Raises:
             InvalidOption: DuckDB is not installed.
         """
-        _require("duckdb", "to_duckdb()")
+        require_package("duckdb", "duckdb", "to_duckdb()")
         import duckdb
 
         return (connection or duckdb.default_connection()).from_arrow(self.to_arrow())
@@ -200,9 +199,3 @@ class Scan:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Arrow's PyCapsule interface: Polars, DuckDB and others read a scan as it is."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
-
-
-def _require(package: str, what: str) -> None:
-    """Raise InvalidOption unless a library that somebody may do without is installed."""
-    if find_spec(package) is None:
-        raise InvalidOption(f"{what} needs {package}: {how_to_install(package)}")

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog.segments.parquet.footer import RowGroup
-from txnlog.segments.parquet.reader import ParquetSegment, RowGroupRecords
+from txnlog.segments.parquet.reader import ParquetSegment, RowGroupRecords, keep_rows
 from txnlog.segments.records import RECORD_SCHEMA, Int32Array
 from txnlog.segments.schema_columns import Columns
 
@@ -51,7 +51,7 @@ def read_chosen(
             rows = choice.rows(found)
             if not rows.true_count:
                 continue
-            records = _filter(found.records, rows)
+            records = keep_rows(found.records, rows)
             kept = RowGroupRecords(found.group, records, _offset_deltas(found, rows))
             if rest:
                 chosen.append((kept, rows))
@@ -95,13 +95,6 @@ def _names(columns: Columns) -> Sequence[str]:
         names: list[str] = columns.names
         return names
     return RECORD_SCHEMA.names if columns is None else columns
-
-
-def _filter(records: pa.RecordBatch, rows: pa.BooleanArray) -> pa.RecordBatch:
-    """The rows that are wanted."""
-    if rows.true_count == len(rows) or not records.num_columns:
-        return records
-    return records.filter(rows)
 
 
 def _offset_deltas(found: RowGroupRecords, rows: pa.BooleanArray) -> Int32Array | None:

@@ -149,7 +149,7 @@ def _parse(file: SegmentFile, tail: bytes) -> Footer:
         stores_offsets = OFFSET_COLUMN in metadata.schema.to_arrow_schema().names
         groups = tuple(_row_groups(file, metadata, tag, stores_offsets=stores_offsets))
         (page_index_crc,) = _checksums((metadata.metadata or {}).get(PAGE_INDEX_KEY), 1)
-    except CorruptRecord:
+    except (CorruptRecord, MemoryError):
         raise
     except Exception as error:  # Arrow raises a dozen classes for bytes that it cannot read
         raise CorruptRecord.at(

@@ -180,7 +180,7 @@ class ParquetSegment:
             count = group.header.record_count
             if kept is not None:
                 count = kept.true_count
-                read = RowGroupRecords(group, _kept(read.records, kept, repeating), None)
+                read = RowGroupRecords(group, keep_rows(read.records, kept, repeating), None)
             if made is None:
                 return read
             return replace(read, records=self._conform(read, count, made))
@@ -269,7 +269,7 @@ class ParquetSegment:
     ) -> pa.Table:
         try:
             table = read(group.number, stored)
-        except TxnlogError:
+        except (TxnlogError, MemoryError):
             raise
         except Exception as error:  # Arrow raises a dozen classes for bytes that it cannot read
             raise self._damaged(group, str(error)) from error
@@ -342,19 +342,19 @@ class ParquetSegment:
         )
 
 
-def _kept(
-    records: pa.RecordBatch, rows: pa.BooleanArray, repeating: Sequence[str]
+def keep_rows(
+    records: pa.RecordBatch, rows: pa.BooleanArray, repeating: Sequence[str] = ()
 ) -> pa.RecordBatch:
     """Some of the rows; the columns that were read as numbers of values have these again."""
     if not records.num_columns:
         return records
-    records = records.filter(rows)
+    if rows.true_count < len(rows):
+        records = records.filter(rows)
     for name in repeating:
-        if name in records.schema.names:
-            at = records.schema.get_field_index(name)
-            field = records.schema.field(at)
-            plain = field.with_type(field.type.value_type)
-            records = records.set_column(at, plain, records.column(at).cast(plain.type))
+        at = records.schema.get_field_index(name)
+        field = records.schema.field(at)
+        plain = field.with_type(field.type.value_type)
+        records = records.set_column(at, plain, records.column(at).cast(plain.type))
     return records
 
 
@@ -387,7 +387,10 @@ class _OpenFiles:
         self, found: Sequence[tuple[range, BytesLike]], number: int, columns: Sequence[str]
     ) -> pa.Table:
         """Decode columns of a row group, of which these bytes were fetched."""
-        pieces, file = self._idle.pop() if self._idle else self._opener()
+        try:
+            pieces, file = self._idle.pop()
+        except IndexError:  # all are with other threads
+            pieces, file = self._opener()
         pieces.held = {piece.start: memoryview(data) for piece, data in found}
         table = file.read_row_group(number, columns=[*columns], use_threads=self._use_threads)
         pieces.held = {}

@@ -10,6 +10,7 @@ import pytest
 from txnlog.admin.offsets import ListedOffset
 from txnlog.inspect.describing import describe_segments_within
 from txnlog.log.chapters import CHAPTER
+from txnlog.log.segment_outline import outline_partition
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope
 from txnlog.state.placement import Placement
@@ -124,7 +125,7 @@ def test_a_picture_of_a_partition_is_made_of_arrays(huge: HeapStorage) -> None:
     log = store.logs.fresh_topic("t")
     tracemalloc.start()
     try:
-        outline = log.outline(0)
+        outline = outline_partition(log, 0)
         listed = describe_segments_within(log, 0, 10 * ENTRIES - 1000, 10 * ENTRIES)
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -9,13 +9,14 @@ from steps import another, append, begin, new_store, send
 from txnlog import TopicPartition
 from txnlog.errors import UnknownTopicOrPartition
 from txnlog.inspect.describing import describe_segments_within
+from txnlog.log.segment_outline import outline_partition
 from txnlog.store import Store
 from txnlog.testing import HeapStorage, VirtualClock
 
 
 def outlined(store: Store, partition: int) -> list[tuple[int, int, str, str]]:
     """Base, end, name and outcome of each segment, as the arrays have them."""
-    found = store.logs.fresh_topic("t").outline(partition)
+    found = outline_partition(store.logs.fresh_topic("t"), partition)
     outcomes = [
         "undecided" if is_open else "aborted" if is_aborted else "committed"
         for is_open, is_aborted in zip(found.undecided, found.aborted, strict=True)
@@ -61,4 +62,4 @@ def test_arrays_say_what_descriptions_say(
     for part in whole[1:]:
         assert describe_segments_within(log, 0, part.base_offset, part.end_offset) == [part]
     with pytest.raises(UnknownTopicOrPartition):
-        log.outline(2)
+        outline_partition(log, 2)

@@ -88,6 +88,22 @@ def test_a_segment_that_is_damaged_on_every_root(tmp_path: Path) -> None:
         numbers(reopened(tmp_path))
 
 
+def test_two_roots_that_are_damaged_in_different_places(tmp_path: Path) -> None:
+    """Each is gone on with where the other ends: every record once and in order."""
+    fill(tmp_path, "parquet")
+    damage(segment(tmp_path / FIRST), 0.1)
+    damage(segment(tmp_path / SECOND), 0.3)
+    assert numbers(reopened(tmp_path)) == [*range(BATCHES * RECORDS)]
+
+
+def test_damage_is_told_where_no_other_root_has_the_segment(tmp_path: Path) -> None:
+    fill(tmp_path, "kafka")
+    damage(segment(tmp_path / FIRST), 0.5)
+    segment(tmp_path / SECOND).unlink()
+    with pytest.raises(CorruptRecord, match="relative offset 40"):
+        numbers(reopened(tmp_path))
+
+
 def test_a_filter_goes_on_at_another_root(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fill(tmp_path, "parquet")
     damage(segment(tmp_path / FIRST), 0.3)

@@ -8,6 +8,7 @@ import random
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import crc32c
 import numpy as np
@@ -342,3 +343,12 @@ def test_rows_that_are_all_alike_do_not_fill_the_memory() -> None:
     assert sum(batch.record_count for batch in read(max_uncompressed_bytes=8 * count)) == count
     with pytest.raises(CorruptRecord, match="it claims 3200000 bytes, 3199999 are the most"):
         next(read(max_uncompressed_bytes=8 * count - 1))
+
+
+@pytest.mark.parametrize("call", ["ParquetFile.read_row_group", "read_metadata"])
+def test_memory_that_is_short_is_no_damage(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of replicas another copy would be read for it, and somebody be told to mend this one."""
+    file = placed(*write(numbered(10)))
+    monkeypatch.setattr(f"pyarrow.parquet.{call}", Mock(side_effect=MemoryError))
+    with pytest.raises(MemoryError):
+        list(read_segment(file))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from txnlog.errors import require_package
 from txnlog.log.open_logs import Logs
-from txnlog.tables.failures import require_package
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

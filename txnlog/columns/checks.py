@@ -80,6 +80,7 @@ def _default_text(field: pa.Field, value: object) -> bytes:
     import pyarrow as pa
     from pyarrow import types
 
+    from txnlog.segments.records import CONVERSION_ERRORS
     from txnlog.segments.schema_columns import default_as_text
 
     refusal = InvalidSchema(f"column {field.name!r} cannot have the default {value!r:.60}")
@@ -92,15 +93,15 @@ def _default_text(field: pa.Field, value: object) -> bytes:
         made = pa.scalar(given, field.type)
         if made.as_py() == given or types.is_floating(field.type):
             return default_as_text(made)
-    except (pa.ArrowException, NotImplementedError, TypeError, ValueError, OverflowError) as error:
+    except CONVERSION_ERRORS as error:
         raise InvalidSchema(f"{refusal}: {error}") from error
     raise refusal
 
 
 def _check_default(field: pa.Field, key: Sequence[str]) -> None:
-    import pyarrow as pa
     from pyarrow import types
 
+    from txnlog.segments.records import CONVERSION_ERRORS
     from txnlog.segments.schema_columns import DEFAULT, default_as_text, default_of
 
     text = field.metadata[DEFAULT]
@@ -118,7 +119,7 @@ def _check_default(field: pa.Field, key: Sequence[str]) -> None:
         assert value is not None
         same = default_as_text(value) == text
         shown = value.as_py()
-    except (pa.ArrowException, NotImplementedError, ValueError, OverflowError) as error:
+    except CONVERSION_ERRORS as error:
         raise InvalidSchema(f"the default of column {field.name!r}: {error}") from error
     if not same or shown is None or (isinstance(shown, float) and math.isnan(shown)):
         raise InvalidSchema(f"column {field.name!r} cannot have the default {shown!r:.60}")

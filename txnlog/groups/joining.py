@@ -26,7 +26,7 @@ from txnlog.errors import (
     UnknownMemberId,
     UnsupportedVersion,
 )
-from txnlog.groups.requests import MOST_AGE_S, delete_requests, list_requests, put_request
+from txnlog.groups.requests import MOST_AGE_S, delete_requests, put_request, refresh_and_list
 from txnlog.groups.turns import Turns
 from txnlog.log.group_log import GroupLog
 from txnlog.names import JoinRequest
@@ -99,12 +99,9 @@ class Joining:
 
     def _refresh(self) -> list[JoinRequest]:
         """Refresh the log; with a request of its own also see which there are, beside that."""
-        if self._own is None:
-            self._log.refresh()
-            return []
-        shown = list[JoinRequest]()
-        self._log.refresh_beside(lambda: shown.extend(self._list()))
-        return shown
+        shown = refresh_and_list(self._log, asks=self._own is not None)
+        found = map(names.parse_join_request, shown)
+        return [request for request in found if request is not None]
 
     def _put(
         self,
@@ -157,10 +154,6 @@ class Joining:
         asked = JoinAsked(self._clock.now_ms(), member)
         data = envelope.encode(asked, envelope.WITH_MEMBERS)
         put_request(self._log, names.join_request(self._log.name, request), data)
-
-    def _list(self) -> list[JoinRequest]:
-        found = map(names.parse_join_request, list_requests(self._log))
-        return [request for request in found if request is not None]
 
     def _waiting(self, state: GroupState, shown: Iterable[JoinRequest]) -> list[JoinRequest]:
         """The requests of others that may be fulfilled, as far as their names tell."""

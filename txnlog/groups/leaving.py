@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from txnlog import names
-from txnlog.groups.requests import delete_requests, list_requests, put_request
+from txnlog.groups.requests import delete_requests, put_request, refresh_and_list
 from txnlog.groups.turns import Turns
 from txnlog.log.group_log import GroupLog
 from txnlog.state.membership import Membership, MembersLeft
@@ -76,21 +76,13 @@ class Leaving:
 
     def _refresh(self) -> list[str]:
         """Refresh the log; once it has asked, also see who else has, beside that."""
-        if not self._asked:
-            self._log.refresh()
-            return []
-        asking = list[str]()
-        self._log.refresh_beside(lambda: asking.extend(self._list()))
-        return asking
+        found = map(names.parse_leave_request, refresh_and_list(self._log, asks=self._asked))
+        return [who for who in found if who is not None]
 
     def _ask(self) -> None:
         self._asked = True
         path = names.leave_request(self._log.name, self._member_id)
         put_request(self._log, path, b"%d\n" % self._clock.now_ms())  # the content is for people
-
-    def _list(self) -> list[str]:
-        found = map(names.parse_leave_request, list_requests(self._log))
-        return [who for who in found if who is not None]
 
     def _delete(self, asking: Iterable[str]) -> None:
         delete_requests(self._log, (names.leave_request(self._log.name, who) for who in asking))

@@ -27,8 +27,17 @@ def put_request(log: GroupLog, path: str, data: bytes) -> None:
         _logger.debug("a request, %s, was not put: %s", path, error)
 
 
-def list_requests(log: GroupLog) -> list[str]:
-    """The names in ``members/``, those of requests among them, in one listing."""
+def refresh_and_list(log: GroupLog, *, asks: bool) -> list[str]:
+    """Refresh a group's log; who asks also sees the names in ``members/``, beside that."""
+    if not asks:
+        log.refresh()
+        return []
+    shown = list[str]()
+    log.refresh_beside(lambda: shown.extend(_list(log)))
+    return shown
+
+
+def _list(log: GroupLog) -> list[str]:
     try:
         return log.log.storage.list_names(names.group_members(log.name))
     except StorageError as error:

@@ -93,9 +93,11 @@ def describe_segments_within(
 ) -> list[SegmentDescription]:
     """The same of those segments of one partition that hold any of the offsets [start, end).
 
-    Costs what these cost, however many others there are. Raises OffsetOutOfRange, CorruptEntry.
+    What was deleted is left out. Costs what these cost, however many others there are. Raises
+    OffsetOutOfRange, CorruptEntry.
     """
     with log.reading() as state:
+        start = max(start, state.partitions[partition].log_start_offset)
         found = log.find_records(state, {partition: (start, end)})
         outcomes = {
             **dict.fromkeys((*found.aborted, *state.aborted), "aborted"),

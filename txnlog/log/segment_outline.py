@@ -11,6 +11,7 @@ import pyarrow as pa
 from txnlog.log.manifest_table import ManifestTable
 from txnlog.log.manifests import Manifests
 from txnlog.log.placed_records import check_log_starts
+from txnlog.log.topic_log import TopicLog
 from txnlog.state.manifest import ManifestList
 from txnlog.state.placement import Segment, overlapping
 from txnlog.state.rewrites import Rewrite, held_segments, not_rewritten, resolve
@@ -74,21 +75,24 @@ class SegmentOutline:
         )
 
 
-def outline_partition(
-    manifests: Manifests, topic: str, state: TopicState, number: int
-) -> SegmentOutline:
-    """The segments that hold the records of a partition, as a state of the topic has it.
+def outline_partition(log: TopicLog, number: int) -> SegmentOutline:
+    """Where the segments that hold the records of a partition lie, as the log was read last.
 
     Raises OffsetOutOfRange, UnknownTopicOrPartition, CorruptEntry as ``find_records`` does.
     """
-    state.check_partitions(topic, [number])
+    with log.reading() as state:
+        return _outline(log.manifests, state, number)
+
+
+def _outline(manifests: Manifests, state: TopicState, number: int) -> SegmentOutline:
+    state.check_partitions(manifests.topic, [number])
     partition = state.partitions[number]
     start, end = partition.log_start_offset, partition.end_offset
     back = start, min(end, partition.head_offset)
 
     def look_back(listing: ManifestList) -> tuple[list[Rewrite], list[SegmentOutline]]:
         assert state.settled is not None
-        check_log_starts(topic, listing, {number: back})
+        check_log_starts(manifests.topic, listing, {number: back})
         older = manifests.rewrites(listing, state.settled, {number: back})
         settled = [rewrite for rewrite in older if rewrite.partition == number]
         held = resolve([*settled, *partition.rewrites])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from txnlog import names
 from txnlog.clock import Clock, Moment
@@ -52,9 +51,6 @@ from txnlog.state.topic_entries import (
 )
 from txnlog.state.transaction import Outcome, TransactionKey, TransactionRef
 from txnlog.storage.base import Storage
-
-if TYPE_CHECKING:
-    from txnlog.log.segment_outline import SegmentOutline
 
 ADOPT_AFTER = 512
 """A process that only reads lets go of what others have settled when it holds so many appends."""
@@ -318,16 +314,6 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         """The same; and which entries among the settled ones were aborted."""
         heads = {number: PartitionHead.of(state.partitions[number]) for number in spans}
         return find_records(self.manifests, state.settled, state.topic_id, heads, spans)
-
-    def outline(self, partition: int) -> SegmentOutline:
-        """Where the segments of one partition lie, in arrays.
-
-        Raises UnknownTopicOrPartition, OffsetOutOfRange, CorruptEntry, StorageError.
-        """
-        from txnlog.log.segment_outline import outline_partition
-
-        with self.reading() as state:
-            return outline_partition(self.manifests, self.name, state, partition)
 
     def count_bytes(
         self, state: TopicState, spans: Mapping[int, tuple[int, int]]

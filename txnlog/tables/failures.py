@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TypeVar
 
-from txnlog.errors import ConcurrentTransactions, InvalidOption, TxnlogError, how_to_install
+from txnlog.errors import ConcurrentTransactions, TxnlogError
 from txnlog.storage.failure_messages import failure
 
 T = TypeVar("T")
@@ -42,9 +41,3 @@ def reported(operation: str, url: str, secrets: Collection[str] = ()) -> Generat
     except Exception as error:  # each library has its own classes, and lets others through
         hint = "publish again, which goes on from what is there"
         raise failure(operation, url, "", error, hint=hint, secrets=secrets) from error
-
-
-def require_package(package: str, extra: str) -> None:
-    """Raise InvalidOption unless a library is installed."""
-    if find_spec(package) is None:
-        raise InvalidOption(f"this needs {package}: {how_to_install(extra)}")

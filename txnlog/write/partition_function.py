@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnlog.errors import InvalidOption, InvalidRecord
+from txnlog.segments.records import CONVERSION_ERRORS
 
 Chosen: TypeAlias = pa.Array | npt.NDArray[Any] | Sequence[int]
 PartitionFunction: TypeAlias = Callable[[pa.RecordBatch, int], Chosen]
@@ -38,7 +39,7 @@ class FunctionPartitioner:
         found = self._function(records, self._partitions)
         try:
             chosen = found if isinstance(found, pa.Array) else pa.array(found)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        except CONVERSION_ERRORS as error:
             raise InvalidRecord(f"partitioner {self._name}: {error}{self._remedy}") from error
         if not pa.types.is_integer(chosen.type):
             raise InvalidRecord(f"partitioner {self._name} returned {chosen.type}{self._remedy}")

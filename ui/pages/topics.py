@@ -13,7 +13,7 @@ from starlette.responses import Response
 from txnlog.errors import TxnlogError
 from txnlog.inspect.describing import describe_segments_within
 from txnlog.inspect.descriptions import SegmentDescription, StableOffset
-from txnlog.log.segment_outline import SegmentOutline
+from txnlog.log.segment_outline import SegmentOutline, outline_partition
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TOPICS
 from txnlog.ui.console import Console
@@ -127,7 +127,7 @@ def show_partition(console: Console, request: Request) -> Response:
     name, number = request.path_params["topic"], request.path_params["partition"]
     (stable,) = console.store.stable_offsets(name, number)
     log = console.store.logs.fresh_topic(name)
-    segments = log.outline(number)
+    segments = outline_partition(log, number)
     paged = page_of(request, range(len(segments))[::-1], size=_LISTED)
     scale = Scale.of(segments, stable)
     return console.page(
@@ -155,8 +155,6 @@ def _describe(
     if not places:
         return []
     start = int(segments.base_offsets[places[-1]])
-    with log.reading() as state:
-        start = max(start, state.partitions[partition].log_start_offset)
     end = int(segments.end_offsets[places[0]])
     return describe_segments_within(log, partition, start, end)[::-1]
 

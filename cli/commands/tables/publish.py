@@ -90,7 +90,7 @@ def _publish_iceberg(
     table: str,
     location: str | None,
 ) -> TablePublication:
-    from txnlog.tables.failures import require_package
+    from txnlog.errors import require_package
 
     require_package("pyiceberg", "iceberg")
     from txnlog.tables.iceberg import open_catalog
