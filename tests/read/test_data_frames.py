@@ -40,7 +40,7 @@ def test_what_is_not_installed_is_named(
     scan: Scan, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     """And how it gets there."""
-    monkeypatch.setattr("txnlog.scan.find_spec", lambda _: importlib.util.find_spec("no_such"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(
         InvalidOption, match=rf"to_{package}\(\) needs {package}: pip install '{package}>=\S+'$"
     ):
