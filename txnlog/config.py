@@ -296,7 +296,7 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One of a topic's settings: what holds, whether the topic says so itself, what it means."""
+    """A setting of a topic or a store: what holds, whether it was set there, what it means."""
 
     key: str
     value: str

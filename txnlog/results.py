@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from txnlog.admin.offsets import ListedOffset
     from txnlog.admin.retention import RetentionDeletion
     from txnlog.admin.vacuum import FileDeletion, FileRetirement
+    from txnlog.config import Setting
     from txnlog.doctor.finding import Finding
     from txnlog.inspect.descriptions import (
         GroupDescription,
@@ -134,6 +135,7 @@ __all__ = [
     "Round",
     "SegmentDescription",
     "SegmentIdentity",
+    "Setting",
     "StableOffset",
     "StableOffsetHolder",
     "Standby",
@@ -206,6 +208,7 @@ _HOMES = {
     "Round": "standby.rounds",
     "SegmentDescription": "inspect.descriptions",
     "SegmentIdentity": "segments.identity",
+    "Setting": "config",
     "StableOffset": "inspect.descriptions",
     "StableOffsetHolder": "inspect.descriptions",
     "Standby": "standby.following",

@@ -104,3 +104,21 @@ def test_options_under_a_url_are_for_that_root(at: tuple[object, ...], tmp_path:
         '[storage_options."s3://bucket/control"]\nkey = "k"\n'
     )
     assert cli("--config-file", file, "replicas", "describe", "-o", "json").code == 0
+
+
+def test_settings_are_shown_and_changed(at: tuple[object, ...]) -> None:
+    """Without any nothing is changed; wrong ones change nothing."""
+
+    def held(*arguments: str) -> dict[str, str]:
+        found = told(cli("replicas", "config", *arguments, *at))
+        return {one["key"]: one["value"] for one in found if one["source"] == "store"}
+
+    before = {"replica.lag.time.max.ms": "1"}
+    changed = {**before, "min.insync.replicas": "2"}
+    assert held() == before
+    assert held("min.insync.replicas=2", "--dry-run") == changed
+    assert held() == before
+    assert held("min.insync.replicas=2") == held() == changed
+    assert cli("replicas", "config", "min.insync.replicas=9", *at).code == 1
+    assert held("--unset", "min.insync.replicas") == before
+    assert cli("replicas", "describe", *at).json()["epoch"] == 2

@@ -11,7 +11,13 @@ from replica_folders import lose, make, objects, reopened, values, write
 
 import txnlog
 from txnlog.admin.sound_copies import SoundCopies
-from txnlog.errors import InvalidOption, NotEnoughReplicas, StorageError, StoreExists
+from txnlog.errors import (
+    InvalidConfig,
+    InvalidOption,
+    NotEnoughReplicas,
+    StorageError,
+    StoreExists,
+)
 from txnlog.replicas import forgetting, opening, verifying
 from txnlog.replicas import joining as joining_roots
 from txnlog.replicas.agreement import Agreement
@@ -426,3 +432,42 @@ def test_what_bringing_a_root_in_would_take(made: txnlog.Store, tmp_path: Path) 
     planned = made.add_replica(str(tmp_path / "c"), dry_run=True)
     assert not (tmp_path / "c").exists()
     assert made.add_replica(str(tmp_path / "c")) == planned
+
+
+# -- settings ----------------------------------------------------------------------------------
+
+
+def test_settings_are_changed(made: txnlog.Store, tmp_path: Path) -> None:
+    """By one epoch, that another process holds to at its next commit; a dry run changes nothing."""
+    other = reopened(tmp_path)
+    changes: dict[str, object] = {"min.insync.replicas": 2, "replica.auto.return": True}
+    planned = made.alter_replicas(changes, dry_run=True)
+    assert made.replicas().epoch == 0
+    assert made.alter_replicas(changes) == planned == other.replicas().settings
+    held = {one.key: one.value for one in planned if one.is_set}
+    assert held == {"min.insync.replicas": "2", "replica.auto.return": "true"}
+    assert (made.replicas().epoch, made.replicas().min_insync) == (1, 2)
+    made.alter_replicas(changes)
+    assert made.replicas().epoch == 1, "nothing to change"
+    made.remove_replica("r1")
+    with pytest.raises(NotEnoughReplicas), other.producer(delivery_timeout_ms=0) as producer:
+        producer.send("t", value=b"3")
+    made.alter_replicas({"min.insync.replicas": None})
+    write(other, "4")
+    assert values(made)[:2] == ["1", "2"]
+    assert values(made)[-1] == "4"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"min.insync.replica": None}, "min.insync.replica is no setting of replicas"),
+        ({"min.insync.replicas": 3}, "but there are 2 roots"),
+        ({"replica.lag.time.max.ms": "soon"}, "must be a number"),
+        ({"replica.auto.return": "yes"}, "must be true or false"),
+    ],
+)
+def test_settings_that_cannot_be(made: txnlog.Store, changes: Any, told: str) -> None:
+    with pytest.raises((InvalidConfig, InvalidOption), match=told):
+        made.alter_replicas({"unclean.leader.election.enable": True, **changes})
+    assert made.replicas().epoch == 0

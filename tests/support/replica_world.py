@@ -16,7 +16,7 @@ from txnlog import names, root_names
 from txnlog.clock import Clock
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.replicas.controller import Controller
-from txnlog.replicas.electing import elect, take_out
+from txnlog.replicas.electing import change_settings, elect, take_out
 from txnlog.replicas.epochs import (
     AUTO_RETURN,
     DECODER,
@@ -297,18 +297,21 @@ class World:
                     self.returned += 1
 
     def operate(self, process: Process) -> None:
-        """Elect, take out, verify and repair, and forget what is old, as an operator does."""
+        """Elect, take out, change settings, verify and repair, and forget, as an operator does."""
         storage = self.roots.storage(process)
         while self.writing:
             process.clock.sleep(process.chance.uniform(0, 6))
             with suppress(StorageError, InvalidOption):
                 epoch = storage.agreement.refresh()
                 root = process.chance.choice(self.roots.names)
-                match process.chance.choice(("elect", "take out", "verify", "forget")):
+                match process.chance.choice(("elect", "take out", "config", "verify", "forget")):
                     case "elect":
                         elect(storage.agreement, root)
                     case "take out" if len(epoch.in_sync) > 2:
                         take_out(storage.agreement, root)
+                    case "config":
+                        returns = process.chance.random() < 0.5
+                        change_settings(storage.agreement, {AUTO_RETURN: returns})
                     case "verify":
                         for _ in verify(storage, lambda *_: None, with_contents=True, repair=True):
                             pass

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from txnlog.clock import Clock, SystemClock
-from txnlog.config import StoreConfig
+from txnlog.config import Setting, StoreConfig
 from txnlog.errors import InvalidOption
 from txnlog.log.open_logs import Logs
 from txnlog.replicas.description import ReplicaEpoch, Replicas, describe, history
-from txnlog.replicas.electing import Election, elect, take_out
+from txnlog.replicas.electing import Election, change_settings, elect, take_out
+from txnlog.replicas.epochs import list_settings
 from txnlog.replicas.forgetting import Forgotten, forget
 from txnlog.replicas.joining import Joined, join
 from txnlog.replicas.opening import find_replicas, plan_join, prepare_root
@@ -122,6 +123,30 @@ class ReplicaAdmin:
             StorageError: the controller fails.
         """
         return elect(self._replicated().agreement, root, unclean=unclean, dry_run=dry_run)
+
+    def alter_replicas(
+        self, config: Mapping[str, object | None], *, dry_run: bool = False
+    ) -> tuple[Setting, ...]:
+        """Change settings of the replicas; None takes a key back to its default.
+
+        They hold for every process from its next look at the epochs, which comes before anything
+        is acknowledged.
+
+        Args:
+            config: settings by key, such as ``{"min.insync.replicas": 2}``.
+            dry_run: only tell what would hold.
+
+        Returns:
+            All settings as they are then.
+
+        Raises:
+            InvalidConfig, InvalidOption: the store is not replicated, or a key or a value is none;
+                nothing was changed.
+            NotEnoughReplicas: the set has changed meanwhile: try again.
+            StorageError: the controller fails.
+        """
+        changed = change_settings(self._replicated().agreement, config, dry_run=dry_run)
+        return list_settings(changed)
 
     def forget_incarnation(self, member: str, *, dry_run: bool = False) -> Forgotten:
         """Delete what a root had before it was put out, as an old incarnation.

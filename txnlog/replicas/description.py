@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
+from txnlog.config import Setting
 from txnlog.errors import NotEnoughReplicas, TxnlogError
 from txnlog.replicas.agreement import MemberFailed
 from txnlog.replicas.comparing import Listings, add_listing
-from txnlog.replicas.epochs import Epoch, Member, last_in_sync, member_of, root_of
+from txnlog.replicas.epochs import Epoch, Member, last_in_sync, list_settings, member_of, root_of
 from txnlog.replicas.forgetting import old_incarnations
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 
@@ -49,6 +50,7 @@ class Replicas:
     since_ms: int
     why: str
     replicas: tuple[Replica, ...]
+    settings: tuple[Setting, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> Replicas:
         epoch.at_ms,
         epoch.why,
         replicas,
+        list_settings(epoch.settings),
     )
 
 

@@ -1,8 +1,8 @@
-"""What an operator changes: who leads, with what that may lose, and who is to be out."""
+"""What an operator changes: who leads, with what that may lose, who is to be out, settings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +13,8 @@ from txnlog.replicas.comparing import Listings, add_listing
 from txnlog.replicas.epochs import (
     Epoch,
     Member,
+    changed_settings,
+    configured,
     elected,
     elected_unclean,
     kept_out,
@@ -184,3 +186,21 @@ def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
         proposed = taken_out(elected(epoch, heir, who), root)
     if not dry_run:
         agreement.propose_alone(proposed)
+
+
+def change_settings(
+    agreement: Agreement, changes: Mapping[str, object | None], *, dry_run: bool = False
+) -> dict[str, str]:
+    """Propose an epoch with other settings; returns those that differ from the defaults.
+
+    Raises:
+        InvalidConfig, InvalidOption: nothing was changed.
+        NotEnoughReplicas: the set has changed meanwhile.
+        StorageError: the controller fails.
+    """
+    epoch = agreement.refresh()
+    settings = changed_settings(epoch, changes)
+    if settings != epoch.settings and not dry_run:
+        who = agreement.proposer(f"an operator changes {', '.join(sorted(changes))}")
+        agreement.propose_alone(configured(epoch, settings, who))
+    return settings

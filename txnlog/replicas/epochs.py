@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from txnlog.config import Setting
 from txnlog.errors import InvalidConfig, InvalidOption
 
 Member: TypeAlias = str
@@ -25,6 +26,12 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     LAG_TIME: "10000",
     UNCLEAN: "false",
     AUTO_RETURN: "false",
+}
+_MEANINGS: Final[Mapping[str, str]] = {
+    MIN_INSYNC: "with fewer roots in sync nothing is acknowledged",
+    LAG_TIME: "a root that fails for so long is put out",
+    UNCLEAN: "whether a root that is not in sync may lead where no other one answers",
+    AUTO_RETURN: "whether maintenance brings back roots that were put out and answer again",
 }
 _SWITCHES: Final = (UNCLEAN, AUTO_RETURN)
 
@@ -251,6 +258,11 @@ def forgotten(epoch: Epoch, member: Member, who: Proposer) -> Epoch:
     return _next(epoch, who, left=left)
 
 
+def configured(epoch: Epoch, settings: Mapping[str, str], who: Proposer) -> Epoch:
+    """The same set under other settings."""
+    return _next(epoch, who, settings=dict(settings))
+
+
 def next_incarnation(epoch: Epoch, root: str) -> Member:
     """The member that a root comes back as."""
     known = epoch.roots.get(root)
@@ -301,6 +313,24 @@ def check_settings(settings: Mapping[str, object] | None, roots: int) -> dict[st
     if int(checked.get(MIN_INSYNC, 1)) > roots:
         raise InvalidOption(f"{MIN_INSYNC} is {checked[MIN_INSYNC]}, but there are {roots} roots")
     return checked
+
+
+def changed_settings(epoch: Epoch, changes: Mapping[str, object | None]) -> dict[str, str]:
+    """All settings after some have changed; None takes one back to its default.
+
+    Raises InvalidConfig, InvalidOption.
+    """
+    asked = {key: _DEFAULTS.get(key) if value is None else value for key, value in changes.items()}
+    checked = check_settings({**epoch.settings, **asked}, len(epoch.roots))
+    return {key: value for key, value in checked.items() if changes.get(key, value) is not None}
+
+
+def list_settings(settings: Mapping[str, str]) -> tuple[Setting, ...]:
+    """Each setting with what holds, by key."""
+    return tuple(
+        Setting(key, settings.get(key, default), default, key in settings, _MEANINGS[key])
+        for key, default in sorted(_DEFAULTS.items())
+    )
 
 
 def split_settings(

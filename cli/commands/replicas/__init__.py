@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from txnlog.cli.commands.replicas import (
     add,
+    config,
     describe,
     elect,
     follow,
@@ -21,6 +22,7 @@ app = verb_group(
         "add": add.add_replica,
         "remove": remove.remove_replica,
         "elect": elect.elect_leader,
+        "config": config.configure_replicas,
         "verify": verify.verify_replicas,
         "forget": forget.forget_incarnations,
         "follow": follow.follow_store,
