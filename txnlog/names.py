@@ -324,6 +324,16 @@ def group_log(group_id: str) -> str:
     return f"{GROUPS}/{_encode(check_group_id(group_id))}"
 
 
+def is_log_folder(folder: str) -> bool:
+    """Whether it is the folder of a topic's log, a transactional id's or a group's."""
+    match folder.split("/"):
+        case [kind, _, "log"]:
+            return kind == TOPICS
+        case [kind, _]:
+            return kind in (TRANSACTIONS, GROUPS)
+    return False
+
+
 def group_members(group_id: str) -> str:
     """Where the members of a group tell that they are there."""
     return f"{group_log(group_id)}/members"

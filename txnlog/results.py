@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from txnlog.replicas.joining import Joined
     from txnlog.replicas.returning import ReplicaReturn
     from txnlog.replicas.verifying import ReplicaDifference
+    from txnlog.replicas.watermarks import LogWatermark
     from txnlog.schema import FormerName, TopicSchema
     from txnlog.segments.identity import SegmentIdentity
     from txnlog.standby.following import Followed, Standby
@@ -108,6 +109,7 @@ __all__ = [
     "KafkaImport",
     "ListedOffset",
     "LogVersion",
+    "LogWatermark",
     "LoggedOffset",
     "MaintenanceFailure",
     "MemberDescription",
@@ -181,6 +183,7 @@ _HOMES = {
     "KafkaImport": "kafka.importing",
     "ListedOffset": "admin.offsets",
     "LogVersion": "standby.rounds",
+    "LogWatermark": "replicas.watermarks",
     "LoggedOffset": "inspect.history",
     "MaintenanceFailure": "admin.maintenance",
     "MemberDescription": "inspect.descriptions",

@@ -8,7 +8,7 @@ from txnlog.cli.output.fields import Field, names, number, size, text, time
 from txnlog.cli.output.output import Output
 
 if TYPE_CHECKING:
-    from txnlog.results import Replica, ReplicaEpoch, Replicas
+    from txnlog.results import LogWatermark, Replica, ReplicaEpoch, Replicas
 
 SET: list[Field[Replicas]] = [
     text("controller", "CONTROLLER", lambda found: found.controller),
@@ -43,12 +43,25 @@ EPOCHS: list[Field[ReplicaEpoch]] = [
     number("lost_since_epoch", "LOST SINCE", lambda epoch: epoch.unclean, wide=True),
     text("why", "WHY", lambda epoch: epoch.why),
 ]
+LOGS: list[Field[LogWatermark]] = [
+    text("log", "LOG", lambda mark: mark.log),
+    number("end_number", "END", lambda mark: mark.end_number),
+    number("high_watermark", "HIGH WATERMARK", lambda mark: mark.high_watermark),
+    names("behind", "BEHIND", lambda mark: mark.behind),
+]
 
 
-def print_set(output: Output, found: Replicas, epochs: list[ReplicaEpoch] | None = None) -> None:
-    """Who is in sync, each root, and the epochs if there are any to be shown."""
+def print_set(
+    output: Output,
+    found: Replicas,
+    epochs: list[ReplicaEpoch] | None = None,
+    logs: list[LogWatermark] | None = None,
+) -> None:
+    """Who is in sync, each root, and the epochs and logs if they are to be shown."""
     with output.document() as document:
         document.fields(SET, found)
         document.rows("replicas", "Replicas", REPLICAS, found.replicas)
         if epochs is not None:
             document.rows("epochs", "Epochs", EPOCHS, epochs)
+        if logs is not None:
+            document.rows("logs", "Logs", LOGS, logs)

@@ -41,7 +41,8 @@ def test_a_set_is_shown_and_changed(at: tuple[object, ...], tmp_path: Path) -> N
     assert (planned.out, told(joined)["member"]) == (joined.out, "r1-1")
     elected = told(cli("replicas", "elect", "r1", *at))
     assert (elected["leader"], elected["clean"], elected["lost_since_ms"]) == ("r1-1", True, None)
-    found = cli("replicas", "describe", "--history", *at).json()
+    found = cli("replicas", "describe", "--history", "--logs", *at).json()
+    assert found["logs"] == []
     assert [(one["root"], one["state"]) for one in found["replicas"]] == [
         ("r0", "in sync"),
         ("r1", "leader"),

@@ -471,3 +471,32 @@ def test_settings_that_cannot_be(made: txnlog.Store, changes: Any, told: str) ->
     with pytest.raises((InvalidConfig, InvalidOption), match=told):
         made.alter_replicas({"unclean.leader.election.enable": True, **changes})
     assert made.replicas().epoch == 0
+
+
+# -- high watermarks ---------------------------------------------------------------------------
+
+
+def test_high_watermarks(made: txnlog.Store, tmp_path: Path) -> None:
+    """Of each log, by what the leader has and what all in sync have; data files do not count."""
+    with made.producer(transactional_id="p") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("t", value=b"3")
+    marks = {mark.log: mark for mark in made.replica_watermarks()}
+    assert set(marks) == {"topics/t/log", "transactions/p"}
+    assert all(mark.high_watermark == mark.end_number > 0 for mark in marks.values())
+    end = marks["topics/t/log"].end_number
+    folder = tmp_path / SECOND / "topics/t/log"
+    last = max(path.name.split(".")[0] for path in folder.iterdir())
+    assert int(last) == end - 1
+    for path in [*folder.iterdir()]:
+        if path.name.startswith(last):
+            path.unlink()
+    mark = made.replica_watermarks()[0]
+    assert (mark.end_number, mark.high_watermark, mark.behind) == (end, end - 1, ("r1-0",))
+    lose(tmp_path / "b")
+    mark = made.replica_watermarks()[0]
+    assert (mark.end_number, mark.high_watermark, mark.behind) == (end, None, ("r1-0",))
+    lose(tmp_path / "a")
+    with pytest.raises(NotEnoughReplicas, match="the leader r0-0 fails"):
+        made.replica_watermarks()

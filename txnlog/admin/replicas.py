@@ -16,6 +16,7 @@ from txnlog.replicas.joining import Joined, join
 from txnlog.replicas.opening import find_replicas, plan_join, prepare_root
 from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replicas.verifying import ReplicaDifference, verify
+from txnlog.replicas.watermarks import LogWatermark, watermarks
 
 
 def open_replicas(
@@ -171,6 +172,18 @@ class ReplicaAdmin:
             StorageError, CorruptEntry: the controller fails, or an epoch is damaged.
         """
         return history(self._replicated())
+
+    def replica_watermarks(self) -> list[LogWatermark]:
+        """How far each log is at the leader, and at every root in sync: its high watermark.
+
+        Every root in sync is listed whole. What is written meanwhile shows as behind.
+
+        Raises:
+            InvalidOption: the store is not replicated.
+            NotEnoughReplicas: the leader does not answer.
+            StorageError: the controller fails.
+        """
+        return watermarks(self._replicated().agreement)
 
     def verify_replicas(
         self, *, with_contents: bool = False, repair: bool = False

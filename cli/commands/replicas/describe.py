@@ -18,6 +18,9 @@ def describe_replicas(
     lag: Annotated[
         bool, typer.Option("--lag", help="What roots that are out lack, too: lists them whole.")
     ] = False,
+    logs: Annotated[
+        bool, typer.Option("--logs", help="Each log's high watermark: lists all in sync whole.")
+    ] = False,
 ) -> None:
     """Show the roots of a replicated store: who leads, and who has all that was acknowledged.
 
@@ -31,4 +34,5 @@ def describe_replicas(
     """
     replicas = session.open_replicas()
     found = replicas.replicas(with_lag=lag)
-    print_set(session.output, found, replicas.replica_history() if history else None)
+    epochs = replicas.replica_history() if history else None
+    print_set(session.output, found, epochs, replicas.replica_watermarks() if logs else None)
