@@ -180,7 +180,113 @@ def levels() -> str:
     return picture.done()
 
 
-PICTURES = {"idea.svg": idea, "transaction.svg": transaction, "levels.svg": levels}
+Step = tuple[int, int, str] | tuple[int, int, str, bool]
+"""Who asks whom, by their places, for what, and whether that fails; who asks himself: a note."""
+
+
+def _sequence(title: str, actors: tuple[str, ...], steps: tuple[Step, ...]) -> str:
+    """Requests between actors, one below the other."""
+    between = 760 // len(actors)
+    places = [30 + between // 2 + between * number for number in range(len(actors))]
+    picture = Picture(820, 70 + 44 * len(steps), title)
+    for place, actor in zip(places, actors, strict=True):
+        picture.arrow((place, 44), (place, 58 + 44 * len(steps)), kind="frame")
+        picture.box(place - 78, 14, 156, 30)
+        picture.text(place, 34, actor, "middle bold")
+    for number, (asks, asked, words, *fails) in enumerate(steps):
+        y = 84 + 44 * number
+        if asks == asked:
+            picture.box(places[asks] - 78, y - 20, 28 + 7 * len(words), 30, "undecided")
+            picture.text(places[asks] - 66, y - 1, words)
+            continue
+        start, end = places[asks], places[asked]
+        ahead = 1 if end > start else -1
+        picture.text((start + end) // 2, y - 8, words, "middle")
+        if any(fails):
+            end -= 40 * ahead
+            picture.text(end + 8 * ahead, y + 5, "\u2715", "middle bold")
+            picture.arrow((start, y), (end, y), kind="line")
+        else:
+            picture.arrow((start, y), (end - 3 * ahead, y))
+    return picture.done()
+
+
+def outage() -> str:
+    """A follower does not answer."""
+    return _sequence(
+        "A follower fails, and is put out",
+        ("writer", "root A, leader", "root B", "controller"),
+        (
+            (0, 1, "entry 7"),
+            (0, 2, "entry 7", True),
+            (0, 0, "again, until replica.lag.time.max.ms is over"),
+            (0, 3, "epoch 5, if absent: in sync are A alone"),
+            (0, 1, "entry 7: there, own"),
+            (0, 3, "is there an epoch after 5? no"),
+            (0, 0, "acknowledged"),
+        ),
+    )
+
+
+def election() -> str:
+    """The leader does not answer."""
+    return _sequence(
+        "The leader fails, and another root leads",
+        ("writer", "root A, leader", "root B", "controller"),
+        (
+            (0, 1, "entry 8", True),
+            (0, 0, "again, until replica.lag.time.max.ms is over"),
+            (0, 2, "are you the folder you should be? yes"),
+            (0, 3, "epoch 6, if absent: B leads, in sync is B alone"),
+            (0, 2, "entry 8"),
+            (0, 3, "is there an epoch after 6? no"),
+            (0, 0, "acknowledged"),
+        ),
+    )
+
+
+def returning() -> str:
+    """A root that was out comes back."""
+    return _sequence(
+        "A root comes back as a new incarnation",
+        ("add_replica", "root A", "root B, leader", "controller"),
+        (
+            (0, 1, "mark a new folder"),
+            (0, 3, "epoch 7, if absent: A's new incarnation is joining"),
+            (2, 2, "from here on writers write to both"),
+            (0, 2, "list everything"),
+            (0, 1, "copy it"),
+            (0, 2, "list again: what was deleted meanwhile goes"),
+            (0, 3, "epoch 8, if absent: in sync are B and A"),
+        ),
+    )
+
+
+def standby() -> str:
+    """A round of a standby."""
+    return _sequence(
+        "One round of a standby",
+        ("follow", "store", "standby"),
+        (
+            (0, 1, "which segments are new?"),
+            (0, 2, "copy them: nobody sees them yet"),
+            (0, 1, "logs, ids, logs again"),
+            (0, 0, "the longest part of them that fits together"),
+            (0, 2, "its logs, in a folder of this attempt"),
+            (0, 2, "round 7, if absent: all of it shows at once"),
+        ),
+    )
+
+
+PICTURES = {
+    "idea.svg": idea,
+    "transaction.svg": transaction,
+    "levels.svg": levels,
+    "outage.svg": outage,
+    "election.svg": election,
+    "return.svg": returning,
+    "standby.svg": standby,
+}
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
