@@ -128,12 +128,13 @@ KEYS = {
     "txns log": keys(*txns_log.FIELDS),
     "replicas describe": [
         *keys(*replica_fields.SET),
-        *("replicas", "epochs"),
-        *keys(*replica_fields.REPLICAS, *replica_fields.EPOCHS),
+        *("replicas", "epochs", "logs"),
+        *keys(*replica_fields.REPLICAS, *replica_fields.EPOCHS, *replica_fields.LOGS),
     ],
     "replicas add": keys(*add.FIELDS),
     "replicas remove": [],
     "replicas elect": keys(*elect.FIELDS),
+    "replicas config": keys(*setting_fields("store")),
     "replicas verify": keys(*verify.FIELDS),
     "replicas forget": keys(*forget.FIELDS),
 }
