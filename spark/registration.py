@@ -35,7 +35,17 @@ def register(spark: SparkSession) -> None:
         if not found:  # Spark warns of a second registration
             spark.dataSource.register(TxnlogDataSource)
         _registered.add(spark)
-    spark.createDataFrame([], "value binary")  # makes the session the active one; runs nothing
+    if not _is_active(spark):
+        spark.createDataFrame([], "value binary")  # makes it so, in 15 ms; runs nothing
+
+
+def _is_active(spark: SparkSession) -> bool:
+    """True if it is known to be the session that is active in this thread."""
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:
+        return False
+    active = session.getActiveSession()
+    return bool(active.isDefined() and active.get().equals(session))
 
 
 def _check_reaches_workers(spark: SparkSession) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -70,6 +71,28 @@ def test_a_format_that_spark_finds_is_not_registered_again(
     save(numbers(other, 0, 10), topics, "out")
     assert stored(topics, "out") == list(range(10))
     register(spark)
+
+
+def test_an_active_session_is_not_made_so_again(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each transaction registers: what makes a session active costs as much as a small commit."""
+    other = spark.newSession()
+    made: list[SparkSession] = []
+    make = type(spark).createDataFrame
+
+    def noted(session: SparkSession, *arguments: Any, **named: Any) -> DataFrame:
+        made.append(session)
+        return make(session, *arguments, **named)
+
+    monkeypatch.setattr(type(spark), "createDataFrame", noted)
+    register(spark)
+    made.clear()
+    register(spark)
+    assert made == []
+    register(other)
+    register(spark)
+    assert made == [other, spark]
 
 
 def held_up(frame: DataFrame, gate: Path) -> DataFrame:
