@@ -346,12 +346,14 @@ def how_to_install(extra: str) -> str:
     try:
         found = requires("txnlog") or []
     except PackageNotFoundError:
-        return f"pip install '.[{extra}]' in a clone of txnlog"
+        found = []
     packages = [
         package.strip()
         for package, _, condition in (requirement.partition(";") for requirement in found)
         if condition.replace("'", '"').strip() == f'extra == "{extra}"'
     ]
+    if not packages:
+        return f"pip install '.[{extra}]' in a clone of txnlog"
     return " ".join(["pip install", *(f"'{package}'" for package in packages)])
 
 
