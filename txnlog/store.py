@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
 
 
 def open_store(
-    url: str,
+    url: str | os.PathLike[str],
     *,
     create: bool = False,
     storage_options: Mapping[str, object] | None = None,
@@ -101,7 +102,7 @@ def open_store(
         UnsupportedVersion: a newer txnlog made the store.
         UnsupportedFilesystem, PutIfAbsentBroken: the filesystem cannot carry a store.
     """
-    check_location(url, storage_options)
+    location = check_location(url, storage_options)
     if replicas or controller is not None:
         if not (create and replicas and controller) or unsafe_single_writer:
             raise InvalidOption(
@@ -111,7 +112,7 @@ def open_store(
         further = [replicas] if isinstance(replicas, str) else replicas
         settings, others = split_settings(config)
         storage: Storage = make_replicas(
-            [url, *further], controller, storage_options, settings, clock or SystemClock()
+            [location, *further], controller, storage_options, settings, clock or SystemClock()
         )
         return attach(logged(storage), create=True, config=others, clock=clock)
     try:

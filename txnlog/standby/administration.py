@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ class StandbyAdmin:
 
     def standby(
         self,
-        url: str,
+        url: str | os.PathLike[str],
         *,
         storage_options: Mapping[str, object] | None = None,
         unsafe_single_writer: bool = False,
