@@ -130,7 +130,7 @@ def dump_log(
     ] = 0,
     max_entries: Annotated[
         int | None,
-        typer.Option("-n", "--max-entries", min=0, help="At most so many.", show_default=False),
+        typer.Option("-n", "--max-entries", min=0, help="At most this many.", show_default=False),
     ] = None,
 ) -> None:
     """Show a topic's log as it lies: each entry, decoded, with the marker beside it.

@@ -15,10 +15,10 @@ def describe_group(
     session: Session,
     group: GroupArgument,
     members: Annotated[
-        bool, typer.Option("--members", help="Its members, in place of its offsets.")
+        bool, typer.Option("--members", help="Its members instead of its offsets.")
     ] = False,
     state: Annotated[
-        bool, typer.Option("--state", help="What it is about, in place of its offsets.")
+        bool, typer.Option("--state", help="Its state instead of its offsets.")
     ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="With --members: the partitions of each, too.")

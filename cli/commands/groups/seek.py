@@ -60,7 +60,7 @@ def seek_group(
     shift_by: Annotated[
         int | None,
         typer.Option(
-            "--shift-by", metavar="N", help="By so many, back if negative.", show_default=False
+            "--shift-by", metavar="N", help="By this many; back if negative.", show_default=False
         ),
     ] = None,
     from_file: Annotated[

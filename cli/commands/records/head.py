@@ -29,7 +29,7 @@ def head_records(
 ) -> None:
     """Show the oldest records of a topic, over all partitions in the order of their times.
 
-    Up to so many records of each partition are held in memory: for many use `records read`.
+    Up to this many records of each partition are held in memory: for many use `records read`.
 
     \b
     Example:

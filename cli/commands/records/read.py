@@ -54,7 +54,7 @@ class FileFormat(str, Enum):
 _MaxRecords = Annotated[
     int | None,
     typer.Option(
-        "-n", "--max-records", "--max", min=0, help="At most so many.", show_default=False
+        "-n", "--max-records", "--max", min=0, help="At most this many.", show_default=False
     ),
 ]
 _ToFile = Annotated[
