@@ -24,7 +24,7 @@ def describe_group(
         bool, typer.Option("--verbose", help="With --members: the partitions of each, too.")
     ] = False,
 ) -> None:
-    """Show a group's offset and lag in each partition, or its members, or its state.
+    """Show a group's offsets and lag, its members or its state.
 
     OFFSET is the next one that the group will read. PENDING is an undecided transaction
     that is about to move it. REVOKING are partitions that a member has to give up.
