@@ -130,6 +130,19 @@ def test_a_hint_names_the_clone_where_nothing_else_is_known(
     assert hint == f"pip install '.[{extra}]' in a clone of txnlog"
 
 
+@pytest.mark.parametrize("missing", ["pyspark", "pyspark.sql.datasource"])
+def test_without_spark_the_error_says_how_to_install_it(
+    missing: str, python: Path, tmp_path: Path
+) -> None:
+    """Where the wheel was installed without the extra, or Spark is older than data sources."""
+    job = "try: from txnlog.spark import TxnlogDataSource\nexcept ImportError as e: print(e)"
+    code = f"import sys\nsys.modules[{missing!r}] = None\n{job}"
+    message, _, package = run(python, "-c", code, cwd=tmp_path).partition(": pip install ")
+    assert message == "txnlog.spark needs pyspark"
+    [pyspark] = PYPROJECT["project"]["optional-dependencies"]["spark"]
+    assert Requirement(package.strip("'\n")) == Requirement(pyspark)
+
+
 def test_importing_txnlog_loads_no_extra(python: Path, tmp_path: Path) -> None:
     """`import txnlog`, and the use of its names, load none of the optional packages."""
     code = "\n".join(

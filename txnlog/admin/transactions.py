@@ -405,15 +405,15 @@ def _describe_holder(
 def _say_what_ends(transactional_id: str, status: str, *, overdue: bool) -> str:
     """What ends an open or prepared transaction, for people."""
     anybody = (
-        "whoever next reads or writes one of its topics or groups, or calls init_transactions() "
-        f"with {transactional_id!r}"
+        "the next process that reads or writes one of its topics or groups, or that calls "
+        f"init_transactions() with {transactional_id!r}"
     )
     if status != Status.ONGOING.value:
         return (
-            "it is decided; finished by whoever next finds an entry of it without its marker, or "
-            f"calls init_transactions() with {transactional_id!r}"
+            "it is decided; finished by the next process that finds an entry of it without a "
+            f"marker, or that calls init_transactions() with {transactional_id!r}"
         )
     now = "Store.abort_transaction ends it at once"
     if overdue:
         return f"aborted by {anybody}; {now}"
-    return f"its producer's commit or abort; after its timeout {anybody}; {now}"
+    return f"its producer's commit or abort; after its timeout, {anybody}; {now}"

@@ -91,5 +91,5 @@ def _list_ways(holder: StableOffsetHolder) -> list[str]:
     ways = holder.ended_by.split("; ")
     if holder.status == "Ongoing":
         name = escape_text(shlex.quote(holder.transaction.transactional_id))
-        ways[-1] = f"at once by: txnlog txns abort {name}"
+        ways[-1] = f"at once: txnlog txns abort {name}"
     return ways
