@@ -76,6 +76,7 @@ docs: .venv/.dependencies  ## Build the documents as a site into build/site
 	@cp -R README.md CONTRIBUTING.md CHANGELOG.md LICENSE .ci docs build/site-src
 	@cp benchmarks/*.md benchmarks/*.svg build/site-src/benchmarks
 	.venv/bin/zensical build --strict --clean
+	.venv/bin/python scripts/check_site.py build/site
 
 venv: .venv/.installed  ## Build .venv with all dependencies and the wheel
 

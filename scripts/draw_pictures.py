@@ -278,7 +278,145 @@ def standby() -> str:
     )
 
 
+ROOMS: dict[str, tuple[int, int]] = {
+    "cli": (0, 0),
+    "ui": (1, 0),
+    "spark": (1, 1),
+    "testing": (1, 2),
+    "doctor": (3, 0),
+    "standby": (3, 1),
+    "admin": (3, 2),
+    "inspect": (4, 1),
+    "tables": (4, 2),
+    "kafka": (5, 1),
+    "write": (6, 1),
+    "read": (6, 2),
+    "groups": (7, 2),
+    "log": (8, 1),
+    "replicas": (9, 1),
+    "state": (10, 1),
+    "columns": (11, 0),
+    "storage": (11, 1),
+    "segments": (13, 1),
+}
+"""The row and the column of each folder of the code."""
+
+
+def floors() -> str:
+    """The folders of the code, and which way imports go."""
+    picture = Picture(820, 740, "Imports go down from the faces to the bytes")
+
+    def top(row: int) -> int:
+        return 14 + 52 * row
+
+    for room, (row, column) in ROOMS.items():
+        picture.box(20 + 270 * column, top(row), 240, 32)
+        picture.text(140 + 270 * column, top(row) + 21, f"{room}/", "code bold middle")
+    for row, modules in (
+        (2, "store, producer, consumer, polling, snapshot, scan, results"),
+        (12, "clock, config, display, errors, names, root_names, schema"),
+    ):
+        picture.box(20, top(row), 780, 32)
+        picture.text(410, top(row) + 21, modules, "code bold middle")
+    for row, words in (
+        (0, "what people type, run and look at"),
+        (4, "what operators ask for"),
+        (5, "other formats, in and out"),
+        (6, "data, in and out"),
+        (8, "logs of small files, and their state"),
+        (9, "several roots as one storage"),
+        (10, "what entries mean: no I/O, no clock"),
+        (13, "record batches, indexes: bytes"),
+    ):
+        picture.text(20 if row else 290, top(row) + 21, words, "small")
+    for row, x, until in (
+        (0, 140, 1),
+        (1, 140, 2),
+        (1, 410, 2),
+        (1, 680, 2),
+        (2, 140, 3),
+        (3, 710, 4),
+        (4, 410, 5),
+        (4, 710, 6),
+        (5, 410, 6),
+        (6, 410, 8),
+        (6, 710, 7),
+        (8, 410, 9),
+        (9, 410, 10),
+        (10, 410, 11),
+        (11, 140, 12),
+        (11, 410, 12),
+        (12, 410, 13),
+    ):
+        picture.arrow((x, top(row) + 32), (x, top(until) - 3))
+    picture.arrow((260, top(3) + 16), (287, top(3) + 16))
+    picture.arrow((530, top(3) + 16), (557, top(3) + 16))
+    picture.arrow((590, top(3) + 32), (500, top(4) - 3))
+    picture.arrow((530, top(5) + 16), (630, top(5) + 16), (630, top(6) - 3))
+    picture.arrow((710, top(7) + 32), (710, top(8) + 16), (533, top(8) + 16))
+    picture.arrow((290, top(10) + 16), (250, top(10) + 16), (250, top(11) - 3))
+    return picture.done()
+
+
+def batch() -> str:
+    """The modules and the files that a batch goes through."""
+    picture = Picture(820, 390, "A batch, from the producer through files to a reader")
+    for x, head, boxes in (
+        (
+            20,
+            "a writer",
+            (
+                (0, "box", "Producer.send_batch", ""),
+                (1, "box", "write/record_buffers", "write/partitioner"),
+                (2, "box", "write/segment_uploads", "segments/writer"),
+                (3, "box", "write/coordinator", ""),
+            ),
+        ),
+        (
+            320,
+            "files",
+            (
+                (1, "committed", "topics/t/data/0/*.log", "segments"),
+                (3, "committed", "topics/t/log/", "entries and markers"),
+                (4, "decision", "transactions/id/", "Ongoing, PrepareCommit, ..."),
+            ),
+        ),
+        (
+            620,
+            "a reader",
+            (
+                (0, "box", "Scan.to_batches", ""),
+                (1, "box", "read/segment_ranges", "segments/reader"),
+                (2, "box", "read/pinning", ""),
+                (3, "box", "log/topic_log", "state/topic"),
+                (4, "box", "log/settlement", ""),
+            ),
+        ),
+    ):
+        picture.text(x, 24, head, "small")
+        for row, kind, first, second in boxes:
+            y = 36 + 72 * row
+            picture.box(x, y, 180, 46, kind)
+            picture.text(x + 90, y + (20 if second else 28), first, "code middle")
+            font = "code middle" if "/" in second else "small middle"
+            picture.text(x + 90, y + 37, second, font)
+    for row in range(3):
+        picture.arrow((110, 82 + 72 * row), (110, 105 + 72 * row))
+    for row in range(4):
+        picture.arrow((710, 108 + 72 * row), (710, 85 + 72 * row))
+    for row in (1, 3, 4):
+        picture.arrow((500, 59 + 72 * row), (616, 59 + 72 * row))
+    picture.arrow((200, 195), (316, 138))
+    picture.arrow((200, 275), (316, 275))
+    picture.text(258, 267, "append, mark", "small middle")
+    picture.arrow((110, 298), (110, 347), (316, 347))
+    picture.text(213, 339, "decide", "small middle")
+    return picture.done()
+
+
 PICTURES = {
+    "floors.svg": floors,
+    "batch.svg": batch,
     "idea.svg": idea,
     "transaction.svg": transaction,
     "levels.svg": levels,

@@ -67,7 +67,15 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     if name in _HOMES:
-        return getattr(import_module(f"txnlog.spark.{_HOMES[name]}"), name)
+        try:
+            return getattr(import_module(f"txnlog.spark.{_HOMES[name]}"), name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "pyspark":  # or one that is too old
+                raise
+            from txnlog.errors import how_to_install
+
+            remedy = f"txnlog.spark needs pyspark: {how_to_install('spark')}"
+            raise ModuleNotFoundError(remedy, name=error.name) from error
     raise AttributeError(f"module 'txnlog.spark' has no attribute {name!r}")
 
 

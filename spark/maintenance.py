@@ -37,21 +37,21 @@ def maintain(
 ) -> list[MaintenanceStep]:
     """Do what :meth:`txnlog.Store.maintain` does; Spark's tasks read and write what is rewritten.
 
-    A task merges a run of small segments, or compacts a partition. The driver puts what they have
-    made into the topics' logs and does the rest. Safe beside others that do the same.
+    A task merges a run of small segments, or compacts a partition. The driver writes the results
+    into the topics' logs and does the rest. Several may run at the same time.
 
         maintain(spark, "s3://bucket/store", topics=["orders"])
 
     Args:
         spark: the session whose tasks do it.
         path: the store's folder or URL, or an open store: Spark's tasks open it as it was opened.
-        topics: as for ``Store.maintain``, and so is the rest.
-        dry_run: only tell.
-        orphan_age_ms: when an upload was left behind.
+        topics: as for ``Store.maintain``; so are the next two.
+        dry_run: only say what would be done.
+        orphan_age_ms: uploaded files that nothing refers to are deleted at this age.
         storage_options: for the filesystem, as ``txnlog.open`` takes them.
 
     Returns:
-        What was done, one thing after the other.
+        What was done, in order.
 
     Raises:
         InvalidOption, InvalidTopic, StoreNotFound, StorageError: it can be called again.

@@ -36,35 +36,36 @@ def read(
     native: bool | None = None,
     storage_options: Mapping[str, object] | None = None,
 ) -> DataFrame:
-    """Topics as a DataFrame, pinned: it returns the same records however often it is run.
+    """Read topics as a DataFrame. It is pinned: each time it is run it returns the same records.
 
         flights = read(spark, "/data/store", "flights")
         flights.where("carrier = 'AA'").groupBy("dest").count()
 
-    Segments that are Parquet files, as those of typed topics, are read by Spark itself: it leaves
-    out columns and row groups, and counts by their footers. Their rows come in no order. The rest
+    Segments that are Parquet files, as those of typed topics, are read by Spark itself: it skips
+    columns and row groups, and counts from the files' footers. Their rows have no order. The rest
     is read by the data source.
 
     Args:
         spark: the session.
         path: the store's folder or URL, or an open store: Spark's tasks open it as it was opened.
         topics: their names; several are read at one consistent cut, and have the same schema.
-        columns: of a typed topic those of its schema and, as wanted, ``_topic``, ``_partition``,
-            ``_offset``, ``_timestamp``, ``_headers``, ``_deleted``; of others those of the row.
-            Names, or text as the option ``columns`` takes it.
-        include_headers: add the column ``headers``, of a typed topic ``_headers``.
+        columns: only these columns: names, or a string as for the option ``columns``. Of a typed
+            topic those of its schema and ``_topic``, ``_partition``, ``_offset``, ``_timestamp``,
+            ``_headers``, ``_deleted``.
+        include_headers: add the column ``headers``, for a typed topic ``_headers``.
         starting_offsets: 'earliest', 'latest' or {topic: {partition: offset}}.
         ending_offsets: the same; exclusive.
-        at: the topics as they were: a datetime with a zone, milliseconds since 1970, or a token of
-            ``Snapshot.token()``; see ``txnlog.Store.snapshot``.
-        options: of a batch read, with the names that docs/SPARK.md lists.
-        native: False: the data source reads all; True: an error where Spark cannot by itself; None:
-            Spark does if its JVM reaches the files, and no option says how to make tasks.
-        storage_options: for the filesystem, also of Spark's tasks, as ``txnlog.open`` takes them.
+        at: the topics as they were at a datetime with a zone, at milliseconds since 1970, or as a
+            token of ``Snapshot.token()`` says; see ``txnlog.Store.snapshot``.
+        options: options of a batch read, as docs/SPARK.md lists them.
+        native: True: an error if Spark itself cannot read the files; False: the data source reads
+            everything; None: Spark reads them if its JVM can, and no option says how to make tasks.
+        storage_options: for the filesystem, as ``txnlog.open`` takes them; Spark's tasks use them
+            too.
 
     Raises:
-        StoreNotFound, UnknownTopicOrPartition, OffsetOutOfRange, InvalidOption: there is no such
-            store, topic or offset, or an argument has a value that it cannot have.
+        StoreNotFound, UnknownTopicOrPartition, OffsetOutOfRange: it does not exist.
+        InvalidOption: an argument is not valid.
     """
     if not topics:
         raise InvalidOption("read() needs the name of a topic")

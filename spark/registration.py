@@ -18,11 +18,11 @@ _registered: WeakSet[SparkSession] = WeakSet()
 
 
 def register(spark: SparkSession) -> None:
-    """Register the data source with a session; once is enough, more do no harm.
+    """Register the data source with a session; calling it again does no harm.
 
-    Not needed where txnlog is installed: Spark finds its module ``pyspark_txnlog`` by itself. But a
+    Usually not needed: where txnlog is installed, Spark finds its module ``pyspark_txnlog``. But a
     thread of yours that writes must call it: Spark knows Python data sources only through the
-    session that is active in the thread, and a new thread has none.
+    thread's active session, and a new thread has none.
 
     Raises:
         InvalidOption: Spark's workers run a Python without txnlog.

@@ -30,7 +30,7 @@ _WORKER = "host string, python string, version string, store string, error strin
 
 @dataclass(frozen=True, slots=True)
 class CheckStep:
-    """One thing that was tried: ``problem`` says what is wrong and what to do; None: it works."""
+    """One step of the check: ``problem`` says what is wrong and what to do; None if it works."""
 
     name: str
     problem: str | None = None
@@ -38,9 +38,9 @@ class CheckStep:
 
 @dataclass(frozen=True, slots=True)
 class SetUpCheck:
-    """What :func:`check` has found, step by step; a step that fails is the last but for cleaning.
+    """What :func:`check` found, step by step. After a step that fails it only cleans up.
 
-    As text it is a line for each step.
+    ``str()`` of it has one line for each step.
     """
 
     steps: tuple[CheckStep, ...]
@@ -65,15 +65,16 @@ def check(
     *,
     storage_options: Mapping[str, object] | None = None,
 ) -> SetUpCheck:
-    """Try a whole round on a store, on the executors as well, and say what is wrong.
+    """Write, read and commit to a store through Spark, and say what is wrong with the set-up.
 
         print(check(spark, "s3://bucket/store"))
 
-    It makes two topics, a group and a transactional id, all named ``txnlog-check-...``, and removes
-    them again: a write, a read, and a transaction that reads, writes and moves the group.
+    It creates two topics, a group and a transactional id, all named ``txnlog-check-...``, and
+    removes them again. It tries a write, a read, and a transaction that reads, writes and moves the
+    group, on the executors as well.
 
     Args:
-        spark: the session, whose executors are to reach the store.
+        spark: the session whose executors must reach the store.
         path: the store's folder or URL, or an open store.
         storage_options: for the filesystem, as ``txnlog.open`` takes them.
     """

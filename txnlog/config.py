@@ -139,7 +139,7 @@ _TOPIC_KEYS = {
         "soon enough; each flush ends its segments in any case. In Kafka the default is 7 days",
     ),
     "index.interval.bytes": _Key(
-        "4096", _integer(0, (1 << 31) - 1), "about one index entry in so many bytes"
+        "4096", _integer(0, (1 << 31) - 1), "about one index entry per this many bytes"
     ),
     "max.message.bytes": _Key(
         str(1_048_588), _integer(1, (1 << 31) - 1 - (1 << 20)), "the largest record, bytes"
@@ -180,7 +180,7 @@ _TOPIC_KEYS = {
     "delete.retention.ms": _Key(
         "86400000",
         _integer(0, _LONG_MAX),
-        "a tombstone stays for so long after it was first compacted",
+        "a tombstone stays for this long after it was first compacted",
     ),
     "retention.ms": _Key(
         "-1",
@@ -212,7 +212,7 @@ _STORE_KEYS = {
     "transactional.id.expiration.ms": _Key(
         "604800000",
         _integer(1, (1 << 53)),
-        "Store.expire_transactional_ids forgets ids that were idle for so long",
+        "Store.expire_transactional_ids forgets ids that were idle for this long",
     ),
     "producer.id.expiration.ms": _Key(
         "86400000", _integer(1, (1 << 53)), "an idle idempotent producer is forgotten after this"
@@ -226,7 +226,7 @@ _STORE_KEYS = {
     "offsets.retention.ms": _Key(
         "-1",
         _integer(-1, (1 << 53)),
-        "Store.expire_groups deletes groups that were idle for so long; -1: none. In Kafka it is "
+        "Store.expire_groups deletes groups that were idle for this long; -1: none. In Kafka it is "
         "offsets.retention.minutes",
     ),
 }

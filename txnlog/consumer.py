@@ -50,8 +50,8 @@ class Consumer(Polling):
     Iterating yields records, and waits for more at the end; with ``stop_at_end`` it ends there, and
     iterating again goes on with what came since.
 
-    A topic that is deleted is left out while there are others; if it is recreated, it is another
-    topic: positions and committed offsets of the old one do not count, the reset policy does.
+    A topic that is deleted is left out while there are others. If it is recreated, it is another
+    topic: positions and committed offsets of the old one are ignored, and the reset policy holds.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Consumer(Polling):
     def close(self) -> None:
         """Leave the group and forget everything.
 
-        Nothing is committed by closing, unless with ``enable_auto_commit``; leaving a ``with``
-        block by an exception does not even then. The listener's ``on_partitions_revoked`` is
-        called before it leaves, and may commit.
+        Closing commits only with ``enable_auto_commit``, and not if an exception leaves the
+        ``with`` block. The listener's ``on_partitions_revoked`` is called before, and may commit.
 
-        Raises IllegalState if it is called by the listener.
+        Raises:
+            IllegalState: the listener called it.
         """
         if self._sharing is not None:
             self._sharing.check_may_close("close()")
@@ -131,19 +131,19 @@ class Consumer(Polling):
     ) -> None:
         """Read these topics, with the partitions that are added later.
 
-        A consumer with a group shares them with the group's other members: from its first poll on,
-        in which ``listener`` is told what comes and goes. Without a group it reads all.
+        A consumer with a group shares them with the group's other members from its first poll on,
+        and polls tell ``listener`` what comes and goes. Without a group it reads all of them.
 
         Args:
             topics: their names.
-            pattern: instead of names, a regular expression that whole names match: all topics that
-                do, also those that are made later, within ``metadata_max_age_ms``. There may be
-                none yet. Kafka's internal topics are left out.
+            pattern: instead of names, a regular expression that must match whole names. New topics
+                that match are found within ``metadata_max_age_ms``; there may be none yet. Kafka's
+                internal topics are left out.
             listener: see :class:`ConsumerRebalanceListener`.
 
         Raises:
             UnknownTopicOrPartition: a topic that is named does not exist.
-            InvalidOption: there are neither names nor a pattern, or both; or it is none.
+            InvalidOption: names and a pattern, or neither, are given; or it is not a pattern.
         """
         if isinstance(topics, str):
             topics = [topics]
@@ -181,7 +181,7 @@ class Consumer(Polling):
         self._sharing.subscribe(wanted, listener)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, whoever else does: it is no member of its group then."""
+        """Read exactly these partitions, without sharing: it is not a member of its group then."""
         self._open()
         wanted = [TopicPartition(*where) for where in partitions]
         if not wanted:
@@ -202,10 +202,10 @@ class Consumer(Polling):
         self._assign(wanted)
 
     def unsubscribe(self) -> None:
-        """Read nothing any more, and leave the group as :meth:`close` does: the listener is called.
+        """Stop reading, and leave the group as :meth:`close` does: the listener is called.
 
-        It may subscribe again, or be assigned partitions; where no offset was committed it begins
-        anew. Raises IllegalState if it is called by the listener.
+        It may subscribe or be assigned partitions again; where no offset was committed, the reset
+        policy holds. Raises IllegalState if the listener calls it.
         """
         self._open()
         if self._sharing is not None:
@@ -262,7 +262,7 @@ class Consumer(Polling):
             raise IllegalState("poll(): subscribe to a topic or assign partitions first")
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read; a consumer that has not polled yet joins its group."""
+        """The partitions that it reads. A consumer that has not polled yet joins its group here."""
         self._open()
         if not self._assigned:
             self._join_in()
@@ -410,7 +410,7 @@ class Consumer(Polling):
     # -- positions -------------------------------------------------------------------------------
 
     def position(self, where: TopicPartition) -> int:
-        """The offset of the next record that will be read of a partition.
+        """The offset of the next record to read in a partition.
 
         Raises ConcurrentTransactions while a former owner's transaction is about to move it.
         """
@@ -426,11 +426,11 @@ class Consumer(Polling):
         return self._positions[where]
 
     def seek(self, where: TopicPartition, offset: int) -> None:
-        """Read on from an offset. One beyond the end waits there for records.
+        """Go on reading at an offset. If it is beyond the end, polls wait there for records.
 
-        After :meth:`committed` was asked, seeking to what it said (or anywhere, if the group has no
-        offset) begins anew: what is read from then on can be committed in a transaction though the
-        group has been moved by somebody else since this consumer began.
+        To go on after somebody else moved the group's offsets: ask :meth:`committed`, and seek to
+        what it says (or anywhere, if the group has no offset). What is read from then on can be
+        committed in a transaction again.
         """
         self._check_assigned([where])
         check_whole_number(offset, "the offset to seek to", InvalidOption, least=0)
@@ -440,13 +440,13 @@ class Consumer(Polling):
         self._reading.place(where, offset)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Read on from the log start, in all assigned partitions if none are named."""
+        """Go on at the log start; in all assigned partitions if none are named."""
         chosen = partitions or tuple(self.assignment())
         for where, offset in self.beginning_offsets(chosen).items():
             self.seek(where, offset)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Read on from the end, in all assigned partitions if none are named."""
+        """Go on at the end; in all assigned partitions if none are named."""
         chosen = partitions or tuple(self.assignment())
         for where, offset in self.end_offsets(chosen).items():
             self.seek(where, offset)
@@ -490,15 +490,15 @@ class Consumer(Polling):
         """Commit offsets for the group: the positions, if none are given.
 
         Args:
-            offsets: the next offset to read, by partition, each with a note or without.
-            metadata: the note for those without one.
+            offsets: the next offset to read, by partition, each with or without metadata.
+            metadata: the metadata for those without.
 
         Raises:
             InvalidOption, OffsetMetadataTooLarge: see the message.
             UnknownTopicOrPartition: one of the topics does not exist.
             CommitFailed: a partition was given to somebody else; the subclasses tell more.
-            GroupNotEmpty: the group has members, and this consumer is none: it has not polled yet,
-                or has its partitions by ``assign``.
+            GroupNotEmpty: the group has members, and this consumer is not one of them: it has not
+                polled yet, or has its partitions by ``assign``.
             ConcurrentTransactions: an undecided transaction is about to move one of them.
         """
         given = self._positions if offsets is None else offsets
@@ -515,8 +515,8 @@ class Consumer(Polling):
     def group_metadata(self) -> GroupMetadata:
         """For ``send_offsets_to_transaction``: the group, and where this consumer began.
 
-        Of a member of the group with its id and generation: offsets of partitions that were given
-        to others by then are refused.
+        If it is a member of the group, its id and generation are part of it: offsets of partitions
+        that others have been given in the meantime are refused.
         """
         standing = self._group()
         read: Iterable[TopicPartition] = self._assigned

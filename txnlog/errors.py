@@ -74,7 +74,7 @@ __all__ = [
 
 
 class StorageError(TxnlogError):
-    """A request to the filesystem failed; what it did, if anything, is unknown.
+    """A request to the filesystem failed; whether it had an effect is unknown.
 
     The original exception is the ``__cause__``.
     """
@@ -83,7 +83,7 @@ class StorageError(TxnlogError):
 
 
 class ObjectNotFound(StorageError):
-    """There is no object of this name."""
+    """There is no object with this name."""
 
     retriable = False
 
@@ -91,8 +91,8 @@ class ObjectNotFound(StorageError):
 class NotEnoughReplicas(StorageError):
     """Fewer roots of a replicated store are in sync, or can be reached, than the request needs.
 
-    Nothing was acknowledged; what was written may show later, as after any failed request. It goes
-    on when roots come back, or are added.
+    Nothing was acknowledged; what was written may still show later, as after any failed request.
+    It works again when roots come back, or are added.
     """
 
 
@@ -108,7 +108,7 @@ class PutIfAbsentBroken(TxnlogError):
 
 
 class StoreNotFound(TxnlogError):
-    """The folder does not exist or is empty; it can be made a store with ``create=True``."""
+    """The folder does not exist or is empty; ``create=True`` makes it a store."""
 
 
 class StoreExists(TxnlogError):
@@ -160,7 +160,7 @@ class InvalidConfig(TxnlogError):
 
 
 class InvalidSchema(TxnlogError):
-    """A typed topic cannot have such columns, or such a key."""
+    """A typed topic cannot have these columns, or this key."""
 
 
 class InvalidPartitions(TxnlogError):
@@ -172,7 +172,7 @@ class InvalidOption(TxnlogError):
 
 
 class InvalidRecord(TxnlogError):
-    """A record or record batch does not have the columns, types or values a topic takes."""
+    """A record, or a batch, does not have the columns, types or values that the topic takes."""
 
     abortable = True
 
@@ -182,7 +182,7 @@ class InvalidTimestamp(InvalidRecord):
 
 
 class TopicAlreadyExists(TxnlogError):
-    """A topic of this name exists."""
+    """A topic with this name exists already."""
 
 
 class UnknownTopicOrPartition(TxnlogError):
@@ -217,7 +217,7 @@ class InvalidProducerEpoch(ProducerFenced):
 class ForkedProducer(TxnlogError):
     """A producer, or a transaction of Spark, is used in a child of the process that made it.
 
-    What it holds would be written twice, or under one another's numbers. Make one in the child.
+    Its records would be written twice, or with numbers of the other. Make a new one in the child.
     """
 
     fatal = True
@@ -230,9 +230,9 @@ class OutOfOrderSequence(TxnlogError):
 
 
 class UploadExpired(TxnlogError):
-    """What was uploaded has waited so long to be placed that vacuum took it for left behind.
+    """Uploaded records waited so long for their commit that vacuum took them for abandoned.
 
-    Nothing was placed: write it again.
+    Nothing was committed: write them again.
     """
 
     abortable = True
@@ -243,7 +243,7 @@ class InvalidTxnState(TxnlogError):
 
 
 class ConcurrentTransactions(TxnlogError):
-    """Transactions that are not decided yet stand in the way; try again later."""
+    """A transaction that is not decided yet is in the way; try again later."""
 
     retriable = True
     abortable = True
@@ -252,28 +252,29 @@ class ConcurrentTransactions(TxnlogError):
 class CommitFailed(TxnlogError):
     """The consumer group moved on since these offsets were read; nothing was committed.
 
-    Somebody else has committed the same records: abort, read the group's offsets again, redo.
+    Somebody else has committed the same records. Abort, read from the group's offsets again, and
+    repeat the work.
     """
 
     abortable = True
 
 
 class IllegalGeneration(CommitFailed):
-    """The partitions were given to somebody else, or anew, since these records were read.
+    """These partitions were reassigned since the records were read, even if to the same member.
 
-    Abort what was done with them and poll: the consumer goes on with what it owns now.
+    Abort what was done with the records and poll: the consumer goes on with what it owns now.
     """
 
 
 class RebalanceInProgress(CommitFailed):
-    """The member has given its partitions up, and waits to be told which are its own next.
+    """The member has given up its partitions, and waits for new ones.
 
     Abort what was done with their records and poll: that takes part in the rebalance.
     """
 
 
 class UnknownMemberId(CommitFailed):
-    """The group does not know this member any more: it was silent, or did not poll, for too long.
+    """The group has removed this member: it was silent, or did not poll, for too long.
 
     Abort what was done with the records and poll: the consumer joins again as a new member.
     """
@@ -284,13 +285,13 @@ class FencedInstanceId(CommitFailed):
 
 
 class GroupNotEmpty(TxnlogError):
-    """The group has members, and what was asked for is only for groups without, or with force."""
+    """The group has members; this call is for groups without members, unless it is forced."""
 
     abortable = True
 
 
 class InconsistentGroupProtocol(TxnlogError):
-    """The group's members have no assignor in common with the one that wants to join."""
+    """The consumer that wants to join has no assignor in common with the group's members."""
 
 
 class OffsetMetadataTooLarge(TxnlogError):
@@ -313,10 +314,10 @@ class CommitStateUnknown(TxnlogError):
 
 
 class SnapshotExpired(TxnlogError):
-    """Records that a read was planned for lie in other segments since, and the old ones are gone.
+    """The segments that a read was planned for were rewritten since, and are deleted by now.
 
-    They were merged or compacted, longer ago than the topic's ``file.delete.delay.ms``. Plan the
-    read again.
+    They were merged or compacted, longer ago than the topic's ``file.delete.delay.ms``. The
+    records are in other segments: plan the read again.
     """
 
 
@@ -329,33 +330,35 @@ class NoOffsetForPartition(TxnlogError):
 
 
 class Wakeup(TxnlogError):
-    """Another thread has called ``wakeup()`` of the consumer that polled. Nothing was lost."""
+    """Another thread called ``wakeup()`` of the consumer that polled. Nothing was lost."""
 
 
 # -- remedies --------------------------------------------------------------------------------------
 
 
 def how_to_install(extra: str) -> str:
-    """The command that installs what an extra brings, by the packages' own names.
+    """The command that installs the packages of an extra, by their own names.
 
-    txnlog itself is on no index, so pip may know nothing of ``txnlog[extra]``.
+    txnlog is not published, so pip may not know ``txnlog[extra]``.
     """
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
         found = requires("txnlog") or []
     except PackageNotFoundError:
-        return f"pip install '.[{extra}]' in a clone of txnlog"
+        found = []
     packages = [
         package.strip()
         for package, _, condition in (requirement.partition(";") for requirement in found)
         if condition.replace("'", '"').strip() == f'extra == "{extra}"'
     ]
+    if not packages:
+        return f"pip install '.[{extra}]' in a clone of txnlog"
     return " ".join(["pip install", *(f"'{package}'" for package in packages)])
 
 
 def require_package(package: str, extra: str, what: str = "this") -> None:
-    """Raise InvalidOption unless a library that somebody may do without is installed."""
+    """Raise InvalidOption unless an optional library is installed."""
     from importlib.util import find_spec
 
     if find_spec(package) is None:

@@ -97,17 +97,17 @@ class Polling(ABC):
         """The next records; an empty list if none came in time.
 
         Args:
-            unnamed: nothing: a bare number might be meant as a time or as a count.
-            timeout_ms: how long it waits for the first one. With 0 it looks once, and does not
-                wait. Otherwise it looks for what others have written now and then, at least each
-                ``fetch_max_wait_ms``, and at once for what this process has.
-            max_records: so many at most; ``max_poll_records`` if left out.
+            unnamed: not allowed: a bare number could be meant as a time or as a count.
+            timeout_ms: how long to wait for the first record, in milliseconds. With 0 it looks
+                once. Otherwise it sees at once what this process writes, and what others write
+                within ``fetch_max_wait_ms``.
+            max_records: the most that it returns; ``max_poll_records`` if left out.
 
         Raises:
             UnknownTopicOrPartition: all topics were deleted, or an assigned partition is gone.
             NoOffsetForPartition: no committed offset, and ``auto_offset_reset`` is none.
             OffsetOutOfRange: the position is gone, and ``auto_offset_reset`` is none.
-            Wakeup: another thread has called :meth:`wakeup`.
+            Wakeup: another thread called :meth:`wakeup`.
         """
         if unnamed:
             raise _ambiguous("poll", unnamed[0], "max_records=...")
@@ -122,14 +122,14 @@ class Polling(ABC):
     ) -> dict[TopicPartition, list[pa.RecordBatch]]:
         """The next records as Arrow, by partition; an empty dict if none came in time.
 
-        The fast way: no record becomes an object of Python's. Batches have the columns of
-        :meth:`txnlog.Store.scan`, those of typed topics the schema's columns, ``_offset``,
-        ``_timestamp``, ``_headers`` and, where there is a key, ``_deleted``. They are as they were
-        stored: of any size; together at most ``fetch_max_bytes``, and ``max_partition_fetch_bytes``
-        of a partition, or a single batch. Positions are behind them: :meth:`commit` commits all
-        of them, and with offsets a part.
+        The fast way: records do not become Python objects. Batches have the columns of
+        :meth:`txnlog.Store.scan`; those of typed topics have the schema's columns, ``_offset``,
+        ``_timestamp``, ``_headers`` and, if there is a key, ``_deleted``. They are as long as they
+        were stored. Together they have at most ``fetch_max_bytes``, and those of one partition
+        ``max_partition_fetch_bytes``; but a single batch may be larger. Afterwards the positions
+        are behind all of them: :meth:`commit` without offsets commits everything returned.
 
-        Args and errors are those of :meth:`poll`.
+        Arguments and errors are those of :meth:`poll`.
         """
         if unnamed:
             raise _ambiguous("poll_batches", unnamed[0], "fetch_max_bytes=... of the consumer")
@@ -137,7 +137,7 @@ class Polling(ABC):
         return self._polled(take, {}, _check_timeout(timeout_ms), as_records=False)
 
     def wakeup(self) -> None:
-        """From any thread: the poll that waits, or the next one, raises Wakeup. Nothing is lost."""
+        """Make the poll that waits, or the next one, raise Wakeup. May be called by any thread."""
         self._lookout.wake()
 
     def _polled(

@@ -40,8 +40,8 @@ DecidedT = TypeVar("DecidedT")
 class BeginResult:
     """What became of ``begin_transaction``.
 
-    ``already_committed``: the version that was given, or a greater one, was committed before. Then
-    no transaction was begun, and there is nothing to do.
+    ``already_committed``: this version, or a greater one, was committed before. Then no
+    transaction was begun, and there is nothing to do.
     """
 
     already_committed: bool = False
@@ -63,8 +63,9 @@ class Producer:
     ``commit_transaction`` or ``abort_transaction``. Without: ``send`` and ``flush``; each flush
     is atomic per topic. A context manager that closes; closing flushes, or aborts what is open.
 
-    May be shared by threads, whose calls take turns; they share its one transaction too. Not by
-    processes: in a child of a fork every call raises ForkedProducer, and closing does nothing.
+    May be shared by threads: their calls take turns, and they share its one transaction. It
+    cannot be shared by processes: in a forked child every call raises ForkedProducer, and closing
+    does nothing.
     """
 
     def __init__(
@@ -112,9 +113,9 @@ class Producer:
     def close(self, *, flush: bool = True) -> None:
         """Flush (without a transactional id) or abort an open transaction, and finish.
 
-        A transaction whose outcome is unknown is left for the next ``init_transactions``. With
-        acks=0 it waits until everything was tried. Nothing in a child of a fork: what is open
-        there is the parent's.
+        A transaction whose outcome is unknown is left to the next ``init_transactions``. With
+        acks=0 it waits until every upload has succeeded or failed. In a forked child process it
+        does nothing: the producer belongs to the parent.
         """
         if not self._lock.inherited:
             self._close(flush=flush)
@@ -138,11 +139,11 @@ class Producer:
 
     @exclusive
     def init_transactions(self) -> None:
-        """Take the transactional id over: end what an older instance left, and fence it.
+        """Take over the transactional id: end what an older instance left open, and fence it.
 
         Raises:
-            InvalidTxnState: called twice, or there is no transactional id.
-            StorageError: it may be called again.
+            InvalidTxnState: it was called before, or there is no transactional id.
+            StorageError: the storage failed; call it again.
         """
         coordinator = self._transactional("init_transactions")
         if self._phase is not Phase.NEW:
@@ -158,8 +159,9 @@ class Producer:
     ) -> BeginResult:
         """Begin a transaction. Nothing is written before the first flush or the commit.
 
-        With an application id and a version the commit is idempotent: the version, say a batch's
-        number, is kept with the transactional id, and a batch that comes again is recognised.
+        With an application id and a version the commit is idempotent: the version, such as the
+        number of a batch, is stored with the transactional id, and a batch that is repeated is
+        recognised.
 
             begun = producer.begin_transaction(application_id="stream", version=batch_id)
             if not begun.already_committed:
@@ -167,8 +169,8 @@ class Producer:
                 producer.commit_transaction()
 
         Args:
-            application_id: who counts; versions of others do not matter.
-            version: 0 or more, and greater than those that the application has committed.
+            application_id: whose version it is; each application counts its own.
+            version: 0 or more; it must grow with each commit of the application.
 
         Returns:
             Whether this version, or a greater one, was committed already.
@@ -200,14 +202,14 @@ class Producer:
         """Commit a group's offsets together with the transaction.
 
         Args:
-            offsets: the next offset to read, by partition, with a note or without.
+            offsets: the next offset to read, by partition, with or without metadata.
             group: ``consumer.group_metadata()``, which knows where the consumer began: if
-                the group has moved since, the commit is refused. With a bare group id the
-                offsets as they are now take that part.
+                the group's offsets have moved since, the commit is refused. With only a group
+                id they are compared with what they are now.
 
         Raises:
-            UnknownTopicOrPartition: with a bare group id, if one of the topics does not exist.
-            CommitFailed: at the commit, if the group has moved.
+            UnknownTopicOrPartition: only a group id was given, and a topic does not exist.
+            CommitFailed: raised at the commit, if the group's offsets have moved.
         """
         self._transactional("send_offsets_to_transaction")
         self._require(Phase.IN_TRANSACTION, "send_offsets_to_transaction")
@@ -262,11 +264,11 @@ class Producer:
         """Flush, then commit everything at once.
 
         Returns:
-            By partition, the offsets that the transaction's records have.
+            By partition, the offsets of the transaction's records.
 
         Raises:
             ProducerFenced: a newer instance took over; nothing was committed.
-            CommitFailed: the group had moved; nothing was committed; abort.
+            CommitFailed: the group's offsets had moved; nothing was committed. Abort.
             CommitStateUnknown: call it again to learn the outcome.
         """
         coordinator = self._transactional("commit_transaction")
@@ -313,7 +315,7 @@ class Producer:
         """Abort the transaction: nothing of it will ever be seen under read_committed.
 
         Raises:
-            InvalidTxnState: there is none, or its commit, whose outcome was unknown, had succeeded.
+            InvalidTxnState: none is open, or its commit had succeeded after all.
             CommitStateUnknown: call it again to learn the outcome.
         """
         coordinator = self._transactional("abort_transaction")
@@ -375,17 +377,18 @@ class Producer:
         """Buffer one record.
 
         Args:
-            topic: where to; it must exist.
-            value: bytes, or a string to be encoded as UTF-8; None is a tombstone. If the topic has
-                a schema, a mapping of its columns to values; those that may be null, or have a
-                default, may be left out, and ``_deleted`` says that it deletes.
-            key: as the value; equal keys go to the same partition. Not where columns are the key.
-            partition: overrules the key.
+            topic: the topic to write to; it must exist.
+            value: bytes, or a string, which is encoded as UTF-8; None is a tombstone. For a topic
+                with a schema, a mapping of column names to values. Columns that may be null, or
+                have a default, may be left out; ``_deleted=True`` makes it a deletion.
+            key: bytes or a string; equal keys go to the same partition. Leave it out if the
+                topic's schema has a key.
+            partition: the partition, whatever the key is.
             timestamp_ms: milliseconds since the epoch; now if left out.
-            headers: pairs of a name and bytes or None.
+            headers: pairs of a name and bytes, or None in place of the bytes.
 
         Raises:
-            UnknownTopicOrPartition, InvalidRecord, RecordTooLarge: nothing of the record is kept.
+            UnknownTopicOrPartition, InvalidRecord, RecordTooLarge: the record was not taken.
         """
         lock = self._lock
         if lock.inherited:
@@ -405,13 +408,13 @@ class Producer:
         """Buffer a whole batch.
 
         Args:
-            topic: where to; it must exist.
-            batch: Arrow, or what becomes it (frames of pandas and Polars), with a column ``value``
-                and, as wanted, ``key``, ``timestamp``, ``headers`` and ``partition`` (null: by
-                key). Strings are taken as UTF-8, timestamps in any unit. If the topic has a
-                schema: with its columns and, as wanted, ``_timestamp``, ``_headers``,
-                ``_partition``, and where it has a key ``_deleted``.
-            partition: for all of them; overrules the key and the column.
+            topic: the topic to write to; it must exist.
+            batch: an Arrow batch or table, or a data frame of pandas or Polars. It has a column
+                ``value`` and optionally ``key``, ``timestamp``, ``headers`` and ``partition``
+                (null: by the key). Strings become UTF-8; timestamps may have any unit. For a topic
+                with a schema it has the schema's columns and optionally ``_timestamp``,
+                ``_headers``, ``_partition`` and, if there is a key, ``_deleted``.
+            partition: the partition of all its records, whatever the keys and the column say.
         """
         self._require(self._sending, "send")
         with self._fail_on_error():
@@ -419,17 +422,17 @@ class Producer:
 
     @exclusive
     def flush(self) -> Placed:
-        """Upload and place everything that is buffered.
+        """Upload everything that is buffered, and append it to the logs.
 
         Returns:
-            By partition, the offsets given to what this call placed: none with acks=0, which does
-            not wait for it.
+            By partition, the offsets of the records that this call appended. Empty with acks=0,
+            which does not wait for them.
 
         Raises:
-            CommitStateUnknown: without a transaction, if the storage failed; flush again: what
-                had been placed is recognised and not placed twice.
-            StorageError: an upload failed. Nothing was written; without a transaction this
-                producer is broken, and what was sent since the last flush must be sent again.
+            CommitStateUnknown: without a transaction, if the storage failed. Flush again: records
+                that were appended are recognised, and not appended twice.
+            StorageError: an upload failed, and nothing was written. Without a transaction this
+                producer cannot go on: send what came since the last flush with a new one.
         """
         if self._coordinator is None:
             self._require(Phase.READY, "flush")

@@ -76,18 +76,18 @@ class Scan:
 
     @property
     def record_count(self) -> int:
-        """How many records the scan returns; nothing is read to know it.
+        """How many records the scan returns, known without reading any.
 
-        What was imported from Kafka, or compacted, may have gaps: then it is how many there can
-        be at most; with a filter, how many it looks at.
+        Records that were imported from Kafka, or compacted, may have gaps between their offsets:
+        then it is an upper bound. With a filter it is the number of records that are looked at.
         """
         return sum(part.record_count for part in self.ranges)
 
     def count(self) -> dict[int, int]:
         """How many records the scan returns of each of its partitions, exactly.
 
-        Only segments are read for it that may have gaps: they came from Kafka, or were compacted.
-        With a filter all are, of which it may keep something.
+        Without a filter, only segments with possible gaps are read: those that came from Kafka,
+        or were compacted. With a filter, all segments that may hold matching records are.
         """
         counts = dict.fromkeys(self.start_offsets, 0)
         is_filtered = self._columns.row_filter is not None
@@ -99,9 +99,9 @@ class Scan:
         return counts
 
     def head(self, count: int) -> pa.Table:
-        """The oldest records: at most ``count``, by their times.
+        """The oldest records by timestamp, at most ``count``.
 
-        Records of a partition stay in the order of their offsets. Holds up to ``count`` records
+        Records of one partition stay in the order of their offsets. Holds up to ``count`` records
         of each partition in memory.
         """
         from txnlog.read.head_and_tail import first_records
@@ -109,7 +109,7 @@ class Scan:
         return first_records(self._storage, self.ranges, self._columns, count)
 
     def tail(self, count: int) -> pa.Table:
-        """The newest records: at most ``count``, by their times; see :meth:`head`."""
+        """The newest records by timestamp, at most ``count``; see :meth:`head`."""
         from txnlog.read.head_and_tail import last_records
 
         return last_records(self._storage, self.ranges, self._columns, count)
@@ -117,13 +117,13 @@ class Scan:
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Read record batches, partition by partition in the order of their offsets.
 
-        Memory is bounded however large the topic is: by a chunk and a batch, by 16 MiB more of
-        Parquet files of which few columns are read, and by 64 MiB more where requests wait long
-        enough to make several at once.
+        Memory is bounded, however large the topic is: one chunk and one batch; 16 MiB more for
+        Parquet files of which few columns are read; 64 MiB more where the storage is so slow that
+        several requests run at once.
 
         Raises:
-            UnknownTopicOrPartition: the topic was deleted meanwhile.
-            CorruptRecord: a segment is damaged or gone.
+            UnknownTopicOrPartition: the topic was deleted in the meantime.
+            CorruptRecord: a segment is damaged or missing.
         """
         yield from read_ranges(self._storage, self.ranges, self._columns)
 
@@ -142,13 +142,13 @@ class Scan:
         """Write the records to a new local file, in bounded memory; returns how many there were.
 
         Args:
-            path: must not exist. Nothing is there before all of it is.
+            path: a file that must not exist yet. It appears when it is complete.
             file_format: 'parquet', 'arrow' (an IPC file) or 'csv'; None: by the path's ending.
             encoding: for CSV, how keys and values are written: 'text', 'hex' or 'base64'.
-            progress: called with the records done and those there are at most.
+            progress: called with the number of records done and, at most, in all.
 
         Raises:
-            InvalidOption: the format or encoding is unknown, or a value is no UTF-8 text.
+            InvalidOption: the format or encoding is unknown, or a value is not valid UTF-8.
             StorageError: the file exists or cannot be written.
         """
         from txnlog.read.record_files import write_file
@@ -182,7 +182,7 @@ class Scan:
         """Read everything, as a relation of DuckDB: ``scan.to_duckdb().filter("offset > 5")``.
 
         Args:
-            connection: whose it is; None: DuckDB's default.
+            connection: the DuckDB connection to use; None: DuckDB's default one.
 
         Raises:
             InvalidOption: DuckDB is not installed.

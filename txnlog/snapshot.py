@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 class Snapshot:
     """Topics as they were at one time. What it shows never changes.
 
-    It holds the places of segments, and reads no record itself. ``is_atomic`` tells whether of
-    each transaction all or nothing is in it. That holds at level ``snapshot``, and at level
-    ``read_committed`` unless transactions overlap so long that no such cut is fresh enough: then
-    each partition shows what lies before its own last stable offset, as in Kafka.
+    It knows where the segments are; records are read when it is scanned. ``is_atomic`` says
+    whether it shows each transaction wholly or not at all. It does at level ``snapshot``, and at
+    level ``read_committed`` unless transactions overlap for so long that no such cut is fresh
+    enough. Then each partition shows what lies before its own last stable offset, as in Kafka.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Snapshot:
         return self.view(topic).end_offsets
 
     def token(self) -> str:
-        """A short text to come back to this snapshot with: ``store.snapshot(topics, at=token)``.
+        """A short string that brings this snapshot back: ``store.snapshot(topics, at=token)``.
 
-        It has the offsets and ids of all its topics, is made of characters that URLs take as they
-        are, and is good for as long as the records are there: see docs/TIME_TRAVEL.md.
+        It holds the offsets and ids of all its topics, needs no escaping in URLs, and is valid for
+        as long as the records are there. See docs/TIME_TRAVEL.md.
 
         Raises:
-            InvalidOption: the level is not ``read_committed``, so that offsets do not tell what the
+            InvalidOption: the level is not ``read_committed``, so offsets cannot say what the
                 snapshot shows.
         """
         if self.isolation_level != "read_committed":
@@ -115,8 +115,8 @@ class Snapshot:
     ) -> Scan:
         """Plan a scan of one topic within this snapshot; see :meth:`txnlog.Store.scan`.
 
-        With ``as_json`` a topic with a schema is read as if it had none: the columns of a record
-        are its value, in JSON.
+        With ``as_json`` a topic with a schema is read as if it had none: the value of a record is
+        a JSON object of its columns.
 
         Raises:
             OffsetOutOfRange: an offset lies below the log's start or beyond its end.
@@ -129,12 +129,12 @@ class Snapshot:
         return Scan(self._storage, ranges, chosen, start, end)
 
     def dataset(self, topic: str) -> pyarrow.dataset.Dataset:
-        """The topic as a pyarrow dataset, whose files are read by whoever scans it.
+        """The topic as a pyarrow dataset; its files are read when it is scanned.
 
-        Of a topic with a schema it has these columns, of another one key, value, timestamp and
-        headers. Only what is stored in Parquet files (``record.format=parquet``) is pruned and
-        filtered as it is read. Files and pages are checked against their checksums: reading one
-        that is not what the log has placed raises CorruptRecord or OSError.
+        For a topic with a schema it has the schema's columns, otherwise key, value, timestamp and
+        headers. Only Parquet files (``record.format=parquet``) are pruned and filtered while they
+        are read. Files and pages are checked against their checksums: reading a file that is not
+        the one that was written raises CorruptRecord or OSError.
 
         Raises:
             UnknownTopicOrPartition: the snapshot does not have it.
@@ -152,7 +152,7 @@ class Snapshot:
     ) -> OffsetAndTimestamp | None:
         """The first record of a partition at or after a time; None if there is none.
 
-        Reads only segments whose newest record is not older.
+        Segments whose records are all older are not read.
         """
         view = self.view(where.topic)
         return view.offset_for_time(self._storage, where.partition, timestamp_ms)

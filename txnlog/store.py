@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
 
 
 def open_store(
-    url: str,
+    url: str | os.PathLike[str],
     *,
     create: bool = False,
     storage_options: Mapping[str, object] | None = None,
@@ -81,7 +82,7 @@ def open_store(
     controller: str | None = None,
     clock: Clock | None = None,
 ) -> Store:
-    """Open a store, or create it.
+    """Open a store; with ``create``, make it if it is missing.
 
     Args:
         url: a path, or a URL such as ``s3://bucket/folder`` or ``memory://name``.
@@ -90,9 +91,9 @@ def open_store(
         config: settings of a new store; see docs/SETTINGS.md.
         unsafe_single_writer: allow a filesystem without put-if-absent. Only one process may
             ever write to such a store at a time; nothing checks that.
-        replicas: with ``create``: further roots, that are to hold the same. See docs/REPLICAS.md.
-        controller: with ``replicas``: where it is kept which of them are in sync. Later this URL,
-            or that of any root, is enough.
+        replicas: with ``create``: further roots, each with a full copy. See docs/REPLICAS.md.
+        controller: with ``replicas``: the folder that records which of them are in sync. Later
+            this URL, or that of any root, is enough.
         clock: for tests.
 
     Raises:
@@ -101,7 +102,7 @@ def open_store(
         UnsupportedVersion: a newer txnlog made the store.
         UnsupportedFilesystem, PutIfAbsentBroken: the filesystem cannot carry a store.
     """
-    check_location(url, storage_options)
+    location = check_location(url, storage_options)
     if replicas or controller is not None:
         if not (create and replicas and controller) or unsafe_single_writer:
             raise InvalidOption(
@@ -111,7 +112,7 @@ def open_store(
         further = [replicas] if isinstance(replicas, str) else replicas
         settings, others = split_settings(config)
         storage: Storage = make_replicas(
-            [url, *further], controller, storage_options, settings, clock or SystemClock()
+            [location, *further], controller, storage_options, settings, clock or SystemClock()
         )
         return attach(logged(storage), create=True, config=others, clock=clock)
     try:
@@ -136,7 +137,7 @@ def attach(
     config: Mapping[str, object] | None = None,
     clock: Clock | None = None,
 ) -> Store:
-    """Like :func:`open_store`, over a storage that is open already, or one of your own."""
+    """Like :func:`open_store`, over a storage that is already open, or one of your own."""
     clock = clock or SystemClock()
     checked = check_store_config(config)
     try:
@@ -220,7 +221,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
 
     @property
     def config(self) -> dict[str, str]:
-        """The settings that differ from the defaults, as they were fixed at creation."""
+        """The settings that differ from the defaults. They were fixed at creation."""
         return dict(self._file.config)
 
     @property
@@ -242,25 +243,25 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
         isolation_level: IsolationLevel = "read_committed",
         at: datetime | int | str | None = None,
     ) -> Snapshot:
-        """Pin several topics at one consistent cut: of each transaction, all or nothing shows.
+        """Pin several topics at one consistent cut: each transaction shows wholly or not at all.
 
         At level 'snapshot' that always holds. At 'read_committed', which shows a prefix of each
-        partition, ``is_atomic`` of the snapshot tells: where transactions overlap without end there
-        may be no cut that is fresh, and each partition ends at its own last stable offset.
+        partition, ``is_atomic`` of the snapshot says whether it does: while transactions overlap
+        without a break, each partition may have to end at its own last stable offset.
 
         Args:
             topics: their names.
             isolation_level: 'read_committed', 'snapshot' or 'read_uncommitted'; see :meth:`scan`.
-            at: the topics as they were: at a moment, as a datetime with a zone or in milliseconds
-                since 1970, or where a token says, of :meth:`Snapshot.token`. By time, a transaction
-                counts as of its last append, by the clocks of those who wrote: all or nothing of it
-                shows, however they differ. See docs/TIME_TRAVEL.md. For 'read_committed'.
+            at: show the topics as they were: at a time (a datetime with a zone, or milliseconds
+                since 1970), or as a token of :meth:`Snapshot.token` says. A transaction has the
+                time of its last append, by its writer's clock, and shows wholly or not at all.
+                Only at 'read_committed'. See docs/TIME_TRAVEL.md.
 
         Raises:
-            UnknownTopicOrPartition: a topic does not exist, or did not then, or is not the same.
-            OffsetOutOfRange: nothing is left of what stood in a partition then.
-            InvalidOption: there is no such isolation level, or ``at`` makes no sense.
-            UnsupportedVersion: a newer txnlog has made the token.
+            UnknownTopicOrPartition: a topic does not exist, did not exist then, or was recreated.
+            OffsetOutOfRange: the records that a partition had then were deleted.
+            InvalidOption: the isolation level is unknown, or ``at`` is not valid.
+            UnsupportedVersion: a newer txnlog made the token.
         """
         chosen = [topics] if isinstance(topics, str) else topics
         return take_snapshot(self._logs, chosen, check_isolation_level(isolation_level), at=at)
@@ -274,19 +275,19 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
         *,
         filter: pyarrow.compute.Expression | None = None,  # noqa: A002 - as pyarrow calls it
     ) -> Scan:
-        """What was added to a topic between two snapshots: each transaction wholly or not at all.
+        """The records added to a topic between two snapshots: whole transactions only.
 
         Args:
             topic: its name.
             since: a snapshot that has the topic, its token, or a moment; see :meth:`snapshot`.
-            until: the same; None: now.
+            until: the same; None means now.
             columns: see :meth:`scan`.
             filter: see :meth:`scan`.
 
         Raises:
             UnknownTopicOrPartition: it does not exist, or was recreated since.
-            OffsetOutOfRange: some of what was added was deleted since.
-            InvalidOption: ``since`` is later than ``until``, or one of them makes no sense.
+            OffsetOutOfRange: some of the added records have been deleted since.
+            InvalidOption: ``since`` is later than ``until``, or one of them is not valid.
         """
         return take_changes(self._logs, topic, since, until, columns, filter)
 
@@ -306,20 +307,20 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
             topic: its name.
             starting_offsets: 'earliest' (also None), 'latest', or offsets by partition.
             ending_offsets: 'latest' (also None), 'earliest', or offsets by partition, exclusive.
-            columns: of key, value, topic, partition, offset, timestamp, timestampType, headers;
-                those left out are not decompressed either. Of a topic with a schema, its columns
+            columns: some of key, value, topic, partition, offset, timestamp, timestampType and
+                headers; others are not even decompressed. For a topic with a schema: its columns,
                 and _topic, _partition, _offset, _timestamp, _headers, _deleted.
-            filter: only the records for which this is true, neither false nor null; over any of
-                these columns, asked for or not. Segments, and row groups of Parquet files, that
-                cannot hold such records are not read.
+            filter: a pyarrow expression over any of these columns. Only records for which it is
+                true are returned. Segments, and row groups of Parquet files, that cannot hold
+                such records are not read.
             isolation_level: 'read_committed' (up to the first undecided record of each
-                partition), 'snapshot' (every committed transaction, whole, wherever undecided ones
-                lie) or 'read_uncommitted' (everything that was placed).
+                partition), 'snapshot' (every committed transaction, also behind undecided ones)
+                or 'read_uncommitted' (everything that was written).
 
         Raises:
             UnknownTopicOrPartition: there is no such topic or partition.
             OffsetOutOfRange: an offset lies below the log's start or beyond its end.
-            InvalidOption: an offset, a column, the filter or the isolation level makes no sense.
+            InvalidOption: an offset, a column, the filter or the isolation level is not valid.
         """
         snapshot = self.snapshot([topic], isolation_level=isolation_level)
         return snapshot.scan(topic, starting_offsets, ending_offsets, columns, filter=filter)
@@ -338,30 +339,30 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1000,
     ) -> Producer:
-        """A producer: transactional if it has a transactional id, idempotent in any case.
+        """Make a producer. It is idempotent, and transactional if it has a transactional id.
 
         Args:
-            transactional_id: whose transactions; None for a producer without.
-            transaction_timeout_ms: an open transaction is aborted after this.
-            buffer_memory_bytes: what it holds before it uploads, at most about this.
-            compression_type: the codec of what it writes, instead of the topics' own.
-            compression_level: of that codec, instead of its default.
-            partitioner: 'murmur2' of the key, as Kafka's producers; 'crc32', as librdkafka's do by
-                default; 'sticky', like murmur2, but what has no key stays together, each batch of
-                it in one partition; whatever the keys are: 'round_robin', 'random'. Or a function
-                of your own, or its name as ``package.module:function``: of a record batch (columns
-                key, value, timestamp, headers; of a typed topic its own) and the number of
-                partitions, it returns the partition of each record.
-            acks: what a flush waits for. 'all': written and safe from a power cut. 1: written; a
-                power cut may lose records (on object stores, the same as 'all'). 0: nothing; what
-                fails is only logged. With a transactional id only 'all'.
-            delivery_timeout_ms: how long a failing storage is tried again.
-            retry_backoff_ms: the pause before the first retry; doubles from there.
+            transactional_id: names the producer across restarts; None: no transactions.
+            transaction_timeout_ms: a transaction that is open for longer is aborted.
+            buffer_memory_bytes: about how much it buffers before it uploads.
+            compression_type: the codec for its records, instead of the topics' own.
+            compression_level: the level of that codec, instead of its default.
+            partitioner: by a hash of the key: 'murmur2', as Kafka's producers; 'crc32', as
+                librdkafka's default; 'sticky', like murmur2, but each batch of records without a
+                key goes to one partition. Whatever the keys are: 'round_robin', 'random'. Or a
+                function of your own, or its name as ``package.module:function``. It is given a
+                record batch (columns key, value, timestamp, headers; of a typed topic its own) and
+                the number of partitions, and returns the partition of each record.
+            acks: what a flush waits for. 'all': written, and safe from a power cut. 1: written; a
+                power cut may lose records (on object stores it is the same as 'all'). 0: nothing;
+                failures are only logged. With a transactional id it must be 'all'.
+            delivery_timeout_ms: how long requests to a failing storage are retried.
+            retry_backoff_ms: the pause before the first retry; it doubles with each.
             retry_backoff_max_ms: the longest pause.
 
         Raises:
             InvalidTransactionalId, InvalidTransactionTimeout, InvalidConfig, InvalidOption: an
-                argument has a value that it cannot have.
+                argument is not valid.
         """
         return Producer(
             self._logs,
@@ -402,49 +403,49 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
         max_poll_interval_ms: int = 300_000,
         metadata_max_age_ms: int = 300_000,
     ) -> Consumer:
-        """A consumer, subscribed to ``topics`` if any are named, or to all that match ``pattern``.
+        """Make a consumer of ``topics``, or of all topics that match ``pattern``.
 
-        Consumers of one group share the partitions of the topics that they subscribe to: it joins
-        at its first poll, and leaves when it is closed. A consumer without a group, or with
-        partitions that were given to it by ``assign``, shares nothing. See docs/GROUPS.md.
+        Consumers of one group share the partitions of the topics that they subscribe to. Each
+        joins at its first poll, and leaves when it is closed. A consumer without a group, or one
+        that was given partitions by ``assign``, shares nothing. See docs/GROUPS.md.
 
         Args:
             topics: names of topics; with none, call ``subscribe`` or ``assign``.
-            pattern: instead of names, a regular expression that whole names match.
-            group_id: the group whose committed offsets it starts from, and that it commits for;
-                None: it keeps its positions to itself.
+            pattern: instead of names, a regular expression; it must match a topic's whole name.
+            group_id: the group whose committed offsets it starts from, and for which it commits;
+                None: its positions are not stored.
             isolation_level: 'read_committed' or 'read_uncommitted'.
             auto_offset_reset: where to start without a committed offset, or with one that is out
                 of range: 'earliest', 'latest', or 'none' (an error).
             max_poll_records: how many records a poll returns at most.
             stop_at_end: iterating ends when everything that was visible is read, instead of
                 waiting for more.
-            fetch_min_bytes: a poll that waits returns nothing before so many bytes have come (as
-                they lie in the store), or ``fetch_max_wait_ms`` have passed since the first.
-            fetch_max_bytes: so many bytes are fetched ahead, or returned by ``poll_batches``.
-            max_partition_fetch_bytes: so many bytes of a partition are read before others have
-                their turn, and returned of it by ``poll_batches``.
-            fetch_max_wait_ms: how often a poll that waits looks for what other processes have
-                written, at least; one listing for each topic.
+            fetch_min_bytes: a poll that waits returns nothing before this many bytes (as stored)
+                have come, or ``fetch_max_wait_ms`` have passed since the first of them.
+            fetch_max_bytes: at most this much is read ahead, or returned by ``poll_batches``.
+            max_partition_fetch_bytes: at most this much is read of one partition before the others
+                have their turn, or returned of it by ``poll_batches``.
+            fetch_max_wait_ms: a poll that waits looks at least this often for records of other
+                processes; each look is one listing per topic.
             enable_auto_commit: commit what polls have returned, at a later poll and by ``close``.
-            auto_commit_interval_ms: how often.
-            group_instance_id: makes it a static member: one that closes or dies, and comes back
-                under this id within the session timeout, has its partitions still. Of two at a
-                time the older one is fenced.
-            client_id: what operators are shown.
+            auto_commit_interval_ms: how often that is.
+            group_instance_id: makes it a static member. If it closes or dies, and comes back under
+                this id within the session timeout, it still has its partitions. If two consumers
+                have the same id, the older one is fenced.
+            client_id: a name that is shown to operators.
             partition_assignment_strategy: how partitions are shared out: 'cooperative-sticky',
-                'sticky', 'range', 'roundrobin', an :class:`Assignor` or a function of one's own, or
-                several of them, the best first. Members must have one in common.
-            session_timeout_ms: others take it for dead when it was silent for so long.
-            heartbeat_interval_ms: how often it tells that it is there, in a thread of its own.
-            max_poll_interval_ms: it leaves the group if it does not poll for so long; and others
-                wait for so long for it to let go of what is taken from it.
-            metadata_max_age_ms: how long it may take until a topic that is made, and matches the
-                pattern, is read; one listing.
+                'sticky', 'range', 'roundrobin', an :class:`Assignor` or a function of your own, or
+                a list of these, the best first. All members must have one in common.
+            session_timeout_ms: others take it for dead if it is silent for longer.
+            heartbeat_interval_ms: how often it shows that it is alive, from a thread of its own.
+            max_poll_interval_ms: it leaves the group if it does not poll for this long. Others wait
+                as long for it to give up partitions that are taken from it.
+            metadata_max_age_ms: how soon a new topic that matches the pattern is read, at the
+                latest; each look is one listing.
 
         Raises:
-            UnknownTopicOrPartition, InvalidGroupId, InvalidOption: an argument names what does not
-                exist, or has a value that it cannot have.
+            UnknownTopicOrPartition, InvalidGroupId, InvalidOption: a topic does not exist, or an
+                argument is not valid.
         """
         auto_commit = AutoCommit(self._clock, auto_commit_interval_ms)
         membership = MemberSettings(
@@ -479,8 +480,8 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
     def metrics(self) -> Iterator[Metric | TxnlogError]:
         """The store as numbers: offsets, sizes, lags, open transactions.
 
-        They are not of one moment. Costs a listing for each topic, group and transactional id; the
-        error besides where one cannot be read.
+        They are not all of the same moment. Costs one listing for each topic, group and
+        transactional id. Where one of these cannot be read, its error is among the results.
         """
         from txnlog.admin.metrics import measure
 
@@ -496,18 +497,18 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
     ) -> Iterator[Finding]:
         """Check the rules of docs/PROTOCOL.md over what lies in the store, one after the other.
 
-        Ends no transaction and changes nothing; the probe writes a few dozen small objects and
-        deletes them. Safe while others write.
+        Ends no transaction and changes nothing, but the probe writes a few dozen small objects
+        and deletes them. Safe while others write.
 
         Args:
             topics: only these, with the transactional ids; None for everything.
             with_probe: also check what the storage promises.
             with_contents: also read every segment and every index.
-            orphan_age_ms: files that nothing refers to are orphans at this age, before they may be
-                on their way; ``log.cleanup.age.ms``, or a day, if left out.
+            orphan_age_ms: files that nothing refers to are orphans at this age; younger ones may
+                belong to a running upload. ``log.cleanup.age.ms``, or a day, if left out.
 
         Raises:
-            UnknownTopicOrPartition: one of the topics never was.
+            UnknownTopicOrPartition: one of the topics never existed.
             StorageError: the filesystem failed.
         """
         from txnlog.doctor.examination import Examination
@@ -537,7 +538,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
             log_dirs: paths or URLs of folders such as ``orders-0``, or of one that holds them.
             skip_corrupt: leave damaged batches out instead of refusing the import.
             storage_options: for the filesystem of ``log_dirs``.
-            progress: called with the bytes done and those there are in all.
+            progress: called with the bytes done and the bytes in all.
 
         Raises:
             CorruptRecord: something is damaged; nothing was imported.
@@ -573,16 +574,16 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
             topic: its name; the folders are ``directory/<topic>-<partition>``.
             directory: a path or URL; the folders must not exist yet.
             magic: 2, or 0 or 1 for old readers, which know neither headers nor transactions.
-            keep_offsets: add no transaction markers, so that offsets stay as they are: aborted
+            keep_offsets: write no transaction markers, so that offsets stay as they are. Aborted
                 records are left out, committed ones become plain records. With markers (the
-                default) an offset grows by one for each marker before it.
+                default) each offset grows by the number of markers before it.
             compression_type: a codec instead of the topic's.
             storage_options: for the filesystem of ``directory``.
-            progress: called with the bytes done and those there are in all.
+            progress: called with the bytes done and the bytes in all.
 
         Raises:
-            UnknownTopicOrPartition, InvalidOption, CorruptRecord, StorageError: nothing is left
-                of the export.
+            UnknownTopicOrPartition, InvalidOption, CorruptRecord, StorageError: nothing was
+                exported; what had been written is removed.
         """
         from txnlog.kafka.exporting import export_log_dirs
 

@@ -83,6 +83,7 @@ def make_app(console: Console) -> Starlette:
         page("/groups/{group_id:path}", groups.show_group),
         page("/store", store.show_store),
         page("/store/maintenance", store.plan_maintenance),
+        page("/store/replicas", store.show_replicas),
         Route("/login", log_in, methods=["GET", "POST"]),
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
     ]

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from txnlog.errors import TxnlogError
+from txnlog.standby.standby_storage import find_shown
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store
 from txnlog.ui.access import Access
@@ -46,6 +47,11 @@ class Console:
     allows_changes: bool
     templates: Environment = field(default_factory=make_environment)
     rates: Rates = field(default_factory=Rates)
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether all pages show what the store's source had at the newest round."""
+        return find_shown(self.store.storage) is not None
 
     def page(
         self, request: Request, template: str, content: Mapping[str, object], *, status: int = 200

@@ -24,7 +24,7 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        count=show_count, size=show_size, time=show_time, content=show_content
+        ago=show_ago, count=show_count, size=show_size, time=show_time, content=show_content
     )
     return environment
 
@@ -52,6 +52,18 @@ def show_time(timestamp_ms: int | None) -> str:
         return str(timestamp_ms)
     moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03d}"
+
+
+def show_ago(elapsed_ms: int) -> str:
+    """How long ago something was, in the largest unit that it fills; clocks may disagree."""
+    for unit, each_ms in (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000)):
+        if elapsed_ms >= each_ms:
+            count = elapsed_ms // each_ms
+            return f"{count} {unit}{'' if count == 1 else 's'} ago"
+    seconds = elapsed_ms // 1000
+    if seconds < 0:
+        return f"{-seconds} s ahead of this machine's clock"
+    return f"{seconds} s ago"
 
 
 def show_content(data: bytes | None) -> str:

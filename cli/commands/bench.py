@@ -88,7 +88,7 @@ def measure_store(
         int, typer.Option("--partitions", min=1, max=1000, help="Of the topic that is written.")
     ] = 4,
 ) -> None:
-    """Measure how fast records are written and read, and small transactions are committed.
+    """Measure the speed of writes, reads and small transactions.
 
     On a store that --store names, in a topic of its own that is deleted afterwards; otherwise
     in a temporary folder. TXNLOG_STORE is not touched. Values are random bytes, so compression

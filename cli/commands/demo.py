@@ -97,7 +97,7 @@ def make_demo(
         ),
     ] = None,
 ) -> None:
-    """Make a small store to look at, and show what readers see of its transactions.
+    """Make a small store to look at. Shows what readers see of its transactions.
 
     One transaction over two topics and a group commits, one aborts, and one is left open as by
     a crash. Without DIR it is in a new temporary folder; nothing is ever overwritten, and

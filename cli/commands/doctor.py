@@ -59,7 +59,7 @@ def examine_store(
         ),
     ] = None,
 ) -> None:
-    """Check a whole store: the storage's promises, the rules of every log, files, damage.
+    """Check a store: the storage's promises, logs, files, damage.
 
     Reads only, but for the probe, which creates some small files and deletes them; ends no
     transaction; may run while others write. L1, T3 and so on are rules in docs/PROTOCOL.md.

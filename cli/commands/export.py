@@ -59,7 +59,7 @@ def export_folders(
     compression: CompressionOption = None,
     folder_option: FolderOptions = None,
 ) -> None:
-    """Export a topic as partition folders that Kafka's own tools and brokers read.
+    """Export a topic as partition folders that Kafka's tools read.
 
     A marker follows each transaction and takes an offset, so offsets grow by one for each
     MARKER before them. With --keep-offsets there are none: committed records become plain ones

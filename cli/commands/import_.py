@@ -59,7 +59,7 @@ def import_folders(
     ] = False,
     folder_option: FolderOptions = None,
 ) -> None:
-    """Import partition folders of a stopped Kafka broker, or copies of them. All or nothing.
+    """Import partition folders of a stopped Kafka broker. Copies will do. All or nothing.
 
     Each batch is checked and copied as it is: offsets, timestamps and headers stay, and what
     Kafka has aborted stays aborted. OPEN TXNS had not ended and count as aborted. The topic is

@@ -130,10 +130,10 @@ def dump_log(
     ] = 0,
     max_entries: Annotated[
         int | None,
-        typer.Option("-n", "--max-entries", min=0, help="At most so many.", show_default=False),
+        typer.Option("-n", "--max-entries", min=0, help="At most this many.", show_default=False),
     ] = None,
 ) -> None:
-    """Show a topic's log as it lies: each entry, decoded, with the marker beside it.
+    """Show a topic's log: each entry, decoded, with its marker.
 
     WHAT are the offsets that an append gives, by partition; in JSON it is all that the entry
     holds. Decides nothing and ends nothing. Numbers that are missing are shown as well: old

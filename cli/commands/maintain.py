@@ -139,7 +139,7 @@ def maintain_store(
     ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Do what has to be done from time to time: nothing runs by itself. Call it from cron.
+    """Do the regular work of a store. Nothing runs by itself: call it from cron.
 
     Deletes records as the topics' retention.ms and retention.bytes say; compacts topics by key
     whose cleanup.policy says so, where enough is new; merges small segments; deletes files of

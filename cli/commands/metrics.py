@@ -27,7 +27,7 @@ FIELDS: list[Field[Metric]] = [
 
 
 def print_metrics(session: Session) -> None:
-    """Print offsets, sizes, lags and open transactions as Prometheus reads them.
+    """Print offsets, sizes, lags and transactions for Prometheus.
 
     For the textfile collector of node_exporter, or a job that pushes: no port is opened. It costs
     a listing for each topic, group and transactional id. What cannot be read is reported on

@@ -23,7 +23,7 @@ def serve_pages(
         bool, typer.Option("--allow-changes", help="Transactions can be aborted from the pages.")
     ] = False,
 ) -> None:
-    """Show a store in the browser, until Ctrl-C; prints the URL to open.
+    """Show a store in the browser, until Ctrl-C. Prints the URL to open.
 
     The URL has a token, so that nobody else on this machine can look; keep it to yourself. With
     an address that other machines reach, pages ask for the password that the variable

@@ -86,7 +86,7 @@ TemplateOption = Annotated[
 ShortTemplateOption = Annotated[str | None, typer.Option("-f", hidden=True)]
 """kcat's, where nothing can be followed; help does not tell, because tail has another."""
 MaxRecordsOption = Annotated[
-    int, typer.Option("-n", "--max-records", "--max", min=0, help="At most so many.")
+    int, typer.Option("-n", "--max-records", "--max", min=0, help="At most this many.")
 ]
 
 

@@ -80,7 +80,7 @@ class Template:
                 return lambda record: encode(record.content.key)
             return lambda record: encode(record.content.value)
         raise typer.BadParameter(
-            f"--format {template!r} has {match[0]!r}, which is nothing: there are %t %p %o %d %D "
+            f"--format {template!r} has {match[0]!r}, which is unknown; known are %t %p %o %d %D "
             "%k %v %h %K %V %%, %k{hex}, {base64}, {text} or {json}, and \\n \\t \\r \\0 \\\\ \\xNN"
         )
 

@@ -232,7 +232,7 @@ def _parse_schema(message: bytes, *, is_typed: bool) -> pa.Schema:
     # All batches of a topic have the same few schemas; parsing one costs as much as a small batch.
     schema = pa.ipc.read_schema(pa.py_buffer(message))
     if len(set(schema.names)) != len(schema.names):
-        raise ValueError("a column name is there twice")
+        raise ValueError("a column name occurs twice")
     timestamp = (_TYPED if is_typed else _PLAIN).timestamp
     if timestamp not in schema.names:
         raise ValueError(f"there is no {timestamp} column")

@@ -138,7 +138,7 @@ class _Packed:
         self._at = 1
         flags = data[0] if len(data) else 0
         if flags & ~_FLAGS or not len(data):
-            raise ValueError(f"{len(data)} bytes with the flags {flags:#04x} are no columns")
+            raise ValueError(f"{len(data)} bytes with the flags {flags:#04x} do not hold columns")
         count = header.record_count
         self._times = self._numbers(count, _TIME) if flags & _TIMESTAMPS else None
         if self._times is None and header.base_timestamp_ms != header.max_timestamp_ms:
@@ -150,7 +150,7 @@ class _Packed:
             header_counts = self._numbers(count, _LENGTH)
             total = int(header_counts.sum(dtype=np.int64))
             if total < 1 or header_counts.min() < 0:
-                raise ValueError(f"there are {total} headers in all, or less than none of a record")
+                raise ValueError(f"the header counts add up to {total}, or one is negative")
             names = self._numbers(total, _LENGTH)
             contents = self._numbers(total, _LENGTH)
             if names.min() < 0:

@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """What :func:`catch_up` has done: committed transactions, records read and written in them."""
+    """What :func:`catch_up` did: how many transactions it committed, and their records."""
 
     transactions: int
     consumed_records: int
@@ -40,7 +40,7 @@ def catch_up(
     storage_options: Mapping[str, object] | None = None,
     transaction_timeout_ms: int = 60_000,
 ) -> CaughtUp:
-    """Run ``step`` in one transaction after the other until the group has caught up.
+    """Run ``step`` in one transaction after another until the group has read everything.
 
         def step(txn):
             orders = txn.read("orders")
@@ -48,9 +48,9 @@ def catch_up(
 
         catch_up(spark, root, step, transactional_id="etl", group_id="etl", max_records=1_000_000)
 
-    The step that finds nothing to read is the last one: what it wrote is dropped, not committed.
-    Where another job of the group has committed the same records first, they are its own, and the
-    next transaction goes on behind them.
+    The first step that finds nothing to read is the last one: what it wrote is dropped, not
+    committed. If another job of the group commits the same records first, this step's work is
+    dropped, and the next transaction goes on behind them.
 
     Args:
         spark: the session that reads and writes.
@@ -59,13 +59,13 @@ def catch_up(
         transactional_id: names the job, as in :func:`transaction`.
         group_id: the group that is to catch up.
         max_records: the most that one ``read`` returns.
-        max_transactions: stop after so many, also if there is more to read.
+        max_transactions: stop after this many, even if there is more to read.
         storage_options: for the filesystem, as in :func:`transaction`.
-        transaction_timeout_ms: the most that placing and deciding may take.
+        transaction_timeout_ms: the most that one commit may take.
 
     Raises:
-        InvalidOption: the step reads nothing, or from where it says itself, so it would never end.
-        TxnlogError: of a transaction; those before it are committed.
+        InvalidOption: the step reads nothing, or sets its own start, so that it would never end.
+        TxnlogError: a transaction failed; those before it are committed.
     """
     check_positive("max_transactions", max_transactions)
     count = consumed = written = 0

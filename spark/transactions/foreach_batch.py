@@ -22,7 +22,7 @@ def foreach_batch(
     storage_options: Mapping[str, object] | None = None,
     transaction_timeout_ms: int = 60_000,
 ) -> Callable[[DataFrame, int], None]:
-    """Make of a function what ``writeStream.foreachBatch`` takes.
+    """Turn a function into one for ``writeStream.foreachBatch``.
 
         def fan_out(txn, batch):
             txn.write(batch.where(...), topic="paid")
@@ -30,22 +30,22 @@ def foreach_batch(
 
         stream.writeStream.foreachBatch(foreach_batch("/data/store", fan_out)).start()
 
-    Whatever ``function`` writes through ``txn`` is committed when it returns, all of it at once and
-    once only: a batch that Spark repeats after a failure is recognised by the query's id and its
-    own, and ``function`` is not called for it. An exception commits nothing and fails the query.
+    Everything that ``function`` writes through ``txn`` is committed when it returns, all at once
+    and exactly once: if Spark repeats a batch after a failure, it is recognised by the ids of query
+    and batch, and ``function`` is not called. An exception commits nothing and fails the query.
 
     Args:
-        path: the store that is written to: its folder or URL, or an open store.
+        path: the store to write to: its folder or URL, or an open store.
         function: called with an open transaction and the batch.
-        transactional_id: instead of one made from the query's id. It can serve one query only.
+        transactional_id: instead of one made from the query's id; for one query only.
         storage_options: as for :func:`txnlog.spark.transaction`.
         transaction_timeout_ms: the same.
 
     Raises:
-        StoreNotFound: there is no store. The others fail the query when a batch comes.
+        StoreNotFound: there is no store. The other errors fail the query when a batch comes.
         InvalidTxnState: the transactional id belongs to another query, or the query's checkpoint
-            was set back.
-        InvalidOption: it is no streaming query that calls.
+            was set back to an older state.
+        InvalidOption: it was not called by a streaming query.
     """
     options = dict(storage_options or {})
     store = path if isinstance(path, Store) else open_store(path, storage_options=options)

@@ -63,8 +63,8 @@ class _Phase(Enum):
 class TransactionResult(Shown):
     """What a transaction has committed.
 
-    ``written`` has the offsets that its records were given, ``consumed`` the offsets [start, stop)
-    that it read, both by partition.
+    Both are by partition: ``written`` has the offsets of its records, ``consumed`` the offsets
+    that it read, from start up to but not including stop.
     """
 
     written: Mapping[TopicPartition, Sequence[range]]
@@ -94,27 +94,27 @@ def transaction(
             orders = txn.read("orders")
             txn.write(orders.where(...), topic="paid")
 
-    Leaving the block commits everything that was written and the group's offsets, at the same
-    instant; an exception commits nothing.
+    Leaving the block commits everything that was written and the group's offsets, all at once.
+    If an exception leaves it, nothing is committed.
 
     Args:
         spark: the session that reads and writes.
         path: the store's folder or URL, or an open store: Spark's tasks open it as it was opened.
-        transactional_id: names the job: entering the block ends what an earlier run left behind,
-            and fences it off.
+        transactional_id: names the job: entering the block ends what an earlier run left open,
+            and fences that run.
         group_id: the consumer group whose offsets say where to read from.
         max_records: the most that one ``read`` returns; see :meth:`SparkTransaction.read`.
-        storage_options: for the filesystem, also of Spark's tasks, as ``txnlog.open`` takes them.
-            Beside an open store: for the tasks, over those that it was opened with.
-        transaction_timeout_ms: the most that placing and deciding at the end may take; how long the
-            block runs does not matter.
-        application_id: with ``version``: makes the commit idempotent, and says who counts.
-        version: say, a day's number; it grows with each commit of the application.
-            ``txn.already_committed`` tells if it, or a greater one, was committed before with this
-            transactional id.
+        storage_options: for the filesystem, as ``txnlog.open`` takes them; Spark's tasks use them
+            too. With an open store they are for the tasks, on top of the store's own.
+        transaction_timeout_ms: the most that the commit at the end may take; how long the block
+            runs does not matter.
+        application_id: with ``version`` it makes the commit idempotent: whose version it is.
+        version: a number that grows with each commit of the application, such as a date's.
+            ``txn.already_committed`` says whether it, or a greater one, was committed before with
+            this transactional id.
 
     Raises:
-        StoreNotFound, InvalidOption, InvalidTransactionalId, InvalidTransactionTimeout: nothing has
+        StoreNotFound, InvalidOption, InvalidTransactionalId, InvalidTransactionTimeout: nothing was
             begun.
     """
     options = dict(storage_options or {})
@@ -222,7 +222,7 @@ class SparkTransaction:
 
     @property
     def has_read(self) -> bool:
-        """True once a topic was read, also if there was nothing new in it."""
+        """True once a topic was read, even if there was nothing new in it."""
         return bool(self._reads)
 
     @property
@@ -246,29 +246,31 @@ class SparkTransaction:
         options: Mapping[str, bool | int | str] | None = None,
         native: bool | None = None,
     ) -> DataFrame:
-        """Topics from the group's committed offsets (where none, from the start) to now.
+        """Read topics from the group's committed offsets (or their start, if none) up to now.
 
-        Topics that are given together are read at one consistent cut: of every transaction all or
-        nothing is in it. The range is pinned: the DataFrame returns the same records however often
-        it is run. With ``max_records`` every partition gives an equal share, and those with less
-        leave theirs to the others; such a cut may fall inside a transaction, whose rest comes with
-        the next run.
+        Topics that are given together are read at one consistent cut: every transaction is in it
+        wholly or not at all. The range is pinned: the DataFrame returns the same records however
+        often it is run. With ``max_records`` every partition gives an equal share, and what some do
+        not have the others give. Such a range may end inside a transaction; the rest of it comes
+        with the next run.
 
         Args:
             topics: their names; a topic can be read once in a transaction.
-            starting_offsets: in place of the group's: 'earliest', 'latest' or
-                {topic: {partition: offset}}. The group is moved all the same.
-            columns: of the row schema, to bring less over to Spark. Of a typed topic those of its
-                schema and, as wanted, ``_topic``, ``_partition``, ``_offset``, ``_timestamp``,
-                ``_headers``, ``_deleted``. Names, or text as the option ``columns`` takes it.
-            include_headers: add the column ``headers``, of a typed topic ``_headers``.
-            options: of a batch read, with the names that docs/SPARK.md lists: how it is split into
+            starting_offsets: instead of the group's offsets: 'earliest', 'latest' or
+                {topic: {partition: offset}}. The commit still moves the group.
+            columns: only these columns: names, or a string as for the option ``columns``. Of a
+                typed topic those of its schema and ``_topic``, ``_partition``, ``_offset``,
+                ``_timestamp``, ``_headers``, ``_deleted``.
+            include_headers: add the column ``headers``, for a typed topic ``_headers``.
+            options: options of a batch read, as docs/SPARK.md lists them: how it is split into
                 tasks, where it starts and ends by time, ``failOnDataLoss``.
-            native: whether Spark reads Parquet files by itself, which is faster and keeps no order;
-                None: it does for typed topics without a key, if its JVM reaches them.
+            native: whether Spark itself reads the Parquet files, which is faster and keeps no
+                order; None: it does for typed topics without a key, if its JVM can reach them.
 
         Raises:
-            UnknownTopicOrPartition, OffsetOutOfRange, InvalidOption: there is nothing to read.
+            UnknownTopicOrPartition: a topic does not exist.
+            OffsetOutOfRange: records that the group had not read were deleted.
+            InvalidOption: an argument is not valid here.
         """
         self._require_open("read")
         self._require_session()
@@ -306,15 +308,15 @@ class SparkTransaction:
         include_headers: bool = False,
         native: bool | None = None,
     ) -> DataFrame:
-        """Whole topics, from their start, to look things up in; nothing of them is consumed.
+        """Read whole topics, from their start, without consuming them.
 
         For what records are joined with: customers, products, rates. ``read`` would consume them,
-        and the next run would find none. Call it after the reads: of whatever was committed when
-        they were pinned all is in it, also what is still held back behind an open transaction for
-        readers that go on by offsets. What was committed since may be in it. It is pinned, and
-        topics that are given together are at one consistent cut.
+        and the next run would find none. Call it after the reads: it has everything that was
+        committed when they were pinned, even behind transactions that are still open, and perhaps
+        something that was committed since. It is pinned too, and topics that are given together
+        are read at one consistent cut.
 
-        Every version of a key is there: take the newest, by ``partition`` and ``offset``.
+        It has every version of a key: take the newest, by ``partition`` and ``offset``.
 
         Args:
             topics: their names.
@@ -323,7 +325,7 @@ class SparkTransaction:
             native: the same.
 
         Raises:
-            UnknownTopicOrPartition: a topic is not there.
+            UnknownTopicOrPartition: a topic does not exist.
             InvalidOption: an argument is not valid here.
         """
         self._require_open("read_whole")
@@ -353,12 +355,13 @@ class SparkTransaction:
     ) -> None:
         """Run the DataFrame and upload its rows; they are committed when the block ends.
 
-        Several may run at once, in threads of yours; wait for them inside the block. The records of
-        one follow those of the writes that have ended before it.
+        Several writes may run at once, in threads of yours; wait for them inside the block. The
+        records of a write follow those of writes that ended before it.
 
         Args:
-            frame: with the columns value and, as wanted, key, topic, partition, timestamp, headers.
-            topic: where to; None takes the column ``topic``.
+            frame: has the column ``value`` and optionally ``key``, ``topic``, ``partition``,
+                ``timestamp`` and ``headers``; for a typed topic, the columns of its schema.
+            topic: the topic to write to; None takes the column ``topic``.
             include_headers: False leaves the column ``headers`` out.
             compression_type: a codec for these records instead of the topics' own.
         """
@@ -391,11 +394,11 @@ class SparkTransaction:
     ) -> None:
         """Write one record from this process, as :meth:`txnlog.Producer.send` does.
 
-        For what a job says of itself: a summary, a marker, an alert. It follows the DataFrames that
+        For summaries, markers and alerts of the job itself. The record follows the DataFrames that
         are written to the same topic, and is committed with them.
 
         Raises:
-            UnknownTopicOrPartition, InvalidRecord, RecordTooLarge: nothing of the record is kept.
+            UnknownTopicOrPartition, InvalidRecord, RecordTooLarge: the record was not taken.
         """
         self._require_open("send")
         with self._fail_on_error():
@@ -412,7 +415,7 @@ class SparkTransaction:
 
     @exclusive
     def discard_writes(self) -> None:
-        """Drop what was written so far, as if it had not been; what was read stays consumed."""
+        """Drop everything written so far; what was read still counts as consumed."""
         self._require_open("discard_writes")
         self._discard()
 

@@ -151,7 +151,7 @@ def test_hanging_transactions_are_found_and_left_alone(store: Store, clock: Virt
     clock.time_ms += TIMEOUT_MS - 1000
     found = hanging(store)
     assert [(h.transaction.transactional_id, h.overdue_ms) for h in found] == [("half", 49_000)]
-    assert found[0].ended_by.startswith("it is decided; finished by whoever")
+    assert found[0].ended_by.startswith("it is decided; finished by the next process")
     clock.time_ms += CLOCK_MARGIN_MS
     assert len(elsewhere(store.storage, clock).hanging_transactions()) == 1
     clock.time_ms += 7
@@ -160,7 +160,7 @@ def test_hanging_transactions_are_found_and_left_alone(store: Store, clock: Virt
         ("half", 49_007 + CLOCK_MARGIN_MS),
         ("stuck", 7 + CLOCK_MARGIN_MS),
     ]
-    assert "aborted by whoever next reads" in found[1].ended_by
+    assert "aborted by the next process that reads" in found[1].ended_by
     assert "'stuck'" in found[1].ended_by
     assert store.describe_transaction("stuck").status == "Ongoing"
     values(store)

@@ -194,6 +194,7 @@ def _helps(words: list[str]) -> dict[str, str]:
 
 
 def _commands(help_text: str) -> list[str]:
-    """The first words of the lines under ``Commands:``."""
+    """The first words of the lines under ``Commands:``, of which none is cut short."""
     listed = help_text.partition("Commands:\n")[2].partition("\n\n")[0]
+    assert "..." not in listed, "the first sentence of its help is too long for 80 columns"
     return re.findall(r"^  ([\w-]+)", listed, flags=re.MULTILINE)

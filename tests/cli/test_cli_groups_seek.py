@@ -61,7 +61,7 @@ def test_seek_refuses_what_makes_no_sense(store_path: Path, tmp_path: Path) -> N
         (("etl", "--to", "yesterday"), 2, "yesterday"),
         (("etl", "--to", "latest", "--to-current"), 2, "not latest and current"),
         (("etl", "--to-current", "--shift-by", "1"), 2, "give one of --to"),
-        (("etl", "--to-current", "--dry-run"), 2, "either --dry-run"),
+        (("etl", "--to-current", "--dry-run"), 2, "--dry-run or --execute"),
         (("etl", "orders", "--from-file", bad), 2, "names the partitions itself"),
         (("etl", "--from-file", bad), 1, "line 1 of"),
         (("etl", "absent", "--to", "earliest"), 1, "'absent' does not exist"),

@@ -59,7 +59,7 @@ def test_what_operators_look_at_fits_80_columns(tmp_path: Path) -> None:
         assert len([line for line in lines if not line.startswith("─")]) == 1 + rows, verb
     why = run_on_terminal(80, "txns", "why", "orders", *at).splitlines()
     assert max(map(len, why)) <= 80
-    assert "at once by: txnlog txns abort checkout-3" in why[-1]
+    assert "at once: txnlog txns abort checkout-3" in why[-1]
 
 
 def test_a_terminal_is_shown_nothing_that_it_would_obey(store_path: Path) -> None:

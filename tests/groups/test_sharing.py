@@ -244,7 +244,7 @@ def test_an_assignor_of_ones_own(group: Group) -> None:
     assert sorted(map(len, (one.assignment(), two.assignment()))) == [0, 4]
     one.close()
     two.close()
-    with pytest.raises(InvalidOption, match="'twice' gives t:0"):
+    with pytest.raises(InvalidOption, match="'twice' gave t:0"):
         take_part(group.consumer("x", partition_assignment_strategy=twice))
 
 

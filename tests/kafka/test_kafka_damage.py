@@ -237,7 +237,7 @@ def test_offsets_that_no_topic_has_are_refused(store: Store, tmp_path: Path) -> 
     with pytest.raises(InvalidOption, match="no topic has such offsets"):
         store.import_kafka("t", [folder(tmp_path / "a", {10**20 - 1: b""})])
     far = batch(0, b"a") + batch(1 << 31, b"b")
-    with pytest.raises(CorruptRecord, match="do not belong into a segment"):
+    with pytest.raises(CorruptRecord, match="do not belong in a segment"):
         store.import_kafka("t", [folder(tmp_path / "b", {0: far})])
 
 

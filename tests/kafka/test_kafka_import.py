@@ -341,10 +341,10 @@ def test_a_batch_in_the_wrong_file_is_damage(store: Store, folders: Path) -> Non
     """Offsets that do not fit the file's name or reach into the next one are refused."""
     first = folders / "orders-0" / f"{0:020}.log"
     shutil.copy(folders / "orders-0" / f"{40:020}.log", first)
-    with pytest.raises(CorruptRecord, match="offsets 40 to 42 do not belong into a segment of 0"):
+    with pytest.raises(CorruptRecord, match="offsets 40 to 42 do not belong in a segment of 0"):
         store.import_kafka("orders", [str(folders / "orders-0")])
     first.rename(first.with_name(f"{50:020}.log"))
-    with pytest.raises(CorruptRecord, match="do not belong into a segment of 50 to 55"):
+    with pytest.raises(CorruptRecord, match="do not belong in a segment of 50 to 55"):
         store.import_kafka("orders", [str(folders / "orders-0")])
 
 

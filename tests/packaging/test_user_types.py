@@ -12,6 +12,7 @@ RIGHT: Final = """\
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +23,7 @@ from txnlog.results import GroupDescription, TopicDescription
 from txnlog.spark import transaction
 
 
-def make(path: str) -> txnlog.Store:
+def make(path: Path) -> txnlog.Store:
     store = txnlog.open(path, create=True, config={"log.cleanup.age.ms": 900_000})
     described: TopicDescription = store.create_topic("orders", partitions=4)
     print(described.partitions)

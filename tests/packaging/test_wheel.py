@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+import shlex
 import sys
 import zipfile
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 from checkout import PYPROJECT, ROOT, modules
 from environments import build, run
+from packaging.requirements import Requirement
 
 import txnlog
 
@@ -93,6 +96,51 @@ def test_core_needs_no_extra(python: Path, tmp_path: Path) -> None:
         )
     )
     run(python, "-c", code, cwd=tmp_path)
+
+
+def test_hints_for_what_is_missing_name_extras_that_there_are() -> None:
+    """Each extra that a message tells people to install is one of pyproject.toml's."""
+    call = re.compile(r'(?:how_to_install\(|require_package\("\w+", )["\'](\S+?)["\']')
+    named = {extra for module in modules() for extra in call.findall(module.path.read_text())}
+    assert {"azure", "cli", "delta", "gcs", "hdfs", "iceberg", "pandas", "s3", "ui"} <= named
+    assert named <= PYPROJECT["project"]["optional-dependencies"].keys()
+
+
+def test_a_hint_names_packages_where_the_wheel_is_installed(python: Path, tmp_path: Path) -> None:
+    """What pip is told to install is what the extra brings: nothing is published as txnlog."""
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    code = f"import txnlog.errors as e; [print(e.how_to_install(x)) for x in {list(extras)!r}]"
+    hints = run(python, "-c", code, cwd=tmp_path).splitlines()
+    for packages, hint in zip(extras.values(), hints, strict=True):
+        pip, install, *named = shlex.split(hint)
+        assert (pip, install) == ("pip", "install")
+        assert {Requirement(n) for n in named} == {Requirement(package) for package in packages}
+
+
+@pytest.mark.parametrize("fixture", ["bare_python", "python"])
+def test_a_hint_names_the_clone_where_nothing_else_is_known(
+    fixture: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """In a clone that was not installed, or one that is newer than the wheel beside it."""
+    (tmp_path / "txnlog").symlink_to(ROOT / "txnlog")
+    extra = "s3" if fixture == "bare_python" else "newer"
+    show = f"import txnlog.errors as e; print(e.how_to_install({extra!r}))"
+    code = f"import sys; sys.path[:0] = ['.']; {show}"
+    hint = run(request.getfixturevalue(fixture), "-c", code, cwd=tmp_path).strip()
+    assert hint == f"pip install '.[{extra}]' in a clone of txnlog"
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "pyspark.sql.datasource"])
+def test_without_spark_the_error_says_how_to_install_it(
+    missing: str, python: Path, tmp_path: Path
+) -> None:
+    """Where the wheel was installed without the extra, or Spark is older than data sources."""
+    job = "try: from txnlog.spark import TxnlogDataSource\nexcept ImportError as e: print(e)"
+    code = f"import sys\nsys.modules[{missing!r}] = None\n{job}"
+    message, _, package = run(python, "-c", code, cwd=tmp_path).partition(": pip install ")
+    assert message == "txnlog.spark needs pyspark"
+    [pyspark] = PYPROJECT["project"]["optional-dependencies"]["spark"]
+    assert Requirement(package.strip("'\n")) == Requirement(pyspark)
 
 
 def test_importing_txnlog_loads_no_extra(python: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import importlib.util
 import re
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from checkout import ROOT
@@ -105,12 +106,48 @@ def test_the_readme_is_short() -> None:
     )
 
 
-def test_the_pictures_are_as_they_are_drawn() -> None:
-    """docs/images has what scripts/draw_pictures.py draws: the script is what is edited."""
-    spec = importlib.util.spec_from_file_location("draw", ROOT / "scripts" / "draw_pictures.py")
+def script(name: str) -> ModuleType:
+    """A module of scripts/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pictures_are_as_they_are_drawn() -> None:
+    """docs/images has what scripts/draw_pictures.py draws: the script is what is edited."""
+    module = script("draw_pictures")
     drawn = {name: draw() for name, draw in module.PICTURES.items()}
     assert drawn == {path.name: path.read_text() for path in module.FOLDER.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        '<script src="https://cdn.example/a.js"></script>',
+        '<link rel="stylesheet" href="//fonts.example/a.css">',
+        '<p>a<img alt="" src="HTTP://img.example/a.png">',
+        "<style>@import 'https://fonts.example/a.css';</style>",
+        '<p style="background: url(https://img.example/a.png)">',
+        '<pre class="mermaid"><code>flowchart</code></pre>',
+        '<div class="md-source" data-md-component="source">stars</div>',
+    ],
+)
+def test_a_page_that_loads_from_elsewhere_is_found(page: str, tmp_path: Path) -> None:
+    """`make docs` ends with this check: the site works where there is no internet."""
+    check = script("check_site").loaded_from_elsewhere
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "index.html").write_text(page, encoding="utf-8")
+    assert len(check(tmp_path)) == 1
+
+
+def test_a_page_may_lead_elsewhere(tmp_path: Path) -> None:
+    """Links and the page's own files are no finding."""
+    (tmp_path / "index.html").write_text(
+        '<link rel="canonical" href="https://docs.example/"><a href="https://spark.apache.org">'
+        '<script src="../assets/a.js"></script><img src="data:image/png;base64,AA==">',
+        encoding="utf-8",
+    )
+    assert script("check_site").loaded_from_elsewhere(tmp_path) == []

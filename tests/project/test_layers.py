@@ -154,6 +154,15 @@ def test_architecture_names_every_room_in_this_order() -> None:
     ]
 
 
+def test_the_picture_names_every_room() -> None:
+    """docs/images/floors.svg has a box for each room, and the modules of the two in the root."""
+    picture = (ROOT / "docs" / "images" / "floors.svg").read_text(encoding="utf-8")
+    in_boxes = " ".join(re.findall(r'class="code bold middle"[^>]*>([^<]+)<', picture))
+    in_root = {name.rpartition(".")[2] for name in MODULES if room_of(name) == "api"} - {"txnlog"}
+    folders = HEIGHT.keys() - {"api", "vocabulary"}
+    assert set(re.findall(r"\w+", in_boxes)) == folders | in_root | VOCABULARY
+
+
 def test_packages_hold_no_code() -> None:
     """A package's ``__init__`` loads names: importing one room does not import its neighbours."""
     public = {"txnlog", "txnlog.spark", "txnlog.cli", "txnlog.testing", "txnlog.storage"}

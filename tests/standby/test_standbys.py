@@ -111,9 +111,9 @@ def test_it_can_be_read_only(tmp_path: Path) -> None:
     assert not refused.value.retriable
     with pytest.raises(StorageError, match="read only"), copy.producer() as producer:
         producer.send("t", b"no")
-    with pytest.raises(InvalidOption, match="is no standby"):
+    with pytest.raises(InvalidOption, match="is not a standby"):
         store.reached()
-    with pytest.raises(InvalidOption, match="is no standby"):
+    with pytest.raises(InvalidOption, match="is not a standby"):
         store.promote()
 
 
@@ -342,7 +342,7 @@ def test_a_sweep_beside_another_one_who_follows(monkeypatch: pytest.MonkeyPatch)
         return put(rounds, entry)
 
     monkeypatch.setattr(Rounds, "put", put_late)
-    with pytest.raises(StorageError, match="put by somebody else"):
+    with pytest.raises(StorageError, match="written by another process"):
         slow.follow()
     assert values(shown(target), "t") == []
     slow.follow()

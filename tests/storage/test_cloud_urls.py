@@ -48,7 +48,7 @@ def test_urls_that_are_taken(url: str, options: dict[str, Any], shown: str) -> N
         ("az://c:key@acc.dfs.core.windows.net/a", {}, "credentials"),
         ("az://c/a?sig=1", {}, "credentials"),
         ("az://c/a//b", {}, "cannot be the name"),
-        ("abfs://c@one.dfs.core.windows.net/a", {"account_name": "two"}, "of another"),
+        ("abfs://c@one.dfs.core.windows.net/a", {"account_name": "two"}, "another one"),
         ("az://c/a", {"timeout": "long"}, "whole number"),
         ("sftp://host", {}, "needs host and path"),
         ("sftp:///a", {}, "needs host and path"),

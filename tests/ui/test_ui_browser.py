@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import pytest
 import uvicorn
 from ui_browser import HOSTILE
 
+import txnlog
 from txnlog.store import Store
 from txnlog.ui.access import Access, loopback_hosts
 from txnlog.ui.app import make_app
@@ -39,8 +41,8 @@ PAGES = {
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 
 
-@pytest.fixture
-def address(store: Store) -> Iterator[str]:
+@contextmanager
+def served(store: Store) -> Iterator[str]:
     """Where a server with changes allowed listens, with its token."""
     config = uvicorn.Config(lambda: None, port=0, log_level="warning", lifespan="off")
     listener = config.bind_socket()
@@ -54,6 +56,13 @@ def address(store: Store) -> Iterator[str]:
     server.should_exit = True
     thread.join()
     listener.close()
+
+
+@pytest.fixture
+def address(store: Store) -> Iterator[str]:
+    """The address of a console over the store of all tests."""
+    with served(store) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +92,36 @@ def open_page(chromium: Browser, address: str, width: int, scheme: Any = "light"
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1600, "light")])
 def test_every_page_fits(chromium: Browser, address: str, width: int, scheme: str) -> None:
     """Nothing hangs out at the sides, nothing is refused by the page's own rules."""
+    check_that_pages_fit(chromium, address, PAGES, width, scheme)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1600, "light")])
+def test_pages_of_replicas_and_standbys_fit(
+    chromium: Browser, tmp_path: Path, width: int, scheme: str
+) -> None:
+    """With a root that is out, and URLs that are long."""
+    roots = [str(tmp_path / f"root-with-a-long-name-{number}") for number in range(3)]
+    store = txnlog.open(roots[0], create=True, replicas=roots[1:], controller=f"{tmp_path}/control")
+    store.remove_replica("r2")
+    store.create_topic("orders")
+    store.standby(tmp_path / "standby").follow()
+    pages = {"replicated": "/store", "replicas": "/store/replicas?lag"}
+    with served(store) as address:
+        check_that_pages_fit(chromium, address, pages, width, scheme)
+    with served(txnlog.open(tmp_path / "standby")) as address:
+        check_that_pages_fit(chromium, address, {"standby": "/store"}, width, scheme)
+
+
+def check_that_pages_fit(
+    chromium: Browser, address: str, pages: Mapping[str, str], width: int, scheme: str
+) -> None:
+    """A picture of each lies in SCREENSHOTS."""
     page = open_page(chromium, address, width, scheme)
     said: Queue[str] = Queue()
     page.on("console", lambda message: said.put(message.text))
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     base = address.partition("/?")[0]
-    for name, path in PAGES.items():
+    for name, path in pages.items():
         page.goto(base + path)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         page.screenshot(path=str(SCREENSHOTS / f"{name}-{width}-{scheme}.png"), full_page=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from html import escape, unescape
+from html import escape
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
-from ui_browser import HOSTILE
+from ui_browser import HOSTILE, text_of
 
 from txnlog.log.segment_outline import SegmentOutline
 from txnlog.store import Store
@@ -19,15 +19,6 @@ from txnlog.ui.pages.topics import Scale, draw_bars
 from txnlog.ui.rendering import show_content, show_size
 
 OPEN_ID = f"open/{HOSTILE}"
-
-
-def text_of(browser: TestClient, path: str) -> str:
-    """What a reader sees of a page, on one line."""
-    answer = browser.get(path)
-    assert answer.status_code == 200, answer.text
-    assert HOSTILE not in answer.text
-    main = answer.text.partition("<main")[2]
-    return " ".join(unescape(re.sub(r"<[^>]*>", " ", main)).split())
 
 
 def test_topics_are_listed_and_found(browser: TestClient, store: Store) -> None:

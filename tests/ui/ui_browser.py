@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
+
 from starlette.testclient import TestClient
 
 from txnlog.ui.app import make_app
@@ -18,3 +21,12 @@ def browser_of(console: Console, *, shows_token: bool = True) -> TestClient:
     if shows_token:
         assert browser.get(f"/?token={console.access.token}").status_code == 303
     return browser
+
+
+def text_of(browser: TestClient, path: str) -> str:
+    """What a reader sees of a page, on one line."""
+    answer = browser.get(path)
+    assert answer.status_code == 200, answer.text
+    assert HOSTILE not in answer.text
+    main = answer.text.partition("<main")[2]
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", main)).split())

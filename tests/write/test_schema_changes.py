@@ -131,7 +131,7 @@ def test_a_schema_changes_and_old_records_are_read_under_it(store: Store) -> Non
     ("changed", "reason"),
     [
         (OLD.append(pa.field("new", pa.int8(), nullable=False)), "'new' is new, so older records"),
-        (OLD.remove(0), "'k' is of the key, and cannot be dropped"),
+        (OLD.remove(0), "'k' is part of the key and cannot be dropped"),
         (OLD.set(1, pa.field("small", pa.int8())), "'small' is int16, and cannot become int8"),
         (OLD.set(1, pa.field("small", pa.string())), "cannot become string"),
         (OLD.set(1, pa.field("small", pa.int16(), nullable=False)), "may be null in older records"),
@@ -263,11 +263,11 @@ def test_names_are_used_again_only_if_that_was_asked_for(store: Store) -> None:
         ({"rename": {"a": 1}}, "1 cannot be the name"),
         ({"rename": {"a": ""}}, "'' cannot be the name"),
         ({"rename": {"a": "n\0"}}, "cannot be the name"),
-        ({"rename": {"a": "b"}}, "'b' is there twice"),
+        ({"rename": {"a": "b"}}, "'b' occurs twice"),
         ({"rename": {"a": "x", "b": "x"}}, "two columns cannot be given the same name"),
         ({"rename": {"a": "_TIMESTAMP"}}, "every record has that already"),
         ({"rename": ["a"]}, "must be a mapping"),
-        ({"rename": {"a": "x"}, "schema": pa.schema([("a", pa.int8())])}, "does not have it"),
+        ({"rename": {"a": "x"}, "schema": pa.schema([("a", pa.int8())])}, "has no such column"),
         ({"defaults": {"a": 1}}, "'a' is there already"),
         ({"defaults": {"no": 1}}, "default for 'no', which is not a column"),
         ({"defaults": [1]}, "must be a mapping"),
@@ -393,7 +393,7 @@ def test_a_default_is_a_value_of_its_column(store: Store, kind: pa.DataType, val
     schema = pa.schema([("id", pa.int8()), ("new", kind)])
     with pytest.raises(InvalidSchema, match="default"):
         store.alter_topic("t", schema=schema, defaults={"new": value})
-    with pytest.raises(InvalidSchema, match="is of the key, and can have no default"):
+    with pytest.raises(InvalidSchema, match="is part of the key and can have no default"):
         store.create_topic("u", schema=schema, key=["id"], defaults={"id": 1})
 
 

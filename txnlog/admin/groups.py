@@ -55,11 +55,11 @@ class GroupAdmin:
         return log
 
     def describe_groups(self) -> list[GroupDescription | TxnlogError]:
-        """Every group that has offsets, sorted by id; the error in place of a damaged one."""
+        """Every group that has offsets, sorted by id; for a damaged one, its error instead."""
         return [*self.each_group()]
 
     def each_group(self) -> Iterator[GroupDescription | TxnlogError]:
-        """Like :meth:`describe_groups`, some at a time; their topics are asked once for all."""
+        """Like :meth:`describe_groups`, a few at a time; each topic is read once for all groups."""
         ids = self._group_ids()
         for first in range(0, len(ids), _GROUPS_AT_ONCE):
             for described in self._describe(ids[first : first + _GROUPS_AT_ONCE]):
@@ -67,10 +67,10 @@ class GroupAdmin:
                     yield described
 
     def group_history(self, group_id: str) -> Iterator[GroupLogEntry | CorruptEntry]:
-        """The entries of a group's log, oldest first, as far back as it reaches.
+        """The entries of a group's log, oldest first, as far back as the log goes.
 
-        Changes nothing; the error in place of a damaged one. Raises GroupIdNotFound if the group
-        has never committed an offset.
+        Changes nothing; for a damaged entry, its error instead. Raises GroupIdNotFound if the
+        group has never committed an offset.
         """
         return group_history(self._logs.storage, self._logs.clock, group_id)
 
@@ -133,32 +133,33 @@ class GroupAdmin:
     ) -> list[OffsetReset]:
         """Move a group's offsets, all of them at once or none.
 
-        An offset outside of what its partition holds becomes the nearest end. A group that does
-        not exist yet is made by it, if ``topics`` or offsets by partition are given.
+        An offset outside of its partition's log becomes the nearest one inside. A group that does
+        not exist yet is created, if ``topics`` or offsets by partition are given.
 
         Args:
-            group_id: whose.
+            group_id: the group.
             topics: names of topics (all their partitions) and single partitions; None for all
-                partitions the group has offsets for, as far as they still exist.
+                partitions that the group has offsets for and that still exist.
             to: 'earliest', 'latest' (what a reader would see now: the end of a consistent cut),
                 'current' (where the group is, 'latest' where it has no offset), an offset, or
                 offsets by partition.
             timestamp_ms: to the first record at or after this time; 'latest' where there is none.
-            shift_by: by so many records, back if negative.
+            shift_by: move by this many offsets; back if negative.
             from_file: a CSV file of ``topic,partition,offset``, as ``kafka-consumer-groups
                 --export`` writes it (also with the group in front).
-            metadata: a note to keep with the offsets.
-            force: also if the group has members. They are not told: commits in transactions that
-                began before are refused, others move the offsets to where their consumers are.
-            dry_run: tell, and change nothing.
+            metadata: a string to store with the offsets.
+            force: also if the group has members. They are not told: their commits in transactions
+                that began before are refused; other commits move the offsets back to where they
+                read.
+            dry_run: only say what would change.
 
         Returns:
             By partition, where the group was and where it is now (or would be).
 
         Raises:
             ConcurrentTransactions: an undecided transaction is about to move one of them.
-            CommitFailed: the group has moved meanwhile; nothing was changed.
-            GroupNotEmpty: the group has members, and it is not forced.
+            CommitFailed: the group moved in the meantime; nothing was changed.
+            GroupNotEmpty: the group has members, and ``force`` is False.
             InvalidOption, NoOffsetForPartition, UnknownTopicOrPartition: see the message.
         """
         target = ResetTarget(to, timestamp_ms, shift_by, from_file)
@@ -184,7 +185,7 @@ class GroupAdmin:
         return list(plan.resets)
 
     def delete_group(self, group_id: str) -> None:
-        """Delete a group's offsets, all of them: it is as if it had never read anything.
+        """Delete all offsets of a group, as if it had never read anything.
 
         Raises:
             GroupIdNotFound: it has no offsets.
@@ -196,9 +197,9 @@ class GroupAdmin:
     def delete_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition | str]
     ) -> None:
-        """Delete a group's offsets in some partitions; in all of a topic that is named alone.
+        """Delete a group's offsets of single partitions, or of all partitions of a topic.
 
-        Partitions for which it has no offset, also of topics that are gone, are no error.
+        Partitions for which it has no offset are skipped, also if their topic is gone.
 
         Raises:
             GroupIdNotFound: it has no offsets at all.
@@ -219,10 +220,10 @@ class GroupAdmin:
     def remove_group_members(
         self, group_id: str, members: str | Iterable[str] | None = None
     ) -> tuple[str, ...]:
-        """Take members out of a group: those that died, or hang. One that lives joins again.
+        """Remove members from a group: those that died, or hang. One that is alive joins again.
 
         Args:
-            group_id: whose.
+            group_id: the group.
             members: member or instance ids, or a single one; None for all.
 
         Returns:
@@ -241,16 +242,16 @@ class GroupAdmin:
     def expire_groups(
         self, *, older_than_ms: int | None = None, dry_run: bool = False
     ) -> list[str]:
-        """Delete the groups that have committed nothing for so long.
+        """Delete groups whose last commit is older than ``offsets.retention.ms``.
 
-        Nothing expires by itself: call it from time to time, from wherever suits.
+        Nothing expires by itself: :meth:`maintain` does this, too.
 
         Args:
-            older_than_ms: in place of the store's ``offsets.retention.ms``.
-            dry_run: tell, and change nothing.
+            older_than_ms: instead of the store's ``offsets.retention.ms``.
+            dry_run: only say which ones would be deleted.
 
         Returns:
-            The ids of the groups that were deleted: none if offsets are kept for ever.
+            The ids of the groups that were deleted; empty if offsets are kept for ever.
         """
         retention_ms = (
             self._logs.config.offsets_retention_ms if older_than_ms is None else older_than_ms

@@ -36,33 +36,33 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
         | ReplicaReturn
         | MaintenanceFailure
     ]:
-        """Do what has to be done from time to time: nothing runs by itself.
+        """Do the work that a store needs from time to time: nothing runs by itself.
 
         Retention: the oldest segments of topics go, as their ``retention.ms`` and
-        ``retention.bytes`` say. Compaction: of topics whose ``cleanup.policy`` says so, of each key
-        the newest record stays, where enough is new since the last time. Merging: many small
-        segments become few large ones. Vacuum: files that nobody needs any more are deleted: those
+        ``retention.bytes`` say. Compaction: in topics whose ``cleanup.policy`` says so, only the
+        newest record of each key stays, wherever enough is new since the last time. Merging: many
+        small segments become few large ones. Vacuum deletes files that nobody needs any more: those
         of deleted records and of segments that were merged or compacted (``file.delete.delay.ms``
-        later), of deleted topics, and what killed jobs have left. Transactional ids and groups that
-        were idle for too long expire. Roots of a replicated store that were put out and answer
-        again come back, if ``replica.auto.return`` is set. Ages of files are by the storage's own
-        clock; where it tells no time, only those of deleted topics are deleted. May run in several
-        processes at once, and stop anywhere.
+        later), those of deleted topics, and what killed jobs left behind. Transactional ids and
+        groups that were idle for too long expire. Roots of a replicated store that were put out
+        and answer again come back, if ``replica.auto.return`` is set. Files' ages are by the
+        storage's own clock; if it has none, only files of deleted topics are deleted. May run in
+        several processes at once, and stop anywhere.
 
         Args:
-            topics: the names of one or several, and neither ids nor groups nor what lies outside
-                of topics; None for everything.
-            dry_run: only tell what would be done with what there is now.
-            orphan_age_ms: when what was uploaded and nothing refers to was left behind, at least
-                a day; 7 days if left out. No job may take longer between its first upload and its
-                commit, which would be refused then (``UploadExpired``).
+            topics: the name of a topic, or several; then nothing outside of them is touched. None
+                for everything.
+            dry_run: only say what would be done now.
+            orphan_age_ms: uploaded files that nothing refers to are deleted at this age; at least
+                a day, and 7 days if left out. A job that takes longer from its first upload to its
+                commit is refused (``UploadExpired``).
 
         Returns:
-            What was done, one thing after the other. A part that failed is a
-            ``MaintenanceFailure`` among them, and stops nothing else.
+            What was done, in order. A part that failed is a ``MaintenanceFailure`` among the
+            results; the others go on.
 
         Raises:
-            InvalidOption, InvalidTopic: an argument has a value that it cannot have.
+            InvalidOption, InvalidTopic: an argument is not valid.
             StorageError: the storage fails; nothing was done.
         """
         from txnlog.admin.maintenance import Maintenance
@@ -73,19 +73,19 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
     def compact(
         self, topic: str, *, dry_run: bool = False, max_memory_bytes: int | None = None
     ) -> list[Compaction]:
-        """Compact a topic now, wherever something is new, however little that is.
+        """Compact a topic now, even if little is new.
 
-        Records younger than ``min.compaction.lag.ms`` stay, and so do tombstones for
-        ``delete.retention.ms``. :meth:`maintain` does it by itself, where it is worth while.
+        Records younger than ``min.compaction.lag.ms`` stay, and tombstones stay for
+        ``delete.retention.ms``. :meth:`maintain` compacts too, where it is worthwhile.
 
         Args:
             topic: its name.
-            dry_run: only tell which partitions have something to compact.
-            max_memory_bytes: what the keys that are looked at together may take, at least 1 MiB;
-                80 MiB if left out. With less they are read more often.
+            dry_run: only say which partitions have something to compact.
+            max_memory_bytes: the memory for keys, at least 1 MiB; 80 MiB if left out. With less,
+                segments are read more often.
 
         Returns:
-            What was done, one thing after the other.
+            What was done, in order.
 
         Raises:
             InvalidOption: its ``cleanup.policy`` does not say compact.
@@ -98,18 +98,18 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
         return compact_now(self._logs, topic, dry_run=dry_run, max_memory_bytes=max_memory_bytes)
 
     def merge_topic(self, topic: str, *, dry_run: bool = False) -> list[Merge]:
-        """Merge small segments of a topic that lie side by side into large ones.
+        """Merge small neighbouring segments of a topic into segments of up to ``segment.bytes``.
 
-        Up to ``segment.bytes``. Records and offsets stay as they are. Readers that are at work go
-        on with the old files, which :meth:`maintain` deletes later; it merges, too.
+        Records and offsets stay as they are. Running readers go on with the old files, which
+        :meth:`maintain` deletes later; it merges, too.
 
         Args:
             topic: its name.
-            dry_run: only tell what would be done.
+            dry_run: only say what would be done.
 
         Returns:
-            What was done, partition by partition. Nothing more is done where somebody else has
-            rewritten some of it at the same time.
+            What was done, partition by partition. A partition that somebody else rewrites at the
+            same time is left to them.
 
         Raises:
             UnknownTopicOrPartition: there is no such topic.

@@ -24,13 +24,14 @@ class TableAdmin:
     ) -> TablePublication:
         """Make a Delta table of a topic that is stored in Parquet files, or bring it up to date.
 
-        The table refers to the topic's segments by their URLs; only what is left of segments that
-        a trim cut through is copied. It shows what is committed, each transaction whole, as one
-        version of the table. Called again it adds what was committed since, and takes away what
-        was merged, compacted or deleted. May be killed anywhere, and called by several at once.
+        The table refers to the topic's segments by their URLs. Only if the log start lies inside a
+        segment, the rest of that segment is copied. The table shows committed transactions only,
+        each one whole. Called again, it adds what was committed since, and removes what was merged,
+        compacted or deleted, in one new version. It may be killed anywhere, and several processes
+        may call it at once.
 
-        Columns are the topic's, ``_timestamp``, ``_headers``, with a key ``_deleted``, and
-        ``_partition``, by which the table is partitioned.
+        The columns are the topic's, ``_timestamp``, ``_headers``, ``_deleted`` if there is a key,
+        and ``_partition``, by which the table is partitioned.
 
         Args:
             topic: its name; its ``record.format`` is parquet.
@@ -56,16 +57,16 @@ class TableAdmin:
     ) -> TablePublication:
         """Make an Iceberg table of a topic that is stored in Parquet files, or bring it up to date.
 
-        As :meth:`publish_delta`, with a snapshot of Iceberg's for a version. Columns are the
-        topic's with their ids, ``_timestamp``, ``_headers``, and with a key ``_tombstone``, which
-        is ``_deleted`` elsewhere.
+        As :meth:`publish_delta`, with an Iceberg snapshot in place of a version. The columns are
+        the topic's with their ids, ``_timestamp``, ``_headers`` and, if there is a key,
+        ``_tombstone``, which is called ``_deleted`` elsewhere.
 
         Args:
             topic: its name; its ``record.format`` is parquet.
             catalog: of pyiceberg, as ``pyiceberg.catalog.load_catalog`` gives it.
-            table: its name with that of its namespace, as ``sales.flights``; both are created.
-            location: the table's folder if it is created, outside of the store's; without it,
-                where the catalog puts it.
+            table: its name with its namespace, as ``sales.flights``; both are created if missing.
+            location: the folder of a table that is created, outside of the store's; if left out,
+                the catalog chooses it.
 
         Raises:
             UnknownTopicOrPartition: there is no such topic.

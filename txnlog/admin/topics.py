@@ -65,13 +65,13 @@ class TopicAdmin:
         defaults: Mapping[str, object] | None = None,
         dry_run: bool = False,
     ) -> TopicDescription:
-        """Create a topic; with ``dry_run`` only tell what it would be.
+        """Create a topic; with ``dry_run`` only say what it would be.
 
-        With a ``schema`` its records have these columns instead of a key and a value, and are
-        stored in Parquet files unless ``record.format`` says ``columns``. The columns named by
-        ``key`` choose the partition; those that have ``defaults`` (by name, Python's values or
-        Arrow's) may be left out of what is sent. What is stored in Parquet files is compressed by
-        zstd, if no other ``compression.type`` is given.
+        With a ``schema`` (a ``pyarrow.Schema``) its records have these columns instead of a key and
+        a value, and are stored in Parquet files unless ``record.format`` is ``columns``. The
+        columns named by ``key`` choose the partition. Columns with ``defaults`` (by name, as Python
+        or Arrow values) may be left out when records are sent. Parquet files are compressed with
+        zstd unless ``compression.type`` is given.
 
         Raises:
             TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidSchema:
@@ -112,11 +112,11 @@ class TopicAdmin:
         return describe_topic(self._logs.fresh_topic(topic))
 
     def describe_topics(self) -> list[TopicDescription | TxnlogError]:
-        """Every topic, sorted by name; the error in place of one that is damaged."""
+        """Every topic, sorted by name; for a damaged one, its error instead."""
         return list(self.each_topic())
 
     def segments(self, topic: str, partition: int | None = None) -> list[SegmentDescription]:
-        """The placed segments of a topic or of one partition, in the order of their offsets."""
+        """The segments of a topic, or of one partition, in the order of their offsets."""
         log = self._logs.fresh_topic(topic)
         if partition is not None:
             with log.reading() as state:
@@ -136,21 +136,21 @@ class TopicAdmin:
     ) -> TopicDescription:
         """Give a topic more partitions or other settings; None takes a key back to its default.
 
-        Keys hash differently once there are more partitions, as in Kafka. With ``dry_run`` only
-        tell what it would be.
+        With more partitions keys go to other partitions than before, as in Kafka. With ``dry_run``
+        only say what it would be.
 
-        What was written before is read under the new schema, a snapshot taken before under the old
-        one. docs/TYPED.md tells what may change, and what ``schema.compatibility`` refuses.
+        Older records are read under the new schema; snapshots taken before keep the old one.
+        docs/TYPED.md says what may change, and what ``schema.compatibility`` refuses.
 
         Args:
-            topic: which.
-            partitions: how many from now on; not fewer.
+            topic: its name.
+            partitions: the new number of partitions; it cannot shrink.
             config: settings by key.
-            schema: all columns of a typed topic from now on: those that are left out are gone,
-                others are added, become wider, or have another order.
-            rename: new names of columns, by those that they have; ``schema`` has the new ones.
-            defaults: values of columns that are added: records have them that are written, or were,
-                without the column.
+            schema: all columns that a typed topic is to have: others are dropped; new ones are
+                added; types may become wider and the order may change.
+            rename: new names by old names, of columns; ``schema`` has the new names.
+            defaults: values for added columns, in records that were or will be written without
+                them.
             dry_run: change nothing.
 
         Raises:
@@ -178,7 +178,9 @@ class TopicAdmin:
                     changed = evolve(state.schema, schema, rename, defaults, compatibility=mode)
                 changed = None if changed is state.schema else changed
             elif asked:
-                raise InvalidSchema(f"topic {topic!r} was made without a schema, and stays so")
+                raise InvalidSchema(
+                    f"topic {topic!r} was created without a schema and cannot be given one"
+                )
             else:
                 check_untyped_config(settings)
             return Altered(nonce, self._logs.clock.now_ms(), partitions, checked, changed)
@@ -190,7 +192,7 @@ class TopicAdmin:
         return self.describe_topic(topic)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic and its data. Scans that are pinned to it fail from then on."""
+        """Delete a topic and its data. Scans of it that exist already will fail."""
         nonce = self._logs.clock.token()
         log = self._logs.topic(topic)
         doomed: dict[str, None] = {}
@@ -214,14 +216,14 @@ class TopicAdmin:
         discard_files(self._logs.storage, [*doomed])
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Move log start offsets up: records below them are no longer a part of their topics.
+        """Delete the oldest records: move log start offsets up to the given offsets.
 
-        One atomic step per topic. The files stay where they are for readers that are pinned to
-        them; ``maintain`` deletes them after the topic's ``file.delete.delay.ms``.
+        One atomic step per topic. The files stay for a while, for scans that exist already;
+        ``maintain`` deletes them after the topic's ``file.delete.delay.ms``.
 
         Raises:
             OffsetOutOfRange: an offset lies beyond the last stable offset.
-            InvalidOption: it is no offset.
+            InvalidOption: something given is not an offset.
         """
         by_topic: dict[str, dict[int, int]] = {}
         for where, offset in offsets.items():
@@ -246,10 +248,10 @@ class TopicAdmin:
     def each_topic(
         self, patterns: Sequence[str] = ("*",)
     ) -> Iterator[TopicDescription | TxnlogError]:
-        """Topics, sorted by name, a few at a time; the error in place of a damaged one.
+        """Topics, sorted by name, a few at a time; for a damaged one, its error instead.
 
         Args:
-            patterns: of the shell's kind, as ``ord*``; topics that any of them matches.
+            patterns: as in a shell, such as ``ord*``; a topic must match one of them.
         """
         storage = self._logs.storage
         found = [
@@ -267,9 +269,9 @@ class TopicAdmin:
         return describe_topic(logs.fresh_topic(topic))
 
     def dump_topic_log(self, topic: str, *, first: int = 0) -> Iterator[DumpedEntry[TopicEntry]]:
-        """The topic's log from entry ``first`` on, as it lies; nothing is decided or ended.
+        """The topic's log from entry ``first`` on, as stored; no transaction is decided or ended.
 
-        Raises UnknownTopicOrPartition if there is no log of this name.
+        Raises UnknownTopicOrPartition if there is no such log.
         """
         folder = names.topic_log(topic)
         empty = True
@@ -280,12 +282,12 @@ class TopicAdmin:
             raise UnknownTopicOrPartition(f"topic {topic!r} does not exist and never existed")
 
     def disk_usage(self, topic: str | None = None) -> Iterator[PartitionUsage | TxnlogError]:
-        """What the files of a topic (None: of all) take, its log first, then by partition.
+        """The sizes in bytes of a topic's files (None: of all topics): its log, then partitions.
 
-        Costs a listing per topic. Topics that were deleted are there with their logs. Of all
-        topics a damaged one gives its error.
+        Costs one listing per topic. Of deleted topics the logs are still there. If all topics are
+        asked for, a damaged one gives its error instead.
 
-        Raises UnknownTopicOrPartition, and what is wrong with the one topic.
+        Raises UnknownTopicOrPartition, or what is wrong with the one topic.
         """
         return disk_usage(self._logs, topic)
 
@@ -296,20 +298,21 @@ class TopicAdmin:
         at: OffsetSpec | None = None,
         timestamp_ms: int | None = None,
     ) -> Iterator[ListedOffset | TxnlogError]:
-        """Where partitions begin and end, or where a time begins in them; see Kafka's listOffsets.
+        """The first, last stable or last offset of partitions, or the offset for a time.
 
-        Costs a listing per topic; for a record also a piece of one segment per partition.
+        As Kafka's ``listOffsets``. Costs one listing per topic; to find a record by its time also
+        a read of a part of one segment per partition.
 
         Args:
             topics: names of topics (all their partitions) and single partitions; None for all
-                topics, then with the error in place of one that is damaged.
+                topics, where a damaged one gives its error instead.
             at: 'earliest', 'stable' (where read_committed stops), 'latest' (the log's end), or
                 'max-timestamp': the committed record with the greatest time, the first of several.
             timestamp_ms: instead of ``at``: the first committed record at or after this time.
 
         Raises:
-            UnknownTopicOrPartition, InvalidOption: there is no such topic, or the arguments do not
-                go together.
+            UnknownTopicOrPartition, InvalidOption: there is no such topic, or the arguments
+                contradict each other.
         """
         return list_offsets(self._logs, topics, at=at, timestamp_ms=timestamp_ms)
 
@@ -320,17 +323,17 @@ class TopicAdmin:
         before: int | None = None,
         timestamp_ms: int | None = None,
     ) -> list[RecordDeletion]:
-        """What to hand to ``delete_records``: by partition, the new log start offset.
+        """Find the offsets to give to ``delete_records``: new log start offsets by partition.
 
         Args:
             topics: names of topics (all their partitions) and single partitions.
             before: an offset, for single partitions only.
-            timestamp_ms: instead of ``before``: what is older than the first record at or after
-                this time. With neither, and where no record is as new as that, it is all up to
-                the last stable offset.
+            timestamp_ms: instead of ``before``: everything before the first record at or after
+                this time. With neither, or if no record is that new, everything up to the last
+                stable offset.
 
         Returns:
-            Sorted by topic and partition; partitions in which nothing would go are among them.
+            Sorted by topic and partition, including partitions where nothing would be deleted.
 
         Raises:
             OffsetOutOfRange: ``before`` lies beyond the last stable offset.

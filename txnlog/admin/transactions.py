@@ -63,12 +63,12 @@ class TransactionAdmin:
         """The newest state of every transactional id, sorted by id.
 
         Args:
-            states: only these, as in ``["Ongoing", "PrepareCommit"]``.
-            older_than_ms: only transactions that are open for longer, and ids without an open
-                one whose state did not change for longer.
+            states: only these states, such as ``["Ongoing", "PrepareCommit"]``.
+            older_than_ms: only transactions that have been open for longer, and ids without an
+                open one whose state has not changed for longer.
 
         Returns:
-            Descriptions; the error in place of an id that is damaged, whatever is asked for.
+            Descriptions. For a damaged id its error, whatever states were asked for.
         """
         return [*self.each_transaction(states=states, older_than_ms=older_than_ms)]
 
@@ -104,9 +104,9 @@ class TransactionAdmin:
     def transaction_history(
         self, transactional_id: str
     ) -> Iterator[TransactionDescription | CorruptEntry]:
-        """The states of a transactional id, oldest first, as far back as its log reaches.
+        """The states of a transactional id, oldest first, as far back as its log goes.
 
-        Changes nothing; the error in place of a damaged one. Raises TransactionalIdNotFound.
+        Changes nothing; for a damaged state, its error instead. Raises TransactionalIdNotFound.
         """
         return transaction_history(self._logs.storage, self._logs.clock, transactional_id)
 
@@ -126,13 +126,12 @@ class TransactionAdmin:
     def hanging_transactions(self) -> list[HangingTransaction | TxnlogError]:
         """Transactions that should have ended: open past their timeout, or decided, not finished.
 
-        Also those whose times lie further in the future than their timeout is long: the clock of
-        their producer runs ahead, and by their times they would not end for so long. Changes
-        nothing. An overdue transaction lasts only as long as nobody comes across it who may write:
-        the next reader of one of its topics ends it.
+        Also those that began further in the future than their timeout is long: their producer's
+        clock is ahead, so they would hang for that time. Changes nothing. An overdue transaction is
+        ended by the next process that may write and reads one of its topics.
 
         Returns:
-            The most overdue one first; the errors of damaged ids, which may hang too, at the end.
+            The most overdue ones first. Errors of damaged ids, which may hang too, come last.
         """
         now_ms = self._logs.clock.now_ms()
         hanging = []
@@ -147,10 +146,10 @@ class TransactionAdmin:
         return [*sorted(hanging, key=lambda item: -item.overdue_ms), *damaged]
 
     def stable_offsets(self, topic: str, partition: int | None = None) -> list[StableOffset]:
-        """Why the last stable offset of each partition (or one) stands where it stands.
+        """Why the last stable offset of each partition (or of one) is where it is.
 
-        The undecided transactions in the partition are its holders, those with the lowest offsets
-        first: it is the first one's first offset. Without any it is the end of the partition.
+        It is the first offset of the first undecided transaction, or the end of the partition if
+        there is none. The undecided transactions are listed in the order of their first offsets.
 
         Raises UnknownTopicOrPartition.
         """
@@ -210,23 +209,23 @@ class TransactionAdmin:
     ) -> TransactionDescription:
         """Abort the open transaction of an id, and fence its producer.
 
-        Aborting what was aborted already is no error, so after a CommitStateUnknown it may be
-        repeated, with ``number`` to be sure that no later transaction is hit.
+        It is not an error if the transaction was aborted already. So the call can be repeated
+        after a CommitStateUnknown; give ``number`` to be sure that no later transaction is hit.
 
         Args:
-            transactional_id: whose.
-            reason: kept in the id's state, and told to the producer when it is refused.
-            number: only this transaction of the id.
-            dry_run: find out whether it could be aborted, and change nothing.
-            force: also where the id's newest state is damaged, by a state that is put behind it.
-                If a commit marker shows that the transaction was committed, its commit is
-                finished. Else it is aborted, and a commit of which only the damaged state told is
-                given up. Changes nothing where the state is sound.
+            transactional_id: the id.
+            reason: stored in the id's state, and shown to the producer when it is refused.
+            number: abort only if this is the number of the id's transaction.
+            dry_run: only check whether it could be aborted.
+            force: also if the id's newest state is damaged; a new state is written after it. If a
+                commit marker shows that the transaction was committed, its commit is finished.
+                Otherwise it is aborted, and a commit that only the damaged state recorded is
+                lost. Makes no difference if the state is sound.
 
         Raises:
             CorruptTransactionState: the newest state is damaged, and ``force`` was not given.
             TransactionalIdNotFound: there is no such id.
-            InvalidTxnState: there is no open transaction, or it is not the one that is meant.
+            InvalidTxnState: there is no open transaction, or it has another number.
             CommitStateUnknown: the storage failed; it may or may not be aborted.
         """
         if not isinstance(reason, str) or not reason.strip():
@@ -288,17 +287,17 @@ class TransactionAdmin:
     def expire_transactional_ids(
         self, *, older_than_ms: int | None = None, dry_run: bool = False
     ) -> list[str]:
-        """Forget the transactional ids that have not been used for so long.
+        """Forget transactional ids that were not used for ``transactional.id.expiration.ms``.
 
-        Only idle ones, whose last transaction has ended. Such an id is dead first, which fences a
-        producer that is still there; its log is removed by a later call, after
-        ``log.cleanup.age.ms``, or a day where that is not set. Nothing expires by itself: call this
-        from time to time, from wherever suits. An id that is used again begins with a new producer
-        id; the idempotence versions of its applications are kept.
+        Only ids whose last transaction has ended. Such an id is marked as dead first, which fences
+        a producer that still has it. A later call removes its log, after ``log.cleanup.age.ms``, or
+        a day if that is not set. Nothing expires by itself: :meth:`maintain` does this, too. An id
+        that is used again begins with a new producer id; the versions that its applications have
+        committed are kept.
 
         Args:
-            older_than_ms: in place of the store's ``transactional.id.expiration.ms``.
-            dry_run: tell, and change nothing.
+            older_than_ms: instead of the store's ``transactional.id.expiration.ms``.
+            dry_run: only say which ones would expire.
 
         Returns:
             The ids that are dead from now on.
@@ -406,15 +405,15 @@ def _describe_holder(
 def _say_what_ends(transactional_id: str, status: str, *, overdue: bool) -> str:
     """What ends an open or prepared transaction, for people."""
     anybody = (
-        "whoever next reads or writes one of its topics or groups, or calls init_transactions() "
-        f"with {transactional_id!r}"
+        "the next process that reads or writes one of its topics or groups, or that calls "
+        f"init_transactions() with {transactional_id!r}"
     )
     if status != Status.ONGOING.value:
         return (
-            "it is decided; finished by whoever next finds an entry of it without its marker, or "
-            f"calls init_transactions() with {transactional_id!r}"
+            "it is decided; finished by the next process that finds an entry of it without a "
+            f"marker, or that calls init_transactions() with {transactional_id!r}"
         )
     now = "Store.abort_transaction ends it at once"
     if overdue:
         return f"aborted by {anybody}; {now}"
-    return f"its producer's commit or abort; after its timeout {anybody}; {now}"
+    return f"its producer's commit or abort; after its timeout, {anybody}; {now}"

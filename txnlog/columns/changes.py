@@ -53,7 +53,7 @@ def evolve(
     for name in renamed.values():
         if name not in names:
             raise InvalidSchema(
-                f"a column is to be renamed to {name!r}, but the schema does not have it"
+                f"rename gives a column the name {name!r}, but the new schema has no such column"
             )
     key = tuple(renamed.get(name, name) for name in known.key)
     wanted = with_defaults(wanted, defaults, key)
@@ -176,7 +176,7 @@ class _Change:
 
     def _check_dropped(self, one: _Old, where: str, *, is_top: bool) -> None:
         if is_top and one.name in self._key:
-            raise InvalidSchema(f"column {where!r} is of the key, and cannot be dropped")
+            raise InvalidSchema(f"column {where!r} is part of the key and cannot be dropped")
         if not one.field.nullable and not _has_default(one.field):
             self._refuse_for_older_readers(f"column {where!r} cannot be dropped")
 

@@ -106,7 +106,7 @@ def _check_default(field: pa.Field, key: Sequence[str]) -> None:
 
     text = field.metadata[DEFAULT]
     if field.name in key:
-        raise InvalidSchema(f"column {field.name!r} is of the key, and can have no default")
+        raise InvalidSchema(f"column {field.name!r} is part of the key and can have no default")
     if types.is_nested(field.type):
         raise InvalidSchema(f"column {field.name!r} is {field.type}, and can have no default")
     if len(text) > _MAX_DEFAULT_BYTES:
@@ -188,7 +188,7 @@ def _check_names(names: Sequence[str], what: str) -> None:
         seen[name.casefold()] = name
         if other is not None:
             raise InvalidSchema(
-                f"{what} {name!r} is there twice, or differs from {other!r} in case alone, which "
+                f"{what} {name!r} occurs twice, or differs from {other!r} only in case, which "
                 "Spark and others take for the same"
             )
 

@@ -116,7 +116,7 @@ def check_assignors(
 def _check(given: object) -> Assignor:
     if isinstance(given, Assignor):
         if not given.name or (given.name in BUILT_IN and given != BUILT_IN[given.name]):
-            raise InvalidOption(f"an assignor of one's own cannot be called {given.name!r}")
+            raise InvalidOption(f"an assignor of your own cannot have the name {given.name!r}")
         return given
     if isinstance(given, str) and given in BUILT_IN:
         return BUILT_IN[given]

@@ -130,7 +130,7 @@ def _check_shares(
             known = 0 <= where.partition < counts.get(where.topic, 0)
             if not known or where in given or where.topic not in subscriptions.get(member_id, ()):
                 raise InvalidOption(
-                    f"assignor {assignor.name!r} gives {where} to {member_id}: it gave it to "
+                    f"assignor {assignor.name!r} gave {where} to {member_id}, but it gave it to "
                     "another member too, or there is no such partition, or no such member that "
                     "has subscribed to the topic; nothing was assigned"
                 )

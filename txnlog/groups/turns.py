@@ -64,7 +64,7 @@ class Turns:
         if self._clock.monotonic_s() > self._deadline_s:
             raise StorageError(
                 f"group {group_id!r}: others were faster {len(self._lost)} times in "
-                f"{DELIVERY_TIMEOUT_MS} ms; it has not {what}: try again later"
+                f"{DELIVERY_TIMEOUT_MS} ms, so it has not {what}: try again later"
             )
         if asked:
             pause_s = self._round_s * (0.5 + self._clock.jitter()) * max(self._quiet, 1)

@@ -110,7 +110,7 @@ def _folders_at(
         if match is None:
             raise InvalidOption(
                 f"{storage.url} holds segments, but its name is not <topic>-<partition>, like "
-                "orders-0: which partition it is cannot be told. Rename it"
+                "orders-0, so nothing says which partition it is. Rename it"
             )
         starts = _log_start_offsets(open_storage(parent, storage_options)) if parent else {}
         return [_folder(storage, match["topic"], int(match["partition"]), starts)]

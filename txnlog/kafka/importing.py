@@ -451,7 +451,7 @@ def _find_misplacement(batch: DumpedBatch, source: _Source, path: str) -> str | 
         stop = min(stop, source.next_base_offset)
     if header.base_offset < source.base_offset or header.last_offset >= min(stop, MOST_OFFSETS):
         return (
-            f"{where}: offsets {header.base_offset} to {header.last_offset} do not belong into a "
+            f"{where}: offsets {header.base_offset} to {header.last_offset} do not belong in a "
             f"segment of {source.base_offset} to {stop - 1}"
         )
     if not are_representable(timestamps_ms(batch.decoded.records)):

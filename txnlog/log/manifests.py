@@ -183,7 +183,8 @@ class Manifests:
             except ObjectNotFound as error:
                 if attempt + 1 == _ATTEMPTS:
                     raise CorruptEntry(
-                        f"{self.folder} names what is not there: {error}; restore it from a backup"
+                        f"{self.folder} names a file that is missing: {error}; restore it from a "
+                        "backup"
                     ) from error
             # Superseded by a newer list, which holds the same.
             listing = self._newest_for(settled)

@@ -151,9 +151,9 @@ class UploadCheck:
                     "clocks are wrong by an hour"
                 )
             raise UploadExpired(
-                f"topic {self._topic!r}: what was uploaded has waited for so long to be placed "
-                f"that vacuum took it for left behind: {lost} is gone or about to go. {what}: "
-                "write it again, and give `maintain` a longer orphan age if your jobs need it"
+                f"topic {self._topic!r}: the uploaded records waited so long for their commit that "
+                f"vacuum took them for left behind: {lost} is deleted or about to be. {what}: "
+                "write them again, and give `maintain` a longer orphan age if your jobs need it"
             )
 
     def after(self, entry: int | None) -> None:
@@ -161,7 +161,7 @@ class UploadCheck:
         if entry is not None and self._is_old() and (lost := next(self._find_lost(), None)):
             error = StorageError(
                 f"topic {self._topic!r}: entry {entry} has placed {lost}, which vacuum took for "
-                "left behind meanwhile, because this process slept: it is gone or about to go. "
+                "left behind meanwhile, because this process slept: it is deleted or about to be. "
                 "Abort the transaction; without one delete these records and write them again"
             )
             error.retriable = False

@@ -128,8 +128,8 @@ def _try_again(
 ) -> PinnedTopics:
     if attempts <= 1:
         raise ConcurrentTransactions(
-            f"what {', '.join(topics)} hold changed so fast, or was read so slowly, that nobody "
-            "can tell which transactions are whole: read again, or use read_committed"
+            f"{', '.join(topics)} changed so fast, or the storage is so slow, that a snapshot "
+            "could not tell which transactions are complete: read again, or use read_committed"
         )
     return pin_topics(
         logs, topics, "snapshot", leave_out_missing=leave_out_missing, attempts=attempts - 1

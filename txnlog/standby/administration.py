@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -22,24 +23,24 @@ class StandbyAdmin:
 
     def standby(
         self,
-        url: str,
+        url: str | os.PathLike[str],
         *,
         storage_options: Mapping[str, object] | None = None,
         unsafe_single_writer: bool = False,
     ) -> Standby:
-        """A standby of this store, for whoever follows: a new one in an empty folder, or one there.
+        """A standby of this store: a copy in another folder that ``standby.follow()`` updates.
 
-        ``standby.follow()`` makes one round; until the next it shows what this store had then:
-        ``txnlog.open(url)`` reads it. See docs/REPLICAS.md.
+        Each call of ``follow`` makes one round. Until the next one the standby shows what this
+        store had then; ``txnlog.open(url)`` reads it. See docs/REPLICAS.md.
 
         Args:
-            url: its path or URL, on any filesystem.
-            storage_options: for it.
-            unsafe_single_writer: as of :func:`txnlog.open`.
+            url: its path or URL, on any filesystem: an empty folder, or an existing standby.
+            storage_options: for its filesystem.
+            unsafe_single_writer: as for :func:`txnlog.open`.
 
         Raises:
             InvalidOption: it is this store itself.
-            UnsupportedFilesystem: it cannot carry a store.
+            UnsupportedFilesystem: its filesystem cannot carry a store.
         """
         from txnlog.standby.following import Standby
         from txnlog.storage import open_storage
@@ -55,32 +56,32 @@ class StandbyAdmin:
         storage = self._logs.storage
         shown = find_shown(storage)
         if shown is None:
-            raise InvalidOption(f"{storage.url} is no standby, or was promoted: it is a store")
+            raise InvalidOption(f"{storage.url} is not a standby, or was promoted: it is a store")
         return shown
 
     def reached(self) -> Round:
         """How far this standby has come: its newest round.
 
         Raises:
-            InvalidOption: it is no standby.
+            InvalidOption: this store is not a standby.
         """
         return self._shown().standing().round
 
     def promote(
         self, source_options: Mapping[str, object] | None = None, *, dry_run: bool = False
     ) -> Promotion:
-        """Make this standby a store of its own, that can be written to when it is opened again.
+        """Make this standby a store of its own, which can be written to once it is opened again.
 
-        Nobody who follows can change it any more. Whatever its source has acknowledged since the
-        last round is not here; where the source can be asked, it is told how much. If writers go on
-        there, there are two stores: stop them first. Killed anywhere, call it again.
+        No process that follows can change it any more. What its source has acknowledged since the
+        last round is not here; if the source can be read, the result says how much that is. If
+        writers go on there, there are two stores: stop them first. If it is killed, call it again.
 
         Args:
-            source_options: as ``storage_options``, for its source: to ask what is missing here.
-            dry_run: only tell.
+            source_options: the ``storage_options`` of its source, to find out what is missing here.
+            dry_run: only say what would be done.
 
         Raises:
-            InvalidOption: it is no standby.
+            InvalidOption: this store is not a standby.
             StorageError: it may be half done: call it again.
         """
         from txnlog.standby.promoting import Promotion, find_missing, promote, unfinished_ids

@@ -104,7 +104,7 @@ class Standby:
 
     def _read_store_file(self) -> bytes:
         if self._logs.storage.url == self._target.url:
-            raise InvalidOption(f"{self._target.url} is the store itself, and no standby of it")
+            raise InvalidOption(f"{self._target.url} is the store itself, not a standby of it")
         return self._logs.storage.get(names.STORE_FILE)
 
     def follow(self) -> Followed:
@@ -188,8 +188,8 @@ class Standby:
         found = self._rounds.newest(self._standing)
         if found is not None and found.is_promoted:
             raise IllegalState(
-                f"{self._target.url} was promoted: it is a store of its own, and follows nobody. "
-                "Begin another standby in an empty folder"
+                f"{self._target.url} was promoted: it is a store of its own now, and does not "
+                "follow. Begin a new standby in an empty folder"
             )
         return found
 
@@ -279,8 +279,8 @@ class Standby:
         numbers = [one[0] for one in found if one is not None and one[1] is LogFile.ENTRY]
         if not numbers:
             raise StorageError(
-                f"{self._target.url}/{root} is gone: somebody else follows the same store, and one "
-                "is enough"
+                f"{self._target.url}/{root} is gone: another process follows the same store: run "
+                "only one"
             )
         number = max(numbers)
         data = self._target.get(f"{root}/{names.log_file(number, LogFile.ENTRY)}")
@@ -330,8 +330,8 @@ class Standby:
         if not self._rounds.put(round_):
             self._standing = self._newest()
             raise StorageError(
-                f"round {number} of {self._target.url} was put by somebody else who follows the "
-                "same store: one is enough"
+                f"round {number} of {self._target.url} was written by another process that follows "
+                "the same store: run only one"
             )
         self._standing = Standing(number, round_, is_promoted=False)
         self._read_anew = set()

@@ -49,21 +49,25 @@ def promote(target: Storage, clock: Clock) -> Round:
     """Make a standby a store; returns the round that it goes on from. Repeating it does no harm.
 
     Raises:
-        InvalidOption: it is no standby, or has nothing to show yet.
+        InvalidOption: it is not a standby, or has nothing to show yet.
         StorageError: it may be half done: call it again.
     """
     rounds = Rounds(target, clock)
     for _ in range(_ATTEMPTS):
         standing = rounds.newest()
         if standing is None:
-            raise InvalidOption(f"{target.url} is no standby, or has not reached anything yet")
+            raise InvalidOption(
+                f"{target.url} is not a standby, or has not finished its first round yet"
+            )
         last = standing.round
         if standing.is_promoted or rounds.put(
             Promoted(standing.number + 1, clock.token(), clock.now_ms(), last)
         ):
             break
     else:
-        raise InvalidOption(f"{target.url} is followed faster than it can be promoted: stop that")
+        raise InvalidOption(
+            f"{target.url} is still being followed: stop that process, then promote"
+        )
     target.put_round(partial(_move, target, at, name) for at, name in _files(target, last))
     # Last: it is a store from here on.
     data = target.get(root_names.STANDBY_STORE_FILE)

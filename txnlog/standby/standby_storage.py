@@ -62,7 +62,9 @@ class StandbyStorage(ForwardingStorage):
         if fresh or self._standing is None:
             found = self._rounds.newest(self._standing)
             if found is None:
-                raise StorageError(f"{self.url} is a standby that has not reached anything yet")
+                raise StorageError(
+                    f"{self.url} is a standby that has not finished its first round yet"
+                )
             if found.is_promoted and not self._is_plain:
                 try:
                     self.inner.size(names.STORE_FILE)

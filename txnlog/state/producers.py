@@ -213,8 +213,8 @@ def judge_batches(
         same = [batch for batch in like if is_same(partition, batch)]
         if like and not same:
             raise OutOfOrderSequence(
-                f"{_name(producer)} sent sequence {sequence} to {topic}:{partition}, which other "
-                f"records have that were placed at offset {like[-1].base_offset}: somebody else "
+                f"{_name(producer)} sent sequence {sequence} to {topic}:{partition}, but the "
+                f"records at offset {like[-1].base_offset} have that number already: somebody else "
                 "writes as this producer, perhaps a copy of its process. Nothing was written; make "
                 "a new producer in each process and send these records again"
             )

@@ -58,6 +58,6 @@ class ServerStorage(Storage):
             check_before_first_write(self)
         except PutIfAbsentBroken as error:
             raise PutIfAbsentBroken(
-                f"{error}. Nothing was written. Stop whoever else writes there, run `txnlog "
+                f"{error}. Nothing was written. Stop all others that write there, run `txnlog "
                 "doctor` through a server that can be relied on, and restart this process"
             ) from error

@@ -117,8 +117,9 @@ class _Publication:
         plan = plan_files(logs.storage, topic.ranges, files, self._columns, fits, shows)
         if anew and plan.kept:
             raise InvalidSchema(
-                f"a column of topic {topic.name!r} has a name that another had, and Delta finds "
-                f"columns by their names: publish to another folder than {self._target.url}"
+                f"a column of topic {topic.name!r} has a name that another column had before, and "
+                "Delta finds columns by their names: publish to another folder than "
+                f"{self._target.url}"
             )
         copies = copy_files(logs, plan.copies, topic.schema, self._columns, self._target)
         added = [*plan.references, *copies]
@@ -319,8 +320,8 @@ def _check_change(before: dict[str, Any], after: dict[str, Any], url: str) -> No
     for number, name in new.items():
         if taken.get(name, number) != number:
             raise InvalidSchema(
-                f"column {name!r} is not the one that was called so, and Delta finds columns by "
-                f"their names: publish to another folder than {url}"
+                f"column {name!r} is not the column that had this name before, and Delta finds "
+                f"columns by their names: publish to another folder than {url}"
             )
 
 

@@ -26,8 +26,8 @@ def until_nobody_interferes(attempt: Callable[[], T], url: str) -> T:
         except Conflict:
             continue
     raise ConcurrentTransactions(
-        f"others have changed the table at {url} each of {_ATTEMPTS} times that it was to be "
-        "published; it is as they left it: try again"
+        f"others changed the table at {url} during each of {_ATTEMPTS} attempts to publish it; "
+        "nothing was published: try again"
     )
 
 

@@ -261,7 +261,10 @@ class _OtherColumns(UpdateTableMetadata["_OtherColumns"]):
 def _iceberg_schema(columns: pa.Schema) -> Schema:
     """Raises InvalidSchema: a column has a name that it cannot have here."""
     if TOMBSTONE in columns.names:
-        raise InvalidSchema(f"a column {TOMBSTONE!r} would be there twice: an Iceberg table has it")
+        raise InvalidSchema(
+            f"the topic has a column {TOMBSTONE!r}, and so has every Iceberg table that is made of "
+            "a topic with a key: rename the topic's column"
+        )
     named: list[Any] = [field.with_name(_table_name(field.name)) for field in columns]
     return pyarrow_to_schema(pa.schema(named))
 

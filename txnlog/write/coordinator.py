@@ -501,8 +501,8 @@ class Coordinator:
     def _refuse_to_tell(decision: _Decision) -> NoReturn:
         raise CommitStateUnknown(
             f"the commit of {decision.state.ref} may or may not have happened: it took so long "
-            "that what would tell was cleaned up. Nothing was deleted; close this producer, "
-            "make a new one, call init_transactions(), and look at what is there"
+            "that the entries that would tell were cleaned up. No records were deleted; close this "
+            "producer, make a new one, call init_transactions(), and look at the topics"
         )
 
     def _finish_quietly(self) -> None:

@@ -9,13 +9,14 @@ from starlette.responses import Response
 
 from txnlog.config import store_settings
 from txnlog.doctor.finding import Finding
+from txnlog.replicas.replicated_storage import find_replicated
 from txnlog.ui.console import Console
 
 _SHOWN_FINDINGS = 200
 
 
 def show_store(console: Console, request: Request) -> Response:
-    """Settings; with ``examine`` in the URL the store is examined, which reads all logs."""
+    """What it is, and its settings; with ``examine`` in the URL all logs are read and judged."""
     findings: list[Finding] = []
     counts: Counter[str] = Counter()
     examined = "examine" in request.query_params
@@ -24,15 +25,33 @@ def show_store(console: Console, request: Request) -> Response:
             counts[finding.state] += 1
             if finding.state != "ok" and len(findings) < _SHOWN_FINDINGS:
                 findings.append(finding)
+    store = console.store
     return console.page(
         request,
         "store.html",
         {
             "title": "Store",
-            "settings": store_settings(console.store.config),
+            "is_replicated": find_replicated(store.storage) is not None,
+            "reached": store.reached() if console.is_standby else None,
+            "now_ms": store.logs.clock.now_ms(),
+            "settings": store_settings(store.config),
             "examined": examined,
             "findings": findings,
             "counts": counts,
+        },
+    )
+
+
+def show_replicas(console: Console, request: Request) -> Response:
+    """The roots of a replicated store; with ``lag`` in the URL what those that are out lack."""
+    with_lag = "lag" in request.query_params
+    return console.page(
+        request,
+        "replicas.html",
+        {
+            "title": "Roots",
+            "found": console.store.replicas(with_lag=with_lag),
+            "with_lag": with_lag,
         },
     )
 

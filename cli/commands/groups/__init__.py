@@ -14,7 +14,7 @@ from txnlog.cli.commands.groups import (
 from txnlog.cli.verbs import verb_group
 
 app = verb_group(
-    "Consumer groups: how far they have read, and who shares the work.",
+    "Consumer groups: how far they have read, who shares the work.",
     {
         "ls": ls.list_groups,
         "describe": describe.describe_group,

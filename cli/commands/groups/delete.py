@@ -18,7 +18,7 @@ def delete_groups(
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Delete groups with all their offsets, and show what they were. There is no way back.
+    """Delete groups with all their offsets. Shows what they were; there is no way back.
 
     Asks first on a terminal; elsewhere it needs --yes. A group that an open transaction is
     about to move is refused.

@@ -23,7 +23,7 @@ def delete_offsets(
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Delete a group's offsets in some partitions, all in one step, and show what they were.
+    """Delete a group's offsets in some partitions. All in one step; shows what they were.
 
     Asks first on a terminal; elsewhere it needs --yes. The topics may be gone already.
 

@@ -15,16 +15,16 @@ def describe_group(
     session: Session,
     group: GroupArgument,
     members: Annotated[
-        bool, typer.Option("--members", help="Its members, in place of its offsets.")
+        bool, typer.Option("--members", help="Its members instead of its offsets.")
     ] = False,
     state: Annotated[
-        bool, typer.Option("--state", help="What it is about, in place of its offsets.")
+        bool, typer.Option("--state", help="Its state instead of its offsets.")
     ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="With --members: the partitions of each, too.")
     ] = False,
 ) -> None:
-    """Show a group's offset and lag in each partition, or its members, or its state.
+    """Show a group's offsets and lag, its members or its state.
 
     OFFSET is the next one that the group will read. PENDING is an undecided transaction
     that is about to move it. REVOKING are partitions that a member has to give up.

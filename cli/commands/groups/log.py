@@ -75,7 +75,7 @@ def show_log(
     session: Session,
     group: GroupArgument,
 ) -> None:
-    """Show the entries of a group's log as they lie, oldest first. Changes nothing.
+    """Show the entries of a group's log, oldest first. Changes nothing.
 
     An entry of a TRANSACTION counts if its MARKER is commit. OFFSETS shows where each
     partition went, and from where if the writer said it. GENERATION is what an assignment begins,

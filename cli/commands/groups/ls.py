@@ -27,7 +27,7 @@ def list_groups(
     ] = False,
     interval: IntervalOption = 2.0,
 ) -> None:
-    """List the groups that have offsets or members, with their lag and state.
+    """List groups with their lag and state. They have offsets or members.
 
     LAG counts the records up to the last stable offsets, over the partitions for which the
     group has an offset.

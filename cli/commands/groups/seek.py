@@ -60,7 +60,7 @@ def seek_group(
     shift_by: Annotated[
         int | None,
         typer.Option(
-            "--shift-by", metavar="N", help="By so many, back if negative.", show_default=False
+            "--shift-by", metavar="N", help="By this many; back if negative.", show_default=False
         ),
     ] = None,
     from_file: Annotated[
@@ -98,7 +98,9 @@ def seek_group(
       txnlog groups seek etl --shift-by -100 --execute
     """
     if dry_run and execute:
-        raise typer.BadParameter("give either --dry-run, as without either of them, or --execute")
+        raise typer.BadParameter(
+            "give --dry-run or --execute, not both; without them it is a dry run"
+        )
     named = {"current": to_current, "earliest": to_earliest, "latest": to_latest}
     places = [place for place in (to, *(name for name in named if named[name])) if place]
     if len(places) > 1:

@@ -39,7 +39,7 @@ def rebuild_indexes(
     file: FileOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Rebuild offset and time indexes that are missing or damaged; sound ones are kept.
+    """Rebuild missing or damaged offset and time indexes. Sound ones are kept.
 
     Safe at any time: readers check an index, and can do without it. In a store a damaged file is
     deleted and put again; with --file, a local segment, the files beside it are replaced. No

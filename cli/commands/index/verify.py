@@ -35,7 +35,7 @@ def verify_indexes(
     segment: SegmentOption = None,
     file: FileOption = None,
 ) -> None:
-    """Check offset and time indexes against the batches of their segments.
+    """Check offset and time indexes against their segments.
 
     With a damaged or missing index nothing is lost, it only takes longer to find it; the exit
     code is 3 all the same (with --file a missing index is not damage).

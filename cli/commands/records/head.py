@@ -27,9 +27,9 @@ def head_records(
     encoding: EncodingOption = Encoding.TEXT,
     template: TemplateOption = None,
 ) -> None:
-    """Show the oldest records of a topic, over all partitions in the order of their times.
+    """Show the oldest records of all partitions, by their times.
 
-    Up to so many records of each partition are held in memory: for many use `records read`.
+    Up to this many records of each partition are held in memory: for many use `records read`.
 
     \b
     Example:

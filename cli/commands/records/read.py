@@ -54,7 +54,7 @@ class FileFormat(str, Enum):
 _MaxRecords = Annotated[
     int | None,
     typer.Option(
-        "-n", "--max-records", "--max", min=0, help="At most so many.", show_default=False
+        "-n", "--max-records", "--max", min=0, help="At most this many.", show_default=False
     ),
 ]
 _ToFile = Annotated[
@@ -104,7 +104,7 @@ def read_records(
     group: _Group = None,
     commit: _Commit = False,
 ) -> None:
-    """Read records, one a line, partition by partition in the order of their offsets.
+    """Read records, one a line. Partition by partition, in the order of their offsets.
 
     A PLACE is earliest, latest, an offset, or @TIME, the first record at or after it: ISO 8601
     (UTC if it has no zone), milliseconds, or how long ago, as @-1h30m. Without a partition it

@@ -44,7 +44,7 @@ def tail_records(
     encoding: EncodingOption = Encoding.TEXT,
     template: TemplateOption = None,
 ) -> None:
-    """Show the newest records of a topic, over all partitions in the order of their times.
+    """Show the newest records of all partitions, by their times.
 
     With --follow it goes on with what is committed from then on; each look is one listing of
     the topic's log. Up to -n records of each partition are held in memory.

@@ -119,14 +119,14 @@ FlushEveryOption = Annotated[
     typer.Option(
         "--flush-every",
         metavar="TIME",
-        help="Write as lines come, after so long at the latest: 1s, 500ms.",
+        help="Write as lines come, after this long at the latest: 1s, 500ms.",
         show_default=False,
     ),
 ]
 BatchOption = Annotated[
     int | None,
     typer.Option(
-        "--batch", metavar="N", min=1, help="Write as lines come, so many.", show_default=False
+        "--batch", metavar="N", min=1, help="Write as lines come, this many.", show_default=False
     ),
 ]
 

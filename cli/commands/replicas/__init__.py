@@ -16,7 +16,7 @@ from txnlog.cli.commands.replicas import (
 from txnlog.cli.verbs import verb_group
 
 app = verb_group(
-    "A store on several roots: who leads, who is in sync, what differs; and standbys.",
+    "Replicas: who leads, who is in sync, what differs; standbys.",
     {
         "describe": describe.describe_replicas,
         "add": add.add_replica,

@@ -27,7 +27,7 @@ def add_replica(
     url: Annotated[str, typer.Argument(metavar="ROOT", help="Path or URL of the root.")],
     dry_run: DryRunOption = False,
 ) -> None:
-    """Bring a root in, a new one or one that was out, and wait until it is in sync.
+    """Bring in a root, new or old, and wait until it is in sync.
 
     It begins anew in an empty folder beside what it has, and everything is copied through this
     command, while others write. If it is killed or fails, run it again.

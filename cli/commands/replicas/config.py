@@ -27,7 +27,7 @@ def configure_replicas(
     ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Change settings of the replicas, all of them or (if one is wrong) none; show what holds.
+    """Change settings of the replicas. If one is wrong, none is changed. Shows what holds.
 
     \b
     Example:

@@ -22,7 +22,7 @@ def describe_replicas(
         bool, typer.Option("--logs", help="Each log's high watermark: lists all in sync whole.")
     ] = False,
 ) -> None:
-    """Show the roots of a replicated store: who leads, and who has all that was acknowledged.
+    """Show the roots: who leads, who is in sync, who is out.
 
     BEHIND is what a root that copies, to come in, has not copied yet. OLD are incarnations, what
     a root had before it was put out; `replicas forget` deletes them.

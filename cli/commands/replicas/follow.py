@@ -37,7 +37,7 @@ def follow_store(
     once: Annotated[bool, typer.Option("--once", help="Make one round and stop.")] = False,
     interval: IntervalOption = 10.0,
 ) -> None:
-    """Keep a copy of the store at another place, and show each round that was made.
+    """Keep a copy of the store elsewhere: a standby. Shows each round that was made.
 
     The folder is empty or missing at first, on any filesystem. Between rounds it shows what the
     store had at the last one, REACHED: it can be read like a store, and nobody can write to it.

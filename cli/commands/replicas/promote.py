@@ -39,7 +39,7 @@ def promote_standby(
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Make a standby a store of its own, and show what of its source is missing there.
+    """Make a standby a store of its own. Shows what of its source is missing there.
 
     Nobody who follows can change it any more. It has what its source had at REACHED, with
     offsets, groups and transactional ids; transactions that were open then are aborted when

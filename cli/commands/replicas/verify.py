@@ -32,7 +32,7 @@ def verify_replicas(
         bool, typer.Option("--repair", help="Give roots what they lack, from one that has it.")
     ] = False,
 ) -> None:
-    """Compare the roots that are in sync, by names and sizes; safe while others write.
+    """Compare the roots in sync, by names and sizes. Safe while others write.
 
     KIND is missing (the roots at AT lack it), damaged (theirs is not what was written, and
     another one's is), differs (nothing tells which is right) or extra (the leader has it not: it

@@ -38,12 +38,12 @@ def dump_segments(
     ] = False,
     max_batches: Annotated[
         int | None,
-        typer.Option("--max-batches", min=0, help="At most so many.", show_default=False),
+        typer.Option("--max-batches", min=0, help="At most this many.", show_default=False),
     ] = None,
     max_bytes: Annotated[
         int | None,
         typer.Option(
-            "--max-bytes", min=0, help="No batch behind so many bytes.", show_default=False
+            "--max-bytes", min=0, help="No batch after this many bytes.", show_default=False
         ),
     ] = None,
 ) -> None:

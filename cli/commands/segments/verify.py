@@ -37,7 +37,7 @@ def verify_segments(
     segment: SegmentOption = None,
     file: FileOption = None,
 ) -> None:
-    """Read segments whole and check every batch, and the file against the topic's log.
+    """Read whole segments, and check them against the topic's log.
 
     Damage is reported with its position and the exit code is 3. POSITION is where a segment
     begins in its file: small ones of several partitions may share one.

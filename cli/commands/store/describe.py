@@ -8,7 +8,7 @@ from txnlog.cli.session import Session
 
 
 def describe_store(session: Session, url: UrlArgument = None) -> None:
-    """Show where a store is, its id, its age and the settings that differ from the defaults.
+    """Show where a store is, its id, its age and changed settings.
 
     `store config` shows all settings, `topics ls`, `groups ls` and `txns ls` what is in it,
     `doctor` whether it is sound.

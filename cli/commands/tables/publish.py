@@ -56,7 +56,7 @@ def publish_table(
         ),
     ] = None,
 ) -> None:
-    """Publish a topic that is stored in Parquet files as a table, or bring the table up to date.
+    """Publish a topic as a table, or bring the table up to date. Its segments are Parquet files.
 
     The table refers to the topic's segments. Called again it adds what was committed since, and
     takes away what was merged, compacted or deleted.

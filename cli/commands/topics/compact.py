@@ -37,7 +37,7 @@ def compact_topic(
     topic: Annotated[str, typer.Argument(help="A topic whose cleanup.policy says compact.")],
     dry_run: DryRunOption = False,
 ) -> None:
-    """Compact a topic by key now: of each key the newest record stays, and offsets are kept.
+    """Compact a topic by key now. The newest record of each key stays; offsets are kept.
 
     Whatever is new is compacted, however little that is; `maintain` waits until it is worth while.
     Records younger than min.compaction.lag.ms stay, tombstones for delete.retention.ms. The old

@@ -42,7 +42,7 @@ def get_config(
         typer.Argument(metavar="KEY", help="Only these settings.", show_default=False),
     ] = None,
 ) -> None:
-    """Show a topic's settings: all of them with where they come from, or some.
+    """Show a topic's settings, all or some. Shows where they come from, too.
 
     \b
     Example:

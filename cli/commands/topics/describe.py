@@ -11,7 +11,7 @@ def describe_topic(
     session: Session,
     topic: TopicArgument,
 ) -> None:
-    """Show offsets, sizes, settings and open transactions of a topic.
+    """Show offsets, sizes, settings, transactions of a topic.
 
     START is the first offset, STABLE where read_committed stops, END the next offset to be
     given, OPEN whose transactions are open there. CONFIG shows what differs from the

@@ -33,7 +33,7 @@ def merge_segments(
     ],
     dry_run: DryRunOption = False,
 ) -> None:
-    """Merge small segments that lie side by side into large ones, up to segment.bytes.
+    """Merge small neighbouring segments into large ones. These have up to segment.bytes.
 
     `maintain` does it too. Records and offsets stay as they are; readers that are at work go on
     with the old files, which `maintain` deletes file.delete.delay.ms later. May run beside writers,

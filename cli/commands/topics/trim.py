@@ -65,7 +65,7 @@ def trim_records(
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Delete the records before a place: the start of each partition moves up to it.
+    """Delete the records before a place in each partition.
 
     No further than the last stable offset. RECORDS counts offsets, aborted ones too. The
     files stay where they are, for readers that are at work; `maintain` deletes them later.

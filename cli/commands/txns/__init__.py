@@ -6,7 +6,7 @@ from txnlog.cli.commands.txns import abort, describe, find_hanging, log, ls, pro
 from txnlog.cli.verbs import verb_group
 
 app = verb_group(
-    "Transactions: which are open, who waits for them, and how they ended.",
+    "Transactions: which are open, who waits, how they ended.",
     {
         "ls": ls.list_transactions,
         "describe": describe.describe_transaction,

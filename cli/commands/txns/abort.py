@@ -39,7 +39,7 @@ def abort_transaction(
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Abort the open transaction of a transactional id, and show it.
+    """Abort the open transaction of an id, and show it.
 
     Its producer is fenced: if it still lives, its next call fails and says why. Asks first on
     a terminal; elsewhere it needs --yes. Repeating it does no harm.

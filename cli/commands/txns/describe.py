@@ -11,7 +11,7 @@ def describe_transaction(
     session: Session,
     transactional_id: TransactionalIdArgument,
 ) -> None:
-    """Show the newest transaction of a transactional id, and what its commit covers.
+    """Show the newest transaction of an id, and what it covers.
 
     REASON tells why somebody other than its producer aborted it. VERSIONS are the last
     idempotence versions that applications have committed with this id.

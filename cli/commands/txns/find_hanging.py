@@ -32,7 +32,7 @@ FIELDS: list[Field[HangingTransaction]] = [
 
 
 def find_hanging(session: Session) -> None:
-    """Find transactions that should have ended: exit code 4 if there are any. Changes nothing.
+    """Find transactions that should have ended. Exit code 4 if there are any. Changes nothing.
 
     Open past their timeout, or decided and not finished: their producer is gone. Nobody has to
     be woken up: the next reader or writer of one of their topics that may write ends them, and

@@ -32,7 +32,7 @@ def show_log(
     session: Session,
     transactional_id: TransactionalIdArgument,
 ) -> None:
-    """Show the states of a transactional id as they lie, oldest first. Changes nothing.
+    """Show the states of a transactional id, oldest first. Changes nothing.
 
     Old ones are deleted in time.
 

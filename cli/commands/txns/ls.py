@@ -53,7 +53,7 @@ def list_transactions(
         ),
     ] = None,
 ) -> None:
-    """List transactional ids with the state of their newest transaction.
+    """List transactional ids and the states that they are in.
 
     AGE is how long a transaction is open; where none is, how long ago the state changed.
 

@@ -30,7 +30,7 @@ def list_producers(
     session: Session,
     target: TargetArgument,
 ) -> None:
-    """List the producers that a topic remembers, partition by partition.
+    """List the producers that a topic remembers, by partition.
 
     FROM is the first offset of the producer's open transaction. A producer is forgotten when
     it was idle for producer.id.expiration.ms.

@@ -50,7 +50,7 @@ def explain_stable_offset(
     session: Session,
     target: TargetArgument,
 ) -> None:
-    """Explain why a partition's last stable offset stands where it stands.
+    """Explain why a last stable offset is where it is.
 
     Who holds it there, since when, and what ends that. WAITING counts the offsets behind it,
     which read_committed does not show yet.
@@ -91,5 +91,5 @@ def _list_ways(holder: StableOffsetHolder) -> list[str]:
     ways = holder.ended_by.split("; ")
     if holder.status == "Ongoing":
         name = escape_text(shlex.quote(holder.transaction.transactional_id))
-        ways[-1] = f"at once by: txnlog txns abort {name}"
+        ways[-1] = f"at once: txnlog txns abort {name}"
     return ways

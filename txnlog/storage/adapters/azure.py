@@ -44,14 +44,14 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
     place = path.partition("/")[0]
     if "?" in path or ":" in place or place.count("@") > 1:
         raise InvalidOption(
-            "credentials and queries do not belong into an Azure URL: use storage_options"
+            "credentials and queries do not belong in an Azure URL: use storage_options"
         )
     container, _, host = place.partition("@")
     if not container:
         raise InvalidOption(f"an Azure URL needs a container, as in {protocol}://container/folder")
     if "@" in place and not _HOST.fullmatch(host):
         raise InvalidOption(
-            "behind the @ of an Azure URL is the account's host, as in "
+            "after the @ of an Azure URL comes the account's host, as in "
             f"{protocol}://container@account.dfs.core.windows.net/folder"
         )
     check_name(container + path[len(place) :].rstrip("/"))
@@ -113,7 +113,7 @@ def _account_options(host: str, options: Mapping[str, Any]) -> dict[str, str]:
     account, suffix = match["account"], match["suffix"]
     if options.get("account_name") not in (None, account):
         raise InvalidOption(
-            f"the URL is of the account {account}, the storage option account_name of another"
+            f"the URL names the account {account}, the storage option account_name another one"
         )
     found = {"account_name": account}
     if suffix != _SUFFIX and "account_host" not in options:

@@ -14,7 +14,7 @@ def bucket_path(url: str, service: str) -> str:
     protocol, _, path = url.partition("://")
     if "@" in path.partition("/")[0] or "?" in path:
         raise InvalidOption(
-            f"credentials and queries do not belong into {service} URL: use storage_options"
+            f"credentials and queries do not belong in {service} URL: use storage_options"
         )
     if not path.strip("/") or path.startswith("/"):
         raise InvalidOption(f"{service} URL needs a bucket, as in {protocol}://bucket/folder")

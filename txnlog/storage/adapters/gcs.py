@@ -37,7 +37,7 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
         parsed["requests_timeout"] = _parse_seconds(parsed["requests_timeout"])
     endpoint = str(parsed.get("endpoint_url") or "")
     if urlsplit(endpoint).username is not None:
-        raise InvalidOption("credentials do not belong into endpoint_url: use the option token")
+        raise InvalidOption("credentials do not belong in endpoint_url: use the option token")
     return GcsStorage(f"gs://{path.rstrip('/')}", parsed)
 
 

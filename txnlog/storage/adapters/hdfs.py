@@ -370,7 +370,7 @@ def check_url(url: str) -> str:
     host, _, path = rest.partition("/")
     if "@" in host or "?" in rest:
         raise InvalidOption(
-            f"credentials and queries do not belong into an {scheme} URL: use storage_options"
+            f"credentials and queries do not belong in an {scheme} URL: use storage_options"
         )
     if not host or not path.strip("/"):
         raise InvalidOption(f"an {scheme} URL needs a host and a folder: {scheme}://host/folder")

@@ -96,7 +96,7 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
     if urlsplit(_endpoint(parsed)).username is not None:
         # They would show in every error of the HTTP client.
         raise InvalidOption(
-            "credentials do not belong into endpoint_url: use the options key and secret"
+            "credentials do not belong in endpoint_url: use the options key and secret"
         )
     return S3Storage(path, parsed)
 

@@ -48,7 +48,7 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
     parts = urlsplit(url)
     if parts.password is not None or "?" in url or "#" in url:
         raise InvalidOption(
-            "passwords and queries do not belong into an SFTP URL: use storage_options"
+            "passwords and queries do not belong in an SFTP URL: use storage_options"
         )
     try:
         port = parts.port

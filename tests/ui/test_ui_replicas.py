@@ -1,0 +1,88 @@
+"""What the pages of a replicated store, and of a standby, say of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from ui_browser import PORT, browser_of, text_of
+
+import txnlog
+from txnlog.store import Store
+from txnlog.ui.access import Access, loopback_hosts
+from txnlog.ui.rendering import show_ago
+from txnlog.ui.server import make_console
+
+
+def look_at(store: Store) -> TestClient:
+    """A browser that was let in to a console over the store."""
+    return browser_of(make_console(store, Access(loopback_hosts(PORT))))
+
+
+@pytest.fixture
+def replicated(tmp_path: Path) -> Store:
+    """A store on two roots, both in sync."""
+    return txnlog.open(
+        tmp_path / "a",
+        create=True,
+        replicas=[str(tmp_path / "b")],
+        controller=str(tmp_path / "controller"),
+    )
+
+
+def test_the_roots_of_a_replicated_store(replicated: Store) -> None:
+    """Who leads, who is in sync, who is out, and what that one lacks if that is asked for."""
+    with look_at(replicated) as browser:
+        assert "This store is replicated" in text_of(browser, "/store")
+        both = text_of(browser, "/store/replicas")
+        assert "In sync r0-0 , r1-0 ; at least 1 must be" in both
+        assert "r0 leader r0-0" in both
+        assert "r1 in sync r1-0" in both
+        assert "Count what is missing" not in both
+        replicated.remove_replica("r1")
+        replicated.create_topic("orders")
+        out = text_of(browser, "/store/replicas")
+        assert "In sync r0-0 ; at least 1 must be" in out
+        assert f"r1 out \u2013 {replicated.replicas().replicas[1].url} \u2013 \u2013" in out
+        assert "Count what is missing" in out
+        lacking = replicated.replicas(with_lag=True).replicas[1]
+        assert lacking.objects_behind
+        assert f"{lacking.url} {lacking.objects_behind} " in text_of(browser, "/store/replicas?lag")
+        assert "min.insync.replicas" in out
+
+
+def test_a_standby_says_what_it_is(replicated: Store, tmp_path: Path) -> None:
+    """On every page that it is one; on the store's, of what, and how old it is."""
+    replicated.standby(str(tmp_path / "standby")).follow()
+    with look_at(txnlog.open(tmp_path / "standby")) as browser:
+        shown = text_of(browser, "/store")
+        assert f"A standby of {replicated.url} : it shows round 0" in shown
+        assert " s ago. It cannot be written to." in shown
+        assert "This store is replicated" not in shown
+        assert "Maintenance" not in shown
+        assert '<span class="state">standby</span>' in browser.get("/").text
+
+
+def test_other_stores_say_nothing_of_it(browser: TestClient) -> None:
+    """There are no roots to show, and no round."""
+    shown = text_of(browser, "/store")
+    assert "replicated" not in shown
+    assert "standby" not in browser.get("/store").text.lower()
+    assert browser.get("/store/replicas").status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("elapsed_ms", "shown"),
+    [
+        (-1, "1 s ahead of this machine's clock"),
+        (0, "0 s ago"),
+        (59_999, "59 s ago"),
+        (60_000, "1 minute ago"),
+        (7_200_000, "2 hours ago"),
+        (86_400_000, "1 day ago"),
+    ],
+)
+def test_ages(elapsed_ms: int, shown: str) -> None:
+    """In the largest unit that is full."""
+    assert show_ago(elapsed_ms) == shown
