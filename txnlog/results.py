@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from txnlog.replicas.electing import Election
     from txnlog.replicas.forgetting import Forgotten
     from txnlog.replicas.joining import Joined
+    from txnlog.replicas.moving import ControllerMove
     from txnlog.replicas.returning import ReplicaReturn
     from txnlog.replicas.verifying import ReplicaDifference
     from txnlog.replicas.watermarks import LogWatermark
@@ -83,6 +84,7 @@ __all__ = [
     "Bundle",
     "CommittedOffset",
     "Compaction",
+    "ControllerMove",
     "Created",
     "DamagedBytes",
     "Deleted",
@@ -157,6 +159,7 @@ _HOMES = {
     "Bundle": "state.topic_entries",
     "CommittedOffset": "state.group",
     "Compaction": "admin.compaction.compact",
+    "ControllerMove": "replicas.moving",
     "Created": "state.topic_entries",
     "DamagedBytes": "kafka.importing",
     "Deleted": "state.topic_entries",

@@ -24,12 +24,15 @@ EPOCHS = "epochs"
 """The log of the epochs of a replicated store, on its controller root."""
 MEMBER_MARKS = ".replica"
 REPLICA_FILE = "replica.json"
-"""In each root of a replicated store: where its controller is."""
+"""In each root of a replicated store: where its controller is, or was before it moved."""
+CONTROLLER_FILE = "controller.json"
+"""On a controller root that a controller was moved to: put before anything else."""
 STANDBY = "standby"
 STANDBY_LOGS = f"{STANDBY}/logs"
 STANDBY_STORE_FILE = f"{STANDBY}/{STORE_FILE}"
 """In a standby: how far it has followed, the logs as they were then, and what will make it one."""
 
+_POINTER = re.compile(r"controller-([0-9]{5,9})\.json")
 _INCARNATION = re.compile(r"incarnation-([0-9]{5,9})")
 _ROUND_TOKEN = re.compile(r"([0-9]{20})-[0-9a-f]{32}")
 
@@ -46,6 +49,17 @@ def parse_epoch_file(name: str) -> int | None:
     """The number of an epoch by its file's name in ``epochs/``; None if it is something else."""
     parsed = parse_log_file(name)
     return parsed[0] if parsed is not None and parsed[1] is LogFile.ENTRY else None
+
+
+def controller_pointer(number: int) -> str:
+    """In each root: where the controller is since it has moved so many times."""
+    return f"controller-{number:05d}.json"
+
+
+def parse_controller_pointer(name: str) -> int | None:
+    """How many times the controller had moved, by a file's name; None if it is something else."""
+    match = _POINTER.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def incarnation_folder(number: int) -> str:

@@ -26,7 +26,15 @@ from txnlog.cli.commands.index import dump as index_dump
 from txnlog.cli.commands.index import rebuild as index_rebuild
 from txnlog.cli.commands.index import verify as index_verify
 from txnlog.cli.commands.records import count, write
-from txnlog.cli.commands.replicas import add, elect, follow, forget, promote, verify
+from txnlog.cli.commands.replicas import (
+    add,
+    elect,
+    follow,
+    forget,
+    move_controller,
+    promote,
+    verify,
+)
 from txnlog.cli.commands.segments import du
 from txnlog.cli.commands.segments import ls as segments_ls
 from txnlog.cli.commands.segments import verify as segments_verify
@@ -137,6 +145,7 @@ KEYS = {
     "replicas config": keys(*setting_fields("store")),
     "replicas verify": keys(*verify.FIELDS),
     "replicas forget": keys(*forget.FIELDS),
+    "replicas move-controller": keys(*move_controller.FIELDS),
 }
 
 

@@ -91,6 +91,18 @@ def test_an_unclean_election_says_first_what_it_loses(
     assert (done.code, '"clean": false' in done.out) == (0, True)
 
 
+def test_the_controller_moves(at: tuple[object, ...], tmp_path: Path) -> None:
+    planned = cli("replicas", "move-controller", tmp_path / "new", "--dry-run", *at)
+    assert told(planned)["epoch"] == 2
+    (tmp_path / "b").rename(tmp_path / "away")
+    moved = cli("replicas", "move-controller", tmp_path / "new", *at)
+    assert (moved.code, "not told" in moved.err) == (0, True)
+    (tmp_path / "away").rename(tmp_path / "b")
+    again = told(cli("replicas", "move-controller", tmp_path / "new", *at))
+    assert (again["controller"], again["told"]) == (str(tmp_path / "new"), ["r0", "r1"])
+    assert cli("replicas", "describe", *at).json()["controller"] == str(tmp_path / "new")
+
+
 def test_a_store_on_one_root_has_none(empty_store: Path) -> None:
     refused = cli("replicas", "describe", "--store", empty_store)
     assert (refused.code, "a store on one root" in refused.err) == (1, True)

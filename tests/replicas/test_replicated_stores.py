@@ -437,8 +437,10 @@ def test_a_controller_without_its_first_epoch_is_not_believed(
 ) -> None:
     made.remove_replica("r1")
     (tmp_path / "control" / root_names.epoch_file(0)).unlink()
-    with pytest.raises(StorageError, match="later ones: is the controller's disk mounted"):
+    with pytest.raises(StorageError, match="is the controller's disk mounted"):
         reopened(tmp_path)
+    with pytest.raises(StorageError, match="later ones: is the controller's disk mounted"):
+        Controller(LocalStorage(str(tmp_path / "control"))).newest()
 
 
 @pytest.mark.parametrize(

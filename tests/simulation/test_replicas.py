@@ -15,6 +15,7 @@ from replica_world import ROUGH, STORMY, Violation, run_seeds
 from txnlog.errors import ObjectNotFound
 from txnlog.replicas import joining, replicated_storage
 from txnlog.replicas.agreement import Agreement
+from txnlog.replicas.controller import Controller
 from txnlog.replicas.epochs import Epoch, Member
 
 Patch = pytest.MonkeyPatch
@@ -58,8 +59,12 @@ def test_many_runs(part: int) -> None:
 
 @pytest.mark.condition(59)
 def test_operators_lose_nothing() -> None:
-    """Elections, roots taken out and brought back by a setting, repairs, incarnations forgotten."""
-    total = run_seeds((6,), ROUGH, operated=True)
+    """Elections, roots taken out and brought back by a setting, repairs, incarnations forgotten.
+
+    The controller moves, too.
+    """
+    total = run_seeds((4,), ROUGH, operated=True)
+    assert total["moved"] > 0
     assert total["acknowledged"] > 20
     assert total["elections"] > 0
     assert total["returned"] > 0
@@ -100,29 +105,42 @@ def nothing_is_copied(patch: Patch) -> None:
     patch.setattr(joining, "_copy", lambda *_: (0, 0))
 
 
-BROKEN: list[tuple[Callable[[Patch], None], Any]] = [
-    (no_look_at_the_epochs, ROUGH),
-    (no_help, ROUGH),
-    (no_writes_to_who_joins, ROUGH),
-    (nothing_is_copied, ROUGH),
+def nobody_follows_the_controller(patch: Patch) -> None:
+    """Who finds that it has moved stays where it was."""
+    patch.setattr(Epoch, "controller", "")
+
+
+def a_move_is_decided_there(patch: Patch) -> None:
+    """The epoch that moves is put at the new place alone."""
+    propose = Controller.propose
+    patch.setattr(Controller, "propose", lambda told, epoch, _="": propose(told, epoch))
+
+
+BROKEN: list[tuple[Callable[[Patch], None], dict[str, bool]]] = [
+    (no_look_at_the_epochs, {}),
+    (no_help, {}),
+    (no_writes_to_who_joins, {}),
+    (nothing_is_copied, {}),
+    (nobody_follows_the_controller, {"operated": True}),
+    (a_move_is_decided_there, {"operated": True}),
 ]
 
 
 @pytest.mark.more
 @pytest.mark.parametrize(
-    ("mutate", "weather"), BROKEN, ids=lambda one: getattr(one, "__name__", "")
+    ("mutate", "options"), BROKEN, ids=lambda one: getattr(one, "__name__", "")
 )
 def test_broken_variants_are_caught(
-    mutate: Callable[[Patch], None], weather: Any, monkeypatch: Patch
+    mutate: Callable[[Patch], None], options: dict[str, Any], monkeypatch: Patch
 ) -> None:
     """Seeds are tried in order, so that the test does not depend on which of them it is."""
     for seed in range(200):
         with monkeypatch.context() as patch:
             mutate(patch)
             try:
-                run_seeds([seed], weather)
+                run_seeds([seed], ROUGH, **options)
             except (Violation, ObjectNotFound, AssertionError):
                 break
     else:
         raise AssertionError("none of the runs notices")
-    run_seeds([seed], weather)
+    run_seeds([seed], ROUGH, **options)

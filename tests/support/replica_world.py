@@ -14,7 +14,7 @@ from typing import Any
 
 from txnlog import names, root_names
 from txnlog.clock import Clock
-from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
+from txnlog.errors import InvalidOption, NotAStore, ObjectNotFound, StorageError
 from txnlog.replicas.controller import Controller
 from txnlog.replicas.electing import change_settings, elect, take_out
 from txnlog.replicas.epochs import (
@@ -31,6 +31,7 @@ from txnlog.replicas.epochs import (
 from txnlog.replicas.forgetting import forget
 from txnlog.replicas.joining import join
 from txnlog.replicas.members import put_mark
+from txnlog.replicas.moving import move
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.replicas.returning import return_roots
 from txnlog.replicas.verifying import verify
@@ -62,7 +63,9 @@ class Violation(AssertionError):
 
 def view_of(process: Process, inner: Storage) -> Storage:
     """A storage of a simulated process, with its faults, over other objects."""
-    view = object.__new__(type(process.storage))
+    kind = type(process.storage)
+    named = type("View", (kind,), {"url": property(lambda view: view.inner.url)})
+    view: ForwardingStorage = object.__new__(named)
     view.__dict__ = process.storage.__dict__
     view.inner = inner
     return view
@@ -81,6 +84,7 @@ class Gate(ForwardingStorage):
         return super().__getattribute__(name)
 
 
+_OPERATIONS = ("elect", "take out", "config", "verify", "move", "forget")
 _REQUESTS = {
     "put_if_absent",
     "confirm",
@@ -103,10 +107,13 @@ class Roots:
     def __init__(self, count: int = 3, settings: dict[str, str] | None = None) -> None:
         self.names = "abcde"[:count]
         self.heaps: dict[Member, HeapStorage] = {}
-        self.controller = HeapStorage()
+        self.places = {name: HeapStorage() for name in (CONTROLLER, "new")}
+        """Where the controller is, or was, or may be moved to."""
+        self.controller = self.places[CONTROLLER]
         self.down: set[str] = set()
         self.cut: set[tuple[str, str]] = set()
         """Pairs of a process and a root that cannot reach each other."""
+        self._decoded: dict[bytes, Epoch] = {}
         who = Proposer("test", 0, "made")
         urls = {name: f"heap://{name}" for name in self.names}
         chosen = {LAG_TIME: str(LAG_MS), **(settings or {})}
@@ -124,7 +131,10 @@ class Roots:
         return Gate(storage, lambda: root not in self.down and (process, root) not in self.cut)
 
     def storage(self, process: Process) -> ReplicatedStorage:
-        """What one simulated process sees: its own faults, in front of the roots' gates."""
+        """What one simulated process sees: its own faults, in front of the roots' gates.
+
+        It was given any place that has epochs.
+        """
 
         def through(storage: Storage, root: str) -> Storage:
             return view_of(process, self.gate(storage, root, process.name))
@@ -132,8 +142,22 @@ class Roots:
         def open_member(_: Epoch, member: Member) -> Storage:
             return through(self.heap(member), root_of(member))
 
-        controller = through(self.controller, CONTROLLER)
-        return ReplicatedStorage(controller, open_member, clock=process.clock)
+        def open_place(url: str) -> Storage:
+            return self.place(process, self.place_of(url))
+
+        given = [name for name, heap in self.places.items() if heap.list_names(root_names.EPOCHS)]
+        which = process.chance.choice(given) if len(given) > 1 else CONTROLLER
+        controller = self.place(process, which)
+        return ReplicatedStorage(
+            controller, open_member, clock=process.clock, open_place=open_place
+        )
+
+    def place(self, process: Process, name: str) -> Storage:
+        """A place of the controller's, as a process sees it."""
+        return view_of(process, self.gate(self.places[name], name, process.name))
+
+    def place_of(self, url: str) -> str:
+        return next(name for name, heap in self.places.items() if heap.url == url)
 
     def plain(self, clock: Clock) -> ReplicatedStorage:
         """Without faults, but through the gates: for a test's own use, outside of a run."""
@@ -141,17 +165,31 @@ class Roots:
         def open_member(_: Epoch, member: Member) -> Storage:
             return self.gate(self.heap(member), root_of(member), "test")
 
-        controller = self.gate(self.controller, CONTROLLER, "test")
-        return ReplicatedStorage(controller, open_member, clock=clock)
+        def open_place(url: str) -> Storage:
+            name = self.place_of(url)
+            return self.gate(self.places[name], name, "test")
+
+        controller = open_place(self.controller.url)
+        return ReplicatedStorage(controller, open_member, clock=clock, open_place=open_place)
 
     def epochs(self) -> list[Epoch]:
-        """All that there were."""
-        found = self.controller.list_names(root_names.EPOCHS)
-        data = [self.controller.get(f"{root_names.EPOCHS}/{name}") for name in found]
-        return [envelope.decode(one, DECODER, "epoch") for one in data]
+        """All that there were, wherever they were decided. No two places differ."""
+        found: dict[str, bytes] = {}
+        for heap in self.places.values():
+            for name in heap.list_names(root_names.EPOCHS):
+                data = heap.get(f"{root_names.EPOCHS}/{name}")
+                if found.setdefault(name, data) != data:
+                    raise Violation(f"two epochs {name}: {found[name]!r}, {data!r}")
+        for data in found.values():
+            if data not in self._decoded:
+                self._decoded[data] = envelope.decode(data, DECODER, "epoch")
+        epochs = [self._decoded[found[name]] for name in sorted(found)]
+        if [epoch.number for epoch in epochs] != [*range(len(epochs))]:
+            raise Violation(f"an epoch is not there: {[epoch.number for epoch in epochs]}")
+        return epochs
 
     def epoch(self) -> Epoch:
-        return Controller(self.controller).newest()
+        return self.epochs()[-1]
 
 
 class World:
@@ -301,10 +339,10 @@ class World:
         storage = self.roots.storage(process)
         while self.writing:
             process.clock.sleep(process.chance.uniform(0, 6))
-            with suppress(StorageError, InvalidOption):
+            with suppress(StorageError, InvalidOption, NotAStore):
                 epoch = storage.agreement.refresh()
                 root = process.chance.choice(self.roots.names)
-                match process.chance.choice(("elect", "take out", "config", "verify", "forget")):
+                match process.chance.choice(_OPERATIONS):
                     case "elect":
                         elect(storage.agreement, root)
                     case "take out" if len(epoch.in_sync) > 2:
@@ -315,6 +353,9 @@ class World:
                     case "verify":
                         for _ in verify(storage, lambda *_: None, with_contents=True, repair=True):
                             pass
+                    case "move":
+                        place = process.chance.choice([*self.roots.places])
+                        move(storage.agreement, self.roots.place(process, place))
                     case "forget":
                         forget(storage, f"{root}-{process.chance.randrange(4)}")
 
@@ -327,7 +368,7 @@ class World:
                 self.roots.down.clear()
                 self.roots.cut.clear()
                 continue
-            root = process.chance.choice([*self.roots.names, CONTROLLER])
+            root = process.chance.choice([*self.roots.names, *self.roots.places])
             if process.chance.random() < 0.7:
                 self.roots.down.add(root)
             else:
@@ -377,7 +418,7 @@ def _get(heap: HeapStorage, name: str) -> bytes | None:
 
 def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[str, int]:
     """Run one seed after the other; returns how much has happened in all."""
-    total = {"acknowledged": 0, "epochs": 0, "elections": 0, "joined": 0, "returned": 0}
+    total = {"acknowledged": 0, "epochs": 0, "elections": 0, "joined": 0, "returned": 0, "moved": 0}
     for seed in seeds:
         world = World(seed, rates, **options).run()
         total["acknowledged"] += len(world.acked)
@@ -385,5 +426,6 @@ def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[s
         for epoch in world.roots.epochs():
             total["epochs"] += 1
             total["elections"] += epoch.leader_since == epoch.number > 0
+            total["moved"] += epoch.why.startswith("the controller moves to")
             total["joined"] += epoch.why.endswith("has copied everything")
     return total

@@ -13,6 +13,7 @@ from txnlog.replicas.electing import Election, change_settings, elect, take_out
 from txnlog.replicas.epochs import list_settings
 from txnlog.replicas.forgetting import Forgotten, forget
 from txnlog.replicas.joining import Joined, join
+from txnlog.replicas.moving import ControllerMove, move_controller
 from txnlog.replicas.opening import find_replicas, plan_join, prepare_root
 from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replicas.verifying import ReplicaDifference, verify
@@ -148,6 +149,34 @@ class ReplicaAdmin:
         """
         changed = change_settings(self._replicated().agreement, config, dry_run=dry_run)
         return list_settings(changed)
+
+    def move_controller(
+        self,
+        url: str,
+        *,
+        storage_options: Mapping[str, object] | None = None,
+        dry_run: bool = False,
+    ) -> ControllerMove:
+        """Move the controller to another place, while others write. It must be reachable still.
+
+        Whoever uses the store goes on there by himself, if he has what is needed to open it; leave
+        the old place as it is until all processes that were asleep have gone on. If this is killed
+        or fails, or roots did not answer, call it again.
+
+        Args:
+            url: an empty folder; or where the controller was before.
+            storage_options: for this URL. Others bring theirs when they open the store.
+            dry_run: only look whether that can be done now.
+
+        Raises:
+            InvalidOption: the store is not replicated, the controller is there already, or that is
+                a root.
+            NotAStore, StoreExists: the place holds something else, or another store's epochs.
+            UnsupportedFilesystem, PutIfAbsentBroken: the place cannot decide anything.
+            NotEnoughReplicas: somebody else has moved it, or the set changes: try again.
+            StorageError: either place fails.
+        """
+        return move_controller(self._replicated(), url, storage_options, dry_run=dry_run)
 
     def forget_incarnation(self, member: str, *, dry_run: bool = False) -> Forgotten:
         """Delete what a root had before it was put out, as an old incarnation.

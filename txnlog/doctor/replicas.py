@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 
 from txnlog import root_names
 from txnlog.admin.sound_copies import SoundCopies
 from txnlog.doctor.finding import Finding, State
 from txnlog.doctor.read_failures import ReadFailures
-from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError
+from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, TxnlogError
 from txnlog.log.open_logs import Logs
 from txnlog.replicas.agreement import MemberFailed
 from txnlog.replicas.epochs import Epoch, incarnation_of, root_of
+from txnlog.replicas.members import MemberOpener
+from txnlog.replicas.moving import names_controller
 from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replicas.verifying import ReplicaDifference, verify
 
@@ -34,6 +37,7 @@ def examine_replicas(
     parts = (
         _check_epochs(storage),
         _check_members(storage),
+        _check_pointers(storage),
         _compare(storage, logs, with_contents=with_contents),
     )
     for part in parts:
@@ -75,6 +79,12 @@ def _check_epochs(storage: ReplicatedStorage) -> Iterator[Finding]:
 
 def epoch_violations(before: Epoch, after: Epoch) -> Iterator[tuple[str, str]]:
     """Rules that an epoch breaks, by the one before it: (rule, what is wrong)."""
+    moves = len(after.controllers) - len(before.controllers)
+    if moves not in (0, 1) or after.controllers[: len(before.controllers)] != before.controllers:
+        yield (
+            "R9",
+            f"it says that the controller was at {', '.join(after.controllers) or 'no place'}",
+        )
     if after.leader != before.leader and after.unclean is None:
         if after.leader not in before.in_sync:
             yield "R5", f"{after.leader} leads, and was not in sync"
@@ -125,6 +135,22 @@ def _check_members(storage: ReplicatedStorage) -> Iterator[Finding]:
         elif root not in {root_of(member) for member in epoch.in_sync}:
             why = "was taken out" if root in epoch.taken_out else "is out"
             detail = f"it {why}; `txnlog replicas add {known.url}` brings it back"
+            yield Finding("replicas", root, "note", detail)
+
+
+def _check_pointers(storage: ReplicatedStorage) -> Iterator[Finding]:
+    """Where the controller has moved, each root names the new place."""
+    epoch, opener = storage.agreement.refresh(), storage.open_member
+    if len(epoch.controllers) < 2 or not isinstance(opener, MemberOpener):
+        return
+    for root, known in sorted(epoch.roots.items()):
+        with suppress(TxnlogError):  # one that does not answer is told of elsewhere
+            if names_controller(opener.root(known.url), epoch):
+                continue
+            detail = (
+                f"nothing in {known.url} says that the controller is at {epoch.controller}: "
+                f"`txnlog replicas move-controller {epoch.controller}` tells it"
+            )
             yield Finding("replicas", root, "note", detail)
 
 

@@ -300,9 +300,12 @@ class Agreement:
     def proposer(self, why: str) -> Proposer:
         return Proposer(self.clock.token(), self.clock.now_ms(), why)
 
-    def propose(self, epoch: Epoch) -> bool:
-        """Put an epoch. Whoever was first, the newest one is known afterwards."""
-        put = self.controller.propose(epoch)
+    def propose(self, epoch: Epoch, at: str = "") -> bool:
+        """Put an epoch. Whoever was first, the newest one is known afterwards.
+
+        ``at`` is where, if the epoch itself says another place for later ones.
+        """
+        put = self.controller.propose(epoch, at)
         if put:
             _logger.warning(
                 "replicas: epoch %d: leader %s, in sync %s, joining %s: %s",

@@ -1,10 +1,17 @@
-"""The log of epochs on the controller root: read the newest, put the next one."""
+"""The log of epochs on the controller root: read the newest, put the next one; follow it.
+
+Each epoch says where the next one is decided, once the controller has moved. Whoever finds one
+that says another place goes on there, and gives it that epoch first if it lacks it: who has put it
+may have been killed. So the old place is never the last word again, for nobody, however long he
+has slept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from typing import Final, TypeAlias
 
 from txnlog import root_names
 from txnlog.errors import CorruptEntry, NotAStore, ObjectNotFound, StorageError, TxnlogError
@@ -12,17 +19,44 @@ from txnlog.replicas.epochs import DECODER, Epoch, check_epoch
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 
+OpenPlace: TypeAlias = Callable[[str], Storage]
+
+_MOST_MOVES: Final = 100
+"""So many places are gone through; each has a later epoch than the one before."""
+
 
 def _numbers(listed: Iterable[str]) -> list[int]:
     parsed = map(root_names.parse_epoch_file, listed)
     return [number for number in parsed if number is not None]
 
 
-class Controller:
-    """Where the epochs of a store lie. Any storage will do; it need not be large."""
+def list_epochs(storage: Storage, first: int = 0) -> list[int]:
+    """The numbers of the epochs that lie at a place, from ``first`` on."""
+    after = root_names.epoch_file(first - 1) if first > 0 else ""
+    return _numbers(storage.list_names(root_names.EPOCHS, after.rpartition("/")[2]))
 
-    def __init__(self, storage: Storage) -> None:
+
+class Controller:
+    """Where the epochs of a store lie. Any storage will do; it need not be large.
+
+    Args:
+        storage: where it is, or was once.
+        open_place: opens another place by its URL; None where no controller ever moves.
+    """
+
+    def __init__(self, storage: Storage, open_place: OpenPlace | None = None) -> None:
         self.storage = storage
+        """Where the newest epoch was found."""
+        self._open_place = open_place
+        self._places = {storage.url: storage}
+
+    def _place(self, url: str) -> Storage:
+        found = self._places.get(url)
+        if found is None:
+            if self._open_place is None:
+                raise StorageError(f"the controller has moved to {url}: open the store anew")
+            found = self._places[url] = self._open_place(url)
+        return found
 
     def newest(self, known: Epoch | None = None) -> Epoch:
         """The newest epoch. Every epoch is the whole truth: one before it may be missed.
@@ -32,76 +66,120 @@ class Controller:
             StorageError: or those that are known to be there are gone.
             CorruptEntry, UnsupportedVersion: it is damaged, or of a newer txnlog.
         """
-        after = (
-            root_names.epoch_file(known.number - 1) if known is not None and known.number else ""
-        )
-        found = self.storage.list_names(root_names.EPOCHS, after.rpartition("/")[2])
-        numbers = _numbers(found)
+        storage = self.storage
+        if known is not None and known.controller:
+            storage = self._place(known.controller)
+        where = known.controller if known is not None else ""
+        epoch = self._newest_at(storage, known)
+        for _ in range(_MOST_MOVES):
+            if epoch.controller in ("", where, storage.url):
+                self.storage = storage
+                return epoch
+            where, before = epoch.controller, storage
+            storage = self._place(where)
+            epoch = self._follow(before, storage, epoch)
+        raise StorageError(f"the controller was moved too often since {self.storage.url}")
+
+    def _newest_at(self, storage: Storage, known: Epoch | None) -> Epoch:
+        numbers = list_epochs(storage, known.number if known is not None else 0)
         if known is not None and known.number not in numbers:
             # Absence proves nothing: a disk that is not mounted shows no newer epoch either.
             raise StorageError(
-                f"{self.storage.url}/{root_names.epoch_file(known.number)} is gone: is the "
+                f"{storage.url}/{root_names.epoch_file(known.number)} is gone: is the "
                 "controller's disk mounted? Nothing is acknowledged without it"
             )
         if not numbers:
-            raise NotAStore(f"there are no epochs below {self.storage.url}")
+            raise NotAStore(f"there are no epochs below {storage.url}")
         number = max(numbers)
         if known is None and 0 not in numbers:
             # Somebody has put one where the disk was not mounted, or has cleaned up: never done.
             raise StorageError(
-                f"{self.storage.url}/{root_names.epoch_file(0)} is gone, and there are later "
+                f"{storage.url}/{root_names.epoch_file(0)} is gone, and there are later "
                 "ones: is the controller's disk mounted? Nothing is acknowledged without it"
             )
         if known is not None and number == known.number:
             return known
-        return self.at(number)
+        epoch = self.at(number, storage)
+        if known is None and not epoch.controller:
+            # A copy that says nothing of a move came after one that does. A listing is no instant.
+            return self._newest_at(storage, epoch)
+        return epoch
+
+    def _follow(self, before: Storage, storage: Storage, epoch: Epoch) -> Epoch:
+        """The newest epoch at the place that one names; that one is given to it if it lacks it."""
+        path = root_names.epoch_file(epoch.number)
+        numbers = list_epochs(storage, epoch.number - 1)
+        try:
+            data = before.get(path)
+            if epoch.number not in numbers:
+                if epoch.number - 1 not in numbers:
+                    raise StorageError(
+                        f"the controller has moved from {before.url} to {storage.url}, where the "
+                        "epochs are gone: is its disk mounted? Nothing is acknowledged without it"
+                    )
+                storage.put_if_absent(path, data)
+            if storage.get(path) != data:
+                raise CorruptEntry(f"{storage.url}/{path} is not what {before.url} has")
+            storage.confirm(path)
+        except ObjectNotFound as error:
+            raise StorageError(f"{path} was listed, and is gone") from error
+        return self._newest_at(storage, epoch)
 
     def every(self) -> list[Epoch]:
         """All epochs, in their order. Raises what :meth:`newest` does."""
         self.newest()
-        found = self.storage.list_names(root_names.EPOCHS)
-        return self.storage.gather(partial(self.at, at) for at in sorted(_numbers(found)))
+        numbers = sorted(list_epochs(self.storage))
+        return self.storage.gather(partial(self.at, at) for at in numbers)
 
-    def at(self, number: int) -> Epoch:
+    def at(self, number: int, storage: Storage | None = None) -> Epoch:
         """An epoch that a listing or a later one names. It is durable when this returns.
 
         Raises StorageError, CorruptEntry.
         """
+        storage = storage or self.storage
         path = root_names.epoch_file(number)
-        where = f"{self.storage.url}/{path}"
+        where = f"{storage.url}/{path}"
         try:
-            data = self.storage.get(path)
-            self.storage.confirm(path)
+            data = storage.get(path)
+            storage.confirm(path)
         except ObjectNotFound as error:
             raise StorageError(f"{where} was listed, and is gone") from error
-        epoch = envelope.decode(data, DECODER, where, envelope.FORMAT_VERSION)
+        epoch = envelope.decode(data, DECODER, where, envelope.WITH_MOVES)
         try:
             check_epoch(epoch, number)
         except (ValueError, TxnlogError) as error:
             raise CorruptEntry(f"{where} makes no sense: {error}") from error
         return epoch
 
-    def propose(self, epoch: Epoch) -> bool:
+    def propose(self, epoch: Epoch, at: str = "") -> bool:
         """Put the next epoch; False if somebody else has put one of this number.
+
+        Args:
+            epoch: the one after another, which says where it is decided.
+            at: where that is, if this one says another place.
 
         Raises StorageError: it may be there now, or appear later. Harmless: who goes on reads the
         epochs first.
         """
-        path, data = root_names.epoch_file(epoch.number), envelope.encode(epoch)
+        where = at or epoch.controller
+        storage = self._place(where) if where else self.storage
+        version = envelope.WITH_MOVES if epoch.controllers else envelope.FORMAT_VERSION
+        path, data = root_names.epoch_file(epoch.number), envelope.encode(epoch, version)
         try:
-            if self.storage.put_if_absent(path, data):
+            if storage.put_if_absent(path, data):
                 return True
         except StorageError:
             with suppress(ObjectNotFound):
-                return self._is_ours(path, data)
+                return _is_ours(storage, path, data)
             raise
         try:
-            return self._is_ours(path, data)
+            return _is_ours(storage, path, data)
         except ObjectNotFound as error:
-            raise StorageError(f"{self.storage.url}/{path} is taken, and is gone") from error
+            raise StorageError(f"{storage.url}/{path} is taken, and is gone") from error
 
-    def _is_ours(self, path: str, data: bytes) -> bool:
-        if self.storage.get(path) != data:
-            return False
-        self.storage.confirm(path)
-        return True
+
+def _is_ours(storage: Storage, path: str, data: bytes) -> bool:
+    if storage.get(path) != data:
+        return False
+    storage.confirm(path)
+    return True

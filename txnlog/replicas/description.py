@@ -99,7 +99,7 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> Replicas:
         _replica(storage, epoch, root, with_lag=with_lag) for root in sorted(epoch.roots)
     )
     return Replicas(
-        storage.url,
+        storage.agreement.controller.storage.url,
         epoch.number,
         epoch.leader,
         epoch.leader_since,

@@ -69,6 +69,8 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
             the leader was in sync.
         last_unclean: the newest epoch that began with an unclean election; -1 if none did.
         taken_out: roots that an operator took out, and that come back only if one says so.
+        controllers: where epochs were decided, and, the last of them, where the next one is. () of
+            a store whose controller has never moved: there it is where this was found.
     """
 
     number: int
@@ -85,6 +87,12 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
     unclean: int | None = None
     last_unclean: int = -1
     taken_out: tuple[str, ...] = ()
+    controllers: tuple[str, ...] = ()
+
+    @property
+    def controller(self) -> str:
+        """Where the next epoch is decided; "" where this one was found."""
+        return self.controllers[-1] if self.controllers else ""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -261,6 +269,11 @@ def forgotten(epoch: Epoch, member: Member, who: Proposer) -> Epoch:
 def configured(epoch: Epoch, settings: Mapping[str, str], who: Proposer) -> Epoch:
     """The same set under other settings."""
     return _next(epoch, who, settings=dict(settings))
+
+
+def decided_at(epoch: Epoch, url: str, who: Proposer) -> Epoch:
+    """The same, with where the next epoch is decided: here from the first time on, or there."""
+    return _next(epoch, who, controllers=(*epoch.controllers, url))
 
 
 def next_incarnation(epoch: Epoch, root: str) -> Member:

@@ -11,6 +11,7 @@ from txnlog.errors import InvalidOption, NotEnoughReplicas, ObjectNotFound, Stor
 from txnlog.replicas.agreement import MemberFailed
 from txnlog.replicas.epochs import Epoch, Member, forgotten, incarnation_of, root_of
 from txnlog.replicas.members import MARK_DECODER, MarkedDisk, MemberOpener
+from txnlog.replicas.moving import known_controllers
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
@@ -105,7 +106,8 @@ def check_root(storage: ReplicatedStorage, epoch: Epoch, root: str) -> None:
         mark = envelope.decode(found.get(root_names.REPLICA_FILE), MARK_DECODER, where)
     except ObjectNotFound as error:
         raise InvalidOption(f"{where} is not there: is the root's disk mounted?") from error
-    if mark.controller != storage.url or mark.member not in ("", root):
+    known = known_controllers(storage.agreement, epoch)
+    if mark.controller not in known or mark.member not in ("", root):
         raise StoreExists(f"{where} is of another store, or of another root than {root}")
 
 

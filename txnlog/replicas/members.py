@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
 
 import msgspec
 
 from txnlog import root_names
-from txnlog.errors import StorageError
+from txnlog.errors import InvalidOption, StorageError
 from txnlog.replicas.epochs import Epoch, Member, Root, incarnation_of, root_of
 from txnlog.state import envelope
 from txnlog.storage import open_storage
@@ -90,6 +91,26 @@ class MarkedDisk(ForwardingStorage):
         return _MarkedUpload(super().upload(name), self.check)
 
 
+class ControllerDisk(MarkedDisk):
+    """The controller's own: its first epoch is always there."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner, root_names.epoch_file(0))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ControllerDisk, (self.inner,)
+
+    def check(self) -> None:
+        try:
+            super().check()
+        except MarkGone as error:
+            where = f"{self.url}/{root_names.epoch_file(0)}"
+            raise StorageError(
+                f"{where} is gone: is the controller's disk mounted? Nothing is acknowledged "
+                "without it"
+            ) from error
+
+
 class _MarkedUpload(Upload):
     def __init__(self, inner: Upload, check: Callable[[], None]) -> None:
         self._inner = inner
@@ -119,7 +140,7 @@ class MemberOpener:
     """
 
     def __init__(self, options: Mapping[str, object] | None = None) -> None:
-        self._options = dict(options or {})
+        self.options = dict(options or {})
 
     def __repr__(self) -> str:
         return "MemberOpener()"
@@ -128,14 +149,23 @@ class MemberOpener:
         """The storage of a root, or of the controller."""
         return open_storage(url, self.of(url))
 
+    def controller(self, url: str | os.PathLike[str]) -> Storage:
+        """The storage of a controller that has epochs."""
+        storage = self.root(url)
+        return storage if storage.local_path("") is None else ControllerDisk(storage)
+
+    def learn(self, url: str, options: Mapping[str, object]) -> None:
+        """From now on these are the options for a URL."""
+        self.options[url.rstrip("/")] = dict(options)
+
     def of(self, url: str | os.PathLike[str]) -> dict[str, object]:
         """The options that are for a root."""
         if not isinstance(url, str) or "://" not in url:
             return {}  # a path; or what is none, as whoever opens it says
-        own = self._options.get(url.rstrip("/"), self._options.get(url))
+        own = self.options.get(url.rstrip("/"), self.options.get(url))
         if isinstance(own, Mapping):
             return dict(own)
-        return {name: value for name, value in self._options.items() if "/" not in name}
+        return {name: value for name, value in self.options.items() if "/" not in name}
 
     def at(self, root: Root, member: Member) -> Storage:
         """The storage of a member of a root."""
@@ -148,6 +178,16 @@ class MemberOpener:
 
     def __call__(self, epoch: Epoch, member: Member) -> Storage:
         return self.at(epoch.roots[root_of(member)], member)
+
+
+def check_url(url: str) -> None:
+    """Raises InvalidOption: it cannot be written down."""
+    parts = urlsplit(url)
+    if "://" in url and ("@" in parts.netloc or parts.query):
+        raise InvalidOption(
+            "the URL of a replica's root, or of the controller, is written down, and must hold no "
+            "credentials: give them in storage_options"
+        )
 
 
 def put_mark(storage: Storage, member: Member, controller: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
 
 from txnlog import root_names
 from txnlog.clock import Clock
@@ -16,7 +15,7 @@ from txnlog.errors import (
     StoreExists,
     UnsupportedFilesystem,
 )
-from txnlog.replicas.controller import Controller
+from txnlog.replicas.controller import Controller, list_epochs
 from txnlog.replicas.epochs import (
     Epoch,
     Member,
@@ -29,7 +28,8 @@ from txnlog.replicas.epochs import (
     root_of,
 )
 from txnlog.replicas.joining import Joined
-from txnlog.replicas.members import MARK_DECODER, Mark, MemberOpener, put_mark
+from txnlog.replicas.members import MARK_DECODER, Mark, MemberOpener, check_url, put_mark
+from txnlog.replicas.moving import known_controllers, named_controller, put_pointer
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
 from txnlog.storage.base import Address, Storage
@@ -63,22 +63,24 @@ def make_replicas(
     opener = MemberOpener(options)
     storages = [opener.root(url) for url in roots]
     control = opener.root(controller)
+    epochs = Controller(control, opener.controller)
     urls = [storage.url for storage in storages]
     for url in (*urls, control.url):
-        _check_url(url)
+        check_url(url)
     if len({*urls, control.url}) != len(urls) + 1:
         raise InvalidOption("the roots and the controller of a replicated store must all differ")
     checked = check_settings(settings, len(urls))
-    found = _find_epochs(control)
-    if found is None:
+    if list_epochs(control):
+        found = epochs.newest()
+    else:
         named = {f"r{number}": url for number, url in enumerate(urls)}
         first = first_epoch(named, checked, Proposer(clock.token(), clock.now_ms(), "made"))
         _make(opener, control, dict(zip(named.values(), storages, strict=True)), first)
-        found = Controller(control).newest()
+        found = epochs.newest()
     if {root.url for root in found.roots.values()} != {*urls}:
         there = ", ".join(root.url for root in found.roots.values())
         raise StoreExists(f"{control.url} is the controller of other roots: {there}")
-    storage = _open(control, opener, options, clock)
+    storage = _open(epochs.storage.url, opener, clock)
     storage.trust(probed=True)
     return storage
 
@@ -102,35 +104,24 @@ def find_replicas(
     try:
         data = storage.get(root_names.REPLICA_FILE)
     except ObjectNotFound:
-        if _find_epochs(storage) is None:
-            return None
-    else:
-        mark = envelope.decode(data, MARK_DECODER, f"{storage.url}/{root_names.REPLICA_FILE}")
-        storage = opener.root(mark.controller)
-    return _open(storage, opener, options, clock)
-
-
-def _open(
-    control: Storage, opener: MemberOpener, options: Options, clock: Clock
-) -> ReplicatedStorage:
-    address = Address(control.url, dict(options or {}))
-    return ReplicatedStorage(control, opener, address, clock)
-
-
-def _find_epochs(storage: Storage) -> Epoch | None:
+        return _open(url, opener, clock) if list_epochs(storage) else None
+    first = envelope.decode(data, MARK_DECODER, f"{storage.url}/{root_names.REPLICA_FILE}")
+    named = named_controller(storage, first).controller
+    found = _open(named, opener, clock)
     try:
-        return Controller(storage).newest()
-    except NotAStore:
-        return None
+        found.agreement.refresh()
+    except (StorageError, NotAStore) as error:
+        raise StorageError(
+            f"{storage.url} names {named} as the controller, where no epochs can be read: {error}. "
+            "If it was moved while this root was away, open the store by the new controller's URL "
+            "or by another root; `txnlog replicas move-controller` then tells this one, too"
+        ) from error
+    return found
 
 
-def _check_url(url: str) -> None:
-    parts = urlsplit(url)
-    if "://" in url and ("@" in parts.netloc or parts.query):
-        raise InvalidOption(
-            "the URL of a replica's root is written down, and must hold no credentials: give them "
-            "in storage_options"
-        )
+def _open(url: str | os.PathLike[str], opener: MemberOpener, clock: Clock) -> ReplicatedStorage:
+    control = opener.controller(url)
+    return ReplicatedStorage(control, opener, Address(control.url, opener.options), clock)
 
 
 def _make(
@@ -142,7 +133,7 @@ def _make(
     if not control.was_probed():
         probe(control)
     for name, root in first.roots.items():
-        mark_root(opener, storages[root.url], root, f"{name}-0", control.url)
+        mark_root(opener, storages[root.url], root, f"{name}-0", [control.url])
     Controller(control).propose(first)
 
 
@@ -151,19 +142,23 @@ def mark_root(
     storage: Storage,
     root: Root,
     member: Member,
-    controller: str,
+    controllers: Sequence[str],
     *,
     may_be_new: bool = True,
 ) -> None:
     """Make sure that a root is empty, or this store's; tell in it where the controller is.
 
+    ``controllers`` are where it was, and, the last one, where it is.
+
     Unless it ``may_be_new`` an empty one is refused: a disk that is not mounted looks like that.
 
     Raises NotAStore, StoreExists, PutIfAbsentBroken, StorageError.
     """
+    controller = controllers[-1]
     data = envelope.encode(Mark(controller, root_of(member)))
+    known = [envelope.encode(Mark(one, root_of(member))) for one in controllers]
     try:
-        if storage.get(root_names.REPLICA_FILE) != data:
+        if storage.get(root_names.REPLICA_FILE) not in known:
             raise StoreExists(
                 f"{storage.url} is another root than {root_of(member)} of {controller}, or a "
                 "replica of another store"
@@ -202,7 +197,7 @@ def find_root(storage: ReplicatedStorage, url: str) -> tuple[str, Storage]:
     if not isinstance(opener, MemberOpener):
         raise InvalidOption(f"{storage.url} was opened with members of its own: join them by name")
     found = opener.root(url)
-    _check_url(found.url)
+    check_url(found.url)
     epoch = storage.agreement.refresh()
     root = next((name for name, one in epoch.roots.items() if one.url == found.url), None)
     if any(root_of(member) == root for member in epoch.in_sync):
@@ -223,10 +218,13 @@ def prepare_root(
     Raises InvalidOption, NotAStore, StoreExists, StorageError.
     """
     root, found = find_root(storage, url)
-    member = next_incarnation(storage.agreement.epoch(), root)
-    assert isinstance(storage.open_member, MemberOpener)
-    opener, url = storage.open_member, found.url
-    mark_root(opener, found, Root(url), member, storage.url, may_be_new=may_be_new)
+    agreement, opener, url = storage.agreement, storage.open_member, found.url
+    epoch = agreement.epoch()
+    assert isinstance(opener, MemberOpener)
+    controllers = known_controllers(agreement, epoch)
+    member = next_incarnation(epoch, root)
+    mark_root(opener, found, Root(url), member, controllers, may_be_new=may_be_new)
+    put_pointer(agreement, epoch, root, found)
     return root, url
 
 

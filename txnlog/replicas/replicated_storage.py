@@ -1,13 +1,14 @@
 """A storage over the storages of several roots: what is acknowledged is at all that are in sync.
 
 Everything above takes it for one storage. The leader decides races; nothing that others may miss is
-shown or built on before they have it. The rules are R1 to R7 of docs/PROTOCOL.md.
+shown or built on before they have it. The rules are R1 to R9 of docs/PROTOCOL.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -15,10 +16,11 @@ from txnlog import names, root_names
 from txnlog.clock import Clock, SystemClock
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError, TxnlogError
 from txnlog.replicas.agreement import Agreement, MemberFailed, OpenMember
-from txnlog.replicas.controller import Controller
+from txnlog.replicas.controller import Controller, OpenPlace
 from txnlog.replicas.copying import Diverged, help_out, put_at_all
 from txnlog.replicas.epochs import Epoch, Member
 from txnlog.replicas.everywhere import Everywhere
+from txnlog.replicas.members import MemberOpener
 from txnlog.replicas.uploads import ReplicatedUpload
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import Address, Storage, Upload, check_name
@@ -35,6 +37,7 @@ class ReplicatedStorage(Storage):
         open_member: opens a member's own storage: its folder below its root.
         address: how to open the same elsewhere.
         clock: for how long members fail; tests bring their own.
+        open_place: opens the place that a controller has moved to.
 
     What costs what: a put-if-absent is a request to the leader, then one to each other member side
     by side, then a listing of the epochs; a listing one to each member, and one of the epochs.
@@ -50,23 +53,34 @@ class ReplicatedStorage(Storage):
         open_member: OpenMember,
         address: Address | None = None,
         clock: Clock | None = None,
+        open_place: OpenPlace | None = None,
     ) -> None:
-        self.url = controller.url
-        self._arguments = (controller, open_member, address, clock)
-        self.agreement = Agreement(Controller(controller), open_member, clock or SystemClock())
+        if open_place is None and isinstance(open_member, MemberOpener):
+            open_place = open_member.controller
+        self._arguments = (open_member, address, clock, open_place)
+        epochs = Controller(controller, open_place)
+        self.agreement = Agreement(epochs, open_member, clock or SystemClock())
         """For those who describe and change the set."""
         self.open_member = open_member
-        self._controller = controller
         self._address = address
         self._everywhere = Everywhere()
         self._folds_case: bool | None = None
         self._was_probed = False
 
     def __reduce__(self) -> tuple[object, ...]:
-        return ReplicatedStorage, self._arguments
+        return ReplicatedStorage, (self._controller, *self._arguments)
+
+    @property
+    def _controller(self) -> Storage:
+        return self.agreement.controller.storage
+
+    @property
+    def url(self) -> str:  # type: ignore[override]
+        return self._controller.url
 
     def address(self) -> Address:
-        return self._address or self._controller.address()
+        known = self._address
+        return replace(known, url=self.url) if known else self._controller.address()
 
     def folds_case(self) -> bool:
         if self._folds_case is None:

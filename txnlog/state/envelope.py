@@ -20,6 +20,9 @@ FORMAT_VERSION = 1
 WITH_MANIFESTS = 2
 """Of checkpoints that leave a part to manifests, and of these: older versions must not read them
 as if that part were not there."""
+WITH_MOVES = 2
+"""Of epochs of stores whose controller has moved, or is about to: older versions would go on at the
+old one."""
 WITH_REWRITES = 3
 """Of entries that rewrite records, and of checkpoints and lists that tell of such: older versions
 must not go on with the old segments, which are deleted."""

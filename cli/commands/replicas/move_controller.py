@@ -1,0 +1,49 @@
+"""``txnlog replicas move-controller``: the epochs are decided at another place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txnlog.cli.input.options import DryRunOption
+from txnlog.cli.output.confirmation import note_dry_run
+from txnlog.cli.output.fields import Field, names, number, text
+from txnlog.cli.output.streams import warn
+from txnlog.cli.session import Session
+
+if TYPE_CHECKING:
+    from txnlog.results import ControllerMove
+
+FIELDS: list[Field[ControllerMove]] = [
+    text("controller", "CONTROLLER", lambda moved: moved.url),
+    number("epoch", "EPOCH", lambda moved: moved.epoch),
+    names("told", "TOLD", lambda moved: moved.told),
+    names("untold", "NOT TOLD", lambda moved: moved.untold),
+]
+
+
+def move_controller(
+    session: Session,
+    url: Annotated[str, typer.Argument(metavar="URL", help="Path or URL of an empty folder.")],
+    dry_run: DryRunOption = False,
+) -> None:
+    """Move the controller to another place, while others write. It must be reachable still.
+
+    Whoever uses the store goes on there by himself; what is needed to reach a server they must
+    have before. TOLD are the roots that name the new place: by these, or by its own URL, the
+    store is found when the old place is gone. Leave that as it is until nobody can be asleep who
+    knows no other. If this is killed or fails, or a root was not told, run it again.
+
+    \b
+    Example:
+      txnlog replicas move-controller /data/control2 --dry-run
+      txnlog replicas move-controller /data/control2
+    """
+    options = session.storage_options_of(url)
+    moved = session.open_replicas().move_controller(url, storage_options=options, dry_run=dry_run)
+    with session.output.document() as document:
+        document.fields(FIELDS, moved)
+    if moved.untold:
+        warn(f"not told, since they did not answer: {', '.join(moved.untold)}. Run it again later")
+    note_dry_run(dry_run)

@@ -1,0 +1,403 @@
+"""A controller that moves: who follows, what a kill leaves, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from controller_model import Model
+from controller_model import Violation as Broken
+from replica_folders import lose, make, values, write
+
+import txnlog
+from txnlog import root_names
+from txnlog.errors import (
+    CorruptEntry,
+    InvalidOption,
+    NotAStore,
+    NotEnoughReplicas,
+    PutIfAbsentBroken,
+    StorageError,
+    StoreExists,
+    UnsupportedVersion,
+)
+from txnlog.replicas import moving, opening
+from txnlog.replicas.agreement import Agreement
+from txnlog.replicas.controller import Controller
+from txnlog.replicas.epochs import DECODER, Epoch
+from txnlog.replicas.members import Mark
+from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.state import envelope
+from txnlog.storage.adapters.local import LocalStorage
+from txnlog.testing import VirtualClock
+
+
+@pytest.fixture(autouse=True)
+def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe is tested elsewhere, and takes longer than all of this."""
+    monkeypatch.setattr(opening, "probe", lambda _: None)
+    monkeypatch.setattr(moving, "probe", lambda _: None)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> txnlog.Store:
+    store = make(tmp_path)
+    store.create_topic("t", partitions=1)
+    write(store, "1")
+    return store
+
+
+_SEEDS = count(1)
+
+
+def reopened(folder: Path, which: str = "control") -> txnlog.Store:
+    """By another process, with a chance of its own."""
+    return txnlog.open(str(folder / which), clock=VirtualClock(seed=next(_SEEDS)))
+
+
+def epochs(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / root_names.EPOCHS).iterdir()}
+
+
+def replicated(store: txnlog.Store) -> ReplicatedStorage:
+    assert isinstance(store.storage, ReplicatedStorage)
+    return store.storage
+
+
+def newest(store: txnlog.Store) -> Epoch:
+    return replicated(store).agreement.refresh()
+
+
+# -- the model ---------------------------------------------------------------------------------
+
+
+def test_the_model_keeps_its_promises() -> None:
+    runs = [Model(seed).run() for seed in range(60)]
+    assert sum(run.acknowledged for run in runs) > 300
+    assert sum(run.moves for run in runs) > 10
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("broken", ["stay", "unsaid", "oldestfirst", "decidethere", "unmarked"])
+def test_each_rule_of_the_model_is_needed(broken: str) -> None:
+    for seed in range(400):
+        try:
+            Model(seed, broken).run()
+        except Broken:
+            return
+    raise AssertionError("none of the runs notices")
+
+
+# -- moves -------------------------------------------------------------------------------------
+
+
+def test_everybody_follows(made: txnlog.Store, tmp_path: Path) -> None:
+    """Who has the store open, who was handed it, and who opens it by whatever was enough before."""
+    asleep = reopened(tmp_path)
+    handed = pickle.dumps(made)
+    moved = made.move_controller(str(tmp_path / "new"))
+    assert (moved.url, moved.epoch) == (str(tmp_path / "new"), 2)
+    assert (moved.told, moved.untold) == (("r0", "r1"), ())
+    assert epochs(tmp_path / "new") == epochs(tmp_path / "control")
+    for store in (made, asleep, pickle.loads(handed), *(reopened(tmp_path, w) for w in "ab")):
+        assert store.replicas().controller == str(tmp_path / "new")
+        assert store.storage.address().url == str(tmp_path / "new")
+    assert reopened(tmp_path).replicas().controller == str(tmp_path / "new")
+    write(asleep, "2")
+    made.remove_replica("r1")
+    assert len(epochs(tmp_path / "new")) == 4
+    assert len(epochs(tmp_path / "control")) == 3
+    assert values(reopened(tmp_path, "a")) == ["1", "2"]
+    assert [one.epoch for one in reopened(tmp_path).replica_history()] == [0, 1, 2, 3]
+
+
+def test_the_old_place_may_go_for_good(made: txnlog.Store, tmp_path: Path) -> None:
+    """Any root is enough; who was asleep acknowledges nothing any more."""
+    asleep = reopened(tmp_path)
+    newest(asleep)
+    made.move_controller(str(tmp_path / "new"))
+    shutil.rmtree(tmp_path / "control")
+    with pytest.raises(StorageError, match="is the controller's disk mounted"):
+        asleep.storage.put_if_absent("x", b"1")
+    for root in "ab":
+        write(reopened(tmp_path, root), root)
+    assert values(made) == ["1", "a", "b"]
+    assert values(reopened(tmp_path, "new")) == ["1", "a", "b"]
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_back_and_on(made: txnlog.Store, tmp_path: Path, behind: int) -> None:
+    """A move back is one as any other: also for who slept through all of them."""
+    asleep = [reopened(tmp_path) for _ in range(3)]
+    for store in asleep:
+        newest(store)
+    for where in ("new", "control", "third"):
+        made.move_controller(str(tmp_path / where))
+        if behind:
+            newest(asleep.pop())
+        made.alter_replicas({"replica.lag.time.max.ms": 5000 + len(asleep)})
+    for store in [*asleep, *(reopened(tmp_path, name) for name in ("new", "control", "a"))]:
+        assert store.replicas().controller == str(tmp_path / "third")
+        write(store, "2")
+    assert newest(made).controllers == tuple(
+        str(tmp_path / name) for name in ("control", "new", "control", "third")
+    )
+    shutil.rmtree(tmp_path / "control")
+    shutil.rmtree(tmp_path / "new")
+    assert len(values(reopened(tmp_path, "b"))) == (4 if behind else 7)
+
+
+def test_a_move_back_is_not_believed_before_it_is_decided(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All epochs are copied: those at the old place say where they are decided."""
+    made.move_controller(str(tmp_path / "new"))
+    made.alter_replicas({"replica.lag.time.max.ms": 5000})
+    with monkeypatch.context() as patch:
+        patch.setattr(Agreement, "propose", killed)
+        with pytest.raises(KeyboardInterrupt):
+            made.move_controller(str(tmp_path / "control"))
+    assert len(epochs(tmp_path / "control")) == 4
+    assert reopened(tmp_path).replicas().controller == str(tmp_path / "new")
+    assert made.move_controller(str(tmp_path / "control")).epoch == 4
+
+
+def killed(*_: object, **__: object) -> Any:
+    raise KeyboardInterrupt
+
+
+# -- kills -------------------------------------------------------------------------------------
+
+
+def kill_at(patch: pytest.MonkeyPatch, at: int) -> list[str]:
+    """A kill before the first put, after it, before the second one, ...; returns what was put."""
+    put_if_absent, points, put = LocalStorage.put_if_absent, iter(range(1, at + 1)), []
+
+    def point() -> None:
+        if next(points, at) == at:
+            raise KeyboardInterrupt
+
+    def killing(storage: LocalStorage, name: str, data: bytes) -> bool:
+        point()
+        done = put_if_absent(storage, name, data)
+        put.append(name)
+        point()
+        return done
+
+    patch.setattr(LocalStorage, "put_if_absent", killing)
+    return put
+
+
+@pytest.mark.parametrize("at", range(1, 15))
+def test_a_kill_anywhere(tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others go on, by every place that has epochs; the next call finishes it."""
+    made = make(tmp_path)
+    asleep = reopened(tmp_path)
+    newest(asleep)
+    with monkeypatch.context() as patch:
+        put = kill_at(patch, at)
+        with pytest.raises(KeyboardInterrupt):
+            reopened(tmp_path).move_controller(str(tmp_path / "new"))
+    assert asleep.storage.put_if_absent("x", b"1")
+    places = ["control", "a", "b"]
+    if at > 7:  # the last epoch that is copied is the first one, without which none is believed
+        assert put.count(root_names.epoch_file(0)) == 1
+        places.append("new")
+    assert len({reopened(tmp_path, name).replicas().epoch for name in places}) == 1
+    moved = made.move_controller(str(tmp_path / "new"))
+    assert moved.told == ("r0", "r1")
+    assert newest(asleep).controllers == (str(tmp_path / "control"), str(tmp_path / "new"))
+
+
+# -- places that are not what they should be ---------------------------------------------------
+
+
+def test_a_place_whose_disk_is_not_mounted_is_taken_for_nothing(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The move is decided, and the new place has not heard of it; then it is away."""
+    asleep = reopened(tmp_path)
+    newest(asleep)
+    with monkeypatch.context() as patch:
+        patch.setattr(Controller, "_follow", killed)
+        with pytest.raises(KeyboardInterrupt):
+            made.move_controller(str(tmp_path / "new"))
+    bring_back = lose(tmp_path / "new")
+    with pytest.raises(StorageError, match="is the controller's disk mounted"):
+        asleep.storage.put_if_absent("x", b"1")
+    with pytest.raises(StorageError, match="is the controller's disk mounted"):
+        reopened(tmp_path, "a")
+    assert not list((tmp_path / "new").rglob("*.json"))
+    bring_back()
+    assert asleep.storage.put_if_absent("x", b"1")
+    assert epochs(tmp_path / "new") == epochs(tmp_path / "control")
+
+
+def test_a_server_without_the_epochs_is_given_none(made: txnlog.Store, tmp_path: Path) -> None:
+    """Nothing tells that a bucket was emptied but that the epoch before is gone."""
+    made.move_controller(str(tmp_path / "new"))
+    shutil.rmtree(tmp_path / "new")
+    empty = LocalStorage(str(tmp_path / "new"))
+    old = Controller(LocalStorage(str(tmp_path / "control")), lambda _: empty)
+    with pytest.raises(StorageError, match="where the epochs are gone"):
+        old.newest()
+    assert not list((tmp_path / "new").rglob("*.json"))
+
+
+def test_another_stores_controller_is_not_followed(made: txnlog.Store, tmp_path: Path) -> None:
+    made.move_controller(str(tmp_path / "new"))
+    other = make(tmp_path / "other")
+    for ms in (1, 2):
+        other.alter_replicas({"replica.lag.time.max.ms": ms})
+    shutil.rmtree(tmp_path / "new")
+    shutil.copytree(tmp_path / "other/control", tmp_path / "new")
+    with pytest.raises(CorruptEntry, match="is not what"):
+        newest(reopened(tmp_path))
+
+
+def test_what_is_no_place_for_a_controller_is_refused(made: txnlog.Store, tmp_path: Path) -> None:
+    other = make(tmp_path / "other")
+    for ms in (1, 2, 3):
+        other.alter_replicas({"replica.lag.time.max.ms": ms})
+    made.alter_replicas({"replica.lag.time.max.ms": 1})
+    longer = str(tmp_path / "other/control")
+    with pytest.raises(StoreExists, match="of another store"):
+        made.move_controller(longer)
+    for number in (3, 2):
+        (tmp_path / "other/control" / root_names.epoch_file(number)).unlink()
+    with pytest.raises(StoreExists, match="is not what"):
+        made.move_controller(longer)
+    for where, says in (("control", "already"), ("a", "is a root")):
+        with pytest.raises(InvalidOption, match=says):
+            made.move_controller(str(tmp_path / where))
+    txnlog.open(str(tmp_path / "plain"), create=True)
+    with pytest.raises(NotAStore, match="a folder of its own"):
+        made.move_controller(str(tmp_path / "plain"))
+    with pytest.raises(InvalidOption, match="credentials"):
+        made.move_controller("s3://key:secret@bucket/x")
+    assert made.replicas().controller == str(tmp_path / "control")
+
+
+def test_a_dry_run_changes_nothing(made: txnlog.Store, tmp_path: Path) -> None:
+    planned = made.move_controller(str(tmp_path / "new"), dry_run=True)
+    assert not (tmp_path / "new").exists()
+    assert newest(made).number == 0
+    assert made.move_controller(str(tmp_path / "new")).epoch == planned.epoch
+
+
+def test_a_place_by_another_name_is_refused(made: txnlog.Store, tmp_path: Path) -> None:
+    """Its roots would not be known any more by the controller that they name."""
+    mark = envelope.encode(Mark("s3a://bucket/control", "r0"))
+    (tmp_path / "a" / root_names.REPLICA_FILE).write_bytes(mark)
+    with pytest.raises(InvalidOption, match="the roots name s3a://bucket/control"):
+        made.move_controller(str(tmp_path / "new"))
+
+
+def test_where_nothing_can_be_decided_nothing_moves(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> None:
+        raise PutIfAbsentBroken("two writers win")
+
+    monkeypatch.setattr(moving, "probe", broken)
+    with pytest.raises(PutIfAbsentBroken):
+        made.move_controller(str(tmp_path / "new"))
+    assert newest(made).number == 0
+
+
+# -- roots -------------------------------------------------------------------------------------
+
+
+def test_a_root_that_was_away_learns_it_when_it_returns(made: txnlog.Store, tmp_path: Path) -> None:
+    """Until then it names the old place, and says what to do where that is gone."""
+    made.remove_replica("r1")
+    bring_back = lose(tmp_path / "b")
+    assert made.move_controller(str(tmp_path / "new")).untold == ("r1",)
+    shutil.rmtree(tmp_path / "control")
+    bring_back()
+    with pytest.raises(StorageError, match="If it was moved while this root was away"):
+        reopened(tmp_path, "b")
+    assert [one.subject for one in made.examine(with_probe=False) if one.state == "note"] == [
+        "r1",
+        "r1",
+    ]
+    made.add_replica(str(tmp_path / "b"))
+    assert reopened(tmp_path, "b").replicas().controller == str(tmp_path / "new")
+    made.remove_replica("r1")
+    assert made.forget_incarnation("r1-0").member == "r1-0"
+
+
+def test_roots_that_were_not_told_are_told_again(made: txnlog.Store, tmp_path: Path) -> None:
+    bring_back = lose(tmp_path / "b")
+    made.move_controller(str(tmp_path / "new"))
+    bring_back()
+    assert made.move_controller(str(tmp_path / "new")).told == ("r0", "r1")
+    assert (tmp_path / "b" / root_names.controller_pointer(1)).exists()
+    assert newest(made).number == 2
+    assert made.add_replica(str(tmp_path / "c")).member == "r2-0"
+    assert reopened(tmp_path, "c").replicas().controller == str(tmp_path / "new")
+
+
+# -- races -------------------------------------------------------------------------------------
+
+
+def test_whoever_changes_the_set_meanwhile_is_not_lost(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = moving.copy_epochs
+
+    def change_behind(*told: Any) -> None:
+        copy(*told)
+        monkeypatch.setattr(moving, "copy_epochs", copy)
+        reopened(tmp_path).remove_replica("r1")
+
+    monkeypatch.setattr(moving, "copy_epochs", change_behind)
+    assert made.move_controller(str(tmp_path / "new")).epoch == 3
+    assert reopened(tmp_path, "new").replicas().in_sync == ("r0-0",)
+
+
+def test_of_two_that_move_it_one_wins(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = moving.copy_epochs
+
+    def move_behind(*told: Any) -> None:
+        copy(*told)
+        monkeypatch.setattr(moving, "copy_epochs", copy)
+        reopened(tmp_path).move_controller(str(tmp_path / "other"))
+
+    monkeypatch.setattr(moving, "copy_epochs", move_behind)
+    with pytest.raises(NotEnoughReplicas, match="somebody else has moved it"):
+        made.move_controller(str(tmp_path / "new"))
+    for name in ("control", "new", "other"):
+        assert reopened(tmp_path, name).replicas().controller == str(tmp_path / "other")
+
+
+def test_a_listing_that_misses_what_came_before_is_not_believed(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first copies say nothing of a move: who finds them alone lists once more."""
+    made.move_controller(str(tmp_path / "new"))
+    list_names, looks = LocalStorage.list_names, count(1)
+
+    def torn(storage: LocalStorage, folder: str, start_after: str = "") -> list[str]:
+        found = list_names(storage, folder, start_after)
+        return found[:1] if next(looks) == 1 else found
+
+    monkeypatch.setattr(LocalStorage, "list_names", torn)
+    place = LocalStorage(str(tmp_path / "new"))
+    assert Controller(place).newest().number == 2
+
+
+def test_a_store_that_never_moved_is_as_it_was(made: txnlog.Store, tmp_path: Path) -> None:
+    """One that did is refused by versions that would go on at the old place."""
+    made.remove_replica("r1")
+    assert all(data.startswith(b'{"format":1,') for data in epochs(tmp_path / "control").values())
+    made.move_controller(str(tmp_path / "new"))
+    moved = epochs(tmp_path / "control")[Path(root_names.epoch_file(3)).name]
+    with pytest.raises(UnsupportedVersion):
+        envelope.decode(moved, DECODER, "epoch", envelope.FORMAT_VERSION)
