@@ -68,7 +68,7 @@ def make_replicas(
         _check_url(url)
     if len({*urls, control.url}) != len(urls) + 1:
         raise InvalidOption("the roots and the controller of a replicated store must all differ")
-    checked = check_settings(settings, len(urls))
+    checked = check_settings(settings, [f"r{number}" for number in range(len(urls))])
     found = _find_epochs(control)
     if found is None:
         named = {f"r{number}": url for number, url in enumerate(urls)}
