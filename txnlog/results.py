@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from txnlog.replicas.electing import Election
     from txnlog.replicas.forgetting import Forgotten
     from txnlog.replicas.joining import Joined
+    from txnlog.replicas.reassigning import Reassigned
     from txnlog.replicas.returning import ReplicaReturn
     from txnlog.replicas.verifying import ReplicaDifference
     from txnlog.replicas.watermarks import LogWatermark
@@ -126,6 +127,7 @@ __all__ = [
     "ProducerRef",
     "Promotion",
     "RecordDeletion",
+    "Reassigned",
     "Replica",
     "ReplicaDifference",
     "ReplicaEpoch",
@@ -200,6 +202,7 @@ _HOMES = {
     "ProducerRef": "state.producers",
     "Promotion": "standby.promoting",
     "RecordDeletion": "inspect.descriptions",
+    "Reassigned": "replicas.reassigning",
     "Replica": "replicas.description",
     "ReplicaDifference": "replicas.verifying",
     "ReplicaEpoch": "replicas.description",

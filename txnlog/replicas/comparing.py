@@ -60,9 +60,9 @@ class Listings:
         """Names that some have in another size than others; ascending."""
         return self._names("having count(*) <= ? and min(size) < max(size)")
 
-    def even(self) -> Iterator[str]:
-        """Names that have one size, wherever they are; ascending."""
-        return self._names("having count(*) <= ? and min(size) = max(size)")
+    def names(self) -> Iterator[str]:
+        """All names; ascending."""
+        return self._names("having count(*) <= ?")
 
     def holders(self) -> Iterator[tuple[str, dict[Member, int]]]:
         """Each name with the members that have it, and its size there; ascending."""

@@ -319,8 +319,8 @@ def check_settings(
         if kind == RACK:
             if not text.strip():
                 raise InvalidConfig(f"{key} must be a label, not {text!r}")
-        elif kind not in _SWITCHES and not (text.isdecimal() and int(text) >= 1):
-            if (kind, text) != (FACTOR, _ALL):
+        elif kind not in _SWITCHES and (kind, text) != (FACTOR, _ALL):
+            if not (text.isdecimal() and int(text) >= 1):
                 raise InvalidConfig(f"{key} must be a number of at least 1, not {text!r}")
         checked[key] = text
     least = int(checked.get(MIN_INSYNC, 1))

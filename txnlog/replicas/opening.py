@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
+import msgspec
+
 from txnlog import root_names
 from txnlog.clock import Clock
 from txnlog.errors import (
@@ -30,6 +32,7 @@ from txnlog.replicas.epochs import (
 )
 from txnlog.replicas.joining import Joined
 from txnlog.replicas.members import MARK_DECODER, Mark, MemberOpener, put_mark
+from txnlog.replicas.placement import is_share
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
 from txnlog.storage.base import Address, Storage
@@ -236,7 +239,9 @@ def plan_join(storage: ReplicatedStorage, url: str) -> Joined:
     found.list_names("")  # so that one that does not answer is told now
     epoch = storage.agreement.epoch()
     count = size_bytes = 0
+    member = next_incarnation(epoch, root)
+    known = msgspec.structs.replace(epoch, roots={**epoch.roots, root: Root(found.url)})
     for name, size in storage.list_all(""):
-        if not name.startswith("."):
+        if not name.startswith(".") and is_share(known, name, member):
             count, size_bytes = count + 1, size_bytes + size
-    return Joined(next_incarnation(epoch, root), epoch.number + 2, count, size_bytes)
+    return Joined(member, epoch.number + 2, count, size_bytes)

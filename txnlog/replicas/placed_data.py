@@ -59,7 +59,8 @@ def read_elsewhere(
     if unseen:
         roots = ", ".join(f"{epoch.roots[root_of(one)].url} ({one})" for one in unseen)
         raise NotEnoughReplicas(
-            f"no root in sync has {name}. It may be on roots that are out and do not answer: {roots}"
+            f"no root in sync has {name}. It may be on a root that is out, and none of these "
+            f"answers: {roots}"
         )
     raise ObjectNotFound(f"no root that is in sync, or was, has {name}")
 
@@ -120,7 +121,9 @@ def source_of(agreement: Agreement, epoch: Epoch, name: str) -> Member:
 
 
 def confirm_placed(agreement: Agreement, epoch: Epoch, name: str) -> None:
-    """Make sure that a data file is durable where it belongs. Raises ObjectNotFound, MemberFailed.
+    """Make sure that a data file is durable where it belongs.
+
+    Raises ObjectNotFound, MemberFailed.
     """
     source = source_of(agreement, epoch, name)
     for member in targets(epoch, name):

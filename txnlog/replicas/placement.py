@@ -8,6 +8,7 @@ the members tell: this says where it belongs, and where to look first.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from zlib import crc32
 
 from txnlog import names
@@ -66,6 +67,13 @@ def targets(epoch: Epoch, name: str) -> tuple[Member, ...]:
     return tuple(member for member in epoch.members if member in chosen)
 
 
+def is_share(epoch: Epoch, name: str, member: Member) -> bool:
+    """Whether an object belongs to a member, or would if it were in sync."""
+    topic = topic_of(name)
+    wanted = None if topic is None else factor(epoch, topic)
+    return wanted is None or member in ring(epoch, name, {*epoch.in_sync, member})[:wanted]
+
+
 def keepers(epoch: Epoch, name: str, without: Collection[Member] = ()) -> list[Member]:
     """The members in sync that an object belongs to, if some cannot take it."""
     among = [member for member in epoch.in_sync if member not in without]
@@ -99,14 +107,11 @@ def _racks(epoch: Epoch) -> Mapping[str, str]:
 def _by_rack(epoch: Epoch) -> Sequence[str]:
     """All roots in an order that stays: one of each rack, then the next one of each."""
     racks = _racks(epoch)
-    ordered = sorted(epoch.roots, key=lambda root: (len(root), root))
-    position = {root: ordered.index(root) for root in ordered}
     within: dict[str, list[str]] = {}
-    for root in ordered:
+    for root in sorted(epoch.roots, key=lambda root: (len(root), root)):
         within.setdefault(racks[root], []).append(root)
-    return sorted(
-        ordered, key=lambda root: (within[racks[root]].index(root), position[within[racks[root]][0]])
-    )
+    rounds = zip_longest(*within.values())
+    return [root for some in rounds for root in some if root is not None]
 
 
 def _racks_first(roots: Sequence[str], racks: Mapping[str, str]) -> list[str]:

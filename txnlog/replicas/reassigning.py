@@ -9,7 +9,7 @@ nothing refers to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -188,27 +188,32 @@ class _Pass:
                 surplus[name] = sorted(over)
         self._trim(surplus, dict(some))
 
-    def _copy_all(self, tasks: Iterable[tuple[str, Sizes, Member]]) -> set[str]:
+    def _copy_all(self, tasks: Sequence[tuple[str, Sizes, Member]]) -> set[str]:
         """Copy files to members; returns those that could not be copied."""
-        calls = [partial(self._copy, *task) for task in tasks]
-        return {*self._agreement.controller.storage.gather(calls)} - {""}
-
-    def _copy(self, name: str, sizes: Sizes, target: Member) -> str:
         if self.dry_run:
-            self._note(name, copied=1, copied_bytes=max(sizes.values()))
-            return ""
+            copied: list[int | None] = [max(sizes.values()) for _, sizes, _ in tasks]
+        else:
+            calls = [partial(self._copy, *task) for task in tasks]
+            copied = self._agreement.controller.storage.gather(calls)
+        lacking = set()
+        for (name, *_), size in zip(tasks, copied, strict=True):
+            if size is None:
+                lacking.add(name)
+            else:
+                self._note(name, copied=1, copied_bytes=size)
+        return lacking
+
+    def _copy(self, name: str, sizes: Sizes, target: Member) -> int | None:
+        """The bytes that were copied; None if nobody who has it answers."""
         for source in sorted(sizes, key=lambda member: member not in self._placing.in_sync):
             try:
-                size = copy_between(self._agreement, self._placing, source, target, name)
+                return copy_between(self._agreement, self._placing, source, target, name)
             except ObjectNotFound:
                 continue
             except MemberFailed as failed:
                 if failed.member == target:
                     raise
-                continue
-            self._note(name, copied=1, copied_bytes=size)
-            return ""
-        return name
+        return None
 
     def _trim(self, surplus: Mapping[str, Sequence[Member]], sizes: Mapping[str, Sizes]) -> None:
         if not surplus:

@@ -39,9 +39,12 @@ Noted = dict[Member, frozenset[str]]
 def read_notes(
     agreement: Agreement, epoch: Epoch, members: Collection[Member], *, but: str = ""
 ) -> Noted:
-    """By member the files that somebody may delete there, but for one note's. Raises MemberFailed."""
+    """By member the files that somebody may delete there, as all notes but one say.
 
-    def read(member: Member, storage: Storage) -> frozenset[str]:
+    Raises MemberFailed.
+    """
+
+    def read(_: Member, storage: Storage) -> frozenset[str]:
         found: set[str] = set()
         for name in storage.list_names(root_names.MEMBER_MARKS):
             path = f"{root_names.MEMBER_MARKS}/{name}"
@@ -83,7 +86,7 @@ def noted(
             data = envelope.encode(TrimNote(tuple(names)))
             agreement.ask(epoch, member, partial(_put, path=note.path, data=data))
         yield note
-    except MemberFailed:
+    except BaseException:
         if not note.is_used:
             with suppress(MemberFailed):
                 tear_up()

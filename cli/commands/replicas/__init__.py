@@ -10,6 +10,7 @@ from txnlog.cli.commands.replicas import (
     follow,
     forget,
     promote,
+    reassign,
     remove,
     verify,
 )
@@ -23,6 +24,7 @@ app = verb_group(
         "remove": remove.remove_replica,
         "elect": elect.elect_leader,
         "config": config.configure_replicas,
+        "reassign": reassign.reassign_replicas,
         "verify": verify.verify_replicas,
         "forget": forget.forget_incarnations,
         "follow": follow.follow_store,
