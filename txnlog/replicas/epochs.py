@@ -306,9 +306,7 @@ def joined(
     return _next(epoch, who, in_sync=(*epoch.in_sync, member), joining=rest)
 
 
-def check_settings(
-    settings: Mapping[str, object] | None, roots: Collection[str]
-) -> dict[str, str]:
+def check_settings(settings: Mapping[str, object] | None, roots: Collection[str]) -> dict[str, str]:
     """The settings of a set of roots as text. Raises InvalidConfig, InvalidOption."""
     checked = {}
     for key, value in (settings or {}).items():

@@ -97,9 +97,7 @@ def forget(
     return Forgotten(member, url, *done)
 
 
-def _check_copies(
-    agreement: Agreement, epoch: Epoch, member: Member, is_needed: IsNeeded
-) -> None:
+def _check_copies(agreement: Agreement, epoch: Epoch, member: Member, is_needed: IsNeeded) -> None:
     """Make sure that others have what data it has, under an epoch that is the newest afterwards.
 
     One that never was in sync has copies alone: nobody has counted on it.

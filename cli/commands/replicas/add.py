@@ -34,7 +34,8 @@ def add_replica(
     """Bring a root in, a new one or one that was out, and wait until it is in sync.
 
     It begins anew in an empty folder beside what it has, and everything, or its share where
-    replication.factor says so, is copied through this command, while others write. If it is killed or fails, run it again.
+    replication.factor says so, is copied through this command, while others write. If it is
+    killed or fails, run it again.
 
     \b
     Example:

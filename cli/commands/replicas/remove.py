@@ -26,7 +26,8 @@ def remove_replica(
     """Take a root out of the set, and show the set. Nothing in the root is deleted.
 
     It stays out until `replicas add` brings it in. If it leads, another one in sync does from
-    then on. Where replication.factor is set, data that too few others have is copied first. Asks first on a terminal; elsewhere it needs --yes.
+    then on. Where replication.factor is set, data that too few others have is copied first.
+    Asks first on a terminal; elsewhere it needs --yes.
 
     \b
     Example:
