@@ -534,7 +534,7 @@ def _check(
 def _unknown(key: str, keys: Mapping[str, _Key], of: str) -> str:
     if key == "replication.factor":
         return (
-            f"{key} is set for a store's roots, not among a {of}'s settings: `txnlog replicas config "
+            f"{key} is no {of} config, but one of a store's roots: `txnlog replicas config "
             f"{key}.<topic>=2`, or store.alter_replicas"
         )
     close = get_close_matches(str(key), keys, n=1)

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable
 from typing import NamedTuple, TypeAlias
 
 Member: TypeAlias = tuple[str, int]
-Steps: TypeAlias = Generator[str | None]
+Steps: TypeAlias = Generator[str]
 ROOTS = "abc"
 FILES = 2
 """Few, so that those who move them are in each other's way."""
@@ -88,28 +88,26 @@ class Model:
 
     def write(self) -> Steps:
         for file in range(FILES):
-            yield
+            yield ""
             number = self.newest()
             epoch = self.epochs[number]
             for member in self.placed(epoch, file):
-                yield
+                yield ""
                 self.files[member].add(file)
-            yield
+            yield ""
             if self.newest() == number:
                 self.acked.add(file)
 
     def change(self) -> Steps:
         """Roots go out and come back with their share, and the placement changes."""
         while True:
-            yield
+            yield ""
             number = self.newest()
             epoch = self.epochs[number]
             what = self.chance.random()
             if what < 0.6:
-                turn = self.chance.randrange(len(ROOTS))
-                self.propose(
-                    number, epoch._replace(turn=turn, factor=self.chance.choice([1, 1, 2]))
-                )
+                turn, factor = self.chance.randrange(len(ROOTS)), self.chance.choice([1, 1, 2])
+                self.propose(number, epoch._replace(turn=turn, factor=factor))
             elif what < 0.8 and len(epoch.members) > 1:
                 gone = self.chance.choice(sorted(epoch.members))
                 changed = epoch._replace(members=epoch.members - {gone}, left=epoch.left | {gone})
@@ -126,18 +124,18 @@ class Model:
         self.files[member], self.notes[member] = set(), {}
         after = epoch._replace(members=epoch.members | {member})
         for file in sorted(set().union(*(self.files[one] for one in epoch.members))):
-            yield
+            yield ""
             if member in self.placed(after, file):
                 self.files[member].add(file)
         self.propose(number, after)
 
     def copy(self, epoch: Epoch, file: int) -> Steps:
         """Give a file to whom it belongs to, of those that nobody is about to delete it at."""
-        yield
+        yield ""
         there = [m for m in (*epoch.members, *epoch.left) if file in self.files[m]]
         doomed = frozenset(m for m in epoch.members if self.noted(m, file))
         for member in self.placed(epoch, file, doomed) if there else ():
-            yield
+            yield ""
             self.files[member].add(file)
 
     def without_note(self, members: Iterable[Member], file: int, own: int) -> list[Member]:
@@ -147,13 +145,13 @@ class Model:
 
     def reassign(self) -> Steps:
         while True:
-            yield
+            yield ""
             number = self.newest()
             epoch = self.epochs[number]
             known = (*epoch.members, *epoch.left)
             for file in sorted(set().union(*(self.files[m] for m in known))):
                 yield from self.copy(epoch, file)
-                yield
+                yield ""
                 surplus = {m for m in epoch.members if file in self.files[m]}
                 surplus -= {*self.placed(epoch, file)}
                 if surplus:
@@ -163,16 +161,16 @@ class Model:
         own = self.fresh()
         if self.broken != "notes nothing":
             for member in sorted(surplus):
-                yield
+                yield ""
                 self.notes[member][own] = {file}
-        yield
+        yield ""
         others = [m for m in epoch.members if m not in surplus]
         others = self.without_note(others, file, own)
-        yield
+        yield ""
         there = [m for m in others if file in self.files[m]]
         needed = min(epoch.factor, len(epoch.members) - len(surplus))
         enough = len(there) >= max(needed, 1) or self.broken == "deletes before it looks"
-        yield
+        yield ""
         if enough and self.newest() == number:
             for member in sorted(surplus):
                 yield "about to delete"
@@ -182,12 +180,12 @@ class Model:
                 self.files[member].discard(file)
                 self.trimmed += 1
         for member in sorted(surplus):
-            yield
+            yield ""
             self.notes[member].pop(own, None)
 
     def forget(self) -> Steps:
         while True:
-            yield
+            yield ""
             number = self.newest()
             epoch = self.epochs[number]
             if not epoch.left:
@@ -195,15 +193,15 @@ class Model:
             old = self.chance.choice(sorted(epoch.left))
             whole = True
             for file in sorted(self.files[old]):
-                yield
+                yield ""
                 others = self.without_note(epoch.members, file, -1)
-                yield
+                yield ""
                 whole = whole and any(file in self.files[member] for member in others)
-            yield
+            yield ""
             if self.newest() != number or not (whole or self.broken == "forgets the last copy"):
                 continue
             if self.propose(number, epoch._replace(left=epoch.left - {old})):
-                yield
+                yield ""
                 self.files[old].clear()
                 self.forgotten += 1
 

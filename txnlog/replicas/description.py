@@ -182,9 +182,7 @@ def _behind(
                 if other != epoch.leader:
                     add_data(listings, agreement, epoch, other, names.TOPICS)
         except MemberFailed as failed:
-            raise NotEnoughReplicas(
-                f"{failed.member}, which is in sync, fails: {failed}"
-            ) from failed
+            raise NotEnoughReplicas(f"{failed.member} is in sync, and fails: {failed}") from failed
         count = size_bytes = 0
         for name, size in listings.lacked_by(member):
             if not is_share(epoch, name, member):

@@ -314,12 +314,11 @@ def check_settings(settings: Mapping[str, object] | None, roots: Collection[str]
         kind = _check_key(key, roots)
         if kind in _SWITCHES and text not in ("true", "false"):
             raise InvalidConfig(f"{key} must be true or false, not {text!r}")
-        if kind == RACK:
-            if not text.strip():
-                raise InvalidConfig(f"{key} must be a label, not {text!r}")
-        elif kind not in _SWITCHES and (kind, text) != (FACTOR, _ALL):
-            if not (text.isdecimal() and int(text) >= 1):
-                raise InvalidConfig(f"{key} must be a number of at least 1, not {text!r}")
+        if kind == RACK and not text.strip():
+            raise InvalidConfig(f"{key} must be a label, not {text!r}")
+        is_number = kind not in (*_SWITCHES, RACK) and (kind, text) != (FACTOR, _ALL)
+        if is_number and not (text.isdecimal() and int(text) >= 1):
+            raise InvalidConfig(f"{key} must be a number of at least 1, not {text!r}")
         checked[key] = text
     least = int(checked.get(MIN_INSYNC, 1))
     if least > len(roots):

@@ -184,8 +184,9 @@ class _Judge:
             return ReplicaDifference(name, "damaged", damaged, size_bytes, why)
         first = epoch.leader if epoch.leader in members else members[0]
         others = tuple(member for member in members if member != first)
+        leads = ", which leads" if first == epoch.leader else ""
         why = (
-            f"not what {first} has{', which leads' if first == epoch.leader else ''}. If that is right, `txnlog replicas remove` "
+            f"not what {first} has{leads}. If that is right, `txnlog replicas remove` "
             "the others' roots and `add` them; if one of the others is, `elect` it first"
         )
         return ReplicaDifference(name, "differs", others, size_bytes, why)
