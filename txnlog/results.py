@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from txnlog.replicas.forgetting import Forgotten
     from txnlog.replicas.joining import Joined
     from txnlog.replicas.moving import ControllerMove
+    from txnlog.replicas.reassigning import Reassigned
     from txnlog.replicas.returning import ReplicaReturn
     from txnlog.replicas.verifying import ReplicaDifference
     from txnlog.replicas.watermarks import LogWatermark
@@ -127,6 +128,7 @@ __all__ = [
     "ProducerDescription",
     "ProducerRef",
     "Promotion",
+    "Reassigned",
     "RecordDeletion",
     "Replica",
     "ReplicaDifference",
@@ -203,6 +205,7 @@ _HOMES = {
     "ProducerRef": "state.producers",
     "Promotion": "standby.promoting",
     "RecordDeletion": "inspect.descriptions",
+    "Reassigned": "replicas.reassigning",
     "Replica": "replicas.description",
     "ReplicaDifference": "replicas.verifying",
     "ReplicaEpoch": "replicas.description",

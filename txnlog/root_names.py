@@ -33,6 +33,7 @@ STANDBY_STORE_FILE = f"{STANDBY}/{STORE_FILE}"
 """In a standby: how far it has followed, the logs as they were then, and what will make it one."""
 
 _POINTER = re.compile(r"controller-([0-9]{5,9})\.json")
+_TRIM = "trim-"
 _INCARNATION = re.compile(r"incarnation-([0-9]{5,9})")
 _ROUND_TOKEN = re.compile(r"([0-9]{20})-[0-9a-f]{32}")
 
@@ -76,6 +77,16 @@ def parse_incarnation_folder(name: str) -> int | None:
 def member_mark(member: str) -> str:
     """In each incarnation, what tells it from an empty folder: a disk that is not mounted."""
     return f"{MEMBER_MARKS}/{member}.json"
+
+
+def trim_note(token: str) -> str:
+    """In an incarnation: files that somebody is about to delete there; ``token`` is fresh."""
+    return f"{MEMBER_MARKS}/{_TRIM}{token}.json"
+
+
+def is_trim_note(name: str) -> bool:
+    """Whether a name in ``.replica/`` is that of such a note."""
+    return name.startswith(_TRIM)
 
 
 # -- standbys ----------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ SET: list[Field[Replicas]] = [
     names("joining", "JOINING", lambda found: found.joining),
     names("out", "OUT", lambda found: found.out),
     number("min_insync_replicas", "MIN IN SYNC", lambda found: found.min_insync),
+    number("under_replicated", "UNDER-REPLICATED", lambda found: found.under_replicated),
+    size("under_replicated_bytes", None, lambda found: found.under_replicated_bytes),
 ]
 REPLICAS: list[Field[Replica]] = [
     text("root", "ROOT", lambda replica: replica.root),

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from replica_world import ROUGH, STORMY, Violation, run_seeds
 
+from txnlog import names
 from txnlog.errors import ObjectNotFound
-from txnlog.replicas import joining, replicated_storage
+from txnlog.replicas import forgetting, joining, reassigning, replicated_storage, trimming
 from txnlog.replicas.agreement import Agreement
 from txnlog.replicas.controller import Controller
 from txnlog.replicas.epochs import Epoch, Member
+from txnlog.replicas.placement import targets
+from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.storage.base import Storage
 
 Patch = pytest.MonkeyPatch
 
@@ -64,10 +69,29 @@ def test_operators_lose_nothing() -> None:
     The controller moves, too.
     """
     total = run_seeds((4,), ROUGH, operated=True)
-    assert total["moved"] > 0
+    assert total["controllers"] > 0
     assert total["acknowledged"] > 20
     assert total["elections"] > 0
     assert total["returned"] > 0
+
+
+@pytest.mark.condition(62)
+def test_data_at_some_of_the_roots_is_not_lost() -> None:
+    """At how many changes, and two move it at once, while roots go and come back."""
+    total = run_seeds((2, 3), ROUGH, placed=True)
+    assert total["acknowledged"] > 40
+    assert total["moved"] > 40
+
+
+@pytest.mark.condition(62)
+@pytest.mark.slow
+@pytest.mark.parametrize("weather", [ROUGH, STORMY])
+@pytest.mark.parametrize("roots", [3, 4])
+def test_data_at_some_of_the_roots_is_not_lost_in_many_runs(weather: Any, roots: int) -> None:
+    """With an operator who elects, takes out, repairs and forgets beside those who move data."""
+    run_seeds(range(7000, 7100), weather, placed=True, roots=roots)
+    total = run_seeds(range(7100, 7200), weather, placed=True, roots=roots, operated=True)
+    assert total["moved"] > 0
 
 
 @pytest.mark.slow
@@ -116,7 +140,52 @@ def a_move_is_decided_there(patch: Patch) -> None:
     patch.setattr(Controller, "propose", lambda told, epoch, _="": propose(told, epoch))
 
 
-BROKEN: list[tuple[Callable[[Patch], None], dict[str, bool]]] = [
+def deleted_before_it_is_copied(patch: Patch) -> None:
+    """Surplus copies go, whether others have them or not."""
+    patch.setattr(trimming, "_is_enough", lambda *_: True)
+    patch.setattr(reassigning._Pass, "_copy", lambda *_: 0)
+
+
+def the_last_copy_is_forgotten(patch: Patch) -> None:
+    """An old incarnation goes, whatever only it has."""
+    patch.setattr(forgetting, "_check_copies", lambda *_: None)
+
+
+def read_where_it_belongs(patch: Patch) -> None:
+    """Who reads relies on the placement."""
+
+    def where_it_belongs(
+        storage: ReplicatedStorage, name: str, call: Callable[[Storage], Any], epoch: Epoch
+    ) -> Any:
+        first = targets(epoch, name)[0]
+        return storage.agreement.ask(epoch, first, call)
+
+    patch.setattr(ReplicatedStorage, "_read_of_any", where_it_belongs)
+    patch.setattr(
+        ReplicatedStorage,
+        "_read_unique",
+        lambda self, name, call: self.agreement.settle(partial(self._read_of_any, name, call)),
+    )
+
+
+def no_share_for_who_joins(patch: Patch) -> None:
+    """Who joins takes no data, and it is put at nobody else when he is there."""
+    patch.setattr(joining, "targets", lambda epoch, name: () if is_data(name) else epoch.members)
+    patch.setattr(reassigning._Pass, "_copy", lambda *_: 0)
+
+
+def is_data(name: str) -> bool:
+    return names.parse_data_file(name) is not None
+
+
+PLACED: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
+    (deleted_before_it_is_copied, {}),
+    (the_last_copy_is_forgotten, {"operated": True, "roots": 4}),
+    (read_where_it_belongs, {}),
+    (no_share_for_who_joins, {}),
+]
+
+BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (no_look_at_the_epochs, {}),
     (no_help, {}),
     (no_writes_to_who_joins, {}),
@@ -133,14 +202,26 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, bool]]] = [
 def test_broken_variants_are_caught(
     mutate: Callable[[Patch], None], options: dict[str, Any], monkeypatch: Patch
 ) -> None:
+    catch(mutate, monkeypatch, **options)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(("mutate", "how"), PLACED, ids=lambda one: getattr(one, "__name__", ""))
+def test_broken_variants_of_placement_are_caught(
+    mutate: Callable[[Patch], None], how: dict[str, Any], monkeypatch: Patch
+) -> None:
+    catch(mutate, monkeypatch, placed=True, **how)
+
+
+def catch(mutate: Callable[[Patch], None], monkeypatch: Patch, **how: Any) -> None:
     """Seeds are tried in order, so that the test does not depend on which of them it is."""
     for seed in range(200):
         with monkeypatch.context() as patch:
             mutate(patch)
             try:
-                run_seeds([seed], ROUGH, **options)
+                run_seeds([seed], ROUGH, **how)
             except (Violation, ObjectNotFound, AssertionError):
                 break
     else:
         raise AssertionError("none of the runs notices")
-    run_seeds([seed], ROUGH, **options)
+    run_seeds([seed], ROUGH, **how)

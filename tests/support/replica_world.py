@@ -20,6 +20,7 @@ from txnlog.replicas.electing import change_settings, elect, take_out
 from txnlog.replicas.epochs import (
     AUTO_RETURN,
     DECODER,
+    FACTOR,
     LAG_TIME,
     MIN_INSYNC,
     Epoch,
@@ -32,6 +33,8 @@ from txnlog.replicas.forgetting import forget
 from txnlog.replicas.joining import join
 from txnlog.replicas.members import put_mark
 from txnlog.replicas.moving import move
+from txnlog.replicas.placement import copies, places
+from txnlog.replicas.reassigning import reassign
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.replicas.returning import return_roots
 from txnlog.replicas.verifying import verify
@@ -203,9 +206,15 @@ class World:
         turns: int = 25,
         roots: int = 3,
         operated: bool = False,
+        placed: bool = False,
     ) -> None:
         chance = random.Random(seed)
         settings = {MIN_INSYNC: str(chance.choice([1, 1, 2]))}
+        self.placed = placed
+        """Whether data is at some roots only, at how many changes, and it is moved."""
+        if placed:
+            settings[FACTOR] = str(chance.choice([int(settings[MIN_INSYNC]), 2]))
+        self.moved = 0
         self.operated = operated
         if operated:
             settings[AUTO_RETURN] = "true"
@@ -236,10 +245,20 @@ class World:
                 if _get(heap, name) != data:
                     raise Violation(f"lost: {name} was acknowledged, {member} lacks it in {epoch}")
                 named = data.decode().partition(" ")[0]
-                if _get(heap, named) != self.meant[named]:
+                if not places(epoch) and _get(heap, named) != self.meant[named]:
                     raise Violation(f"lost: {named}, which {name} names, at {member} in {epoch}")
             if len(epoch.in_sync) < 1:
                 raise Violation("nobody is in sync")
+        if places(epoch):
+            self._judge_placed(epoch)
+
+    def _judge_placed(self, epoch: Epoch) -> None:
+        """What an entry names is at a root in sync, or in what one had that is out."""
+        heaps = [self.roots.heap(member) for member in (*epoch.in_sync, *epoch.left)]
+        for name, data in self.acked.items():
+            named = data.decode().partition(" ")[0]
+            if named in self.meant and self.meant[named] not in {_get(one, named) for one in heaps}:
+                raise Violation(f"lost: {named}, which {name} names, at all in {epoch}")
 
     def show(self, name: str, data: bytes) -> None:
         if self.shown.setdefault(name, data) != data:
@@ -263,7 +282,8 @@ class World:
     def _append(self, process: Process, storage: ReplicatedStorage) -> None:
         token = process.clock.token()
         data_name = names.segment_name(token, 0)
-        path = f"topics/t/data/0/{data_name}.log"
+        partition = process.chance.randrange(4) if self.placed else 0
+        path = f"topics/t/data/{partition}/{data_name}.log"
         self.meant[path] = f"data of {token}".encode()
         if process.chance.random() < 0.5:
             storage.put_round([lambda: storage.put(path, self.meant[path])])
@@ -287,6 +307,9 @@ class World:
         """When it is acknowledged, as many roots as ``min.insync.replicas`` says have it."""
         heaps = self.roots.heaps.items()
         having = {root_of(member) for member, heap in heaps if _get(heap, name) == entry}
+        named = entry.decode().partition(" ")[0]
+        if self.placed and not any(_get(heap, named) for _, heap in heaps):
+            raise Violation(f"{named} is nowhere, and {name} was acknowledged")
         if len(having) < self.roots.epoch().min_insync:
             raise Violation(f"too few: {name} was acknowledged, and only {having} have it")
 
@@ -302,9 +325,31 @@ class World:
                     data = storage.get(name)
                     self.show(name, data)
                     named = data.decode().partition(" ")[0]
-                    if process.chance.random() < 0.2 and storage.get(named) != self.meant[named]:
-                        raise Violation(f"{named} is not what was written")
+                    if process.chance.random() < 0.2:
+                        self._check_data(storage, named)
             process.clock.sleep(process.chance.uniform(0.1, 2))
+
+    def _check_data(self, storage: ReplicatedStorage, named: str) -> None:
+        try:
+            found = storage.get(named)
+        except ObjectNotFound as error:
+            if self.placed:
+                raise Violation(f"{named} is named by an entry, and not found") from error
+            raise
+        if found != self.meant[named]:
+            raise Violation(f"{named} is not what was written")
+
+    def reassign(self, process: Process) -> None:
+        """Change at how many roots data is, and move it."""
+        storage = self.roots.storage(process)
+        while self.writing:
+            process.clock.sleep(process.chance.uniform(0, 4))
+            with suppress(StorageError, InvalidOption):
+                if process.chance.random() < 0.3:
+                    factor = process.chance.choice(["1", "2", "2", "all"])
+                    change_settings(storage.agreement, {FACTOR: factor})
+                for done in reassign(storage.agreement):
+                    self.moved += done.copied + done.deleted
 
     def bring_back(self, process: Process) -> None:
         """Bring roots back that are out, as an operator does."""
@@ -385,6 +430,8 @@ class World:
             self.simulation.spawn("maintain-1", self.maintain, restart=True)
         else:
             self.simulation.spawn("back-1", self.bring_back, restart=True)
+        for number in range(2 if self.placed else 0):
+            self.simulation.spawn(f"reassign-{number}", self.reassign, restart=True)
         self.simulation.spawn("back-0", self.bring_back, restart=True)
         self.simulation.spawn("trouble", self.trouble, rates=CALM)
         self.simulation.run(max_steps=200_000)
@@ -407,6 +454,21 @@ class World:
             path = f"topics/t/log/{name}"
             self.show(path, storage.get(path))
         self.judge()
+        if self.placed:
+            self._check_placed(storage)
+
+    def _check_placed(self, storage: ReplicatedStorage) -> None:
+        """Everything can be read, and is where it belongs when it has been moved there."""
+        named = {data.decode().partition(" ")[0] for data in self.acked.values()}
+        for name in sorted(named):
+            self._check_data(storage, name)
+        lacking = sum(done.lacking for done in reassign(storage.agreement))
+        epoch = self.roots.epoch()
+        heaps = [self.roots.heap(member) for member in epoch.in_sync]
+        few = [n for n in named if sum(_get(h, n) is not None for h in heaps) < copies(epoch, n)]
+        if len(few) > lacking:
+            raise Violation(f"{few} are at too few roots in {epoch}")
+        self.judge()
 
 
 def _get(heap: HeapStorage, name: str) -> bytes | None:
@@ -419,13 +481,15 @@ def _get(heap: HeapStorage, name: str) -> bytes | None:
 def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[str, int]:
     """Run one seed after the other; returns how much has happened in all."""
     total = {"acknowledged": 0, "epochs": 0, "elections": 0, "joined": 0, "returned": 0, "moved": 0}
+    total["controllers"] = 0
     for seed in seeds:
         world = World(seed, rates, **options).run()
         total["acknowledged"] += len(world.acked)
         total["returned"] += world.returned
+        total["moved"] += world.moved
         for epoch in world.roots.epochs():
             total["epochs"] += 1
             total["elections"] += epoch.leader_since == epoch.number > 0
-            total["moved"] += epoch.why.startswith("the controller moves to")
+            total["controllers"] += epoch.why.startswith("the controller moves to")
             total["joined"] += epoch.why.endswith("has copied everything")
     return total

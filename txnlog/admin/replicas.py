@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import Setting, StoreConfig
-from txnlog.errors import InvalidOption
+from txnlog.errors import InvalidOption, NotEnoughReplicas
 from txnlog.log.open_logs import Logs
 from txnlog.replicas.description import ReplicaEpoch, Replicas, describe, history
 from txnlog.replicas.electing import Election, change_settings, elect, take_out
-from txnlog.replicas.epochs import list_settings
+from txnlog.replicas.epochs import RACK, list_settings
 from txnlog.replicas.forgetting import Forgotten, forget
 from txnlog.replicas.joining import Joined, join
 from txnlog.replicas.moving import ControllerMove, move_controller
-from txnlog.replicas.opening import find_replicas, plan_join, prepare_root
+from txnlog.replicas.opening import find_replicas, find_root, plan_join, prepare_root
+from txnlog.replicas.placement import places
+from txnlog.replicas.reassigning import Reassigned, reassign
 from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replicas.verifying import ReplicaDifference, verify
 from txnlog.replicas.watermarks import LogWatermark, watermarks
@@ -60,7 +62,8 @@ class ReplicaAdmin:
         """Who leads, who is in sync, who copies to become so, and who is out.
 
         Args:
-            with_lag: also what those that are out lack: the leader and they are listed whole.
+            with_lag: also what those that are out lack, and what data is at too few roots: roots
+                are listed whole.
 
         Raises:
             InvalidOption: the store is not replicated.
@@ -68,14 +71,16 @@ class ReplicaAdmin:
         """
         return describe(self._replicated(), with_lag=with_lag)
 
-    def add_replica(self, url: str, *, dry_run: bool = False) -> Joined:
+    def add_replica(self, url: str, *, rack: str | None = None, dry_run: bool = False) -> Joined:
         """Bring a root in, a new one or one that was out, and wait until it is in sync.
 
-        It comes as a new incarnation, an empty folder, and copies everything; what it held before
-        stays beside that. If this is killed or fails, call it again: that begins anew.
+        It comes as a new incarnation, an empty folder, and copies everything, or its share where
+        ``replication.factor`` says so; what it held before stays beside that. If this is killed or
+        fails, call it again: that begins anew.
 
         Args:
             url: the root's path or URL.
+            rack: where it stands: data is spread over racks first.
             dry_run: only tell what would be copied, as things are now.
 
         Raises:
@@ -87,24 +92,71 @@ class ReplicaAdmin:
         storage = self._replicated()
         if dry_run:
             return plan_join(storage, url)
+        if rack is not None:
+            change_settings(storage.agreement, {f"{RACK}.{find_root(storage, url)[0]}": rack})
         return join(storage.agreement, *prepare_root(storage, url))
 
-    def remove_replica(self, root: str, *, dry_run: bool = False) -> None:
+    def remove_replica(
+        self, root: str, *, force: bool = False, dry_run: bool = False
+    ) -> list[Reassigned]:
         """Take a root out of the set, such as before its disk is exchanged.
 
         It stays out until :meth:`add_replica` brings it in again, also where
-        ``replica.auto.return`` is set. Nothing in it is deleted.
+        ``replica.auto.return`` is set. Nothing in it is deleted. Where ``replication.factor`` says
+        that not every root has everything, data that would be at too few others is copied first.
 
         Args:
             root: its name, as :meth:`replicas` tells it.
-            dry_run: only look whether that can be done now.
+            force: copy nothing: data may be at too few roots then, or at none.
+            dry_run: only look whether that can be done now, and what would be copied.
+
+        Returns:
+            What was copied, by topic.
 
         Raises:
             InvalidOption: the store is not replicated, or there is no such root in the set.
-            NotEnoughReplicas: no other one could lead, or the set has changed meanwhile.
+            NotEnoughReplicas: no other one could lead, data could not be copied, or the set has
+                changed meanwhile: call it again.
             StorageError: the controller fails.
         """
-        take_out(self._replicated().agreement, root, dry_run=dry_run)
+        agreement = self._replicated().agreement
+        take_out(agreement, root, dry_run=True)
+        if force or not places(agreement.refresh()):
+            take_out(agreement, root, dry_run=dry_run)
+            return []
+        before = reassign(agreement, without=root, deletes=False, dry_run=dry_run)
+        if dry_run:
+            return before
+        _check_copied(root, before)
+        take_out(agreement, root)
+        # What was put since; and what others were about to delete, since this one had it.
+        after = reassign(agreement, deletes=False)
+        _check_copied(f"{root}, which is out now: leave its disk as it is", after)
+        return before + after
+
+    def reassign_replicas(
+        self, topics: str | Sequence[str] | None = None, *, dry_run: bool = False
+    ) -> list[Reassigned]:
+        """Bring data to the roots where it belongs, then delete it at those where it does not.
+
+        After ``replication.factor``, racks or the set of roots have changed. It lists the roots
+        whole. May run while others write and in several processes, and stop anywhere.
+
+        Args:
+            topics: the names of one or several; None for all.
+            dry_run: only tell what would be done.
+
+        Returns:
+            What was done, for each topic of which there was something to do.
+
+        Raises:
+            InvalidOption: the store is not replicated, or every root has everything.
+            InvalidTopic: what is given is no topic's name.
+            NotEnoughReplicas: a root in sync fails, or the set goes on changing: call it again.
+            StorageError: the controller fails.
+        """
+        chosen = [topics] if isinstance(topics, str) else topics
+        return reassign(self._replicated().agreement, chosen, dry_run=dry_run)
 
     def elect_leader(self, root: str, *, unclean: bool = False, dry_run: bool = False) -> Election:
         """Have a root lead.
@@ -235,6 +287,15 @@ class ReplicaAdmin:
 
         judge = SoundCopies(self._logs)
         return verify(self._replicated(), judge, with_contents=with_contents, repair=repair)
+
+
+def _check_copied(root: str, done: Sequence[Reassigned]) -> None:
+    lacking = sum(one.lacking for one in done)
+    if lacking:
+        raise NotEnoughReplicas(
+            f"{lacking} data files are at too few roots without {root}: `txnlog replicas reassign` "
+            "tells of which topics, `--force` takes it out all the same"
+        )
 
 
 class ReplicaSet(ReplicaAdmin):

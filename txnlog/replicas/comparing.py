@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, groupby
+from operator import itemgetter
 from types import TracebackType
 from typing import Final, Self
 
@@ -52,6 +55,21 @@ class Listings:
     def differing(self) -> Iterator[str]:
         """Names that some member lacks, or has in another size; ascending."""
         return self._names("having count(*) < ? or min(size) < max(size)")
+
+    def uneven(self) -> Iterator[str]:
+        """Names that some have in another size than others; ascending."""
+        return self._names("having count(*) <= ? and min(size) < max(size)")
+
+    def names(self) -> Iterator[str]:
+        """All names; ascending."""
+        return self._names("having count(*) <= ?")
+
+    def holders(self) -> Iterator[tuple[str, dict[Member, int]]]:
+        """Each name with the members that have it, and its size there; ascending."""
+        found = self._database.execute("select name, member, size from listed order by name")
+        rows = chain.from_iterable(iter(partial(found.fetchmany, _AT_ONCE), []))
+        for name, some in groupby(rows, key=itemgetter(0)):
+            yield _decode(name), {self._members[number]: size for _, number, size in some}
 
     def alike(self) -> Iterator[str]:
         """Names that all have, in one size; ascending."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
+from txnlog import names
 from txnlog.config import Setting
 from txnlog.errors import NotEnoughReplicas, TxnlogError
 from txnlog.replicas.agreement import MemberFailed
 from txnlog.replicas.comparing import Listings, add_listing
 from txnlog.replicas.epochs import Epoch, Member, last_in_sync, list_settings, member_of, root_of
 from txnlog.replicas.forgetting import old_incarnations
+from txnlog.replicas.placed_data import add_data
+from txnlog.replicas.placement import copies as wanted_copies
+from txnlog.replicas.placement import is_share, places
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 
 
@@ -37,7 +41,11 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Who is in sync, as of one epoch. ``replicas`` are in the order of their roots' names."""
+    """Who is in sync, as of one epoch. ``replicas`` are in the order of their roots' names.
+
+    ``under_replicated`` are data files at fewer roots in sync than ``replication.factor`` says, and
+    ``under_replicated_bytes`` theirs; None where that was not asked, or a root does not answer.
+    """
 
     controller: str
     epoch: int
@@ -51,6 +59,8 @@ class Replicas:
     why: str
     replicas: tuple[Replica, ...]
     settings: tuple[Setting, ...]
+    under_replicated: int | None = None
+    under_replicated_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,7 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> Replicas:
     Raises StorageError: the controller fails, or the leader.
     """
     epoch = storage.agreement.refresh()
+    under, under_bytes = _under_replicated(storage, epoch) if with_lag else (None, None)
     replicas = tuple(
         _replica(storage, epoch, root, with_lag=with_lag) for root in sorted(epoch.roots)
     )
@@ -111,7 +122,28 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> Replicas:
         epoch.why,
         replicas,
         list_settings(epoch.settings),
+        under,
+        under_bytes,
     )
+
+
+def _under_replicated(
+    storage: ReplicatedStorage, epoch: Epoch
+) -> tuple[int, int] | tuple[None, None]:
+    """Data files with too few copies at those in sync: how many, and their bytes."""
+    if not places(epoch):
+        return 0, 0
+    count = size_bytes = 0
+    with Listings([*epoch.in_sync, *epoch.left]) as listings:
+        try:
+            for member in epoch.in_sync:
+                add_data(listings, storage.agreement, epoch, member, names.TOPICS)
+        except MemberFailed:
+            return None, None
+        for name, sizes in listings.holders():
+            if len(sizes) < wanted_copies(epoch, name):
+                count, size_bytes = count + 1, size_bytes + max(sizes.values())
+    return count, size_bytes
 
 
 def _replica(storage: ReplicatedStorage, epoch: Epoch, root: str, *, with_lag: bool) -> Replica:
@@ -137,18 +169,23 @@ def _replica(storage: ReplicatedStorage, epoch: Epoch, root: str, *, with_lag: b
 def _behind(
     storage: ReplicatedStorage, epoch: Epoch, member: Member
 ) -> tuple[int, int] | tuple[None, None]:
-    """What the leader has and a member has not: objects and bytes."""
+    """What a member is to have, and has not: objects and bytes."""
     agreement = storage.agreement
-    with Listings([member, epoch.leader]) as listings:
+    with Listings([member, *epoch.in_sync]) as listings:
         try:
             add_listing(listings, agreement, epoch, member)
         except MemberFailed:
             return None, None
         try:
             add_listing(listings, agreement, epoch, epoch.leader)
+            for other in epoch.in_sync if places(epoch) else ():
+                if other != epoch.leader:
+                    add_data(listings, agreement, epoch, other, names.TOPICS)
         except MemberFailed as failed:
-            raise NotEnoughReplicas(f"the leader {epoch.leader} fails: {failed}") from failed
+            raise NotEnoughReplicas(f"{failed.member} is in sync, and fails: {failed}") from failed
         count = size_bytes = 0
-        for _, size in listings.lacked_by(member):
+        for name, size in listings.lacked_by(member):
+            if not is_share(epoch, name, member):
+                continue
             count, size_bytes = count + 1, size_bytes + size
     return count, size_bytes

@@ -24,6 +24,7 @@ from txnlog.replicas.epochs import (
     taken_out,
     without,
 )
+from txnlog.replicas.placement import is_placed
 
 _MOST_NAMES: Final = 1000
 
@@ -103,7 +104,7 @@ def _elect_unclean(
     with Listings([member, *others]) as listings:
         add_listing(listings, agreement, epoch, member)
         unseen = tuple(_unseen(listings, agreement, epoch, others))
-        missing, count, size = _lacked(listings, member)
+        missing, count, size = _lacked(listings, epoch, member)
     who = agreement.proposer(f"an operator elects {member}, which is not in sync")
     proposed = elected_unclean(epoch, member, who)
     if not dry_run:
@@ -122,10 +123,12 @@ def _elect_unclean(
     )
 
 
-def _lacked(listings: Listings, member: Member) -> tuple[tuple[str, ...], int, int]:
+def _lacked(listings: Listings, epoch: Epoch, member: Member) -> tuple[tuple[str, ...], int, int]:
     count = size_bytes = 0
     first = []
     for name, size in listings.lacked_by(member):
+        if is_placed(epoch, name):
+            continue  # what others have when they are out is read there, and can be copied
         if count < _MOST_NAMES:
             first.append(name)
         count, size_bytes = count + 1, size_bytes + size

@@ -7,13 +7,14 @@ back as another member. Each epoch says everything; nobody need read those befor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, TypeAlias
 
 import msgspec
 
 from txnlog.config import Setting
-from txnlog.errors import InvalidConfig, InvalidOption
+from txnlog.errors import InvalidConfig, InvalidOption, InvalidTopic
+from txnlog.names import check_topic
 
 Member: TypeAlias = str
 
@@ -21,17 +22,24 @@ MIN_INSYNC: Final = "min.insync.replicas"
 LAG_TIME: Final = "replica.lag.time.max.ms"
 UNCLEAN: Final = "unclean.leader.election.enable"
 AUTO_RETURN: Final = "replica.auto.return"
+FACTOR: Final = "replication.factor"
+"""Of all topics; followed by a dot and a topic's name, of that one."""
+RACK: Final = "replica.rack"
+"""Followed by a dot and a root's name."""
+_ALL: Final = "all"
 _DEFAULTS: Final[Mapping[str, str]] = {
     MIN_INSYNC: "1",
     LAG_TIME: "10000",
     UNCLEAN: "false",
     AUTO_RETURN: "false",
+    FACTOR: _ALL,
 }
 _MEANINGS: Final[Mapping[str, str]] = {
     MIN_INSYNC: "with fewer roots in sync nothing is acknowledged",
     LAG_TIME: "a root that fails for so long is put out",
     UNCLEAN: "whether a root that is not in sync may lead where no other one answers",
     AUTO_RETURN: "whether maintenance brings back roots that were put out and answer again",
+    FACTOR: "at how many roots the data of topics is, or all",
 }
 _SWITCHES: Final = (UNCLEAN, AUTO_RETURN)
 
@@ -134,7 +142,7 @@ def check_epoch(epoch: Epoch, number: int) -> None:
         root = epoch.roots.get(root_of(member))
         if root is None or not 0 <= incarnation_of(member) < root.incarnations:
             raise ValueError(f"it tells of no incarnation {member}")
-    check_settings(epoch.settings, len(epoch.roots))
+    check_settings(epoch.settings, epoch.roots)
 
 
 class Proposer(msgspec.Struct, frozen=True):
@@ -311,39 +319,83 @@ def joined(
     return _next(epoch, who, in_sync=(*epoch.in_sync, member), joining=rest)
 
 
-def check_settings(settings: Mapping[str, object] | None, roots: int) -> dict[str, str]:
-    """The settings as text. Raises InvalidConfig, InvalidOption."""
+def check_settings(settings: Mapping[str, object] | None, roots: Collection[str]) -> dict[str, str]:
+    """The settings of a set of roots as text. Raises InvalidConfig, InvalidOption."""
     checked = {}
     for key, value in (settings or {}).items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        if key not in _DEFAULTS:
-            raise InvalidConfig(f"{key} is no setting of replicas: {', '.join(sorted(_DEFAULTS))}")
-        if key in _SWITCHES and text not in ("true", "false"):
+        kind = _check_key(key, roots)
+        if kind in _SWITCHES and text not in ("true", "false"):
             raise InvalidConfig(f"{key} must be true or false, not {text!r}")
-        if key not in _SWITCHES and not (text.isdecimal() and int(text) >= 1):
+        if kind == RACK and not text.strip():
+            raise InvalidConfig(f"{key} must be a label, not {text!r}")
+        is_number = kind not in (*_SWITCHES, RACK) and (kind, text) != (FACTOR, _ALL)
+        if is_number and not (text.isdecimal() and int(text) >= 1):
             raise InvalidConfig(f"{key} must be a number of at least 1, not {text!r}")
         checked[key] = text
-    if int(checked.get(MIN_INSYNC, 1)) > roots:
-        raise InvalidOption(f"{MIN_INSYNC} is {checked[MIN_INSYNC]}, but there are {roots} roots")
+    least = int(checked.get(MIN_INSYNC, 1))
+    if least > len(roots):
+        raise InvalidOption(f"{MIN_INSYNC} is {least}, but there are {len(roots)} roots")
+    for key, text in checked.items():
+        if key.startswith(FACTOR) and text != _ALL:
+            if int(text) > len(roots):
+                raise InvalidOption(f"{key} is {text}, but there are {len(roots)} roots")
+            if int(text) < least:
+                raise InvalidOption(f"{key} is {text}, but {MIN_INSYNC} is {least}")
     return checked
+
+
+def _check_key(key: str, roots: Collection[str]) -> str:
+    """What kind of setting it is. Raises InvalidConfig: it is none, or of no root or topic."""
+    if key in _DEFAULTS:
+        return key
+    if key.startswith(f"{FACTOR}."):
+        try:
+            check_topic(key.removeprefix(f"{FACTOR}."))
+        except InvalidTopic as error:
+            raise InvalidConfig(f"{key}: {error}") from None
+        return FACTOR
+    root = key.removeprefix(f"{RACK}.")
+    # The next one may have its label before it comes in.
+    if root == key or root not in (*roots, f"r{len(roots)}"):
+        known = ", ".join([*sorted(_DEFAULTS), f"{FACTOR}.<topic>", f"{RACK}.<root>"])
+        raise InvalidConfig(f"{key} is no setting of replicas: {known}")
+    return RACK
 
 
 def changed_settings(epoch: Epoch, changes: Mapping[str, object | None]) -> dict[str, str]:
     """All settings after some have changed; None takes one back to its default.
 
+    That data is not everywhere is never forgotten: "all" is what is left of such a setting.
+
     Raises InvalidConfig, InvalidOption.
     """
-    asked = {key: _DEFAULTS.get(key) if value is None else value for key, value in changes.items()}
-    checked = check_settings({**epoch.settings, **asked}, len(epoch.roots))
-    return {key: value for key, value in checked.items() if changes.get(key, value) is not None}
+    for key in changes:
+        _check_key(key, epoch.roots)
+    kept = {key: value for key, value in epoch.settings.items() if key not in changes}
+    given = {key: value for key, value in changes.items() if value is not None}
+    if any(key.startswith(FACTOR) for key in epoch.settings):
+        kept.setdefault(FACTOR, _ALL)
+    return check_settings({**kept, **given}, epoch.roots)
 
 
 def list_settings(settings: Mapping[str, str]) -> tuple[Setting, ...]:
-    """Each setting with what holds, by key."""
-    return tuple(
-        Setting(key, settings.get(key, default), default, key in settings, _MEANINGS[key])
-        for key, default in sorted(_DEFAULTS.items())
+    """Each setting with what holds, by key; those of single topics and roots if they are set."""
+    named = sorted(key for key in settings if key not in _DEFAULTS)
+    return (
+        *(
+            Setting(key, settings.get(key, default), default, key in settings, _MEANINGS[key])
+            for key, default in sorted(_DEFAULTS.items())
+        ),
+        *(_named_setting(key, settings) for key in named),
     )
+
+
+def _named_setting(key: str, settings: Mapping[str, str]) -> Setting:
+    if key.startswith(RACK):
+        return Setting(key, settings[key], "", True, "the rack that the root stands in")
+    default = settings.get(FACTOR, _ALL)
+    return Setting(key, settings[key], default, True, "at how many roots this topic's data is")
 
 
 def split_settings(
@@ -351,4 +403,5 @@ def split_settings(
 ) -> tuple[dict[str, object], dict[str, object]]:
     """The settings of the replicas, and the others."""
     given = dict(config or {})
-    return {key: given.pop(key) for key in list(given) if key in _DEFAULTS}, given
+    ours = [key for key in given if key in _DEFAULTS or key.startswith((f"{FACTOR}.", f"{RACK}."))]
+    return {key: given.pop(key) for key in ours}, given

@@ -8,10 +8,12 @@ from typing import Final
 
 from txnlog import root_names
 from txnlog.errors import InvalidOption, NotEnoughReplicas, ObjectNotFound, StoreExists
-from txnlog.replicas.agreement import MemberFailed
+from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.epochs import Epoch, Member, forgotten, incarnation_of, root_of
 from txnlog.replicas.members import MARK_DECODER, MarkedDisk, MemberOpener
 from txnlog.replicas.moving import known_controllers
+from txnlog.replicas.placement import places
+from txnlog.replicas.reassigning import IsNeeded, only_copies
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
@@ -57,14 +59,21 @@ def _why_not(epoch: Epoch, member: Member) -> str | None:
     return None
 
 
-def forget(storage: ReplicatedStorage, member: Member, *, dry_run: bool = False) -> Forgotten:
+def forget(
+    storage: ReplicatedStorage,
+    member: Member,
+    *,
+    is_needed: IsNeeded = lambda _: True,
+    dry_run: bool = False,
+) -> Forgotten:
     """Delete an old incarnation.
 
     An epoch lets go of it first, so no unclean election falls back on what is half deleted, and no
     later epoch can name it: incarnations do not come back. Then its mark goes, then the rest.
 
     Raises:
-        InvalidOption: it takes part, or there is none of the name.
+        InvalidOption: it takes part, or there is none of the name, or it has the only copies of
+            data files that are needed.
         NotEnoughReplicas: the set has changed meanwhile: try again.
         StorageError: the root or the controller fails; call it again.
     """
@@ -75,6 +84,7 @@ def forget(storage: ReplicatedStorage, member: Member, *, dry_run: bool = False)
     url = epoch.roots[root_of(member)].url
     check_root(storage, epoch, root_of(member))
     try:
+        _check_copies(agreement, epoch, member, is_needed)
         if not dry_run:
             if member in epoch.left:
                 who = agreement.proposer(f"an operator forgets {member}")
@@ -86,6 +96,23 @@ def forget(storage: ReplicatedStorage, member: Member, *, dry_run: bool = False)
     if done is None:
         raise InvalidOption(f"there is nothing of {member} at {url}")
     return Forgotten(member, url, *done)
+
+
+def _check_copies(agreement: Agreement, epoch: Epoch, member: Member, is_needed: IsNeeded) -> None:
+    """Make sure that others have what data it has, under an epoch that is the newest afterwards.
+
+    One that never was in sync has copies alone: nobody has counted on it.
+    """
+    if not places(epoch) or member not in epoch.left:
+        return
+    count, size_bytes = only_copies(agreement, epoch, member, is_needed)
+    if count:
+        raise InvalidOption(
+            f"no root in sync has {count} data files of {size_bytes} bytes that {member} has: "
+            "`txnlog replicas reassign` copies them first"
+        )
+    if not agreement.is_newest(epoch):
+        raise NotEnoughReplicas(f"the set has changed since epoch {epoch.number}: try again")
 
 
 def _check_out(epoch: Epoch, member: Member) -> None:

@@ -18,7 +18,6 @@ from typing import TypeVar
 
 import msgspec
 
-from txnlog import root_names
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound
 from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.copying import copy_between
@@ -33,6 +32,8 @@ from txnlog.replicas.epochs import (
     without,
 )
 from txnlog.replicas.members import put_mark
+from txnlog.replicas.placed_data import list_whole, source_of
+from txnlog.replicas.placement import is_placed, targets
 
 T = TypeVar("T")
 
@@ -100,12 +101,8 @@ def _with_root(epoch: Epoch, root: str, url: str) -> Epoch:
 
 
 def _listing(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
-    marks = (f"{root_names.MEMBER_MARKS}/", ".tmp/", ".probe/")
     agreement.check_mark(epoch, epoch.leader)
-    storage = agreement.storage(epoch, epoch.leader)
-    for name, size in storage.list_all(""):
-        if not name.startswith(marks):
-            yield name, size
+    yield from list_whole(agreement, epoch)
     agreement.check_mark(epoch, epoch.leader)
 
 
@@ -116,20 +113,23 @@ def _copy(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]
 
     def copy(name: str) -> None:
         with suppress(ObjectNotFound):  # deleted since it was listed
-            agreement.ask(epoch, epoch.leader, lambda storage: storage.confirm(name))
-            sizes.append(copy_between(agreement, epoch, epoch.leader, member, name))
+            source = source_of(agreement, epoch, name)
+            agreement.ask(epoch, source, lambda storage: storage.confirm(name))
+            sizes.append(copy_between(agreement, epoch, source, member, name))
             copied.add(name)
 
     waiting = []
     for name, _ in _asked(agreement, epoch):
-        waiting.append(partial(copy, name))
+        if member in targets(epoch, name):
+            waiting.append(partial(copy, name))
         if len(waiting) == _AT_ONCE:
             _round(agreement, waiting)
             waiting = []
     _round(agreement, waiting)
     # A deletion begins at the leader: what is listed there now is deleted here too, if it ever is.
+    # Data that is moved meanwhile may be seen nowhere: what comes back is left to vacuum.
     there = {name for name, _ in _asked(agreement, epoch)}
-    doomed = sorted(copied - there)
+    doomed = sorted(name for name in copied - there if not is_placed(epoch, name))
     if doomed:
         _patiently(
             agreement,

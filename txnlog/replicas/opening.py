@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from txnlog import root_names
 from txnlog.clock import Clock
 from txnlog.errors import (
@@ -30,6 +32,7 @@ from txnlog.replicas.epochs import (
 from txnlog.replicas.joining import Joined
 from txnlog.replicas.members import MARK_DECODER, Mark, MemberOpener, check_url, put_mark
 from txnlog.replicas.moving import known_controllers, named_controller, put_pointer
+from txnlog.replicas.placement import is_share
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
 from txnlog.storage.base import Address, Storage
@@ -69,7 +72,7 @@ def make_replicas(
         check_url(url)
     if len({*urls, control.url}) != len(urls) + 1:
         raise InvalidOption("the roots and the controller of a replicated store must all differ")
-    checked = check_settings(settings, len(urls))
+    checked = check_settings(settings, [f"r{number}" for number in range(len(urls))])
     if list_epochs(control):
         found = epochs.newest()
     else:
@@ -234,7 +237,9 @@ def plan_join(storage: ReplicatedStorage, url: str) -> Joined:
     found.list_names("")  # so that one that does not answer is told now
     epoch = storage.agreement.epoch()
     count = size_bytes = 0
+    member = next_incarnation(epoch, root)
+    known = msgspec.structs.replace(epoch, roots={**epoch.roots, root: Root(found.url)})
     for name, size in storage.list_all(""):
-        if not name.startswith("."):
+        if not name.startswith(".") and is_share(known, name, member):
             count, size_bytes = count + 1, size_bytes + size
-    return Joined(next_incarnation(epoch, root), epoch.number + 2, count, size_bytes)
+    return Joined(member, epoch.number + 2, count, size_bytes)

@@ -21,6 +21,8 @@ from txnlog.replicas.copying import Diverged, help_out, put_at_all
 from txnlog.replicas.epochs import Epoch, Member
 from txnlog.replicas.everywhere import Everywhere
 from txnlog.replicas.members import MemberOpener
+from txnlog.replicas.placed_data import confirm_placed, latest_left, list_placed, read_elsewhere
+from txnlog.replicas.placement import is_placed, may_hold_data, places, targets
 from txnlog.replicas.uploads import ReplicatedUpload
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import Address, Storage, Upload, check_name
@@ -145,7 +147,7 @@ class ReplicatedStorage(Storage):
         def step(epoch: Epoch) -> None:
             self._need(epoch)
             try:
-                put_at_all(self.agreement, epoch, epoch.members, name, data)
+                put_at_all(self.agreement, epoch, targets(epoch, name), name, data)
             except MemberFailed as failed:
                 if failed.member == epoch.leader and isinstance(failed.error, Diverged):
                     raise failed.error from failed  # the name is not unique, which is a bug
@@ -158,6 +160,9 @@ class ReplicatedStorage(Storage):
 
     def confirm(self, name: str) -> None:
         def step(epoch: Epoch) -> None:
+            if is_placed(epoch, name):
+                confirm_placed(self.agreement, epoch, name)
+                return
             self._ask(epoch, epoch.leader, lambda storage: storage.confirm(name))
             if not self._knows(epoch, name):
                 self._help(epoch, name)
@@ -213,7 +218,7 @@ class ReplicatedStorage(Storage):
     def _read_unique(self, name: str, call: Callable[[Storage], T]) -> T:
         """Read an object that has one writer: any member's will do, the nearest one's first."""
         epoch = self.agreement.epoch()
-        for member in self._by_nearness(epoch):
+        for member in self._by_nearness(epoch, name):
             try:
                 return self._ask(epoch, member, call)
             except (ObjectNotFound, MemberFailed):
@@ -227,12 +232,13 @@ class ReplicatedStorage(Storage):
             return ()  # which of two entries is right is for the leader alone to say
         epoch = self.agreement.epoch()
         found = []
-        for member in self._by_nearness(epoch):
+        others = latest_left(epoch) if is_placed(epoch, name) else []
+        for member in (*self._by_nearness(epoch, name), *others):
             with suppress(TxnlogError):  # not even its server answers
                 found.append(self.agreement.storage(epoch, member))
         return found
 
-    def _by_nearness(self, epoch: Epoch) -> list[Member]:
+    def _by_nearness(self, epoch: Epoch, name: str) -> list[Member]:
         def is_far(member: Member) -> bool:
             try:
                 return self.agreement.storage(epoch, member).local_path("") is None
@@ -240,11 +246,15 @@ class ReplicatedStorage(Storage):
                 return True  # not even its server answers: the others are asked
 
         # Who is joining may not have it yet.
-        return sorted(sorted(epoch.in_sync, key=lambda member: member != epoch.leader), key=is_far)
+        found = sorted(sorted(epoch.in_sync, key=lambda member: member != epoch.leader), key=is_far)
+        if is_placed(epoch, name):
+            placed = targets(epoch, name)
+            found.sort(key=lambda member: member not in placed)
+        return found
 
     def _read_of_any(self, name: str, call: Callable[[Storage], T], epoch: Epoch) -> T:
         failed: MemberFailed | None = None
-        for member in self._by_nearness(epoch):
+        for member in self._by_nearness(epoch, name):
             try:
                 return self._ask(epoch, member, call)
             except ObjectNotFound:
@@ -253,6 +263,8 @@ class ReplicatedStorage(Storage):
                 failed = error
         if failed is not None:
             raise failed  # that one may have it
+        if is_placed(epoch, name):
+            return read_elsewhere(self.agreement, epoch, name, call)
         raise ObjectNotFound(f"no replica of {self.url} in sync has {name}")
 
     def _read(self, name: str, call: Callable[[Storage], T]) -> T:
@@ -313,6 +325,8 @@ class ReplicatedStorage(Storage):
             found = self.agreement.ask_all(
                 epoch, epoch.members, lambda _, storage: storage.list_names(folder, start_after)
             )
+            if places(epoch) and may_hold_data(folder):
+                return sorted(set().union(*(found[member] for member in epoch.in_sync)))
             listed = found[epoch.leader]
             there = set(listed)
             others = {member: set(found[member]) for member in epoch.members[1:]}
@@ -336,6 +350,11 @@ class ReplicatedStorage(Storage):
         def step(epoch: Epoch) -> list[str]:
             self.agreement.check_mark(epoch, epoch.leader)
             found = self._ask(epoch, epoch.leader, lambda storage: storage.list_folders(folder))
+            if places(epoch) and folder and may_hold_data(folder) and folder != names.TOPICS:
+                theirs = self.agreement.ask_all(
+                    epoch, epoch.in_sync, lambda _, storage: storage.list_folders(folder)
+                )
+                found = sorted(set().union(*theirs.values()))
             return [name for name in found if folder or name != root_names.MEMBER_MARKS]
 
         return self.agreement.settle(step)
@@ -344,7 +363,7 @@ class ReplicatedStorage(Storage):
         epoch = self.agreement.refresh()
         marks = f"{root_names.MEMBER_MARKS}/"
         try:
-            for name, size_bytes in self.agreement.storage(epoch, epoch.leader).list_all(folder):
+            for name, size_bytes in list_placed(self.agreement, epoch, folder):
                 if not name.startswith(marks):
                     yield name, size_bytes
             self.agreement.check_mark(epoch, epoch.leader)

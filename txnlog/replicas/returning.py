@@ -11,6 +11,7 @@ from txnlog.errors import InvalidOption, StorageError, TxnlogError
 from txnlog.replicas.epochs import Epoch, Member, root_of
 from txnlog.replicas.forgetting import check_root, forget, old_incarnations
 from txnlog.replicas.joining import Joined, join
+from txnlog.replicas.placement import places
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 
 _JOINS_IN_MS: Final = 24 * 3600 * 1000
@@ -92,7 +93,8 @@ def return_roots(
             yield ReplicaReturn(root, url, joined.member, joined.objects, joined.bytes)
             newest = agreement.refresh()
             for old in outdated(newest, old_incarnations(storage, newest, root)):
-                forget(storage, old)
+                if not (places(newest) and old in newest.left):  # it may have the only copy
+                    forget(storage, old)
         except TxnlogError as error:
             failed = failed or error
     if failed is not None:

@@ -10,6 +10,7 @@ from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.copying import copy_between
 from txnlog.replicas.epochs import Epoch, Member
+from txnlog.replicas.placement import targets
 from txnlog.storage.base import Upload
 
 
@@ -31,7 +32,7 @@ class ReplicatedUpload(Upload):
         self._size = 0
         self._ended = False
         epoch = agreement.epoch()
-        for member in epoch.members:
+        for member in targets(epoch, name):
             with suppress(MemberFailed):
                 self._uploads[member] = agreement.ask(
                     epoch, member, lambda storage: storage.upload(name)
@@ -81,9 +82,9 @@ class ReplicatedUpload(Upload):
         self._agreement.settle(self._complete, writes=True)
 
     def _complete(self, epoch: Epoch) -> int:
-        """See to it that every member of the epoch has it."""
+        """See to it that every member of the epoch that is to have it does."""
         self._need(epoch)
-        for member in epoch.members:
+        for member in targets(epoch, self._name):
             if member not in self._whole:
                 self._copy_to(epoch, member)
                 self._whole.add(member)

@@ -7,7 +7,7 @@ passed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
@@ -20,7 +20,9 @@ from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.comparing import Listings, add_listing
 from txnlog.replicas.copying import CHUNK_BYTES, copy_between, help_out
 from txnlog.replicas.epochs import Epoch, Member, root_of
+from txnlog.replicas.placement import is_placed, places
 from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replicas.trimming import noted, read_notes
 from txnlog.storage.base import Storage
 
 Kind: TypeAlias = Literal["missing", "damaged", "differs", "extra"]
@@ -72,12 +74,23 @@ def verify(
                 add_listing(listings, agreement, epoch, member)
             except MemberFailed as failed:
                 raise _fails(epoch, failed) from failed
-        doubtful = listings.differing()
-        if with_contents:
-            doubtful = chain(doubtful, listings.alike())
+        doubtful = _doubtful(listings, epoch, with_contents=with_contents)
         while some := list(islice(doubtful, _AT_ONCE)):
             for found in judge.look(some):
                 yield found if mend is None else mend.repaired(found)
+
+
+def _doubtful(listings: Listings, epoch: Epoch, *, with_contents: bool) -> Iterator[str]:
+    """Names to look at. Of data that is placed, no member need have it: only its copies differ."""
+    if not places(epoch):
+        found = listings.differing()
+        return chain(found, listings.alike()) if with_contents else found
+    placed = listings.names() if with_contents else listings.uneven()
+    others = chain(listings.differing(), listings.alike() if with_contents else ())
+    return chain(
+        (name for name in others if not is_placed(epoch, name)),
+        (name for name in placed if is_placed(epoch, name)),
+    )
 
 
 def _fails(epoch: Epoch, failed: MemberFailed) -> StorageError:
@@ -138,6 +151,8 @@ class _Judge:
         size_bytes = max((copy.size_bytes for copy in there.values()), default=0)
         if len({*copies.values()}) == 1:
             return None
+        if is_placed(epoch, name) and len({*there.values()}) <= 1:
+            return None  # how many there are is for those who reassign
         if len({*there.values()}) > 1:
             try:
                 return self._differing(epoch, name, [*there], size_bytes)
@@ -167,9 +182,11 @@ class _Judge:
             good = [member for member in members if sound[member]]
             why = f"its bytes are not as they were written; those of {', '.join(good)} are"
             return ReplicaDifference(name, "damaged", damaged, size_bytes, why)
-        others = tuple(member for member in members if member != epoch.leader)
+        first = epoch.leader if epoch.leader in members else members[0]
+        others = tuple(member for member in members if member != first)
+        leads = ", which leads" if first == epoch.leader else ""
         why = (
-            f"not what {epoch.leader} has, which leads. If that is right, `txnlog replicas remove` "
+            f"not what {first} has{leads}. If that is right, `txnlog replicas remove` "
             "the others' roots and `add` them; if one of the others is, `elect` it first"
         )
         return ReplicaDifference(name, "differs", others, size_bytes, why)
@@ -210,16 +227,33 @@ class _Repair:
         return True
 
     def _copy(self, epoch: Epoch, found: ReplicaDifference, members: list[Member]) -> bool:
+        if not is_placed(epoch, found.name):
+            return self._copy_from(epoch, found, members, epoch.in_sync)
+        # Somebody may be about to delete the others' copies, since these have it.
+        doomed = {member: [found.name] for member in members}
+        with noted(self._agreement, epoch, doomed) as note:
+            notes = read_notes(self._agreement, epoch, epoch.in_sync, but=note.path)
+            others = [member for member in epoch.in_sync if found.name not in notes[member]]
+            note.is_used = True
+            return self._copy_from(epoch, found, members, others)
+
+    def _copy_from(
+        self,
+        epoch: Epoch,
+        found: ReplicaDifference,
+        members: list[Member],
+        others: Sequence[Member],
+    ) -> bool:
         name, agreement = found.name, self._agreement
         source = next(
             (
                 one
-                for one in epoch.in_sync
+                for one in others
                 if one not in members and self._may_be_copied(epoch, one, found)
             ),
             None,
         )
-        if source is None:
+        if source is None or (is_placed(epoch, name) and not agreement.is_newest(epoch)):
             return False
         for member in members:
             agreement.check_mark(epoch, member)

@@ -11,6 +11,7 @@ from txnlog.cli.commands.replicas import (
     forget,
     move_controller,
     promote,
+    reassign,
     remove,
     verify,
 )
@@ -24,6 +25,7 @@ app = verb_group(
         "remove": remove.remove_replica,
         "elect": elect.elect_leader,
         "config": config.configure_replicas,
+        "reassign": reassign.reassign_replicas,
         "verify": verify.verify_replicas,
         "move-controller": move_controller.move_controller,
         "forget": forget.forget_incarnations,

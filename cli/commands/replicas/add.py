@@ -25,19 +25,24 @@ FIELDS: list[Field[Joined]] = [
 def add_replica(
     session: Session,
     url: Annotated[str, typer.Argument(metavar="ROOT", help="Path or URL of the root.")],
+    rack: Annotated[
+        str | None,
+        typer.Option(metavar="LABEL", help="Where it stands: data is spread over racks."),
+    ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Bring in a root, new or old, and wait until it is in sync.
 
-    It begins anew in an empty folder beside what it has, and everything is copied through this
-    command, while others write. If it is killed or fails, run it again.
+    It begins anew in an empty folder beside what it has, and everything, or its share where
+    replication.factor says so, is copied through this command, while others write. If it is
+    killed or fails, run it again.
 
     \b
     Example:
       txnlog replicas add /data/disk3/store --dry-run
       txnlog replicas add /data/disk3/store
     """
-    joined = session.open_replicas().add_replica(url, dry_run=dry_run)
+    joined = session.open_replicas().add_replica(url, rack=rack, dry_run=dry_run)
     with session.output.document() as document:
         document.fields(FIELDS, joined)
     note_dry_run(dry_run)

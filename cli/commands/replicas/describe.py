@@ -16,7 +16,7 @@ def describe_replicas(
         bool, typer.Option("--history", help="The epochs, too: every change of the set, and why.")
     ] = False,
     lag: Annotated[
-        bool, typer.Option("--lag", help="What roots that are out lack, too: lists them whole.")
+        bool, typer.Option("--lag", help="What roots lack, too: lists them whole.")
     ] = False,
     logs: Annotated[
         bool, typer.Option("--logs", help="Each log's high watermark: lists all in sync whole.")
@@ -25,7 +25,8 @@ def describe_replicas(
     """Show the roots: who leads, who is in sync, who is out.
 
     BEHIND is what a root that copies, to come in, has not copied yet. OLD are incarnations, what
-    a root had before it was put out; `replicas forget` deletes them.
+    a root had before it was put out; `replicas forget` deletes them. UNDER-REPLICATED, with --lag,
+    are data files at fewer roots than replication.factor says; `replicas reassign` copies them.
 
     \b
     Example:

@@ -17,13 +17,17 @@ def remove_replica(
     root: Annotated[
         str, typer.Argument(metavar="ROOT", help="Its name, such as r1.", show_default=False)
     ],
+    force: Annotated[
+        bool, typer.Option("--force", help="Copy nothing first: data may be at too few roots.")
+    ] = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Take a root out of the set, and show the set. Nothing in the root is deleted.
 
     It stays out until `replicas add` brings it in. If it leads, another one in sync does from
-    then on. Asks first on a terminal; elsewhere it needs --yes.
+    then on. Where replication.factor is set, data that too few others have is copied first.
+    Asks first on a terminal; elsewhere it needs --yes.
 
     \b
     Example:
@@ -31,7 +35,7 @@ def remove_replica(
       txnlog replicas remove r1 --yes
     """
     replicas = session.open_replicas()
-    replicas.remove_replica(root, dry_run=True)
+    planned = replicas.remove_replica(root, force=force, dry_run=True)
     if not dry_run:
         before = replicas.replicas()
         left = [one.root for one in before.replicas if one.state in ("leader", "in sync")]
@@ -39,7 +43,9 @@ def remove_replica(
         what = f"take {root} out, which leaves {', '.join(left)} in sync"
         if len(left) < before.min_insync:
             what += f", fewer than min.insync.replicas ({before.min_insync}): writers would fail"
+        if copied := sum(one.copied for one in planned):
+            what += f", when {copied} data files are copied to others"
         confirm(what, yes=yes)
-        replicas.remove_replica(root)
+        replicas.remove_replica(root, force=force)
     print_set(session.output, replicas.replicas())
     note_dry_run(dry_run)

@@ -1,0 +1,134 @@
+"""Data files that not every member has: where they are found, and what is there in all.
+
+Where one belongs is only where it is looked for first. It may have been put under another epoch,
+be on its way, or be with a member that is out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import Final, TypeVar
+
+from txnlog import names, root_names
+from txnlog.errors import NotEnoughReplicas, ObjectNotFound, TxnlogError
+from txnlog.replicas.agreement import Agreement, MemberFailed
+from txnlog.replicas.comparing import Listings
+from txnlog.replicas.copying import copy_between
+from txnlog.replicas.epochs import Epoch, Member, root_of
+from txnlog.replicas.placement import is_placed, may_hold_data, places, targets, topic_of
+from txnlog.storage.base import Storage
+
+T = TypeVar("T")
+
+_AT_ONCE: Final = 1000
+
+
+def latest_left(epoch: Epoch) -> list[Member]:
+    """What members were in sync as before they were out, those that were so last first."""
+    return sorted(epoch.left, key=lambda gone: -epoch.left[gone].epoch)
+
+
+def read_elsewhere(
+    agreement: Agreement, epoch: Epoch, name: str, call: Callable[[Storage], T]
+) -> T:
+    """Read a data file that no member in sync had when they were asked one after the other.
+
+    Raises:
+        ObjectNotFound: nobody has it, and all that may have it answer.
+        NotEnoughReplicas: somebody who is out may have it.
+        MemberFailed: a member may have it.
+    """
+    for member in (*epoch.in_sync, *epoch.joining):  # it may have been moved meanwhile
+        with suppress(ObjectNotFound):
+            return agreement.ask(epoch, member, call)
+    for member in epoch.in_sync:
+        agreement.check_mark(epoch, member)  # a disk that is not mounted has nothing
+    unseen = []
+    for member in latest_left(epoch):
+        try:
+            return agreement.ask(epoch, member, call)
+        except ObjectNotFound:
+            try:
+                agreement.check_mark(epoch, member)
+            except MemberFailed:
+                unseen.append(member)
+        except (MemberFailed, TxnlogError):
+            unseen.append(member)
+    if unseen:
+        roots = ", ".join(f"{epoch.roots[root_of(one)].url} ({one})" for one in unseen)
+        raise NotEnoughReplicas(
+            f"no root in sync has {name}. It may be on a root that is out, and none of these "
+            f"answers: {roots}"
+        )
+    raise ObjectNotFound(f"no root that is in sync, or was, has {name}")
+
+
+def list_placed(agreement: Agreement, epoch: Epoch, folder: str) -> Iterator[tuple[str, int]]:
+    """What the leader has below a folder, then the data that others in sync have beside that.
+
+    Raises MemberFailed, ObjectNotFound.
+    """
+    if not (places(epoch) and may_hold_data(folder)):
+        yield from agreement.storage(epoch, epoch.leader).list_all(folder)
+        return
+    followers = [member for member in epoch.in_sync if member != epoch.leader]
+    with Listings(epoch.in_sync) as listings:
+        found = agreement.storage(epoch, epoch.leader).list_all(folder)
+        while some := list(islice(found, _AT_ONCE)):
+            listings.add(epoch.leader, (one for one in some if topic_of(one[0]) is not None))
+            yield from some
+        for member in followers:
+            add_data(listings, agreement, epoch, member, folder or names.TOPICS)
+        yield from listings.lacked_by(epoch.leader)
+
+
+def add_data(
+    listings: Listings, agreement: Agreement, epoch: Epoch, member: Member, folder: str
+) -> None:
+    """List a member's data files below a folder. Raises MemberFailed."""
+
+    def add(storage: Storage) -> None:
+        listed = storage.list_all(folder)
+        listings.add(member, (one for one in listed if topic_of(one[0]) is not None))
+
+    agreement.check_mark(epoch, member)
+    try:
+        agreement.ask(epoch, member, add)
+    except ObjectNotFound as error:
+        raise MemberFailed(member, error) from error
+    agreement.check_mark(epoch, member)
+
+
+def list_whole(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
+    """All objects of the store. Raises MemberFailed, StorageError."""
+    marks = (f"{root_names.MEMBER_MARKS}/", ".tmp/", ".probe/")
+    for name, size in list_placed(agreement, epoch, ""):
+        if not name.startswith(marks):
+            yield name, size
+
+
+def source_of(agreement: Agreement, epoch: Epoch, name: str) -> Member:
+    """A member to copy an object from. Raises ObjectNotFound, MemberFailed."""
+    if not is_placed(epoch, name):
+        return epoch.leader
+    for member in sorted(epoch.in_sync, key=lambda one: one not in targets(epoch, name)):
+        with suppress(ObjectNotFound):
+            agreement.ask(epoch, member, lambda storage: storage.size(name))
+            return member
+    raise ObjectNotFound(f"no root in sync has {name}")
+
+
+def confirm_placed(agreement: Agreement, epoch: Epoch, name: str) -> None:
+    """Make sure that a data file is durable where it belongs.
+
+    Raises ObjectNotFound, MemberFailed.
+    """
+    source = source_of(agreement, epoch, name)
+    for member in targets(epoch, name):
+        try:
+            agreement.ask(epoch, member, lambda storage: storage.size(name))
+        except ObjectNotFound:
+            copy_between(agreement, epoch, source, member, name)
+        agreement.ask(epoch, member, lambda storage: storage.confirm(name))
