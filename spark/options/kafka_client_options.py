@@ -61,15 +61,15 @@ def refusal(names: Collection[str], accepted: str) -> str:
         ("options", "these are", "them") if len(names) > 1 else ("option", "this is", "it")
     )
     there = (
-        "there is no broker to connect to; give the store's folder or URL instead, as in "
+        "there is no broker to connect to, only the store that path names, as in "
         '.option("path", "s3://bucket/store"); '
         if "kafka.bootstrap.servers" in names
         else ""
     )
     return (
         f"{options} {listed}: {there}{these} for Kafka's client, which is not used here; remove "
-        f"{them}, or have {them} passed over with {IGNORE_KAFKA_CLIENT_OPTIONS}=true. Of the "
-        f"kafka.* options these are taken: {accepted}"
+        f"{them}, or ignore {them} with {IGNORE_KAFKA_CLIENT_OPTIONS}=true. Of the kafka.* options "
+        f"only these are used: {accepted}"
     )
 
 
@@ -77,7 +77,7 @@ def warn_passed_over(names: Collection[str]) -> None:
     """The one warning of a read or write that does without options for Kafka's client."""
     if names:
         _logger.warning(
-            "%s: passed over, because there is no Kafka client here: %s",
+            "%s: ignored, because there is no Kafka client here: %s",
             IGNORE_KAFKA_CLIENT_OPTIONS,
             ", ".join(names),
         )

@@ -68,7 +68,7 @@ class OptionValues:
         self._known, self._verb, self._others = known, verb, others
         self.storage: dict[str, object] = {}
         self.passed_over: list[str] = []
-        """Options of Kafka's client that were given, and are to be passed over."""
+        """Options of Kafka's client that were given, and are to be ignored."""
         if {"provider", "location"} <= {key.lower() for key in options}:
             raise InvalidOption(
                 "CREATE TABLE ... USING txnlog: Spark does not keep a table's options for later "
@@ -242,5 +242,5 @@ def _kafka_option(key: str) -> InvalidOption:
         )
     return InvalidOption(
         f"option {key} is for Kafka's client, which is not used here, and might say what it reads "
-        f"or writes; remove it. Of the kafka.* options these are taken: {_ACCEPTED}"
+        f"or writes; remove it. Of the kafka.* options only these are used: {_ACCEPTED}"
     )
