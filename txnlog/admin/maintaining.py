@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from txnlog.admin.merging import Merge
     from txnlog.admin.retention import RetentionDeletion
     from txnlog.admin.vacuum import FileDeletion, FileRetirement
+    from txnlog.replicas.reassigning import Reassigned
     from txnlog.replicas.returning import ReplicaReturn
 
 
@@ -34,6 +35,7 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
         | FileRetirement
         | Expiry
         | ReplicaReturn
+        | Reassigned
         | MaintenanceFailure
     ]:
         """Do what has to be done from time to time: nothing runs by itself.
@@ -45,7 +47,8 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
         of deleted records and of segments that were merged or compacted (``file.delete.delay.ms``
         later), of deleted topics, and what killed jobs have left. Transactional ids and groups that
         were idle for too long expire. Roots of a replicated store that were put out and answer
-        again come back, if ``replica.auto.return`` is set. Ages of files are by the storage's own
+        again come back, if ``replica.auto.return`` is set, and data is moved then to where it
+        belongs. Ages of files are by the storage's own
         clock; where it tells no time, only those of deleted topics are deleted. May run in several
         processes at once, and stop anywhere.
 

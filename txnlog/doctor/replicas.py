@@ -12,6 +12,7 @@ from txnlog.doctor.read_failures import ReadFailures
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError
 from txnlog.log.open_logs import Logs
 from txnlog.replicas.agreement import MemberFailed
+from txnlog.replicas.description import under_replicated
 from txnlog.replicas.epochs import Epoch, incarnation_of, root_of
 from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replicas.verifying import ReplicaDifference, verify
@@ -34,6 +35,7 @@ def examine_replicas(
     parts = (
         _check_epochs(storage),
         _check_members(storage),
+        _check_copies(storage),
         _compare(storage, logs, with_contents=with_contents),
     )
     for part in parts:
@@ -126,6 +128,16 @@ def _check_members(storage: ReplicatedStorage) -> Iterator[Finding]:
             why = "was taken out" if root in epoch.taken_out else "is out"
             detail = f"it {why}; `txnlog replicas add {known.url}` brings it back"
             yield Finding("replicas", root, "note", detail)
+
+
+def _check_copies(storage: ReplicatedStorage) -> Iterator[Finding]:
+    count, size_bytes = under_replicated(storage, storage.agreement.refresh())
+    if count:
+        detail = (
+            f"{count} data files of {size_bytes} bytes are at fewer roots than replication.factor "
+            "says: `txnlog replicas reassign` copies them"
+        )
+        yield Finding("replicas", "", "note", detail)
 
 
 def _compare(storage: ReplicatedStorage, logs: Logs, *, with_contents: bool) -> Iterator[Finding]:
