@@ -26,7 +26,7 @@ from txnlog.cli.commands.index import dump as index_dump
 from txnlog.cli.commands.index import rebuild as index_rebuild
 from txnlog.cli.commands.index import verify as index_verify
 from txnlog.cli.commands.records import count, write
-from txnlog.cli.commands.replicas import add, elect, follow, forget, promote, verify
+from txnlog.cli.commands.replicas import add, elect, follow, forget, promote, reassign, verify
 from txnlog.cli.commands.segments import du
 from txnlog.cli.commands.segments import ls as segments_ls
 from txnlog.cli.commands.segments import verify as segments_verify
@@ -135,6 +135,7 @@ KEYS = {
     "replicas remove": [],
     "replicas elect": keys(*elect.FIELDS),
     "replicas config": keys(*setting_fields("store")),
+    "replicas reassign": keys(*reassign.FIELDS),
     "replicas verify": keys(*verify.FIELDS),
     "replicas forget": keys(*forget.FIELDS),
 }
