@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         FileRetirement,
         MaintenanceFailure,
         Merge,
+        Reassigned,
         ReplicaReturn,
         RetentionDeletion,
     )
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         | FileRetirement
         | Expiry
         | ReplicaReturn
+        | Reassigned
     )
 
 
@@ -56,6 +58,7 @@ _DONE = {
     "FileRetirement": "files found",
     "Expiry": "expired",
     "ReplicaReturn": "root brought back",
+    "Reassigned": "data moved",
 }
 
 
@@ -73,6 +76,8 @@ def _reason(done: Done) -> str | None:
             return "idle"
         case "ReplicaReturn":
             return "it answers again"
+        case "Reassigned":
+            return "it belongs elsewhere"
     return _text(done, "reason")
 
 

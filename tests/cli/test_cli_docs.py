@@ -33,6 +33,7 @@ from txnlog.cli.commands.replicas import (
     forget,
     move_controller,
     promote,
+    reassign,
     verify,
 )
 from txnlog.cli.commands.segments import du
@@ -143,6 +144,7 @@ KEYS = {
     "replicas remove": [],
     "replicas elect": keys(*elect.FIELDS),
     "replicas config": keys(*setting_fields("store")),
+    "replicas reassign": keys(*reassign.FIELDS),
     "replicas verify": keys(*verify.FIELDS),
     "replicas forget": keys(*forget.FIELDS),
     "replicas move-controller": keys(*move_controller.FIELDS),

@@ -99,7 +99,7 @@ def test_racks_come_first() -> None:
     racks = {f"replica_rack_r{number}": rack for number, rack in enumerate("aabb")}
     epoch = made(4, replication_factor="2", **racks)
     for partition in range(8):
-        first, second = roots_of(epoch, partition)
+        first, second = [*roots_of(epoch, partition)]
         assert (first in "01") != (second in "01")
     begins = Counter(roots_of(epoch, partition)[0] for partition in range(8))
     assert set(begins.values()) == {2}

@@ -13,15 +13,13 @@ from typing import Any
 import pytest
 from replica_world import ROUGH, STORMY, Violation, run_seeds
 
-from txnlog import names
 from txnlog.errors import ObjectNotFound
-from txnlog.replicas import forgetting, joining, reassigning, replicated_storage, trimming
+from txnlog.replicas import joining, reassigning, replicated_storage, trimming
 from txnlog.replicas.agreement import Agreement
 from txnlog.replicas.controller import Controller
 from txnlog.replicas.epochs import Epoch, Member
 from txnlog.replicas.placement import targets
 from txnlog.replicas.replicated_storage import ReplicatedStorage
-from txnlog.storage.base import Storage
 
 Patch = pytest.MonkeyPatch
 
@@ -146,16 +144,11 @@ def deleted_before_it_is_copied(patch: Patch) -> None:
     patch.setattr(reassigning._Pass, "_copy", lambda *_: 0)
 
 
-def the_last_copy_is_forgotten(patch: Patch) -> None:
-    """An old incarnation goes, whatever only it has."""
-    patch.setattr(forgetting, "_check_copies", lambda *_: None)
-
-
 def read_where_it_belongs(patch: Patch) -> None:
     """Who reads relies on the placement."""
 
     def where_it_belongs(
-        storage: ReplicatedStorage, name: str, call: Callable[[Storage], Any], epoch: Epoch
+        storage: ReplicatedStorage, name: str, call: Callable[..., Any], epoch: Epoch
     ) -> Any:
         first = targets(epoch, name)[0]
         return storage.agreement.ask(epoch, first, call)
@@ -168,22 +161,7 @@ def read_where_it_belongs(patch: Patch) -> None:
     )
 
 
-def no_share_for_who_joins(patch: Patch) -> None:
-    """Who joins takes no data, and it is put at nobody else when he is there."""
-    patch.setattr(joining, "targets", lambda epoch, name: () if is_data(name) else epoch.members)
-    patch.setattr(reassigning._Pass, "_copy", lambda *_: 0)
-
-
-def is_data(name: str) -> bool:
-    return names.parse_data_file(name) is not None
-
-
-PLACED: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
-    (deleted_before_it_is_copied, {}),
-    (the_last_copy_is_forgotten, {"operated": True, "roots": 4}),
-    (read_where_it_belongs, {}),
-    (no_share_for_who_joins, {}),
-]
+PLACED = [deleted_before_it_is_copied, read_where_it_belongs]
 
 BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (no_look_at_the_epochs, {}),
@@ -206,11 +184,11 @@ def test_broken_variants_are_caught(
 
 
 @pytest.mark.more
-@pytest.mark.parametrize(("mutate", "how"), PLACED, ids=lambda one: getattr(one, "__name__", ""))
+@pytest.mark.parametrize("mutate", PLACED)
 def test_broken_variants_of_placement_are_caught(
-    mutate: Callable[[Patch], None], how: dict[str, Any], monkeypatch: Patch
+    mutate: Callable[[Patch], None], monkeypatch: Patch
 ) -> None:
-    catch(mutate, monkeypatch, placed=True, **how)
+    catch(mutate, monkeypatch, placed=True)
 
 
 def catch(mutate: Callable[[Patch], None], monkeypatch: Patch, **how: Any) -> None:

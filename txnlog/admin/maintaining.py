@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from txnlog.admin.merging import Merge
     from txnlog.admin.retention import RetentionDeletion
     from txnlog.admin.vacuum import FileDeletion, FileRetirement
+    from txnlog.replicas.reassigning import Reassigned
     from txnlog.replicas.returning import ReplicaReturn
 
 
@@ -34,6 +35,7 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
         | FileRetirement
         | Expiry
         | ReplicaReturn
+        | Reassigned
         | MaintenanceFailure
     ]:
         """Do the work that a store needs from time to time: nothing runs by itself.
@@ -45,9 +47,9 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
         of deleted records and of segments that were merged or compacted (``file.delete.delay.ms``
         later), those of deleted topics, and what killed jobs left behind. Transactional ids and
         groups that were idle for too long expire. Roots of a replicated store that were put out
-        and answer again come back, if ``replica.auto.return`` is set. Files' ages are by the
-        storage's own clock; if it has none, only files of deleted topics are deleted. May run in
-        several processes at once, and stop anywhere.
+        and answer again come back, if ``replica.auto.return`` is set, and data is then moved to
+        where it belongs. Files' ages are by the storage's own clock; if it has none, only files of
+        deleted topics are deleted. May run in several processes at once, and stop anywhere.
 
         Args:
             topics: the name of a topic, or several; then nothing outside of them is touched. None

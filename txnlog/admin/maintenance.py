@@ -30,6 +30,8 @@ from txnlog.config import TopicConfig, check_whole_number
 from txnlog.errors import InvalidOption, StorageError, TxnlogError, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 from txnlog.replicas.opening import prepare_return
+from txnlog.replicas.placement import places
+from txnlog.replicas.reassigning import Reassigned, reassign
 from txnlog.replicas.replicated_storage import find_replicated
 from txnlog.replicas.returning import ReplicaReturn, return_roots
 
@@ -68,6 +70,7 @@ MaintenanceStep = (
     | FileRetirement
     | Expiry
     | ReplicaReturn
+    | Reassigned
     | MaintenanceFailure
 )
 
@@ -197,7 +200,12 @@ class Maintenance:
     def _return_replicas(self) -> Iterator[MaintenanceStep]:
         storage = find_replicated(self._logs.storage)
         if storage is not None:
-            yield from return_roots(storage, prepare_return, dry_run=self._dry_run)
+            came_back = False
+            for one in return_roots(storage, prepare_return, dry_run=self._dry_run):
+                came_back |= one.member is not None
+                yield one
+            if came_back and places(storage.agreement.epoch()):
+                yield from reassign(storage.agreement)
 
     def _vacuum_loose(self, ages: Ages) -> Iterable[MaintenanceStep]:
         storage = self._logs.storage

@@ -230,20 +230,28 @@ class ReplicaAdmin:
         """
         return move_controller(self._replicated(), url, storage_options, dry_run=dry_run)
 
-    def forget_incarnation(self, member: str, *, dry_run: bool = False) -> Forgotten:
+    def forget_incarnation(
+        self, member: str, *, lost: bool = False, dry_run: bool = False
+    ) -> Forgotten:
         """Delete what a root had before it was put out, as an old incarnation.
+
+        Where ``replication.factor`` says that not every root has everything it may have the only
+        copy of data: then it is refused, until :meth:`reassign_replicas` has copied that.
 
         Args:
             member: its name, such as 'r1-0': :meth:`replicas` tells which there are. One that takes
                 part is refused.
+            lost: its root does not answer, and never will: nobody waits for it any more, nothing is
+                deleted, and data of which it had the only copy is gone.
             dry_run: only tell what would be deleted.
 
         Raises:
-            InvalidOption: the store is not replicated, it takes part, or there is none.
+            InvalidOption: the store is not replicated, it takes part, or there is none; nobody in
+                sync has data that it has; or it is said to be lost, and answers.
             NotEnoughReplicas: the set has changed meanwhile: try again.
             StorageError: the root or the controller fails; if some of it is left, call it again.
         """
-        return forget(self._replicated(), member, dry_run=dry_run)
+        return forget(self._replicated(), member, lost=lost, dry_run=dry_run)
 
     def replica_history(self) -> list[ReplicaEpoch]:
         """The epochs as they went, the oldest first: who led, who was in sync, and why.

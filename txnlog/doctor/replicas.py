@@ -13,6 +13,7 @@ from txnlog.doctor.read_failures import ReadFailures
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, TxnlogError
 from txnlog.log.open_logs import Logs
 from txnlog.replicas.agreement import MemberFailed
+from txnlog.replicas.description import under_replicated
 from txnlog.replicas.epochs import Epoch, incarnation_of, root_of
 from txnlog.replicas.members import MemberOpener
 from txnlog.replicas.moving import names_controller
@@ -38,6 +39,7 @@ def examine_replicas(
         _check_epochs(storage),
         _check_members(storage),
         _check_pointers(storage),
+        _check_copies(storage),
         _compare(storage, logs, with_contents=with_contents),
     )
     for part in parts:
@@ -152,6 +154,16 @@ def _check_pointers(storage: ReplicatedStorage) -> Iterator[Finding]:
                 f"`txnlog replicas move-controller {epoch.controller}` tells it"
             )
             yield Finding("replicas", root, "note", detail)
+
+
+def _check_copies(storage: ReplicatedStorage) -> Iterator[Finding]:
+    count, size_bytes = under_replicated(storage, storage.agreement.refresh())
+    if count:
+        detail = (
+            f"{count} data files of {size_bytes} bytes are at fewer roots than replication.factor "
+            "says: `txnlog replicas reassign` copies them"
+        )
+        yield Finding("replicas", "", "note", detail)
 
 
 def _compare(storage: ReplicatedStorage, logs: Logs, *, with_contents: bool) -> Iterator[Finding]:

@@ -105,7 +105,7 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> Replicas:
     Raises StorageError: the controller fails, or the leader.
     """
     epoch = storage.agreement.refresh()
-    under, under_bytes = _under_replicated(storage, epoch) if with_lag else (None, None)
+    under, under_bytes = under_replicated(storage, epoch) if with_lag else (None, None)
     replicas = tuple(
         _replica(storage, epoch, root, with_lag=with_lag) for root in sorted(epoch.roots)
     )
@@ -127,10 +127,13 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> Replicas:
     )
 
 
-def _under_replicated(
+def under_replicated(
     storage: ReplicatedStorage, epoch: Epoch
 ) -> tuple[int, int] | tuple[None, None]:
-    """Data files with too few copies at those in sync: how many, and their bytes."""
+    """Data files with too few copies at those in sync: how many, and their bytes.
+
+    None if one of these does not answer.
+    """
     if not places(epoch):
         return 0, 0
     count = size_bytes = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -64,9 +65,10 @@ def forget(
     member: Member,
     *,
     is_needed: IsNeeded = lambda _: True,
+    lost: bool = False,
     dry_run: bool = False,
 ) -> Forgotten:
-    """Delete an old incarnation.
+    """Delete an old incarnation; of a root that is ``lost`` for good it is only let go of.
 
     An epoch lets go of it first, so no unclean election falls back on what is half deleted, and no
     later epoch can name it: incarnations do not come back. Then its mark goes, then the rest.
@@ -82,6 +84,8 @@ def forget(
     if why := _why_not(epoch, member):
         raise InvalidOption(why)
     url = epoch.roots[root_of(member)].url
+    if lost:
+        return _give_up(storage, epoch, member, dry_run=dry_run)
     check_root(storage, epoch, root_of(member))
     try:
         _check_copies(agreement, epoch, member, is_needed)
@@ -96,6 +100,22 @@ def forget(
     if done is None:
         raise InvalidOption(f"there is nothing of {member} at {url}")
     return Forgotten(member, url, *done)
+
+
+def _give_up(
+    storage: ReplicatedStorage, epoch: Epoch, member: Member, *, dry_run: bool
+) -> Forgotten:
+    """Nobody waits for what a root had that does not answer any more."""
+    agreement = storage.agreement
+    with suppress(MemberFailed):
+        agreement.check_mark(epoch, member)
+        raise InvalidOption(f"{member} answers: it is not lost, and need not be given up")
+    if member not in epoch.left:
+        raise InvalidOption(f"{member} was let go of before, or never was in sync")
+    if not dry_run:
+        who = agreement.proposer(f"an operator gives {member} up as lost")
+        agreement.propose_alone(forgotten(epoch, member, who))
+    return Forgotten(member, epoch.roots[root_of(member)].url, 0, 0)
 
 
 def _check_copies(agreement: Agreement, epoch: Epoch, member: Member, is_needed: IsNeeded) -> None:

@@ -33,13 +33,18 @@ def forget_incarnations(
             show_default=False,
         ),
     ] = None,
+    lost: Annotated[
+        bool, typer.Option("--lost", help="Their root is gone for good: wait for it no more.")
+    ] = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Delete what roots had before they were put out, and show it. There is no way back.
 
     It may hold what was never acknowledged, and is what an unclean election falls back on. One
-    that takes part is refused. Asks first on a terminal; elsewhere it needs --yes.
+    that takes part is refused, and one that has the only copy of data. --lost is for named ones
+    whose root does not answer and never will: what only they had is given up. Asks first on a
+    terminal; elsewhere it needs --yes.
 
     \b
     Example:
@@ -47,13 +52,15 @@ def forget_incarnations(
       txnlog replicas forget r1-0 --yes
     """
     replicas = session.open_replicas()
+    if lost and not members:
+        raise typer.BadParameter("--lost needs the names of what is given up")
     if not members:
         members = [member for replica in replicas.replicas().replicas for member in replica.old]
-    doomed = [replicas.forget_incarnation(one, dry_run=True) for one in members]
+    doomed = [replicas.forget_incarnation(one, lost=lost, dry_run=True) for one in members]
     if not doomed:
         warn("there are no old incarnations: nothing was changed")
     elif not dry_run:
         confirm(f"delete what {', '.join(one.member for one in doomed)} held", yes=yes)
-        doomed = [replicas.forget_incarnation(one.member) for one in doomed]
+        doomed = [replicas.forget_incarnation(one.member, lost=lost) for one in doomed]
     session.output.rows(FIELDS, doomed)
     note_dry_run(dry_run)
