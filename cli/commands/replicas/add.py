@@ -31,7 +31,7 @@ def add_replica(
     ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Bring in a root, new or old, and wait until it is in sync.
+    """Bring in a root, new or old; wait until it is in sync.
 
     It begins anew in an empty folder beside what it has, and everything, or its share where
     replication.factor says so, is copied through this command, while others write. If it is

@@ -39,7 +39,7 @@ def forget_incarnations(
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Delete what roots had before they were put out, and show it. There is no way back.
+    """Delete what roots had before they were put out. There is no way back.
 
     It may hold what was never acknowledged, and is what an unclean election falls back on. One
     that takes part is refused, and one that has the only copy of data. --lost is for named ones
