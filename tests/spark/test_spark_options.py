@@ -234,7 +234,7 @@ def test_options_of_kafkas_client_are_passed_over_where_that_is_asked_for() -> N
         assert {name.lower() for name in given.passed_over} == {name.lower() for name in CLIENT}
     assert len(parse_stream({**READ, **CLIENT, **ignore}).read.passed_over) == len(CLIENT)
     for refused in ({**READ, **CLIENT}, {**READ, **CLIENT, "ignoreKafkaClientOptions": "false"}):
-        with pytest.raises(InvalidOption, match="ignore .* with ignoreKafkaClientOptions=true"):
+        with pytest.raises(InvalidOption, match=r"ignore .* with ignoreKafkaClientOptions=true"):
             parse_read(refused)
 
 
