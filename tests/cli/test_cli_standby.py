@@ -18,6 +18,10 @@ def test_a_standby_follows_and_is_promoted(own_store: Path, tmp_path: Path) -> N
     store = txnlog.open(str(own_store))
     with store.producer() as producer:
         producer.send("orders", b"later", partition=0)
+    shown = cli("store", "describe", url, "-o", "json").json()
+    assert (shown["kind"], shown["source"]) == ("standby", store.url)
+    assert shown["reached_ms"] == done[0]["reached_ms"]
+    assert f"standby of {store.url}, as of " in cli("store", "describe", url).out
     missing = [{"topic": "orders", "partition": 0, "offset_count": 1}]
 
     told = json.loads(cli("replicas", "promote", url, "--dry-run", "-o", "json").out)
@@ -29,6 +33,7 @@ def test_a_standby_follows_and_is_promoted(own_store: Path, tmp_path: Path) -> N
 
     promoted = cli("replicas", "promote", url, "--yes", "-o", "json").json()
     assert (promoted["missing"], promoted["round"]) == ([], 1)
+    assert cli("store", "describe", url, "-o", "json").json()["kind"] == "store"
     refused = cli("replicas", "follow", url, "--store", own_store, "--once")
     assert refused.code == 1
     assert "was promoted" in refused.err

@@ -17,6 +17,9 @@ def test_a_store_is_made_without_python(tmp_path: Path) -> None:
         "url": opened.url,
         "store_id": opened.store_id,
         "created_at_ms": opened.created_at_ms,
+        "kind": "store",
+        "source": None,
+        "reached_ms": None,
         "config": {"offsets.retention.ms": "1000"},
     }
     assert cli("store", "describe", tmp_path / "a", "-o", "json") == made

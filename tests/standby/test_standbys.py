@@ -384,6 +384,22 @@ def test_promotion_tells_what_is_missing_and_fences(tmp_path: Path) -> None:
     assert not [one for one in again.examine() if one.state not in ("ok", "note")]
 
 
+def test_promotion_tells_what_is_missing_of_a_source_with_replicas(tmp_path: Path) -> None:
+    """Its URL is the controller's, which holds no store itself."""
+    store = txnlog.open(
+        tmp_path / "a",
+        create=True,
+        replicas=[str(tmp_path / "b")],
+        controller=str(tmp_path / "controller"),
+    )
+    store.create_topic("t")
+    store.standby(tmp_path / "standby").follow()
+    with store.producer() as producer:
+        producer.send("t", b"one")
+    done = txnlog.open(tmp_path / "standby").promote(dry_run=True)
+    assert (done.missing, done.why_unknown) == ({TopicPartition("t", 0): 1}, "")
+
+
 def test_promotion_without_the_source(tmp_path: Path) -> None:
     store, standby, url = open_pair(tmp_path)
     store.create_topic("t")

@@ -84,24 +84,26 @@ class StandbyAdmin:
             InvalidOption: this store is not a standby.
             StorageError: it may be half done: call it again.
         """
-        from txnlog.standby.promoting import Promotion, find_missing, promote, unfinished_ids
-        from txnlog.storage import open_storage
+        from txnlog.standby import promoting
 
         shown = self._shown()
-        last = shown.standing().round if dry_run else promote(shown.inner, self._logs.clock)
+        last = (
+            shown.standing().round if dry_run else promoting.promote(shown.inner, self._logs.clock)
+        )
         here = Logs(shown, self._logs.config, self._logs.clock)
         missing, why = None, ""
         try:
-            storage = open_storage(last.source, source_options)
-            missing = find_missing(Logs(storage, self._logs.config, self._logs.clock), here)
+            storage = promoting.open_source(last.source, source_options, self._logs.clock)
+            source = Logs(storage, self._logs.config, self._logs.clock)
+            missing = promoting.find_missing(source, here)
         except TxnlogError as error:
             why = str(error)
-        return Promotion(
+        return promoting.Promotion(
             shown.url,
             last.source,
             last.number,
             last.reached_ms,
             missing,
             why,
-            unfinished_ids(here),
+            promoting.unfinished_ids(here),
         )

@@ -15,12 +15,14 @@ from functools import partial
 
 from txnlog import names, root_names
 from txnlog.clock import Clock
-from txnlog.errors import InvalidOption, NotAStore, TxnlogError
+from txnlog.errors import InvalidOption, NotAStore, ObjectNotFound, TxnlogError
 from txnlog.log.create_once import create_once
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.replicas.copying import put_same
+from txnlog.replicas.opening import find_replicas, own_options
 from txnlog.standby.rounds import Promoted, Round, Rounds
+from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 
 _ATTEMPTS = 20
@@ -89,6 +91,20 @@ def _files(target: Storage, last: Round) -> Iterator[tuple[str, str]]:
 
 def _move(target: Storage, at: str, name: str) -> None:
     put_same(target, name, target.get(at))
+
+
+def open_source(url: str, options: Mapping[str, object] | None, clock: Clock) -> Storage:
+    """The storage of a standby's source, which may have several roots. Raises TxnlogError."""
+    try:
+        storage = open_storage(url, own_options(url, options))
+        storage.size(names.STORE_FILE)
+    except (ObjectNotFound, InvalidOption):
+        # As a store is opened: a root on a local disk takes no options, they are for the others.
+        replicated = find_replicas(url, options, clock)
+        if replicated is None:
+            raise
+        return replicated
+    return storage
 
 
 def find_missing(source: Logs, here: Logs) -> dict[TopicPartition, int]:
