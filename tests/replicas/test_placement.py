@@ -43,7 +43,9 @@ from txnlog.replicas.placement import keepers, places, targets
 from txnlog.replicas.reassigning import reassign
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.replicas.verifying import verify
+from txnlog.results import Reassigned
 from txnlog.storage.base import Storage
+from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing import VirtualClock
 
@@ -243,6 +245,42 @@ def test_who_reads_does_not_rely_on_the_placement() -> None:
     assert reader.get(FILES[0]) == FILES[0].encode()
 
 
+def test_what_it_costs() -> None:
+    """A put and a look at the epochs for each copy alone; a read at one root."""
+    roots = Roots(3, {FACTOR: "2"})
+    members = {member: CountingStorage(roots.heap(member)) for member in roots.epoch().members}
+    controller = CountingStorage(roots.controller)
+
+    def open_member(_: Epoch, member: Member) -> Storage:
+        return members[member]
+
+    storage = ReplicatedStorage(controller, open_member, clock=VirtualClock())
+    storage.agreement.refresh()
+    for counted in (controller, *members.values()):
+        counted.take()
+
+    def taken() -> list[dict[str, int]]:
+        return [counts for counted in members.values() if (counts := dict(counted.take()))]
+
+    storage.put(FILES[0], b"1")
+    assert taken() == [{"put_if_absent": 1}] * 2
+    assert dict(controller.take()) == {"list": 1}
+    storage.get(FILES[0])
+    assert taken() == [{"get": 1}]
+    assert dict(controller.take()) == {}
+
+
+def test_a_put_that_was_not_answered_is_confirmed_where_it_belongs() -> None:
+    """Who lacks it is given it."""
+    them = Set(2)
+    first, second = keepers(them.roots.epoch(), FILES[0])
+    them.roots.heap(second).put(FILES[0], b"1")
+    them.storage.confirm(FILES[0])
+    assert them.holders(FILES[0]) == {first, second}
+    with pytest.raises(ObjectNotFound):
+        them.storage.confirm(FILES[1])
+
+
 def test_the_only_copy_is_at_a_root_that_is_out() -> None:
     """It is read there while that answers; else it is told which root may have it."""
     them = Set(1)
@@ -266,6 +304,30 @@ def test_the_only_copy_is_at_a_root_that_is_out() -> None:
     them.check_placed()
     forget(them.storage, holder)
     them.check_placed()
+
+
+def test_a_root_that_is_gone_for_good_is_given_up() -> None:
+    """From then on what nobody has is missing, and nobody waits for it."""
+    them = Set(1)
+    them.put_files()
+    (holder,) = them.holders(FILES[0])
+    take_out(them.agreement, root_of(holder))
+    with pytest.raises(InvalidOption, match="answers: it is not lost"):
+        forget(them.storage, holder, lost=True)
+    them.roots.down.add(root_of(holder))
+    with pytest.raises(NotEnoughReplicas):
+        them.storage.size(FILES[0])
+    with pytest.raises(StorageError):
+        forget(them.storage, holder)
+    forget(them.storage, holder, lost=True, dry_run=True)
+    assert holder in them.roots.epoch().left
+    assert forget(them.storage, holder, lost=True).objects == 0
+    began_ms = them.clock.time_ms
+    with pytest.raises(ObjectNotFound):
+        them.storage.size(FILES[0])
+    assert them.clock.time_ms == began_ms
+    with pytest.raises(InvalidOption, match="let go of before"):
+        forget(them.storage, holder, lost=True)
 
 
 def test_a_root_that_joins_takes_its_share() -> None:
@@ -535,7 +597,32 @@ def test_the_factor_is_no_setting_of_a_topic(store: txnlog.Store) -> None:
 
 
 def test_a_store_with_placed_data_is_examined_and_cleaned(store: txnlog.Store) -> None:
-    found = [one for one in store.examine(with_probe=False) if one.state != "ok"]
-    assert found == []
+
+    def found() -> list[str]:
+        told = [one for one in store.examine(with_probe=False) if one.state != "ok"]
+        return [one.detail.partition(" of ")[0] for one in told if "fewer roots" in one.detail]
+
+    assert found() == []
+    store.alter_replicas({FACTOR: 3})
+    assert found() == ["4 data files"]
+    store.reassign_replicas()
+    assert found() == []
+    store.alter_replicas({FACTOR: 2})
     assert store.merge_topic("t")
+    store.reassign_replicas()
+    assert values(store) == [*"0123"]
+    assert store.examine(with_probe=False)
+
+
+def test_maintenance_moves_data_when_a_root_has_come_back(
+    store: txnlog.Store, tmp_path: Path
+) -> None:
+    """Only then: it lists the roots whole."""
+    store.alter_replicas({"replica.auto.return": True, FACTOR: 1})
+    assert not [one for one in store.maintain() if isinstance(one, Reassigned)]
+    agreement = store.storage.agreement  # type: ignore[attr-defined]
+    agreement.put_out(agreement.refresh(), "r1-0", "it fails")
+    (moved,) = [one for one in store.maintain() if isinstance(one, Reassigned)]
+    assert (moved.topic, moved.lacking) == ("t", 0)
+    assert set(copies(tmp_path, store).values()) == {1}
     assert values(store) == [*"0123"]
