@@ -14,6 +14,7 @@ from replica_world import Roots
 
 import txnlog
 from txnlog import root_names
+from txnlog.admin import replicas as admin_of_replicas
 from txnlog.errors import (
     InvalidConfig,
     InvalidOption,
@@ -105,6 +106,9 @@ def test_racks_come_first() -> None:
         assert (first in "01") != (second in "01")
     begins = Counter(roots_of(epoch, partition)[0] for partition in range(8))
     assert set(begins.values()) == {2}
+    racks["replica_rack_r2"] = "a"
+    few = made(4, replication_factor="2", **racks)
+    assert all("3" in roots_of(few, partition) for partition in range(8))
     three = made(4, replication_factor="3", **racks)
     assert all(len({*roots_of(three, partition)}) == 3 for partition in range(4))
 
@@ -206,9 +210,9 @@ def test_data_is_put_at_as_many_roots_and_found_at_any() -> None:
     assert [them.storage.size(name) for name in FILES] == [*map(len, FILES)]
     assert {name for name, _ in them.storage.list_all("")} == {*FILES, large}
     assert {name for name, _ in them.storage.list_all("topics/t")} == {*FILES, large}
-    folder = "topics/t/data/0"
-    listed = [f"{folder}/{name}" for name in them.storage.list_names(folder)]
-    assert listed == [name for name in FILES if name.startswith(folder)]
+    for folder in sorted({name.rpartition("/")[0] for name in FILES}):
+        listed = [f"{folder}/{name}" for name in them.storage.list_names(folder)]
+        assert listed == [name for name in FILES if name.startswith(folder)]
     assert them.storage.list_folders("topics/t/data") == [*"012347"]
     them.storage.delete([large])
     assert them.holders(large) == set()
@@ -216,15 +220,16 @@ def test_data_is_put_at_as_many_roots_and_found_at_any() -> None:
         them.storage.get(large)
 
 
-def test_who_reads_does_not_rely_on_the_placement() -> None:
-    """It was put under other settings, or it is being moved while it is looked for."""
+@pytest.mark.parametrize("look", [1, 2])
+def test_who_reads_does_not_rely_on_the_placement(look: int) -> None:
+    """It is where it does not belong, and is moved while one member after the other is asked."""
     them = Set(1)
-    them.put_files()
-    change_settings(them.agreement, {f"{RACK}.{root}": "x" for root in "ac"})
-    assert [them.other().get(name) for name in FILES] == [name.encode() for name in FILES]
-    (holder,) = them.holders(FILES[0])
-    at = [member for member in them.roots.epoch().in_sync if member != holder]
-    asked = Counter[Member]()
+    name = FILES[0]
+    belongs = keepers(them.roots.epoch(), name)[0]
+    holder = next(member for member in them.roots.epoch().in_sync if member != belongs)
+    them.roots.heap(holder).put(name, b"1")
+    assert them.other().get(name) == b"1"
+    looks = Counter[Member]()
 
     class Moving(ForwardingStorage):
         def __init__(self, inner: Storage, member: Member) -> None:
@@ -232,17 +237,20 @@ def test_who_reads_does_not_rely_on_the_placement() -> None:
             self._member = member
 
         def get(self, name: str) -> bytes:
-            asked[self._member] += 1
-            if self._member == holder and asked[holder] == 1:  # it goes as this is asked
-                them.roots.heap(at[0]).put(name, self.inner.get(name))
-                self.inner.delete([name])
+            looks[self._member] += 1
+            if self._member == holder and looks[holder] <= look:
+                if looks[holder] == look:  # it goes as this is asked
+                    them.roots.heap(belongs).put(name, self.inner.get(name))
+                    self.inner.delete([name])
+                raise ObjectNotFound(name)
             return super().get(name)
 
     def open_member(_: Epoch, member: Member) -> Storage:
         return Moving(them.roots.heap(member), member)
 
     reader = ReplicatedStorage(them.roots.controller, open_member, clock=them.clock)
-    assert reader.get(FILES[0]) == FILES[0].encode()
+    assert reader.get(name) == b"1"
+    assert looks[belongs] == look + 1
 
 
 def test_what_it_costs() -> None:
@@ -262,10 +270,11 @@ def test_what_it_costs() -> None:
     def taken() -> list[dict[str, int]]:
         return [counts for counted in members.values() if (counts := dict(counted.take()))]
 
-    storage.put(FILES[0], b"1")
+    name = next(name for name in FILES if "a-0" not in keepers(roots.epoch(), name))
+    storage.put(name, b"1")
     assert taken() == [{"put_if_absent": 1}] * 2
     assert dict(controller.take()) == {"list": 1}
-    storage.get(FILES[0])
+    storage.get(name)
     assert taken() == [{"get": 1}]
     assert dict(controller.take()) == {}
 
@@ -332,10 +341,10 @@ def test_a_root_that_is_gone_for_good_is_given_up() -> None:
 
 def test_a_root_that_joins_takes_its_share() -> None:
     them = Set(1)
-    take_out(them.agreement, "c")
+    take_out(them.agreement, "b")
     them.put_files()
     them.storage.put_if_absent("topics/t/log/0", b"1")
-    joined = join(them.agreement, "c", "heap://c")
+    joined = join(them.agreement, "b", "heap://b")
     epoch = them.roots.epoch()
     share = {name for name in FILES if joined.member in keepers(epoch, name)}
     assert 0 < len(share) < len(FILES)
@@ -362,6 +371,28 @@ def test_a_copy_that_differs_is_found_and_what_is_elsewhere_is_not_missed() -> N
     assert (found.kind, found.members, found.is_repaired) == ("damaged", (damaged,), True)
     them.check_placed()
     assert them.notes() == []
+
+
+def test_a_copy_that_is_repaired_is_not_counted_on_before() -> None:
+    """It is deleted first, and may stay so."""
+    them = Set(1)
+    for name in FILES:
+        if keepers(them.roots.epoch(), name, {"b-0"}) == ["a-0"]:
+            break
+    them.roots.heap("a-0").put(name, b"?")
+    them.roots.heap("b-0").put(name, b"1")
+    tried = []
+
+    def is_sound(storage: Storage, name: str) -> bool:
+        if them.notes():
+            tried.append(trim_at(them, name, "b-0"))
+        return storage.get(name) == b"1"
+
+    (found,) = verify(them.storage, is_sound, with_contents=True, repair=True)
+    assert (found.kind, found.members, found.is_repaired) == ("damaged", ("a-0",), True)
+    assert tried == [[]]
+    assert trim_at(them, name, "b-0") == [name]
+    assert them.storage.get(name) == b"1"
 
 
 # -- moving ------------------------------------------------------------------------------------
@@ -586,6 +617,40 @@ def test_a_root_that_is_taken_out_leaves_enough_copies(store: txnlog.Store, tmp_
     assert store.remove_replica("r1" if holds == "b" else "r2", force=True) == []
     assert 1 in copies(tmp_path, store).values()
     assert values(store) == [*"0123"]
+
+
+def test_what_is_put_while_a_root_is_taken_out(
+    store: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was put at that root, too, after everything was copied."""
+
+    def take_out_later(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
+        if not dry_run:
+            write(reopened(tmp_path), "4")
+        take_out(agreement, root, dry_run=dry_run)
+
+    monkeypatch.setattr(admin_of_replicas, "take_out", take_out_later)
+    store.remove_replica("r0")
+    assert set(copies(tmp_path, store).values()) == {2}
+    assert len(copies(tmp_path, store)) == 5
+
+
+def test_a_disk_that_is_not_mounted_has_not_lost_data(store: txnlog.Store, tmp_path: Path) -> None:
+    """Nothing is missing: it is told where it may be, and read when that is back."""
+    store.alter_replicas({FACTOR: 1})
+    store.reassign_replicas()
+    (holder,) = {
+        folder
+        for folder in ("b", "c")
+        if any(map(parse_data_file, objects(tmp_path / folder / "incarnation-00000")))
+    }
+    bring_back = lose(tmp_path / holder)
+    name = next(iter(copies_before := copies(tmp_path, store)), None)
+    assert name is None, copies_before
+    with pytest.raises(NotEnoughReplicas, match=f"may be on a root that is out.*{holder}"):
+        values(reopened(tmp_path))
+    bring_back()
+    assert values(reopened(tmp_path)) == [*"0123"]
 
 
 def test_the_factor_is_no_setting_of_a_topic(store: txnlog.Store) -> None:
