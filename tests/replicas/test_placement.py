@@ -48,7 +48,7 @@ from txnlog.results import Reassigned
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
-from txnlog.testing import VirtualClock
+from txnlog.testing import HeapStorage, VirtualClock
 
 WHO = Proposer("x", 0, "test")
 FILES = [f"topics/t/data/{number % 5}/{number:032x}-0.log" for number in range(12)]
@@ -313,6 +313,17 @@ def test_the_only_copy_is_at_a_root_that_is_out() -> None:
     them.check_placed()
     forget(them.storage, holder)
     them.check_placed()
+
+
+def test_a_root_that_shows_nothing_has_not_lost_data() -> None:
+    """What is there in its place has no mark: it is put out, and may have the only copy."""
+    them = Set(1)
+    them.put_files()
+    name = next(name for name in FILES if them.holders(name) != {"a-0"})
+    (holder,) = them.holders(name)
+    them.roots.heaps[holder] = HeapStorage()
+    with pytest.raises(NotEnoughReplicas, match=f"may be on a root that is out.*{holder}"):
+        them.other().get(name)
 
 
 def test_a_root_that_is_gone_for_good_is_given_up() -> None:
@@ -639,16 +650,17 @@ def test_a_disk_that_is_not_mounted_has_not_lost_data(store: txnlog.Store, tmp_p
     """Nothing is missing: it is told where it may be, and read when that is back."""
     store.alter_replicas({FACTOR: 1})
     store.reassign_replicas()
-    (holder,) = {
-        folder
+    found = {
+        name: folder
         for folder in ("b", "c")
-        if any(map(parse_data_file, objects(tmp_path / folder / "incarnation-00000")))
+        for name in objects(tmp_path / folder / "incarnation-00000")
+        if parse_data_file(name)
     }
+    name, holder = found.popitem()
     bring_back = lose(tmp_path / holder)
-    name = next(iter(copies_before := copies(tmp_path, store)), None)
-    assert name is None, copies_before
-    with pytest.raises(NotEnoughReplicas, match=f"may be on a root that is out.*{holder}"):
-        values(reopened(tmp_path))
+    for reader in (store, reopened(tmp_path)):
+        with pytest.raises(NotEnoughReplicas, match=f"may be on a root that is out.*{holder}"):
+            reader.storage.get(name)
     bring_back()
     assert values(reopened(tmp_path)) == [*"0123"]
 
