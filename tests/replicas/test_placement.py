@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from replica_folders import lose, objects, reopened, values, write
-from replica_world import Roots
+from replica_world import LAG_MS, Roots
 
 import txnlog
 from txnlog import root_names
@@ -288,6 +288,27 @@ def test_a_put_that_was_not_answered_is_confirmed_where_it_belongs() -> None:
     assert them.holders(FILES[0]) == {first, second}
     with pytest.raises(ObjectNotFound):
         them.storage.confirm(FILES[1])
+
+
+def test_an_upload_to_a_root_that_is_down_goes_to_the_next_one() -> None:
+    """Once that is put out; if it goes down while something is uploaded, the next upload does."""
+    them = Set(1)
+    (first,) = keepers(them.roots.epoch(), FILES[0])
+    them.roots.down.add(root_of(first))
+    began_ms = them.clock.time_ms
+    with them.storage.upload(FILES[0]) as upload:
+        upload.write(b"1")
+    assert them.clock.time_ms - began_ms < 2 * LAG_MS
+    (second,) = them.holders(FILES[0])
+    assert second != first
+    begun = them.storage.upload(FILES[5])
+    them.roots.down.add(root_of(second))
+    with pytest.raises(StorageError):
+        begun.close()
+    assert len(them.roots.epoch().in_sync) == 1
+    with them.storage.upload(FILES[10]) as upload:
+        upload.write(b"1")
+    assert them.holders(FILES[10])
 
 
 def test_the_only_copy_is_at_a_root_that_is_out() -> None:
