@@ -35,6 +35,8 @@ from txnlog.replicas.epochs import (
     Proposer,
     changed_settings,
     first_epoch,
+    joined,
+    joining,
     root_of,
     without,
 )
@@ -111,6 +113,19 @@ def test_racks_come_first() -> None:
     assert all("3" in roots_of(few, partition) for partition in range(8))
     three = made(4, replication_factor="3", **racks)
     assert all(len({*roots_of(three, partition)}) == 3 for partition in range(4))
+
+
+def test_who_joins_is_given_a_share_beside_the_others() -> None:
+    """It may never be in sync: as many of those that are have the data without it."""
+    before = without(made(3, replication_factor="2"), "r2-0", WHO)
+    epoch = joining(before, "r2-1", "/x", WHO)
+    for partition in range(3):
+        name = f"topics/t/data/{partition}/x-0.log"
+        there = set(targets(epoch, name))
+        assert there - {"r2-1"} == {"r0-0", "r1-0"}
+        after = joined(epoch, "r2-1", epoch.number, 0, WHO)
+        assert after is not None
+        assert ("r2-1" in there) == ("r2-1" in keepers(after, name))
 
 
 def test_what_is_placed() -> None:
