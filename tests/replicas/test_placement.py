@@ -706,6 +706,23 @@ def test_a_disk_that_is_not_mounted_has_not_lost_data(store: txnlog.Store, tmp_p
     assert values(reopened(tmp_path)) == [*"0123"]
 
 
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_damaged_copy_is_read_where_it_is_not(
+    store: txnlog.Store, tmp_path: Path, at: int
+) -> None:
+    """Wherever of the two it is; and it is put right."""
+    name = next(iter(copies(tmp_path, store)))
+    folders = [tmp_path / root / "incarnation-00000" for root in "abc"]
+    path = [folder / name for folder in folders if (folder / name).exists()][at]
+    data = path.read_bytes()
+    path.write_bytes(data[:-9] + bytes(byte ^ 255 for byte in data[-9:]))
+    assert values(reopened(tmp_path)) == [*"0123"]
+    (found,) = store.verify_replicas(with_contents=True, repair=True)
+    assert (found.kind, found.name, found.is_repaired) == ("damaged", name, True)
+    assert path.read_bytes() == data
+    assert set(copies(tmp_path, store).values()) == {2}
+
+
 def test_the_factor_is_no_setting_of_a_topic(store: txnlog.Store) -> None:
     with pytest.raises(InvalidConfig, match=r"txnlog replicas config replication.factor.<topic>=2"):
         store.create_topic("u", config={"replication.factor": 2})

@@ -13,7 +13,7 @@ from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.epochs import Epoch, Member, forgotten, incarnation_of, root_of
 from txnlog.replicas.members import MARK_DECODER, MarkedDisk, MemberOpener
 from txnlog.replicas.placement import places
-from txnlog.replicas.reassigning import IsNeeded, only_copies
+from txnlog.replicas.reassigning import only_copies
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
@@ -63,7 +63,6 @@ def forget(
     storage: ReplicatedStorage,
     member: Member,
     *,
-    is_needed: IsNeeded = lambda _: True,
     lost: bool = False,
     dry_run: bool = False,
 ) -> Forgotten:
@@ -74,7 +73,7 @@ def forget(
 
     Raises:
         InvalidOption: it takes part, or there is none of the name, or it has the only copies of
-            data files that are needed.
+            data files.
         NotEnoughReplicas: the set has changed meanwhile: try again.
         StorageError: the root or the controller fails; call it again.
     """
@@ -87,7 +86,7 @@ def forget(
         return _give_up(storage, epoch, member, dry_run=dry_run)
     check_root(storage, epoch, root_of(member))
     try:
-        _check_copies(agreement, epoch, member, is_needed)
+        _check_copies(agreement, epoch, member)
         if not dry_run:
             if member in epoch.left:
                 who = agreement.proposer(f"an operator forgets {member}")
@@ -117,14 +116,14 @@ def _give_up(
     return Forgotten(member, epoch.roots[root_of(member)].url, 0, 0)
 
 
-def _check_copies(agreement: Agreement, epoch: Epoch, member: Member, is_needed: IsNeeded) -> None:
+def _check_copies(agreement: Agreement, epoch: Epoch, member: Member) -> None:
     """Make sure that others have what data it has; the epoch that lets go of it follows this one.
 
     One that never was in sync has copies alone: nobody has counted on it.
     """
     if not places(epoch) or member not in epoch.left:
         return
-    count, size_bytes = only_copies(agreement, epoch, member, is_needed)
+    count, size_bytes = only_copies(agreement, epoch, member)
     if count:
         raise InvalidOption(
             f"no root in sync has {count} data files of {size_bytes} bytes that {member} has: "
