@@ -135,3 +135,29 @@ def test_settings_are_shown_and_changed(at: tuple[object, ...]) -> None:
     assert cli("replicas", "config", "min.insync.replicas=9", *at).code == 1
     assert held("--unset", "min.insync.replicas") == before
     assert cli("replicas", "describe", *at).json()["epoch"] == 2
+
+
+def test_data_is_placed_and_moved(at: tuple[object, ...], tmp_path: Path) -> None:
+    """By settings, which hold from then on; what is there follows."""
+    store = txnlog.open(str(tmp_path / "a"))
+    store.create_topic("t")
+    with store.producer() as producer:
+        producer.send("t", "1")
+    assert cli("replicas", "reassign", *at).code == 1
+    told(cli("replicas", "config", "replication.factor.t=1", "replica.rack.r1=x", *at))
+    described = cli("replicas", "describe", "--lag", *at).json()
+    assert described["under_replicated"] == 0
+    planned = cli("replicas", "reassign", "--dry-run", *at)
+    (done,) = cli("replicas", "reassign", "t", *at).json()
+    assert told(planned) == [done]
+    assert (done["topic"], done["copied_count"], done["lacking_count"]) == ("t", 0, 0)
+    assert done["deleted_count"] > 0
+    planned = cli("replicas", "remove", "r0", "--dry-run", *at)
+    assert planned.code == 0
+    assert told(cli("replicas", "remove", "r0", "--force", "--yes", *at))["out"] == ["r0"]
+    assert len(store.scan("t").to_arrow()) == 1
+    lost = cli("replicas", "forget", "r0-0", "--lost", "--yes", *at)
+    assert (lost.code, "not lost" in lost.err) == (1, True)
+    assert cli("replicas", "forget", "--lost", "--yes", *at).code == 2
+    joined = cli("replicas", "add", tmp_path / "a", "--rack", "y", *at)
+    assert told(joined)["member"] == "r0-1"

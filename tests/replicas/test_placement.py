@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from replica_folders import lose, objects, reopened, values, write
-from replica_world import Roots
+from replica_world import LAG_MS, Roots
 
 import txnlog
 from txnlog import root_names
+from txnlog.admin import replicas as admin_of_replicas
 from txnlog.errors import (
     InvalidConfig,
     InvalidOption,
@@ -34,6 +35,8 @@ from txnlog.replicas.epochs import (
     Proposer,
     changed_settings,
     first_epoch,
+    joined,
+    joining,
     root_of,
     without,
 )
@@ -43,9 +46,11 @@ from txnlog.replicas.placement import keepers, places, targets
 from txnlog.replicas.reassigning import reassign
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.replicas.verifying import verify
+from txnlog.results import Reassigned
 from txnlog.storage.base import Storage
+from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
-from txnlog.testing import VirtualClock
+from txnlog.testing import HeapStorage, VirtualClock
 
 WHO = Proposer("x", 0, "test")
 FILES = [f"topics/t/data/{number % 5}/{number:032x}-0.log" for number in range(12)]
@@ -103,8 +108,24 @@ def test_racks_come_first() -> None:
         assert (first in "01") != (second in "01")
     begins = Counter(roots_of(epoch, partition)[0] for partition in range(8))
     assert set(begins.values()) == {2}
+    racks["replica_rack_r2"] = "a"
+    few = made(4, replication_factor="2", **racks)
+    assert all("3" in roots_of(few, partition) for partition in range(8))
     three = made(4, replication_factor="3", **racks)
     assert all(len({*roots_of(three, partition)}) == 3 for partition in range(4))
+
+
+def test_who_joins_is_given_a_share_beside_the_others() -> None:
+    """It may never be in sync: as many of those that are have the data without it."""
+    before = without(made(3, replication_factor="2"), "r2-0", WHO)
+    epoch = joining(before, "r2-1", "/x", WHO)
+    for partition in range(3):
+        name = f"topics/t/data/{partition}/x-0.log"
+        there = set(targets(epoch, name))
+        assert there - {"r2-1"} == {"r0-0", "r1-0"}
+        after = joined(epoch, "r2-1", epoch.number, 0, WHO)
+        assert after is not None
+        assert ("r2-1" in there) == ("r2-1" in keepers(after, name))
 
 
 def test_what_is_placed() -> None:
@@ -204,9 +225,9 @@ def test_data_is_put_at_as_many_roots_and_found_at_any() -> None:
     assert [them.storage.size(name) for name in FILES] == [*map(len, FILES)]
     assert {name for name, _ in them.storage.list_all("")} == {*FILES, large}
     assert {name for name, _ in them.storage.list_all("topics/t")} == {*FILES, large}
-    folder = "topics/t/data/0"
-    listed = [f"{folder}/{name}" for name in them.storage.list_names(folder)]
-    assert listed == [name for name in FILES if name.startswith(folder)]
+    for folder in sorted({name.rpartition("/")[0] for name in FILES}):
+        listed = [f"{folder}/{name}" for name in them.storage.list_names(folder)]
+        assert listed == [name for name in FILES if name.startswith(folder)]
     assert them.storage.list_folders("topics/t/data") == [*"012347"]
     them.storage.delete([large])
     assert them.holders(large) == set()
@@ -214,15 +235,16 @@ def test_data_is_put_at_as_many_roots_and_found_at_any() -> None:
         them.storage.get(large)
 
 
-def test_who_reads_does_not_rely_on_the_placement() -> None:
-    """It was put under other settings, or it is being moved while it is looked for."""
+@pytest.mark.parametrize("look", [1, 2])
+def test_who_reads_does_not_rely_on_the_placement(look: int) -> None:
+    """It is where it does not belong, and is moved while one member after the other is asked."""
     them = Set(1)
-    them.put_files()
-    change_settings(them.agreement, {f"{RACK}.{root}": "x" for root in "ac"})
-    assert [them.other().get(name) for name in FILES] == [name.encode() for name in FILES]
-    (holder,) = them.holders(FILES[0])
-    at = [member for member in them.roots.epoch().in_sync if member != holder]
-    asked = Counter[Member]()
+    name = FILES[0]
+    belongs = keepers(them.roots.epoch(), name)[0]
+    holder = next(member for member in them.roots.epoch().in_sync if member != belongs)
+    them.roots.heap(holder).put(name, b"1")
+    assert them.other().get(name) == b"1"
+    looks = Counter[Member]()
 
     class Moving(ForwardingStorage):
         def __init__(self, inner: Storage, member: Member) -> None:
@@ -230,17 +252,83 @@ def test_who_reads_does_not_rely_on_the_placement() -> None:
             self._member = member
 
         def get(self, name: str) -> bytes:
-            asked[self._member] += 1
-            if self._member == holder and asked[holder] == 1:  # it goes as this is asked
-                them.roots.heap(at[0]).put(name, self.inner.get(name))
-                self.inner.delete([name])
+            looks[self._member] += 1
+            if self._member == holder and looks[holder] <= look:
+                if looks[holder] == look:  # it goes as this is asked
+                    them.roots.heap(belongs).put(name, self.inner.get(name))
+                    self.inner.delete([name])
+                raise ObjectNotFound(name)
             return super().get(name)
 
     def open_member(_: Epoch, member: Member) -> Storage:
         return Moving(them.roots.heap(member), member)
 
     reader = ReplicatedStorage(them.roots.controller, open_member, clock=them.clock)
-    assert reader.get(FILES[0]) == FILES[0].encode()
+    assert reader.get(name) == b"1"
+    assert looks[belongs] == look + 1
+
+
+def test_what_it_costs() -> None:
+    """A put and a look at the epochs for each copy alone; a read at one root."""
+    roots = Roots(3, {FACTOR: "2"})
+    members = {member: CountingStorage(roots.heap(member)) for member in roots.epoch().members}
+    controller = CountingStorage(roots.controller)
+
+    def open_member(_: Epoch, member: Member) -> Storage:
+        return members[member]
+
+    storage = ReplicatedStorage(controller, open_member, clock=VirtualClock())
+    storage.agreement.refresh()
+    for counted in (controller, *members.values()):
+        counted.take()
+
+    def taken() -> list[dict[str, int]]:
+        return [counts for counted in members.values() if (counts := dict(counted.take()))]
+
+    name = next(name for name in FILES if "a-0" not in keepers(roots.epoch(), name))
+    storage.put(name, b"1")
+    assert taken() == [{"put_if_absent": 1}] * 2
+    assert dict(controller.take()) == {"list": 1}
+    storage.get(name)
+    assert taken() == [{"get": 1}]
+    assert dict(controller.take()) == {}
+
+
+def test_a_put_that_was_not_answered_is_confirmed_where_it_belongs() -> None:
+    """Who lacks it is given it."""
+    them = Set(2)
+    first, second = keepers(them.roots.epoch(), FILES[0])
+    them.roots.heap(second).put(FILES[0], b"1")
+    them.storage.confirm(FILES[0])
+    assert them.holders(FILES[0]) == {first, second}
+    with pytest.raises(ObjectNotFound):
+        them.storage.confirm(FILES[1])
+
+
+def test_an_upload_to_a_root_that_is_down_goes_to_the_next_one() -> None:
+    """Once that is put out; if it goes down while something is uploaded, the next upload does."""
+    them = Set(1)
+    (first,) = keepers(them.roots.epoch(), FILES[0])
+    them.roots.down.add(root_of(first))
+    began_ms = them.clock.time_ms
+    with them.storage.upload(FILES[0]) as upload:
+        upload.write(b"1")
+    assert them.clock.time_ms - began_ms < 2 * LAG_MS
+    (second,) = them.holders(FILES[0])
+    assert second != first
+
+    def fail() -> None:
+        raise StorageError("it is down")
+
+    begun = them.storage.upload(FILES[5])
+    begun._uploads[second].close = fail  # type: ignore[attr-defined]
+    them.roots.down.add(root_of(second))
+    with pytest.raises(StorageError):
+        begun.close()
+    assert len(them.roots.epoch().in_sync) == 1
+    with them.storage.upload(FILES[10]) as upload:
+        upload.write(b"1")
+    assert them.holders(FILES[10])
 
 
 def test_the_only_copy_is_at_a_root_that_is_out() -> None:
@@ -268,12 +356,47 @@ def test_the_only_copy_is_at_a_root_that_is_out() -> None:
     them.check_placed()
 
 
+def test_a_root_that_shows_nothing_has_not_lost_data() -> None:
+    """What is there in its place has no mark: it is put out, and may have the only copy."""
+    them = Set(1)
+    them.put_files()
+    name = next(name for name in FILES if them.holders(name) != {"a-0"})
+    (holder,) = them.holders(name)
+    them.roots.heaps[holder] = HeapStorage()
+    with pytest.raises(NotEnoughReplicas, match=f"may be on a root that is out.*{holder}"):
+        them.other().get(name)
+
+
+def test_a_root_that_is_gone_for_good_is_given_up() -> None:
+    """From then on what nobody has is missing, and nobody waits for it."""
+    them = Set(1)
+    them.put_files()
+    (holder,) = them.holders(FILES[0])
+    take_out(them.agreement, root_of(holder))
+    with pytest.raises(InvalidOption, match="answers: it is not lost"):
+        forget(them.storage, holder, lost=True)
+    them.roots.down.add(root_of(holder))
+    with pytest.raises(NotEnoughReplicas):
+        them.storage.size(FILES[0])
+    with pytest.raises(StorageError):
+        forget(them.storage, holder)
+    forget(them.storage, holder, lost=True, dry_run=True)
+    assert holder in them.roots.epoch().left
+    assert forget(them.storage, holder, lost=True).objects == 0
+    began_ms = them.clock.time_ms
+    with pytest.raises(ObjectNotFound):
+        them.storage.size(FILES[0])
+    assert them.clock.time_ms == began_ms
+    with pytest.raises(InvalidOption, match="let go of before"):
+        forget(them.storage, holder, lost=True)
+
+
 def test_a_root_that_joins_takes_its_share() -> None:
     them = Set(1)
-    take_out(them.agreement, "c")
+    take_out(them.agreement, "b")
     them.put_files()
     them.storage.put_if_absent("topics/t/log/0", b"1")
-    joined = join(them.agreement, "c", "heap://c")
+    joined = join(them.agreement, "b", "heap://b")
     epoch = them.roots.epoch()
     share = {name for name in FILES if joined.member in keepers(epoch, name)}
     assert 0 < len(share) < len(FILES)
@@ -300,6 +423,28 @@ def test_a_copy_that_differs_is_found_and_what_is_elsewhere_is_not_missed() -> N
     assert (found.kind, found.members, found.is_repaired) == ("damaged", (damaged,), True)
     them.check_placed()
     assert them.notes() == []
+
+
+def test_a_copy_that_is_repaired_is_not_counted_on_before() -> None:
+    """It is deleted first, and may stay so."""
+    them = Set(1)
+    for name in FILES:
+        if keepers(them.roots.epoch(), name, {"b-0"}) == ["a-0"]:
+            break
+    them.roots.heap("a-0").put(name, b"?")
+    them.roots.heap("b-0").put(name, b"1")
+    tried = []
+
+    def is_sound(storage: Storage, name: str) -> bool:
+        if them.notes():
+            tried.append(trim_at(them, name, "b-0"))
+        return storage.get(name) == b"1"
+
+    (found,) = verify(them.storage, is_sound, with_contents=True, repair=True)
+    assert (found.kind, found.members, found.is_repaired) == ("damaged", ("a-0",), True)
+    assert tried == [[]]
+    assert trim_at(them, name, "b-0") == [name]
+    assert them.storage.get(name) == b"1"
 
 
 # -- moving ------------------------------------------------------------------------------------
@@ -526,6 +671,58 @@ def test_a_root_that_is_taken_out_leaves_enough_copies(store: txnlog.Store, tmp_
     assert values(store) == [*"0123"]
 
 
+def test_what_is_put_while_a_root_is_taken_out(
+    store: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was put at that root, too, after everything was copied."""
+
+    def take_out_later(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
+        if not dry_run:
+            write(reopened(tmp_path), "4")
+        take_out(agreement, root, dry_run=dry_run)
+
+    monkeypatch.setattr(admin_of_replicas, "take_out", take_out_later)
+    store.remove_replica("r0")
+    assert set(copies(tmp_path, store).values()) == {2}
+    assert len(copies(tmp_path, store)) == 5
+
+
+def test_a_disk_that_is_not_mounted_has_not_lost_data(store: txnlog.Store, tmp_path: Path) -> None:
+    """Nothing is missing: it is told where it may be, and read when that is back."""
+    store.alter_replicas({FACTOR: 1})
+    store.reassign_replicas()
+    found = {
+        name: folder
+        for folder in ("b", "c")
+        for name in objects(tmp_path / folder / "incarnation-00000")
+        if parse_data_file(name)
+    }
+    name, holder = found.popitem()
+    bring_back = lose(tmp_path / holder)
+    for reader in (store, reopened(tmp_path)):
+        with pytest.raises(NotEnoughReplicas, match=f"may be on a root that is out.*{holder}"):
+            reader.storage.get(name)
+    bring_back()
+    assert values(reopened(tmp_path)) == [*"0123"]
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_damaged_copy_is_read_where_it_is_not(
+    store: txnlog.Store, tmp_path: Path, at: int
+) -> None:
+    """Wherever of the two it is; and it is put right."""
+    name = next(iter(copies(tmp_path, store)))
+    folders = [tmp_path / root / "incarnation-00000" for root in "abc"]
+    path = [folder / name for folder in folders if (folder / name).exists()][at]
+    data = path.read_bytes()
+    path.write_bytes(data[:-9] + bytes(byte ^ 255 for byte in data[-9:]))
+    assert values(reopened(tmp_path)) == [*"0123"]
+    (found,) = store.verify_replicas(with_contents=True, repair=True)
+    assert (found.kind, found.name, found.is_repaired) == ("damaged", name, True)
+    assert path.read_bytes() == data
+    assert set(copies(tmp_path, store).values()) == {2}
+
+
 def test_the_factor_is_no_setting_of_a_topic(store: txnlog.Store) -> None:
     with pytest.raises(InvalidConfig, match=r"txnlog replicas config replication.factor.<topic>=2"):
         store.create_topic("u", config={"replication.factor": 2})
@@ -535,7 +732,32 @@ def test_the_factor_is_no_setting_of_a_topic(store: txnlog.Store) -> None:
 
 
 def test_a_store_with_placed_data_is_examined_and_cleaned(store: txnlog.Store) -> None:
-    found = [one for one in store.examine(with_probe=False) if one.state != "ok"]
-    assert found == []
+
+    def found() -> list[str]:
+        told = [one for one in store.examine(with_probe=False) if one.state != "ok"]
+        return [one.detail.partition(" of ")[0] for one in told if "fewer roots" in one.detail]
+
+    assert found() == []
+    store.alter_replicas({FACTOR: 3})
+    assert found() == ["4 data files"]
+    store.reassign_replicas()
+    assert found() == []
+    store.alter_replicas({FACTOR: 2})
     assert store.merge_topic("t")
+    store.reassign_replicas()
+    assert values(store) == [*"0123"]
+    assert not [one for one in store.examine(with_probe=False) if one.state == "damage"]
+
+
+def test_maintenance_moves_data_when_a_root_has_come_back(
+    store: txnlog.Store, tmp_path: Path
+) -> None:
+    """Only then: it lists the roots whole."""
+    store.alter_replicas({"replica.auto.return": True, FACTOR: 1})
+    assert not [one for one in store.maintain() if isinstance(one, Reassigned)]
+    agreement = store.storage.agreement  # type: ignore[attr-defined]
+    agreement.put_out(agreement.refresh(), "r1-0", "it fails")
+    (moved,) = [one for one in store.maintain() if isinstance(one, Reassigned)]
+    assert (moved.topic, moved.lacking) == ("t", 0)
+    assert set(copies(tmp_path, store).values()) == {1}
     assert values(store) == [*"0123"]

@@ -14,8 +14,11 @@ from long_runs.world import World, prepare
 from replica_world import CONTROLLER, Roots
 
 from txnlog.errors import StorageError
-from txnlog.replicas.epochs import root_of
+from txnlog.replicas.electing import change_settings
+from txnlog.replicas.epochs import FACTOR, root_of
 from txnlog.replicas.joining import join
+from txnlog.replicas.placement import places
+from txnlog.replicas.reassigning import reassign
 from txnlog.store import Store, attach
 from txnlog.testing import Process, Simulation
 
@@ -59,6 +62,10 @@ def bring_back(world: World, process: Process, roots: Roots) -> None:
             known = {root_of(member) for member in storage.agreement.refresh().members}
             for root in sorted(set(roots.names) - known - roots.down)[:1]:
                 join(storage.agreement, root, f"heap://{root}")
+            if places(storage.agreement.epoch()):
+                factor = process.chance.choice(["1", "2", "2", "all"])
+                change_settings(storage.agreement, {FACTOR: factor})
+                reassign(storage.agreement)
 
 
 def trouble(world: World, process: Process, roots: Roots) -> None:
@@ -71,8 +78,8 @@ def trouble(world: World, process: Process, roots: Roots) -> None:
             roots.down.add(process.chance.choice([*roots.names, CONTROLLER]))
 
 
-def judge_run(roots: list[Roots], seed: int, weather: str) -> None:
-    roots.append(Roots())
+def judge_run(roots: list[Roots], seed: int, weather: str, factor: str = "") -> None:
+    roots.append(Roots(settings={FACTOR: factor} if factor else None))
     world = run.long_run(seed, getattr(run, weather), storage=roots[-1].controller)
     assert world.judge.count(Fate.COMMITTED) > 10
     assert len(roots[-1].epochs()) > 2
@@ -86,8 +93,14 @@ def test_the_judge_finds_nothing(roots: list[Roots], weather: str) -> None:
         judge_run(roots, seed, weather)
 
 
+@pytest.mark.more
+def test_the_judge_finds_nothing_where_data_is_at_some_roots(roots: list[Roots]) -> None:
+    """Moved now and then, by settings that change, while the others merge and clean up."""
+    judge_run(roots, 2, "ROUGH", "2")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("weather", ["CALM", "ROUGH", "STORMY", "STALLING"])
 def test_the_judge_finds_nothing_in_many_runs(roots: list[Roots], weather: str) -> None:
     for seed in range(100, 140):
-        judge_run(roots, seed, weather)
+        judge_run(roots, seed, weather, ("", "2")[seed % 2])

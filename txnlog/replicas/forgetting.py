@@ -14,7 +14,7 @@ from txnlog.replicas.epochs import Epoch, Member, forgotten, incarnation_of, roo
 from txnlog.replicas.members import MARK_DECODER, MarkedDisk, MemberOpener
 from txnlog.replicas.moving import known_controllers
 from txnlog.replicas.placement import places
-from txnlog.replicas.reassigning import IsNeeded, only_copies
+from txnlog.replicas.reassigning import only_copies
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
@@ -64,7 +64,6 @@ def forget(
     storage: ReplicatedStorage,
     member: Member,
     *,
-    is_needed: IsNeeded = lambda _: True,
     lost: bool = False,
     dry_run: bool = False,
 ) -> Forgotten:
@@ -75,7 +74,7 @@ def forget(
 
     Raises:
         InvalidOption: it takes part, or there is none of the name, or it has the only copies of
-            data files that are needed.
+            data files.
         NotEnoughReplicas: the set has changed meanwhile: try again.
         StorageError: the root or the controller fails; call it again.
     """
@@ -88,7 +87,7 @@ def forget(
         return _give_up(storage, epoch, member, dry_run=dry_run)
     check_root(storage, epoch, root_of(member))
     try:
-        _check_copies(agreement, epoch, member, is_needed)
+        _check_copies(agreement, epoch, member)
         if not dry_run:
             if member in epoch.left:
                 who = agreement.proposer(f"an operator forgets {member}")
@@ -118,21 +117,19 @@ def _give_up(
     return Forgotten(member, epoch.roots[root_of(member)].url, 0, 0)
 
 
-def _check_copies(agreement: Agreement, epoch: Epoch, member: Member, is_needed: IsNeeded) -> None:
-    """Make sure that others have what data it has, under an epoch that is the newest afterwards.
+def _check_copies(agreement: Agreement, epoch: Epoch, member: Member) -> None:
+    """Make sure that others have what data it has; the epoch that lets go of it follows this one.
 
     One that never was in sync has copies alone: nobody has counted on it.
     """
     if not places(epoch) or member not in epoch.left:
         return
-    count, size_bytes = only_copies(agreement, epoch, member, is_needed)
+    count, size_bytes = only_copies(agreement, epoch, member)
     if count:
         raise InvalidOption(
             f"no root in sync has {count} data files of {size_bytes} bytes that {member} has: "
             "`txnlog replicas reassign` copies them first"
         )
-    if not agreement.is_newest(epoch):
-        raise NotEnoughReplicas(f"the set has changed since epoch {epoch.number}: try again")
 
 
 def _check_out(epoch: Epoch, member: Member) -> None:

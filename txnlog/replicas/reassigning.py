@@ -9,7 +9,7 @@ nothing refers to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,8 +28,6 @@ from txnlog.replicas.placed_data import add_data, latest_left
 from txnlog.replicas.placement import copies, keepers, places, topic_of
 from txnlog.replicas.trimming import Noted, read_notes, trim
 
-IsNeeded: TypeAlias = Callable[[str], bool]
-"""Whether something may refer to a data file, or come to do so."""
 Sizes: TypeAlias = Mapping[Member, int]
 
 _AT_ONCE: Final = 64
@@ -50,9 +48,6 @@ class Reassigned:
     deleted_bytes: int = 0
     lacking: int = 0
 
-    def and_also(self, **more: int) -> Reassigned:
-        return replace(self, **{name: getattr(self, name) + n for name, n in more.items()})
-
 
 class _Passed(Exception):
     """There is a newer epoch."""
@@ -62,7 +57,6 @@ def reassign(
     agreement: Agreement,
     topics: Collection[str] | None = None,
     *,
-    is_needed: IsNeeded = lambda _: True,
     without: str | None = None,
     deletes: bool = True,
     dry_run: bool = False,
@@ -72,7 +66,6 @@ def reassign(
     Args:
         agreement: whom to ask.
         topics: which; None for all.
-        is_needed: of files that only roots which are out have: others are left there.
         without: a root that is in sync, as if it were out.
         deletes: also what is at roots where it does not belong.
         dry_run: only tell what would be done.
@@ -93,7 +86,7 @@ def reassign(
                 "every root has everything: `txnlog replicas config replication.factor=2` or "
                 "replication.factor.<topic>=2 comes first"
             )
-        one = _Pass(agreement, epoch, _as_if_out(epoch, without), done, is_needed)
+        one = _Pass(agreement, epoch, _as_if_out(epoch, without), done)
         one.deletes, one.dry_run = deletes, dry_run
         try:
             one.run(topics)
@@ -128,13 +121,11 @@ class _Pass:
         epoch: Epoch,
         placing: Epoch,
         done: dict[str, Reassigned],
-        is_needed: IsNeeded,
     ) -> None:
         self._agreement = agreement
         self._epoch = epoch
         self._placing = placing
         self._done = done
-        self._is_needed = is_needed
         self._notes: Noted = {}
         self.deletes = True
         self.dry_run = False
@@ -165,23 +156,20 @@ class _Pass:
     def _note(self, name: str, **more: int) -> None:
         topic = topic_of(name)
         assert topic is not None
-        self._done[topic] = self._done.get(topic, Reassigned(topic)).and_also(**more)
+        was = self._done.get(topic, Reassigned(topic))
+        self._done[topic] = replace(was, **{key: getattr(was, key) + n for key, n in more.items()})
 
     def _move(self, some: Sequence[tuple[str, Sizes]]) -> None:
         in_sync = set(self._placing.in_sync)
         tasks: list[tuple[str, Sizes, Member]] = []
         wanted: dict[str, list[Member]] = {}
         for name, sizes in some:
-            if in_sync.isdisjoint(sizes) and not self._is_needed(name):
-                continue
             doomed = [member for member in in_sync if name in self._notes[member]]
             wanted[name] = keepers(self._placing, name, doomed)
             tasks += [(name, sizes, member) for member in wanted[name] if member not in sizes]
         lacking = self._copy_all(tasks)
         surplus = {}
         for name, sizes in some:
-            if name not in wanted:
-                continue
             if name in lacking or len(wanted[name]) < copies(self._placing, name):
                 self._note(name, lacking=1)
             elif self.deletes and (over := in_sync.intersection(sizes).difference(wanted[name])):
@@ -228,9 +216,7 @@ class _Pass:
             self._note(name, deleted=len(gone), deleted_bytes=sum(gone))
 
 
-def only_copies(
-    agreement: Agreement, epoch: Epoch, member: Member, is_needed: IsNeeded
-) -> tuple[int, int]:
+def only_copies(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]:
     """How many data files a member has that nobody in sync has, and their bytes.
 
     One that somebody is about to delete where it is counts as not there.
@@ -244,6 +230,6 @@ def only_copies(
             add_data(listings, agreement, epoch, one, names.TOPICS)
         for name, sizes in listings.holders():
             others = [one for one in sizes if one != member and name not in notes[one]]
-            if member in sizes and not others and is_needed(name):
+            if member in sizes and not others:
                 count, size_bytes = count + 1, size_bytes + sizes[member]
     return count, size_bytes

@@ -11,7 +11,6 @@ from txnlog.errors import InvalidOption, StorageError, TxnlogError
 from txnlog.replicas.epochs import Epoch, Member, root_of
 from txnlog.replicas.forgetting import check_root, forget, old_incarnations
 from txnlog.replicas.joining import Joined, join
-from txnlog.replicas.placement import places
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 
 _JOINS_IN_MS: Final = 24 * 3600 * 1000
@@ -93,7 +92,7 @@ def return_roots(
             yield ReplicaReturn(root, url, joined.member, joined.objects, joined.bytes)
             newest = agreement.refresh()
             for old in outdated(newest, old_incarnations(storage, newest, root)):
-                if not (places(newest) and old in newest.left):  # it may have the only copy
+                with suppress(InvalidOption):  # it has the only copy of data
                     forget(storage, old)
         except TxnlogError as error:
             failed = failed or error

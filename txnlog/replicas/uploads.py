@@ -31,14 +31,35 @@ class ReplicatedUpload(Upload):
         self._whole: set[Member] = set()
         self._size = 0
         self._ended = False
-        epoch = agreement.epoch()
-        for member in targets(epoch, name):
-            with suppress(MemberFailed):
-                self._uploads[member] = agreement.ask(
-                    epoch, member, lambda storage: storage.upload(name)
-                )
+        with suppress(MemberFailed):
+            self._begin(agreement.epoch())
         if not self._uploads:
-            raise StorageError(f"no member of epoch {epoch.number} takes an upload of {name}")
+            agreement.settle(self._begin)
+
+    def _begin(self, epoch: Epoch) -> None:
+        """Begin at members that are to have it. Raises MemberFailed: none of them takes it."""
+        failed: MemberFailed | None = None
+        for member in targets(epoch, self._name):
+            if member in self._uploads:
+                continue
+            try:
+                self._uploads[member] = self._agreement.ask(
+                    epoch, member, lambda storage: storage.upload(self._name)
+                )
+            except MemberFailed as error:
+                failed = error
+        if failed is not None and not self._uploads:
+            raise failed
+
+    def _put_out(self) -> None:
+        """All uploads have failed: who tries again is to find others."""
+
+        def check(epoch: Epoch) -> None:
+            for member in targets(epoch, self._name):
+                self._agreement.check_mark(epoch, member)
+
+        with suppress(StorageError):
+            self._agreement.settle(check)
 
     def write(self, data: bytes) -> int:
         if self._ended:
@@ -46,6 +67,7 @@ class ReplicatedUpload(Upload):
         self._size += len(data)
         error = self._each(lambda upload: upload.write(data))
         if error is not None and not self._uploads:
+            self._put_out()
             raise error
         return len(data)
 
@@ -78,6 +100,7 @@ class ReplicatedUpload(Upload):
         error = self._each(lambda upload: upload.close())
         self._whole.update(self._uploads)
         if not self._whole and error is not None:
+            self._put_out()
             raise error
         self._agreement.settle(self._complete, writes=True)
 
