@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from replica_world import ROUGH, STORMY, Violation, run_seeds
+from replica_world import CALM, ROUGH, STORMY, Patience, Violation, run_seeds
 
 from txnlog.errors import ObjectNotFound
 from txnlog.replicas import joining, replicated_storage
@@ -63,11 +63,24 @@ def test_operators_lose_nothing() -> None:
 
     The controller moves, too.
     """
-    total = run_seeds((4,), ROUGH, operated=True)
+    total = run_seeds((10,), ROUGH, operated=True)
     assert total["moved"] > 0
     assert total["acknowledged"] > 20
     assert total["elections"] > 0
     assert total["returned"] > 0
+
+
+def test_slow_roots_are_put_out_within_two_timeouts() -> None:
+    """What they were asked lands later, at members that are out or not: nothing is lost."""
+    total = run_seeds((2, 5), CALM, stalls=True)
+    assert total["slow"] > 4
+    assert total["elections"] > 0
+
+
+@pytest.mark.more
+def test_slow_roots_in_many_runs() -> None:
+    run_seeds(range(10), CALM, stalls=True)
+    run_seeds(range(10), ROUGH, stalls=True, timed=False)
 
 
 @pytest.mark.slow
@@ -116,13 +129,19 @@ def a_move_is_decided_there(patch: Patch) -> None:
     patch.setattr(Controller, "propose", lambda told, epoch, _="": propose(told, epoch))
 
 
-BROKEN: list[tuple[Callable[[Patch], None], dict[str, bool]]] = [
+def nothing_is_left_behind(patch: Patch) -> None:
+    """Slow roots are waited for."""
+    patch.setattr(Patience, "run_within", lambda _, call, *__: call())
+
+
+BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (no_look_at_the_epochs, {}),
     (no_help, {}),
     (no_writes_to_who_joins, {}),
     (nothing_is_copied, {}),
     (nobody_follows_the_controller, {"operated": True}),
     (a_move_is_decided_there, {"operated": True}),
+    (nothing_is_left_behind, {"stalls": True, "rates": CALM}),
 ]
 
 
@@ -138,9 +157,9 @@ def test_broken_variants_are_caught(
         with monkeypatch.context() as patch:
             mutate(patch)
             try:
-                run_seeds([seed], ROUGH, **options)
+                run_seeds([seed], **{"rates": ROUGH, **options})
             except (Violation, ObjectNotFound, AssertionError):
                 break
     else:
         raise AssertionError("none of the runs notices")
-    run_seeds([seed], ROUGH, **options)
+    run_seeds([seed], **{"rates": ROUGH, **options})

@@ -33,6 +33,7 @@ from txnlog.replicas.moving import known_controllers, named_controller, put_poin
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
 from txnlog.storage.base import Address, Storage
+from txnlog.storage.left_behind import run_within
 from txnlog.storage.probe import probe
 
 Options = Mapping[str, object] | None
@@ -121,7 +122,8 @@ def find_replicas(
 
 def _open(url: str | os.PathLike[str], opener: MemberOpener, clock: Clock) -> ReplicatedStorage:
     control = opener.controller(url)
-    return ReplicatedStorage(control, opener, Address(control.url, opener.options), clock)
+    address = Address(control.url, opener.options)
+    return ReplicatedStorage(control, opener, address, clock, run_within=run_within)
 
 
 def _make(
