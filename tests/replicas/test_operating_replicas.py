@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -247,6 +248,24 @@ def test_what_is_deleted_meanwhile_is_no_difference(
 
     monkeypatch.setattr(verifying, "add_listing", delete_behind)
     assert differences(made) == []
+
+
+def test_several_objects_are_repaired_at_a_time(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for another one here."""
+    together, copy = threading.Barrier(2), verifying.copy_between  # type: ignore[attr-defined]
+
+    def meet(*told: Any) -> int:
+        together.wait(10)
+        done: int = copy(*told)
+        return done
+
+    monkeypatch.setattr(verifying, "copy_between", meet)
+    write(made, "3")
+    for path in (tmp_path / SECOND / "topics/t/data").rglob("*-0.log"):
+        path.unlink()
+    assert [found.is_repaired for found in differences(made, repair=True)] == [True, True]
 
 
 def test_a_disk_that_is_not_mounted_is_no_difference(made: txnlog.Store, tmp_path: Path) -> None:

@@ -345,14 +345,14 @@ def test_two_bring_in_different_roots_at_once(
 
 def fail_reads(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> None:
     """An object cannot be read from one root; everything else can."""
-    get = LocalStorage.get
+    get_range = LocalStorage.get_range
 
-    def failing(storage: LocalStorage, path: str) -> bytes:
+    def failing(storage: LocalStorage, path: str, start: int, stop: int) -> bytes:
         if path == name and storage.url.startswith(str(folder)):
             raise StorageError("it cannot be read")
-        return get(storage, path)
+        return get_range(storage, path, start, stop)
 
-    monkeypatch.setattr(LocalStorage, "get", failing)
+    monkeypatch.setattr(LocalStorage, "get_range", failing)
 
 
 def test_who_fails_while_a_root_copies_is_named(

@@ -117,16 +117,18 @@ def copy_object(source: Storage, target: Storage, name: str) -> int:
 
     Raises ObjectNotFound: the source does not have it.
     """
+    first = source.get_range(name, 0, CHUNK_BYTES)
+    if len(first) < CHUNK_BYTES:  # so it is whole: most are, and nobody need ask how large
+        put_same(target, name, first)
+        return len(first)
     size = source.size(name)
-    if size <= CHUNK_BYTES:
-        put_same(target, name, source.get(name))
-        return size
     with suppress(ObjectNotFound):
         if target.size(name) == size:
             target.confirm(name)
             return size
     with target.upload(name) as upload:
-        for start in range(0, size, CHUNK_BYTES):
+        upload.write(first)
+        for start in range(CHUNK_BYTES, size, CHUNK_BYTES):
             upload.write(source.get_range(name, start, min(start + CHUNK_BYTES, size)))
     return size
 
