@@ -63,7 +63,7 @@ def test_operators_lose_nothing() -> None:
 
     The controller moves, too.
     """
-    total = run_seeds((10,), ROUGH, operated=True)
+    total = run_seeds((2,), ROUGH, operated=True)
     assert total["moved"] > 0
     assert total["acknowledged"] > 20
     assert total["elections"] > 0

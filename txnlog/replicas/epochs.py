@@ -50,6 +50,13 @@ class Left(msgspec.Struct, frozen=True):
     at_ms: int
 
 
+class FailedJoins(msgspec.Struct, frozen=True):
+    """A root that came in by none of its last tries: how many there were, and when the last was."""
+
+    count: int
+    at_ms: int
+
+
 class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
     """Who decides, who is in sync, and who copies to become so.
 
@@ -71,6 +78,7 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
         taken_out: roots that an operator took out, and that come back only if one says so.
         controllers: where epochs were decided, and, the last of them, where the next one is. () of
             a store whose controller has never moved: there it is where this was found.
+        failed_joins: roots that have given up joining, and have not joined since.
     """
 
     number: int
@@ -88,6 +96,7 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
     last_unclean: int = -1
     taken_out: tuple[str, ...] = ()
     controllers: tuple[str, ...] = ()
+    failed_joins: dict[str, FailedJoins] = {}
 
     @property
     def controller(self) -> str:
@@ -308,7 +317,17 @@ def joined(
     if epoch.joining.get(member) != since or epoch.leader_since != leader_since:
         return None
     rest = {other: at for other, at in epoch.joining.items() if other != member}
-    return _next(epoch, who, in_sync=(*epoch.in_sync, member), joining=rest)
+    failed = {root: one for root, one in epoch.failed_joins.items() if root != root_of(member)}
+    return _next(epoch, who, in_sync=(*epoch.in_sync, member), joining=rest, failed_joins=failed)
+
+
+def gave_up_joining(epoch: Epoch, member: Member, who: Proposer) -> Epoch:
+    """A member that was joining is out; how often that has happened is kept."""
+    root = root_of(member)
+    before = epoch.failed_joins.get(root)
+    failed = FailedJoins(before.count + 1 if before else 1, who.at_ms)
+    rest = {other: at for other, at in epoch.joining.items() if other != member}
+    return _next(epoch, who, joining=rest, failed_joins={**epoch.failed_joins, root: failed})
 
 
 def check_settings(settings: Mapping[str, object] | None, roots: int) -> dict[str, str]:

@@ -80,7 +80,9 @@ def forget(storage: ReplicatedStorage, member: Member, *, dry_run: bool = False)
                 who = agreement.proposer(f"an operator forgets {member}")
                 agreement.propose_alone(forgotten(epoch, member, who))
             _check_out(agreement.refresh(), member)
-        done = agreement.ask(epoch, member, lambda found: _delete(found, member, dry_run=dry_run))
+        done = agreement.ask(
+            epoch, member, lambda found: delete_incarnation(found, member, dry_run=dry_run)
+        )
     except MemberFailed as failed:
         raise failed.error from failed
     if done is None:
@@ -111,8 +113,13 @@ def check_root(storage: ReplicatedStorage, epoch: Epoch, root: str) -> None:
         raise StoreExists(f"{where} is of another store, or of another root than {root}")
 
 
-def _delete(storage: Storage, member: Member, *, dry_run: bool) -> tuple[int, int] | None:
-    """Everything below a member's folder, its mark first: how many objects, and their bytes."""
+def delete_incarnation(
+    storage: Storage, member: Member, *, dry_run: bool = False
+) -> tuple[int, int] | None:
+    """Delete all below a member's folder, its mark first: how many objects, and their bytes.
+
+    No later epoch may be able to name it. None: there was nothing.
+    """
     inner = storage.inner if isinstance(storage, MarkedDisk) else storage
     mark = root_names.member_mark(member)
     found_any = bool(inner.list_names(root_names.MEMBER_MARKS))
