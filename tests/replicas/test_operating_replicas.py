@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from replica_folders import lose, make, objects, reopened, values, write
+from replica_folders import FIRST, SECOND, lose, make, objects, reopened, skip_probes, values, write
 
 import txnlog
 from txnlog.admin.sound_copies import SoundCopies
@@ -19,7 +19,7 @@ from txnlog.errors import (
     StorageError,
     StoreExists,
 )
-from txnlog.replicas import forgetting, opening, verifying
+from txnlog.replicas import forgetting, verifying
 from txnlog.replicas import joining as joining_roots
 from txnlog.replicas.agreement import Agreement
 from txnlog.replicas.epochs import Epoch, Proposer, first_epoch, joining, without
@@ -28,13 +28,10 @@ from txnlog.results import MaintenanceFailure, ReplicaDifference, ReplicaReturn
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage
 
-FIRST, SECOND = "a/incarnation-00000", "b/incarnation-00000"
-
 
 @pytest.fixture(autouse=True)
 def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe is tested elsewhere, and takes longer than all of this."""
-    monkeypatch.setattr(opening, "probe", lambda _: None)
+    skip_probes(monkeypatch)
 
 
 @pytest.fixture
@@ -449,7 +446,7 @@ def test_a_disk_that_is_too_small_is_not_filled_again_and_again(
 
     assert [tries(), tries()] == [1, 0]
     assert store.replicas().why.startswith("r1-1 gives up joining")
-    assert any("failed to come back 1 times" in one.detail for one in store.examine())
+    assert any("have failed: 1)" in one.detail for one in store.examine())
     clock.time_ms += 11 * 60_000
     assert [tries(), tries()] == [1, 0]
     clock.time_ms += 11 * 60_000

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replica_folders import make, objects, reopened
+from replica_folders import FIRST, SECOND, make, objects, reopened, skip_probes
 
 import txnlog
 from txnlog.errors import NotEnoughReplicas
-from txnlog.replicas import opening
 from txnlog.replicas.epochs import Proposer, first_epoch
 from txnlog.replicas.slowness import Slowness, time_for
 from txnlog.storage.adapters.local import LocalStorage
@@ -20,7 +19,6 @@ from txnlog.storage.left_behind import TookTooLong
 from txnlog.testing import VirtualClock
 
 LAG_MS = 50
-FIRST, SECOND = "a/incarnation-00000", "b/incarnation-00000"
 
 
 class Gate:
@@ -58,7 +56,7 @@ class Gate:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    monkeypatch.setattr(opening, "probe", lambda _: None)
+    skip_probes(monkeypatch)
     gate = Gate(monkeypatch)
     yield gate
     gate._opened.set()

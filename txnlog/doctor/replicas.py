@@ -135,7 +135,7 @@ def _check_members(storage: ReplicatedStorage) -> Iterator[Finding]:
         elif root not in {root_of(member) for member in epoch.in_sync}:
             why = "was taken out" if root in epoch.taken_out else "is out"
             if tried := epoch.failed_joins.get(root):
-                why += f", and has failed to come back {tried.count} times"
+                why += f" (tries to bring it back that have failed: {tried.count})"
             detail = f"it {why}; `txnlog replicas add {known.url}` brings it back"
             yield Finding("replicas", root, "note", detail)
 

@@ -148,7 +148,5 @@ def _behind(
             add_listing(listings, agreement, epoch, epoch.leader)
         except MemberFailed as failed:
             raise NotEnoughReplicas(f"the leader {epoch.leader} fails: {failed}") from failed
-        count = size_bytes = 0
-        for _, size in listings.lacked_by(member):
-            count, size_bytes = count + 1, size_bytes + size
-    return count, size_bytes
+        lacked = listings.sum_lacked_by(member)
+    return lacked.count, lacked.size_bytes

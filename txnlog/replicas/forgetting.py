@@ -130,7 +130,7 @@ def delete_incarnation(
     listed = inner.list_all("")
     while some := list(islice(listed, _AT_ONCE)):
         found_any = True
-        counted = [size for name, size in some if not name.startswith(".")]
+        counted = [size for name, size in some if root_names.is_of_store(name)]
         count, size_bytes = count + len(counted), size_bytes + sum(counted)
         if not dry_run:
             inner.delete([name for name, _ in some])

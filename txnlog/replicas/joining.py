@@ -118,11 +118,10 @@ def _with_root(epoch: Epoch, root: str, url: str) -> Epoch:
 
 
 def _listing(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
-    marks = (f"{root_names.MEMBER_MARKS}/", ".tmp/", ".probe/")
     agreement.check_mark(epoch, epoch.leader)
     storage = agreement.storage(epoch, epoch.leader)
     for name, size in storage.list_all(""):
-        if not name.startswith(marks):
+        if root_names.is_of_store(name):
             yield name, size
     agreement.check_mark(epoch, epoch.leader)
 

@@ -129,7 +129,7 @@ def _open(url: str | os.PathLike[str], opener: MemberOpener, clock: Clock) -> Re
 def _make(
     opener: MemberOpener, control: Storage, storages: Mapping[str, Storage], first: Epoch
 ) -> None:
-    folders = {name for name in control.list_folders("") if not name.startswith(".")}
+    folders = {*filter(root_names.is_of_store, control.list_folders(""))}
     if folders - {root_names.EPOCHS} or control.list_names(""):
         raise NotAStore(f"{control.url} is not empty: a controller needs a folder of its own")
     if not control.was_probed():
@@ -169,7 +169,7 @@ def mark_root(
         if not may_be_new:
             where = f"{storage.url}/{root_names.REPLICA_FILE}"
             raise StorageError(f"{where} is not there: is its disk mounted?") from error
-        folders = [name for name in storage.list_folders("") if not name.startswith(".")]
+        folders = [*filter(root_names.is_of_store, storage.list_folders(""))]
         if folders or storage.list_names(""):
             raise NotAStore(f"{storage.url} is not empty: choose an empty folder") from None
         if not storage.was_probed():
@@ -185,7 +185,7 @@ def mark_root(
             f"{storage.url} has had later incarnations than {member}: is {controller} what it was?"
         )
     inside = opener.at(root, member)
-    if any(not name.startswith(".") for name, _ in inside.list_all("")):
+    if any(root_names.is_of_store(name) for name, _ in inside.list_all("")):
         raise StorageError(f"{inside.url} is not empty, as a new replica must be")
     put_mark(inside, member, controller)
 
@@ -237,6 +237,6 @@ def plan_join(storage: ReplicatedStorage, url: str) -> Joined:
     epoch = storage.agreement.epoch()
     count = size_bytes = 0
     for name, size in storage.list_all(""):
-        if not name.startswith("."):
+        if root_names.is_of_store(name):
             count, size_bytes = count + 1, size_bytes + size
     return Joined(next_incarnation(epoch, root), epoch.number + 2, count, size_bytes)
