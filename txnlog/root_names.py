@@ -38,6 +38,11 @@ _INCARNATION = re.compile(r"incarnation-([0-9]{5,9})")
 _ROUND_TOKEN = re.compile(r"([0-9]{20})-[0-9a-f]{32}")
 
 
+def is_of_store(name: str) -> bool:
+    """Whether an object or folder in a root is a store's: no mark, probe or unfinished write."""
+    return not name.startswith(".")
+
+
 # -- replicas ----------------------------------------------------------------------------------
 
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from replica_folders import lose, make, objects, write
+from replica_folders import FIRST, SECOND, lose, make, objects, skip_probes, write
 
 import txnlog
 from txnlog import root_names
 from txnlog.doctor.replicas import epoch_violations
-from txnlog.replicas import opening
 from txnlog.replicas.epochs import (
     Proposer,
     decided_at,
@@ -25,7 +24,6 @@ from txnlog.replicas.epochs import (
 )
 from txnlog.results import Finding
 
-FIRST, SECOND = "a/incarnation-00000", "b/incarnation-00000"
 WHO = Proposer("x", 0, "test")
 MADE = first_epoch({"r0": "/a", "r1": "/b"}, {}, WHO)
 ALONE = without(MADE, "r1-0", WHO)
@@ -36,7 +34,7 @@ assert JOINED is not None
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> txnlog.Store:
-    monkeypatch.setattr(opening, "probe", lambda _: None)
+    skip_probes(monkeypatch)
     store = make(tmp_path)
     store.create_topic("t", partitions=1)
     write(store, "1")
@@ -76,7 +74,7 @@ def test_a_disk_that_is_not_mounted(made: txnlog.Store, tmp_path: Path) -> None:
 
 
 def test_too_few_in_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "probe", lambda _: None)
+    skip_probes(monkeypatch)
     store = make(tmp_path, **{"min.insync.replicas": 2})
     agreement = store.storage.agreement  # type: ignore[attr-defined]
     assert agreement.put_out(agreement.refresh(), "r1-0", "it fails")

@@ -8,21 +8,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from replica_folders import make, reopened
+from replica_folders import FIRST, SECOND, make, reopened, skip_probes
 
 import txnlog
 from txnlog.errors import CorruptRecord
-from txnlog.replicas import opening
 from txnlog.segments import writer
 
-FIRST, SECOND = "a/incarnation-00000", "b/incarnation-00000"
 BATCHES, RECORDS = 6, 20
 """What is sent; the segment has batches of its own."""
 
 
 @pytest.fixture(autouse=True)
 def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "probe", lambda _: None)
+    skip_probes(monkeypatch)
     for name in ("DEFAULT_BATCH_BYTES", "DEFAULT_ROW_GROUP_BYTES"):
         monkeypatch.setattr(writer, name, 1000)  # so that a segment has three
 

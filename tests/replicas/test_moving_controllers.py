@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from controller_model import Model
 from controller_model import Violation as Broken
-from replica_folders import lose, make, values, write
+from replica_folders import lose, make, skip_probes, values, write
 
 import txnlog
 from txnlog import root_names
@@ -25,7 +25,7 @@ from txnlog.errors import (
     StoreExists,
     UnsupportedVersion,
 )
-from txnlog.replicas import moving, opening
+from txnlog.replicas import moving
 from txnlog.replicas.agreement import Agreement
 from txnlog.replicas.controller import Controller
 from txnlog.replicas.epochs import DECODER, Epoch
@@ -38,9 +38,7 @@ from txnlog.testing import VirtualClock
 
 @pytest.fixture(autouse=True)
 def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe is tested elsewhere, and takes longer than all of this."""
-    monkeypatch.setattr(opening, "probe", lambda _: None)
-    monkeypatch.setattr(moving, "probe", lambda _: None)
+    skip_probes(monkeypatch)
 
 
 @pytest.fixture

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from replica_folders import lose, make, objects, reopened, values, write
+from replica_folders import FIRST, SECOND, lose, make, objects, reopened, skip_probes, values, write
 
 import txnlog
 from txnlog.admin.sound_copies import SoundCopies
@@ -18,7 +19,7 @@ from txnlog.errors import (
     StorageError,
     StoreExists,
 )
-from txnlog.replicas import forgetting, opening, verifying
+from txnlog.replicas import forgetting, verifying
 from txnlog.replicas import joining as joining_roots
 from txnlog.replicas.agreement import Agreement
 from txnlog.replicas.epochs import Epoch, Proposer, first_epoch, joining, without
@@ -27,13 +28,10 @@ from txnlog.results import MaintenanceFailure, ReplicaDifference, ReplicaReturn
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage
 
-FIRST, SECOND = "a/incarnation-00000", "b/incarnation-00000"
-
 
 @pytest.fixture(autouse=True)
 def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe is tested elsewhere, and takes longer than all of this."""
-    monkeypatch.setattr(opening, "probe", lambda _: None)
+    skip_probes(monkeypatch)
 
 
 @pytest.fixture
@@ -249,6 +247,24 @@ def test_what_is_deleted_meanwhile_is_no_difference(
     assert differences(made) == []
 
 
+def test_several_objects_are_repaired_at_a_time(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for another one here."""
+    together, copy = threading.Barrier(2), verifying.copy_between  # type: ignore[attr-defined]
+
+    def meet(*told: Any) -> int:
+        together.wait(10)
+        done: int = copy(*told)
+        return done
+
+    monkeypatch.setattr(verifying, "copy_between", meet)
+    write(made, "3")
+    for path in (tmp_path / SECOND / "topics/t/data").rglob("*-0.log"):
+        path.unlink()
+    assert [found.is_repaired for found in differences(made, repair=True)] == [True, True]
+
+
 def test_a_disk_that_is_not_mounted_is_no_difference(made: txnlog.Store, tmp_path: Path) -> None:
     lose(tmp_path / "b")
     with pytest.raises(NotEnoughReplicas, match=r"r1-0 at .* cannot be compared"):
@@ -309,7 +325,7 @@ def test_what_is_half_forgotten_is_never_elected(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(forgetting, "_delete", killed)
+        patch.setattr(forgetting, "delete_incarnation", killed)
         with pytest.raises(KeyboardInterrupt):
             made.forget_incarnation("r1-0")
     lose(tmp_path / "a")
@@ -397,6 +413,65 @@ def test_half_a_copy_does_not_stay_in_place_of_a_whole_one(tmp_path: Path) -> No
     assert returns(store) == ["r1-2"]
     assert store.replicas().replicas[1].old == ("r1-0",)
     assert outdated(agreement.refresh(), ["r1-0", "r1-1"]) == ["r1-1"]
+
+
+def test_a_disk_that_is_too_small_is_not_filled_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A return that fails deletes what it has copied, says so, and is tried later, and later."""
+    store = make(tmp_path, **{"replica.auto.return": True})
+    clock: Any = store.storage.agreement.clock  # type: ignore[attr-defined]
+    store.create_topic("t", partitions=1)
+    store.storage.put("x", b"1")
+    put_out(store, "r1-0")
+    put, is_full = LocalStorage.put_if_absent, True
+
+    def full(storage: LocalStorage, name: str, data: bytes) -> bool:
+        if is_full and name == "x" and storage.url.startswith(str(tmp_path / "b")):
+            raise StorageError("no space left on device")
+        return put(storage, name, data)
+
+    monkeypatch.setattr(LocalStorage, "put_if_absent", full)
+
+    def tries() -> int:
+        """How many a round of maintenance makes."""
+        before = store.replicas().epoch
+        steps = list(store.maintain())
+        told = [str(step) for step in steps if isinstance(step, MaintenanceFailure)]
+        assert all("no space left" in one for one in told)
+        assert not list((tmp_path / "b").glob("incarnation-0000[1-9]/**/*.json"))
+        assert store.replicas().joining == ()
+        assert store.replicas().epoch == before + 2 * len(told)
+        return len(told)
+
+    assert [tries(), tries()] == [1, 0]
+    assert store.replicas().why.startswith("r1-1 gives up joining")
+    assert any("have failed: 1)" in one.detail for one in store.examine())
+    clock.time_ms += 11 * 60_000
+    assert [tries(), tries()] == [1, 0]
+    clock.time_ms += 11 * 60_000
+    assert tries() == 0
+    clock.time_ms += 11 * 60_000
+    is_full = False
+    assert returns(store) == ["r1-3"]
+    assert store.storage.agreement.refresh().failed_joins == {}  # type: ignore[attr-defined]
+
+
+def test_a_root_that_is_in_sync_after_all_is_not_deleted(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The put of its epoch was in doubt."""
+    finish = joining_roots._finish
+
+    def in_doubt(*told: Any) -> Epoch:
+        finish(*told)
+        raise StorageError("the response was lost")
+
+    monkeypatch.setattr(joining_roots, "_finish", in_doubt)
+    with pytest.raises(StorageError, match="response"):
+        made.add_replica(str(tmp_path / "c"))
+    assert made.replicas().in_sync == ("r0-0", "r1-0", "r2-0")
+    assert objects(tmp_path / "c/incarnation-00000") == objects(tmp_path / FIRST)
 
 
 def test_a_root_that_is_not_the_stores_own_any_more_stops_no_other_one(tmp_path: Path) -> None:

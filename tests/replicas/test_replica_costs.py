@@ -10,6 +10,7 @@ from replica_world import CONTROLLER, LAG_MS, Roots
 from txnlog.errors import StorageError
 from txnlog.replicas.agreement import Agreement
 from txnlog.replicas.epochs import Epoch, Member
+from txnlog.replicas.joining import join
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
@@ -98,6 +99,26 @@ def test_requests_that_fail_now_and_then_put_nobody_out() -> None:
     roots.down.add(CONTROLLER)
     with pytest.raises(StorageError):
         storage.put_if_absent("y", b"1")
+
+
+def test_a_root_that_joins_costs_three_requests_an_object() -> None:
+    """Two at the leader, which must not lose what others have; one where it is copied to."""
+    roots, clock = Roots(2), VirtualClock()
+    counted: dict[Member, CountingStorage] = {}
+
+    def open_member(_: Epoch, member: Member) -> CountingStorage:
+        return counted.setdefault(member, CountingStorage(roots.heap(member)))
+
+    storage = ReplicatedStorage(roots.controller, open_member, clock=clock)
+    names = [f"f/{number}" for number in range(100)]
+    for name in names:
+        storage.put_if_absent(name, b"1")
+    for one in counted.values():
+        one.take()
+    assert join(storage.agreement, "d", "heap://d").objects == len(names)
+    asked = {member: Counter(one.take()) for member, one in counted.items()}
+    assert asked["a-0"].total() <= 2 * len(names) + 8
+    assert asked["d-0"].total() == len(names) + 2
 
 
 def stall(roots: Roots, gone: str, waits_s: int, clock: VirtualClock) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from replica_folders import skip_probes
 
 from txnlog.clock import SystemClock
 from txnlog.replicas import opening
@@ -19,7 +20,7 @@ _NUMBERS = itertools.count()
 @pytest.fixture
 def storage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Storage:
     """Of a root in memory and one on a disk."""
-    monkeypatch.setattr(opening, "probe", lambda _: None)
+    skip_probes(monkeypatch)
     url = f"memory://replicas-{next(_NUMBERS)}"
     roots = [f"{url}/root", str(tmp_path / "root")]
     return opening.make_replicas(roots, f"{url}/control", None, {}, SystemClock())

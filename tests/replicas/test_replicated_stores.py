@@ -12,7 +12,7 @@ import fsspec
 import msgspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from replica_folders import lose, make, objects, reopened, values, write
+from replica_folders import lose, make, objects, reopened, skip_probes, values, write
 
 import txnlog
 from txnlog import names, root_names
@@ -27,7 +27,7 @@ from txnlog.errors import (
     StoreExists,
     StoreNotFound,
 )
-from txnlog.replicas import copying, joining, opening
+from txnlog.replicas import copying, joining
 from txnlog.replicas.agreement import Agreement
 from txnlog.replicas.controller import Controller
 from txnlog.replicas.epochs import Epoch, Root
@@ -43,8 +43,7 @@ LAG_MS = 10_000
 
 @pytest.fixture(autouse=True)
 def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe is tested elsewhere, and takes longer than all of this."""
-    monkeypatch.setattr(opening, "probe", lambda _: None)
+    skip_probes(monkeypatch)
 
 
 @pytest.fixture
@@ -345,14 +344,14 @@ def test_two_bring_in_different_roots_at_once(
 
 def fail_reads(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> None:
     """An object cannot be read from one root; everything else can."""
-    get = LocalStorage.get
+    get_range = LocalStorage.get_range
 
-    def failing(storage: LocalStorage, path: str) -> bytes:
+    def failing(storage: LocalStorage, path: str, start: int, stop: int) -> bytes:
         if path == name and storage.url.startswith(str(folder)):
             raise StorageError("it cannot be read")
-        return get(storage, path)
+        return get_range(storage, path, start, stop)
 
-    monkeypatch.setattr(LocalStorage, "get", failing)
+    monkeypatch.setattr(LocalStorage, "get_range", failing)
 
 
 def test_who_fails_while_a_root_copies_is_named(

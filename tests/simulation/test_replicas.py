@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from replica_world import ROUGH, STORMY, Violation, run_seeds
+from replica_world import CALM, ROUGH, STORMY, Patience, Violation, run_seeds
 
 from txnlog.errors import ObjectNotFound
 from txnlog.replicas import joining, reassigning, replicated_storage, trimming
@@ -63,7 +63,7 @@ def test_operators_lose_nothing() -> None:
 
     The controller moves, too.
     """
-    total = run_seeds((4,), ROUGH, operated=True)
+    total = run_seeds((2,), ROUGH, operated=True)
     assert total["controllers"] > 0
     assert total["acknowledged"] > 20
     assert total["elections"] > 0
@@ -87,6 +87,19 @@ def test_data_at_some_of_the_roots_is_not_lost_in_many_runs(weather: Any, roots:
     run_seeds(range(7000, 7100), weather, placed=True, roots=roots)
     total = run_seeds(range(7100, 7200), weather, placed=True, roots=roots, operated=True)
     assert total["moved"] > 0
+
+
+def test_slow_roots_are_put_out_within_two_timeouts() -> None:
+    """What they were asked lands later, at members that are out or not: nothing is lost."""
+    total = run_seeds((2, 5), CALM, stalls=True)
+    assert total["slow"] > 4
+    assert total["elections"] > 0
+
+
+@pytest.mark.more
+def test_slow_roots_in_many_runs() -> None:
+    run_seeds(range(10), CALM, stalls=True)
+    run_seeds(range(10), ROUGH, stalls=True, timed=False)
 
 
 @pytest.mark.slow
@@ -141,6 +154,11 @@ def deleted_before_it_is_copied(patch: Patch) -> None:
     patch.setattr(reassigning._Pass, "_copy", lambda *_: 0)
 
 
+def nothing_is_left_behind(patch: Patch) -> None:
+    """Slow roots are waited for."""
+    patch.setattr(Patience, "run_within", lambda _, call, *__: call())
+
+
 BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (no_look_at_the_epochs, {}),
     (no_help, {}),
@@ -148,6 +166,7 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (nothing_is_copied, {}),
     (nobody_follows_the_controller, {"operated": True}),
     (a_move_is_decided_there, {"operated": True}),
+    (nothing_is_left_behind, {"stalls": True, "rates": CALM}),
 ]
 
 
@@ -172,9 +191,9 @@ def catch(mutate: Callable[[Patch], None], monkeypatch: Patch, **how: Any) -> No
         with monkeypatch.context() as patch:
             mutate(patch)
             try:
-                run_seeds([seed], ROUGH, **how)
+                run_seeds([seed], **{"rates": ROUGH, **how})
             except (Violation, ObjectNotFound, AssertionError):
                 break
     else:
         raise AssertionError("none of the runs notices")
-    run_seeds([seed], ROUGH, **how)
+    run_seeds([seed], **{"rates": ROUGH, **how})

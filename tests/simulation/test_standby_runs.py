@@ -29,7 +29,7 @@ def quiet() -> Iterator[None]:
 
 
 def test_a_standby_shows_what_the_source_had() -> None:
-    total = run_seeds([401], ROUGH)
+    total = run_seeds([411], ROUGH)
     assert total["acknowledged"] > 10
     assert total["rounds"] > 3
 

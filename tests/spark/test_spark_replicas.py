@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from replica_folders import skip_probes
 
 import txnlog
-from txnlog.replicas import opening
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def test_a_root_goes_between_two_writes(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "probe", lambda _: None)
+    skip_probes(monkeypatch)
     roots = {name: str(tmp_path / name) for name in ("a", "b", "control")}
     store = txnlog.open(roots["a"], replicas=[roots["b"]], controller=roots["control"], create=True)
     store.create_topic("t", partitions=2)

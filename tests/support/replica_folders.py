@@ -6,10 +6,22 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import txnlog
 from txnlog import root_names
+from txnlog.replicas import moving, opening
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
+
+FIRST, SECOND = "a/incarnation-00000", "b/incarnation-00000"
+"""The folders of the first incarnations."""
+
+
+def skip_probes(patch: pytest.MonkeyPatch) -> None:
+    """The probe is tested elsewhere, and takes longer than all that is done with these folders."""
+    for module in (opening, moving):
+        patch.setattr(module, "probe", lambda _: None)
 
 
 def make(folder: Path, **config: object) -> txnlog.Store:

@@ -7,6 +7,7 @@ nobody is shown two histories. It shares no code with the library but the bytes 
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -41,6 +42,7 @@ from txnlog.replicas.verifying import verify
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.left_behind import TookTooLong
 from txnlog.testing import FaultRates, HeapStorage, Process, Simulation
 
 LAG_MS = 2_000
@@ -75,16 +77,65 @@ def view_of(process: Process, inner: Storage) -> Storage:
 
 
 class Gate(ForwardingStorage):
-    """A root's storage, which answers while the root is up. ``reaches`` tells."""
+    """A root's storage, which answers while the root is up. ``reaches`` tells.
 
-    def __init__(self, inner: Storage, reaches: Callable[[], bool]) -> None:
+    ``stall`` makes a request, its name before it, where the root is slow just now; it returns how.
+    """
+
+    def __init__(
+        self,
+        inner: Storage,
+        reaches: Callable[[], bool],
+        stall: Callable[[str, Callable[[], Any]], Any] = lambda _, call: call(),
+    ) -> None:
         super().__init__(inner)
         self._reaches = reaches
+        self._stall = stall
 
-    def __getattribute__(self, name: str) -> object:
-        if name in _REQUESTS and not object.__getattribute__(self, "_reaches")():
-            raise StorageError(f"{object.__getattribute__(self, 'url')} is down")
-        return super().__getattribute__(name)
+    def __getattribute__(self, name: str) -> Any:
+        told = object.__getattribute__
+        if name not in _REQUESTS:
+            return super().__getattribute__(name)
+        if not told(self, "_reaches")():
+            raise StorageError(f"{told(self, 'url')} is down")
+        method, stall = super().__getattribute__(name), told(self, "_stall")
+        return lambda *given: stall(name, lambda: method(*given))
+
+
+class Patience:
+    """Leaves requests behind, by a simulated process's clock: they land when it has come."""
+
+    def __init__(self, simulation: Simulation, process: Process) -> None:
+        self._simulation = simulation
+        self._process = process
+        self._until_s: float | None = None
+
+    def run_within(
+        self,
+        call: Callable[[], Any],
+        for_s: float,
+        go_on: Callable[[], bool] | None = None,  # noqa: ARG002
+    ) -> Any:
+        before, self._until_s = self._until_s, self._process.clock.monotonic_s() + for_s
+        try:
+            return call()
+        finally:
+            self._until_s = before
+
+    def stall(self, takes_s: float, name: str, call: Callable[[], Any]) -> Any:
+        """Make a request that takes so long."""
+        if threading.current_thread() is threading.main_thread():
+            return call()  # it lands
+        clock = self._process.clock
+        left_s = takes_s if self._until_s is None else self._until_s - clock.monotonic_s()
+        if takes_s <= left_s:
+            clock.sleep(takes_s)
+            return call()
+        clock.sleep(max(left_s, 0.0))
+        if name in ("put", "put_if_absent", "delete"):
+            lands_ms = self._simulation.clock.time_ms + int(1000 * (takes_s - left_s))
+            self._simulation._landings.append((lands_ms, name, call))
+        raise TookTooLong("no answer in time")
 
 
 _OPERATIONS = ("elect", "take out", "config", "verify", "move", "forget")
@@ -116,6 +167,8 @@ class Roots:
         self.down: set[str] = set()
         self.cut: set[tuple[str, str]] = set()
         """Pairs of a process and a root that cannot reach each other."""
+        self.stalled: dict[str, float] = {}
+        """How long each request to a root takes, in seconds, where that is long."""
         self._decoded: dict[bytes, Epoch] = {}
         who = Proposer("test", 0, "made")
         urls = {name: f"heap://{name}" for name in self.names}
@@ -138,12 +191,18 @@ class Roots:
 
         It was given any place that has epochs.
         """
-
-        def through(storage: Storage, root: str) -> Storage:
-            return view_of(process, self.gate(storage, root, process.name))
+        simulation: Simulation = process.storage._simulation  # type: ignore[attr-defined]
+        patience = Patience(simulation, process)
 
         def open_member(_: Epoch, member: Member) -> Storage:
-            return through(self.heap(member), root_of(member))
+            root = root_of(member)
+
+            def stall(name: str, call: Callable[[], Any]) -> Any:
+                takes_s = self.stalled.get(root)
+                return patience.stall(takes_s, name, call) if takes_s else call()
+
+            gate = self.gate(self.heap(member), root, process.name)
+            return view_of(process, Gate(gate.inner, gate._reaches, stall))
 
         def open_place(url: str) -> Storage:
             return self.place(process, self.place_of(url))
@@ -152,7 +211,11 @@ class Roots:
         which = process.chance.choice(given) if len(given) > 1 else CONTROLLER
         controller = self.place(process, which)
         return ReplicatedStorage(
-            controller, open_member, clock=process.clock, open_place=open_place
+            controller,
+            open_member,
+            clock=process.clock,
+            open_place=open_place,
+            run_within=patience.run_within,
         )
 
     def place(self, process: Process, name: str) -> Storage:
@@ -207,6 +270,8 @@ class World:
         roots: int = 3,
         operated: bool = False,
         placed: bool = False,
+        stalls: bool = False,
+        timed: bool = True,
     ) -> None:
         chance = random.Random(seed)
         settings = {MIN_INSYNC: str(chance.choice([1, 1, 2]))}
@@ -216,6 +281,10 @@ class World:
             settings[FACTOR] = str(chance.choice([int(settings[MIN_INSYNC]), 2]))
         self.moved = 0
         self.operated = operated
+        self.stalls = stalls
+        """Roots are slow, and not down."""
+        self.timed = timed and stalls
+        """A put takes no longer than two timeouts."""
         if operated:
             settings[AUTO_RETURN] = "true"
         self.returned = 0
@@ -230,6 +299,7 @@ class World:
         self.shown: dict[str, bytes] = {}
         self.deleted: set[str] = set()
         self.writing = 0
+        self.stall_count = 0
         self.done: dict[str, int] = {}
 
     # -- the judge -------------------------------------------------------------------------------
@@ -297,11 +367,20 @@ class World:
             if listed != [f"{number:03d}" for number in range(len(listed))]:
                 return  # a listing is no instant: it may show one and miss the one before it
             name = f"topics/t/log/{len(listed):03d}"
-            if storage.put_if_absent(name, entry):
+            began_s, stalls = process.clock.monotonic_s(), self.stall_count
+            put = storage.put_if_absent(name, entry)
+            took_s = process.clock.monotonic_s() - began_s
+            self._check_time(took_s, 1 + self.stall_count - stalls)
+            if put:
                 self.acked[name] = entry
                 self.show(name, entry)
                 self._check_copies(name, entry)
                 return
+
+    def _check_time(self, took_s: float, stalls: int) -> None:
+        # The half is for the requests themselves.
+        if self.timed and took_s > (2 * stalls + 0.5) * LAG_MS / 1000:
+            raise Violation(f"stuck: {took_s} s for a put while {stalls} roots were slow in turn")
 
     def _check_copies(self, name: str, entry: bytes) -> None:
         """When it is acknowledged, as many roots as ``min.insync.replicas`` says have it."""
@@ -408,16 +487,26 @@ class World:
         """One root after the other goes down, or cannot be reached by some, and comes back."""
         while self.writing:
             process.clock.sleep(process.chance.uniform(0, 5))
+            process.step("trouble")  # which ends this if the run has ended
             self.judge()
-            if self.roots.down or self.roots.cut:
-                self.roots.down.clear()
-                self.roots.cut.clear()
+            if self.roots.down or self.roots.cut or self.roots.stalled:
+                self._calm()
+                continue
+            if self.stalls:
+                root = process.chance.choice(self.roots.names)
+                self.stall_count += 1
+                self.roots.stalled[root] = process.chance.uniform(1, 10) * LAG_MS / 1000
                 continue
             root = process.chance.choice([*self.roots.names, *self.roots.places])
             if process.chance.random() < 0.7:
                 self.roots.down.add(root)
             else:
                 self.roots.cut.update((f"write-{number}", root) for number in range(2))
+
+    def _calm(self) -> None:
+        self.roots.down.clear()
+        self.roots.cut.clear()
+        self.roots.stalled.clear()
 
     def run(self, *, writers: int = 3) -> World:
         self.writing = writers
@@ -435,8 +524,7 @@ class World:
         self.simulation.spawn("back-0", self.bring_back, restart=True)
         self.simulation.spawn("trouble", self.trouble, rates=CALM)
         self.simulation.run(max_steps=200_000)
-        self.roots.down.clear()
-        self.roots.cut.clear()
+        self._calm()
         self.judge()
         self._settle()
         return self
@@ -480,8 +568,16 @@ def _get(heap: HeapStorage, name: str) -> bytes | None:
 
 def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[str, int]:
     """Run one seed after the other; returns how much has happened in all."""
-    total = {"acknowledged": 0, "epochs": 0, "elections": 0, "joined": 0, "returned": 0, "moved": 0}
-    total["controllers"] = 0
+    total = {
+        "acknowledged": 0,
+        "epochs": 0,
+        "elections": 0,
+        "joined": 0,
+        "returned": 0,
+        "moved": 0,
+        "slow": 0,
+        "controllers": 0,
+    }
     for seed in seeds:
         world = World(seed, rates, **options).run()
         total["acknowledged"] += len(world.acked)
@@ -491,5 +587,6 @@ def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[s
             total["epochs"] += 1
             total["elections"] += epoch.leader_since == epoch.number > 0
             total["controllers"] += epoch.why.startswith("the controller moves to")
+            total["slow"] += "no answer in time" in epoch.why
             total["joined"] += epoch.why.endswith("has copied everything")
     return total

@@ -136,6 +136,8 @@ def _check_members(storage: ReplicatedStorage) -> Iterator[Finding]:
             yield Finding("replicas", root, "note", detail)
         elif root not in {root_of(member) for member in epoch.in_sync}:
             why = "was taken out" if root in epoch.taken_out else "is out"
+            if tried := epoch.failed_joins.get(root):
+                why += f" (tries to bring it back that have failed: {tried.count})"
             detail = f"it {why}; `txnlog replicas add {known.url}` brings it back"
             yield Finding("replicas", root, "note", detail)
 

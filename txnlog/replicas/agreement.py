@@ -30,7 +30,9 @@ from txnlog.replicas.epochs import (
     without,
 )
 from txnlog.replicas.members import MarkGone
+from txnlog.replicas.slowness import Slowness, time_for
 from txnlog.storage.base import Storage
+from txnlog.storage.left_behind import RunWithin, TookTooLong, run_whole
 
 T = TypeVar("T")
 Step = Callable[[Epoch], T]
@@ -54,6 +56,7 @@ class MemberFailed(Exception):
         self.member = member
         self.error = error
         self.useless = useless
+        self.is_slow = isinstance(error, TookTooLong)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +80,16 @@ class _Done(Generic[T]):
 class Agreement:
     """The newest epoch that this process knows, its members' storages, and which of them fail."""
 
-    def __init__(self, controller: Controller, open_member: OpenMember, clock: Clock) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        open_member: OpenMember,
+        clock: Clock,
+        run_within: RunWithin = run_whole,
+    ) -> None:
         self.controller = controller
         self.clock = clock
+        self.slowness = Slowness(run_within, clock)
         self._open_member = open_member
         self._storages: dict[tuple[Member, str], Storage] = {}
         self._failing: dict[Member, _Failing] = {}
@@ -112,11 +122,33 @@ class Agreement:
             found = self._storages[which] = self._open_member(epoch, member)
         return found
 
-    def ask(self, epoch: Epoch, member: Member, call: Callable[[Storage], T]) -> T:
-        """Make a request of one member. Raises ObjectNotFound, MemberFailed."""
+    def ask(
+        self,
+        epoch: Epoch,
+        member: Member,
+        call: Callable[[Storage], T],
+        *,
+        within_s: float | None = None,
+        may_be_large: bool = False,
+    ) -> T:
+        """Make a request of one member. Raises ObjectNotFound, MemberFailed.
+
+        Args:
+            epoch: under which.
+            member: whom to ask.
+            call: the request, or several that belong together.
+            within_s: after so long the member is slow; None if the call may take any time.
+            may_be_large: then it is slow if it does not even show its mark within that time.
+        """
         began_s = self.clock.monotonic_s()
+
         try:
-            result = call(self.storage(epoch, member))
+            request = partial(call, self.storage(epoch, member))
+            if within_s is None:
+                result = request()
+            else:
+                go_on = partial(self._answers, epoch, member) if may_be_large else None
+                result = self.slowness.ask(member, request, within_s, go_on)
         except ObjectNotFound:
             self._note_answer(member)
             raise
@@ -139,13 +171,20 @@ class Agreement:
         self._failing[member] = _Failing(since_s, self.clock.monotonic_s())
 
     def ask_all(
-        self, epoch: Epoch, members: Sequence[Member], call: Callable[[Member, Storage], T]
+        self,
+        epoch: Epoch,
+        members: Sequence[Member],
+        call: Callable[[Member, Storage], T],
+        *,
+        within_s: float | None = None,
+        may_be_large: bool = False,
     ) -> dict[Member, T]:
         """Make a request of several members side by side; all are waited for.
 
         Raises the first one's ObjectNotFound or MemberFailed.
         """
-        calls = [partial(self.ask, epoch, member, partial(call, member)) for member in members]
+        ask = partial(self.ask, epoch, within_s=within_s, may_be_large=may_be_large)
+        calls = [partial(ask, member, partial(call, member)) for member in members]
         return dict(zip(members, self.controller.storage.gather(calls), strict=True))
 
     def check_mark(self, epoch: Epoch, member: Member) -> None:
@@ -154,7 +193,8 @@ class Agreement:
         Raises MemberFailed: it cannot be reached, or what it holds is gone.
         """
         try:
-            self.ask(epoch, member, lambda storage: storage.get(root_names.member_mark(member)))
+            mark = root_names.member_mark(member)
+            self.ask(epoch, member, lambda one: one.get(mark), within_s=time_for(epoch))
         except ObjectNotFound as error:
             raise MemberFailed(member, error, useless=True) from error
 
@@ -255,7 +295,10 @@ class Agreement:
         """Propose the next epoch if a member has failed for too long; True if that was done."""
         seen = self._failing.get(failed.member)
         for_s = self.clock.monotonic_s() - (since_s if seen is None else min(since_s, seen.since_s))
-        if not failed.useless and for_s < epoch.lag_s:
+        if failed.is_slow:
+            if not any(self._answers(epoch, one) for one in epoch.in_sync if one != failed.member):
+                return False  # it may be this process that has no network
+        elif not failed.useless and for_s < epoch.lag_s:
             for other in epoch.members:
                 if other != failed.member:
                     # So that the time of each that fails counts from now, not one after the other.
@@ -270,10 +313,19 @@ class Agreement:
                 self.check_mark(epoch, epoch.leader)
             except MemberFailed as leaders:
                 failed = leaders
-        return self.put_out(epoch, failed.member, str(failed))
+        return self.put_out(epoch, failed.member, str(failed), may_lose=not failed.is_slow)
 
-    def put_out(self, epoch: Epoch, member: Member, why: str) -> bool:
-        """Propose an epoch without a member; False if nobody can take a leader's place."""
+    def _answers(self, epoch: Epoch, member: Member) -> bool:
+        with suppress(MemberFailed):
+            self.check_mark(epoch, member)
+            return True
+        return False
+
+    def put_out(self, epoch: Epoch, member: Member, why: str, *, may_lose: bool = True) -> bool:
+        """Propose an epoch without a member; False if nobody can take a leader's place.
+
+        ``may_lose``: an unclean election may be held for it, where one is allowed.
+        """
         if member != epoch.leader:
             return self.propose(without(epoch, member, self.proposer(f"{member} fails: {why}")))
         for candidate in epoch.in_sync:
@@ -285,7 +337,9 @@ class Agreement:
                 continue
             who = self.proposer(f"the leader {member} fails: {why}")
             return self.propose(elected(epoch, candidate, who))
-        return epoch.allows_unclean and self.elect_unclean(epoch, f"all in sync fail: {why}")
+        if not (may_lose and epoch.allows_unclean):
+            return False
+        return self.elect_unclean(epoch, f"all in sync fail: {why}")
 
     def elect_unclean(self, epoch: Epoch, why: str) -> bool:
         """Propose a leader that was in sync last, of those that answer; False if none does."""

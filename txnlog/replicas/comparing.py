@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 from types import TracebackType
 from typing import Final, Self
 
+from txnlog import root_names
 from txnlog.errors import ObjectNotFound
 from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.epochs import Epoch, Member
 
-_OURS: Final = "."
-"""Begins the names in a root that are of no store: marks, unfinished writes, probes."""
 _AT_ONCE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Lacked:
+    """Objects that a member lacks: the first names, how many in all, and their bytes."""
+
+    names: tuple[str, ...]
+    count: int
+    size_bytes: int
 
 
 class Listings:
@@ -49,7 +58,8 @@ class Listings:
     def add(self, member: Member, listed: Iterable[tuple[str, int]]) -> None:
         """Add what a member lists."""
         number = self._members.index(member)
-        rows = ((_encode(name), number, size) for name, size in listed if name[0] != _OURS)
+        of_store = (item for item in listed if root_names.is_of_store(item[0]))
+        rows = ((_encode(name), number, size) for name, size in of_store)
         self._database.executemany("insert or replace into listed values (?, ?, ?)", rows)
 
     def differing(self) -> Iterator[str]:
@@ -83,6 +93,19 @@ class Listings:
         while rows := found.fetchmany(_AT_ONCE):
             for (name,) in rows:
                 yield _decode(name)
+
+    def sum_lacked_by(
+        self, member: Member, counts: Callable[[str], bool], most_names: int = 0
+    ) -> Lacked:
+        """Of the names that count those that others have and this member has not."""
+        first, count, size_bytes = [], 0, 0
+        for name, size in self.lacked_by(member):
+            if not counts(name):
+                continue
+            if count < most_names:
+                first.append(name)
+            count, size_bytes = count + 1, size_bytes + size
+        return Lacked(tuple(first), count, size_bytes)
 
     def lacked_by(self, member: Member) -> Iterator[tuple[str, int]]:
         """What others have and this member has not: names and sizes; ascending."""

@@ -9,6 +9,7 @@ from functools import partial
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.epochs import Epoch, Member
+from txnlog.replicas.slowness import time_for
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 
@@ -41,7 +42,10 @@ def put_same(storage: Storage, name: str, data: bytes) -> bool:
 def put_at(agreement: Agreement, epoch: Epoch, member: Member, name: str, data: bytes) -> bool:
     """:func:`put_same` at a member. Raises MemberFailed: it is no use if it has other bytes."""
     try:
-        return agreement.ask(epoch, member, lambda storage: put_same(storage, name, data))
+        within_s = time_for(epoch, size_bytes=len(data))
+        return agreement.ask(
+            epoch, member, lambda storage: put_same(storage, name, data), within_s=within_s
+        )
     except MemberFailed as failed:
         if isinstance(failed.error, Diverged) and member != epoch.leader:
             raise MemberFailed(member, failed.error, useless=True) from failed.error
@@ -53,9 +57,8 @@ def put_at_all(
 ) -> None:
     """Put the same bytes at these members, side by side. Raises MemberFailed."""
     if members:
-        agreement.ask_all(
-            epoch, members, lambda member, _: put_at(agreement, epoch, member, name, data)
-        )
+        puts = [partial(put_at, agreement, epoch, member, name, data) for member in members]
+        agreement.controller.storage.gather(puts)
 
 
 def help_out(
@@ -76,10 +79,13 @@ def help_out(
         ObjectNotFound: the leader does not have it any more.
         MemberFailed: a member fails, or has other bytes.
     """
+    within_s = time_for(epoch, size_bytes=len(data))
     missing = []
     for member in among:
         try:
-            found = agreement.ask(epoch, member, lambda storage: storage.get(name))
+            found = agreement.ask(
+                epoch, member, lambda storage: storage.get(name), within_s=within_s
+            )
         except ObjectNotFound:
             missing.append(member)
             continue
@@ -89,18 +95,20 @@ def help_out(
     if not missing:
         return
     # What others have the leader must not lose, or another race for the name would be decided.
-    agreement.ask(epoch, epoch.leader, lambda storage: storage.confirm(name))
+    agreement.ask(epoch, epoch.leader, lambda storage: storage.confirm(name), within_s=within_s)
     put = []
     for member in missing:
         agreement.check_mark(epoch, member)
         if put_at(agreement, epoch, member, name, data):
             put.append(member)
     try:
-        agreement.ask(epoch, epoch.leader, lambda storage: storage.size(name))
+        agreement.ask(epoch, epoch.leader, lambda storage: storage.size(name), within_s=within_s)
     except ObjectNotFound:
         for member in put:
             with suppress(MemberFailed):
-                agreement.ask(epoch, member, lambda storage: storage.delete([name]))
+                agreement.ask(
+                    epoch, member, lambda storage: storage.delete([name]), within_s=within_s
+                )
         raise
 
 
@@ -109,16 +117,18 @@ def copy_object(source: Storage, target: Storage, name: str) -> int:
 
     Raises ObjectNotFound: the source does not have it.
     """
+    first = source.get_range(name, 0, CHUNK_BYTES)
+    if len(first) < CHUNK_BYTES:  # so it is whole: most are, and nobody need ask how large
+        put_same(target, name, first)
+        return len(first)
     size = source.size(name)
-    if size <= CHUNK_BYTES:
-        put_same(target, name, source.get(name))
-        return size
     with suppress(ObjectNotFound):
         if target.size(name) == size:
             target.confirm(name)
             return size
     with target.upload(name) as upload:
-        for start in range(0, size, CHUNK_BYTES):
+        upload.write(first)
+        for start in range(CHUNK_BYTES, size, CHUNK_BYTES):
             upload.write(source.get_range(name, start, min(start + CHUNK_BYTES, size)))
     return size
 

@@ -186,9 +186,5 @@ def _behind(
                     add_data(listings, agreement, epoch, other, names.TOPICS)
         except MemberFailed as failed:
             raise NotEnoughReplicas(f"{failed.member} is in sync, and fails: {failed}") from failed
-        count = size_bytes = 0
-        for name, size in listings.lacked_by(member):
-            if not is_share(epoch, name, member):
-                continue
-            count, size_bytes = count + 1, size_bytes + size
-    return count, size_bytes
+        lacked = listings.sum_lacked_by(member, lambda name: is_share(epoch, name, member))
+    return lacked.count, lacked.size_bytes

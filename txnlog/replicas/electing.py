@@ -104,7 +104,10 @@ def _elect_unclean(
     with Listings([member, *others]) as listings:
         add_listing(listings, agreement, epoch, member)
         unseen = tuple(_unseen(listings, agreement, epoch, others))
-        missing, count, size = _lacked(listings, epoch, member)
+        # Data that others have when they are out is read there, and can be copied.
+        lacked = listings.sum_lacked_by(
+            member, lambda name: not is_placed(epoch, name), _MOST_NAMES
+        )
     who = agreement.proposer(f"an operator elects {member}, which is not in sync")
     proposed = elected_unclean(epoch, member, who)
     if not dry_run:
@@ -116,23 +119,11 @@ def _elect_unclean(
         clean=False,
         since_epoch=proposed.unclean,
         since_ms=left.at_ms,
-        missing_count=count,
-        missing_bytes=size,
-        missing=missing,
+        missing_count=lacked.count,
+        missing_bytes=lacked.size_bytes,
+        missing=lacked.names,
         unseen=unseen,
     )
-
-
-def _lacked(listings: Listings, epoch: Epoch, member: Member) -> tuple[tuple[str, ...], int, int]:
-    count = size_bytes = 0
-    first = []
-    for name, size in listings.lacked_by(member):
-        if is_placed(epoch, name):
-            continue  # what others have when they are out is read there, and can be copied
-        if count < _MOST_NAMES:
-            first.append(name)
-        count, size_bytes = count + 1, size_bytes + size
-    return tuple(first), count, size_bytes
 
 
 def _unseen(

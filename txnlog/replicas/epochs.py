@@ -36,7 +36,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 }
 _MEANINGS: Final[Mapping[str, str]] = {
     MIN_INSYNC: "with fewer roots in sync nothing is acknowledged",
-    LAG_TIME: "a root that fails for so long is put out",
+    LAG_TIME: "a root that fails, or does not answer, for so long is put out",
     UNCLEAN: "whether a root that is not in sync may lead where no other one answers",
     AUTO_RETURN: "whether maintenance brings back roots that were put out and answer again",
     FACTOR: "at how many roots the data of topics is, or all",
@@ -55,6 +55,13 @@ class Left(msgspec.Struct, frozen=True):
     """A member that is out of the in-sync set: the last epoch that it was in sync in."""
 
     epoch: int
+    at_ms: int
+
+
+class FailedJoins(msgspec.Struct, frozen=True):
+    """A root that came in by none of its last tries: how many there were, and when the last was."""
+
+    count: int
     at_ms: int
 
 
@@ -79,6 +86,7 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
         taken_out: roots that an operator took out, and that come back only if one says so.
         controllers: where epochs were decided, and, the last of them, where the next one is. () of
             a store whose controller has never moved: there it is where this was found.
+        failed_joins: roots that have given up joining, and have not joined since.
     """
 
     number: int
@@ -96,6 +104,7 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
     last_unclean: int = -1
     taken_out: tuple[str, ...] = ()
     controllers: tuple[str, ...] = ()
+    failed_joins: dict[str, FailedJoins] = {}
 
     @property
     def controller(self) -> str:
@@ -316,7 +325,17 @@ def joined(
     if epoch.joining.get(member) != since or epoch.leader_since != leader_since:
         return None
     rest = {other: at for other, at in epoch.joining.items() if other != member}
-    return _next(epoch, who, in_sync=(*epoch.in_sync, member), joining=rest)
+    failed = {root: one for root, one in epoch.failed_joins.items() if root != root_of(member)}
+    return _next(epoch, who, in_sync=(*epoch.in_sync, member), joining=rest, failed_joins=failed)
+
+
+def gave_up_joining(epoch: Epoch, member: Member, who: Proposer) -> Epoch:
+    """A member that was joining is out; how often that has happened is kept."""
+    root = root_of(member)
+    before = epoch.failed_joins.get(root)
+    failed = FailedJoins(before.count + 1 if before else 1, who.at_ms)
+    rest = {other: at for other, at in epoch.joining.items() if other != member}
+    return _next(epoch, who, joining=rest, failed_joins={**epoch.failed_joins, root: failed})
 
 
 def check_settings(settings: Mapping[str, object] | None, roots: Collection[str]) -> dict[str, str]:

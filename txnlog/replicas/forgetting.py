@@ -93,7 +93,9 @@ def forget(
                 who = agreement.proposer(f"an operator forgets {member}")
                 agreement.propose_alone(forgotten(epoch, member, who))
             _check_out(agreement.refresh(), member)
-        done = agreement.ask(epoch, member, lambda found: _delete(found, member, dry_run=dry_run))
+        done = agreement.ask(
+            epoch, member, lambda found: delete_incarnation(found, member, dry_run=dry_run)
+        )
     except MemberFailed as failed:
         raise failed.error from failed
     if done is None:
@@ -155,8 +157,13 @@ def check_root(storage: ReplicatedStorage, epoch: Epoch, root: str) -> None:
         raise StoreExists(f"{where} is of another store, or of another root than {root}")
 
 
-def _delete(storage: Storage, member: Member, *, dry_run: bool) -> tuple[int, int] | None:
-    """Everything below a member's folder, its mark first: how many objects, and their bytes."""
+def delete_incarnation(
+    storage: Storage, member: Member, *, dry_run: bool = False
+) -> tuple[int, int] | None:
+    """Delete all below a member's folder, its mark first: how many objects, and their bytes.
+
+    No later epoch may be able to name it. None: there was nothing.
+    """
     inner = storage.inner if isinstance(storage, MarkedDisk) else storage
     mark = root_names.member_mark(member)
     found_any = bool(inner.list_names(root_names.MEMBER_MARKS))
@@ -167,7 +174,7 @@ def _delete(storage: Storage, member: Member, *, dry_run: bool) -> tuple[int, in
     listed = inner.list_all("")
     while some := list(islice(listed, _AT_ONCE)):
         found_any = True
-        counted = [size for name, size in some if not name.startswith(".")]
+        counted = [size for name, size in some if root_names.is_of_store(name)]
         count, size_bytes = count + len(counted), size_bytes + sum(counted)
         if not dry_run:
             inner.delete([name for name, _ in some])

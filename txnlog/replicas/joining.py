@@ -5,7 +5,9 @@
 3. What was deleted meanwhile is deleted there again.
 4. A further epoch of the same leader, under which it has been joining throughout, puts it in sync.
 
-Whoever is killed on the way leaves a member that goes on joining; the next try replaces it.
+Whoever fails on the way gives up: a further epoch has it joining no more, and what was copied is
+deleted, so that a disk which is too small is not left full. Whoever is killed leaves a member that
+goes on joining; the next try replaces it.
 """
 
 from __future__ import annotations
@@ -18,19 +20,21 @@ from typing import TypeVar
 
 import msgspec
 
-from txnlog.errors import NotEnoughReplicas, ObjectNotFound
+from txnlog.errors import NotEnoughReplicas, ObjectNotFound, TxnlogError
 from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.copying import copy_between
 from txnlog.replicas.epochs import (
     Epoch,
     Member,
     Root,
+    gave_up_joining,
     joined,
     joining,
     next_incarnation,
     root_of,
     without,
 )
+from txnlog.replicas.forgetting import delete_incarnation
 from txnlog.replicas.members import put_mark
 from txnlog.replicas.placed_data import list_whole, source_of
 from txnlog.replicas.placement import is_placed, targets
@@ -64,13 +68,27 @@ def join(agreement: Agreement, root: str, url: str) -> Joined:
     member = next_incarnation(epoch, root)
     try:
         epoch = _begin(agreement, epoch, member, url)
-        count, size = _copy(agreement, epoch, member)
-        after = _finish(agreement, epoch, member)
+        try:
+            count, size = _copy(agreement, epoch, member)
+            after = _finish(agreement, epoch, member)
+        except Exception as error:
+            _give_up(agreement, member, f"{member} gives up joining: {error}")
+            raise
     except MemberFailed as failed:
         raise NotEnoughReplicas(
             f"{failed.member} failed while {member} joined: {failed}"
         ) from failed
     return Joined(member, after.number, count, size)
+
+
+def _give_up(agreement: Agreement, member: Member, why: str) -> None:
+    """Have a member join no more, and delete what it holds, if that can be done."""
+    with suppress(TxnlogError, MemberFailed):
+        while member in (epoch := agreement.refresh()).joining:
+            agreement.propose(gave_up_joining(epoch, member, agreement.proposer(why)))
+        # It may have become in sync, by an epoch whose put was in doubt.
+        if member not in epoch.members and member not in epoch.left:
+            agreement.ask(epoch, member, lambda storage: delete_incarnation(storage, member))
 
 
 def _begin(agreement: Agreement, epoch: Epoch, member: Member, url: str) -> Epoch:

@@ -105,7 +105,7 @@ def _check_place(agreement: Agreement, epoch: Epoch, to: Storage) -> None:
         raise InvalidOption(f"{to.url} is the controller already")
     if any(root.url == to.url for root in epoch.roots.values()):
         raise InvalidOption(f"{to.url} is a root: a controller needs a folder of its own")
-    folders = {name for name in to.list_folders("") if not name.startswith(".")}
+    folders = {*filter(root_names.is_of_store, to.list_folders(""))}
     if folders - {root_names.EPOCHS} or {*to.list_names("")} - {root_names.CONTROLLER_FILE}:
         raise NotAStore(f"{to.url} is not empty: a controller needs a folder of its own")
     if longer := [number for number in list_epochs(to) if number > epoch.number]:

@@ -36,6 +36,7 @@ from txnlog.replicas.placement import is_share
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
 from txnlog.storage.base import Address, Storage
+from txnlog.storage.left_behind import run_within
 from txnlog.storage.probe import probe
 
 Options = Mapping[str, object] | None
@@ -124,13 +125,14 @@ def find_replicas(
 
 def _open(url: str | os.PathLike[str], opener: MemberOpener, clock: Clock) -> ReplicatedStorage:
     control = opener.controller(url)
-    return ReplicatedStorage(control, opener, Address(control.url, opener.options), clock)
+    address = Address(control.url, opener.options)
+    return ReplicatedStorage(control, opener, address, clock, run_within=run_within)
 
 
 def _make(
     opener: MemberOpener, control: Storage, storages: Mapping[str, Storage], first: Epoch
 ) -> None:
-    folders = {name for name in control.list_folders("") if not name.startswith(".")}
+    folders = {*filter(root_names.is_of_store, control.list_folders(""))}
     if folders - {root_names.EPOCHS} or control.list_names(""):
         raise NotAStore(f"{control.url} is not empty: a controller needs a folder of its own")
     if not control.was_probed():
@@ -170,7 +172,7 @@ def mark_root(
         if not may_be_new:
             where = f"{storage.url}/{root_names.REPLICA_FILE}"
             raise StorageError(f"{where} is not there: is its disk mounted?") from error
-        folders = [name for name in storage.list_folders("") if not name.startswith(".")]
+        folders = [*filter(root_names.is_of_store, storage.list_folders(""))]
         if folders or storage.list_names(""):
             raise NotAStore(f"{storage.url} is not empty: choose an empty folder") from None
         if not storage.was_probed():
@@ -186,7 +188,7 @@ def mark_root(
             f"{storage.url} has had later incarnations than {member}: is {controller} what it was?"
         )
     inside = opener.at(root, member)
-    if any(not name.startswith(".") for name, _ in inside.list_all("")):
+    if any(root_names.is_of_store(name) for name, _ in inside.list_all("")):
         raise StorageError(f"{inside.url} is not empty, as a new replica must be")
     put_mark(inside, member, controller)
 
@@ -240,6 +242,6 @@ def plan_join(storage: ReplicatedStorage, url: str) -> Joined:
     member = next_incarnation(epoch, root)
     known = msgspec.structs.replace(epoch, roots={**epoch.roots, root: Root(found.url)})
     for name, size in storage.list_all(""):
-        if not name.startswith(".") and is_share(known, name, member):
+        if root_names.is_of_store(name) and is_share(known, name, member):
             count, size_bytes = count + 1, size_bytes + size
     return Joined(member, epoch.number + 2, count, size_bytes)

@@ -103,9 +103,8 @@ def add_data(
 
 def list_whole(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
     """All objects of the store. Raises MemberFailed, StorageError."""
-    marks = (f"{root_names.MEMBER_MARKS}/", ".tmp/", ".probe/")
     for name, size in list_placed(agreement, epoch, ""):
-        if not name.startswith(marks):
+        if root_names.is_of_store(name):
             yield name, size
 
 

@@ -1,7 +1,7 @@
 """A storage over the storages of several roots: what is acknowledged is at all that are in sync.
 
 Everything above takes it for one storage. The leader decides races; nothing that others may miss is
-shown or built on before they have it. The rules are R1 to R9 of docs/PROTOCOL.md.
+shown or built on before they have it. The rules are R1 to R11 of docs/PROTOCOL.md.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from txnlog.replicas.everywhere import Everywhere
 from txnlog.replicas.members import MemberOpener
 from txnlog.replicas.placed_data import confirm_placed, latest_left, list_placed, read_elsewhere
 from txnlog.replicas.placement import is_placed, may_hold_data, places, targets
+from txnlog.replicas.slowness import time_for
 from txnlog.replicas.uploads import ReplicatedUpload
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import Address, Storage, Upload, check_name
 from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.left_behind import RunWithin, run_whole
 
 T = TypeVar("T")
 
@@ -40,6 +42,7 @@ class ReplicatedStorage(Storage):
         address: how to open the same elsewhere.
         clock: for how long members fail; tests bring their own.
         open_place: opens the place that a controller has moved to.
+        run_within: how requests are made that are left behind when they take too long.
 
     What costs what: a put-if-absent is a request to the leader, then one to each other member side
     by side, then a listing of the epochs; a listing one to each member, and one of the epochs.
@@ -56,12 +59,13 @@ class ReplicatedStorage(Storage):
         address: Address | None = None,
         clock: Clock | None = None,
         open_place: OpenPlace | None = None,
+        run_within: RunWithin = run_whole,
     ) -> None:
         if open_place is None and isinstance(open_member, MemberOpener):
             open_place = open_member.controller
-        self._arguments = (open_member, address, clock, open_place)
+        self._arguments = (open_member, address, clock, open_place, run_within)
         epochs = Controller(controller, open_place)
-        self.agreement = Agreement(epochs, open_member, clock or SystemClock())
+        self.agreement = Agreement(epochs, open_member, clock or SystemClock(), run_within)
         """For those who describe and change the set."""
         self.open_member = open_member
         self._address = address
@@ -122,7 +126,12 @@ class ReplicatedStorage(Storage):
             leader, others = epoch.leader, epoch.members[1:]
             again = bool(tried)
             tried.add(leader)
-            if leader in won or self._ask(epoch, leader, lambda s: s.put_if_absent(name, data)):
+            if leader in won or self.agreement.ask(
+                epoch,
+                leader,
+                lambda storage: storage.put_if_absent(name, data),
+                within_s=time_for(epoch, size_bytes=len(data)),
+            ):
                 won.add(leader)
                 put_at_all(self.agreement, epoch, others, name, data)
                 return True
@@ -182,9 +191,13 @@ class ReplicatedStorage(Storage):
 
         def step(epoch: Epoch) -> None:
             # The leader's first: who copies from it looks there again when it has copied.
-            self._ask(epoch, epoch.leader, lambda storage: storage.delete(doomed))
-            others = epoch.members[1:]
-            self.agreement.ask_all(epoch, others, lambda _, storage: storage.delete(doomed))
+            for members in ([epoch.leader], epoch.members[1:]):
+                self.agreement.ask_all(
+                    epoch,
+                    members,
+                    lambda _, storage: storage.delete(doomed),
+                    within_s=time_for(epoch, count=len(doomed)),
+                )
 
         self.agreement.settle(step)
         self._everywhere.drop(doomed)
@@ -192,7 +205,9 @@ class ReplicatedStorage(Storage):
     # -- reading ---------------------------------------------------------------------------------
 
     def _ask(self, epoch: Epoch, member: Member, call: Callable[[Storage], T]) -> T:
-        return self.agreement.ask(epoch, member, call)
+        """Ask for what may be large: nobody is slow for that."""
+        within_s = time_for(epoch)
+        return self.agreement.ask(epoch, member, call, within_s=within_s, may_be_large=True)
 
     def _knows(self, epoch: Epoch, name: str) -> bool:
         self._everywhere.follow(epoch)
@@ -323,7 +338,11 @@ class ReplicatedStorage(Storage):
         def step(epoch: Epoch) -> list[str]:
             self._everywhere.follow(epoch)
             found = self.agreement.ask_all(
-                epoch, epoch.members, lambda _, storage: storage.list_names(folder, start_after)
+                epoch,
+                epoch.members,
+                lambda _, storage: storage.list_names(folder, start_after),
+                within_s=time_for(epoch),
+                may_be_large=True,
             )
             if places(epoch) and may_hold_data(folder):
                 return sorted(set().union(*(found[member] for member in epoch.in_sync)))

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from txnlog.errors import InvalidOption, StorageError, TxnlogError
-from txnlog.replicas.epochs import Epoch, Member, root_of
+from txnlog.replicas.epochs import Epoch, FailedJoins, Member, root_of
 from txnlog.replicas.forgetting import check_root, forget, old_incarnations
 from txnlog.replicas.joining import Joined, join
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 
 _JOINS_IN_MS: Final = 24 * 3600 * 1000
 """Who has been joining for longer was killed over it: somebody else may begin anew."""
+_FIRST_PAUSE_MS: Final = 10 * 60 * 1000
+_LONGEST_PAUSE_MS: Final = 24 * 3600 * 1000
 Prepare: TypeAlias = Callable[[ReplicatedStorage, str], tuple[str, str]]
 
 
@@ -38,10 +40,20 @@ def roots_to_return(epoch: Epoch, began_ms: Callable[[int], int], now_ms: int) -
         now_ms: the time.
     """
     busy = {root_of(member) for member in epoch.in_sync}
+    for root, failed in epoch.failed_joins.items():
+        # A clock that has jumped keeps nobody out.
+        if failed.at_ms <= now_ms < try_again_ms(failed):
+            busy.add(root)
     for member, since in epoch.joining.items():
         if now_ms - began_ms(since) < _JOINS_IN_MS:
             busy.add(root_of(member))
     return sorted(set(epoch.roots) - busy - set(epoch.taken_out))
+
+
+def try_again_ms(failed: FailedJoins) -> int:
+    """When maintenance tries to bring a root back that has failed to come: later each time."""
+    pause_ms = _FIRST_PAUSE_MS << min(failed.count - 1, 16)
+    return failed.at_ms + min(pause_ms, _LONGEST_PAUSE_MS)
 
 
 def outdated(epoch: Epoch, old: Sequence[Member]) -> list[Member]:

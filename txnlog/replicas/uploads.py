@@ -11,7 +11,9 @@ from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.copying import copy_between
 from txnlog.replicas.epochs import Epoch, Member
 from txnlog.replicas.placement import targets
+from txnlog.replicas.slowness import time_for
 from txnlog.storage.base import Upload
+from txnlog.storage.left_behind import TookTooLong
 
 
 class ReplicatedUpload(Upload):
@@ -44,7 +46,10 @@ class ReplicatedUpload(Upload):
                 continue
             try:
                 self._uploads[member] = self._agreement.ask(
-                    epoch, member, lambda storage: storage.upload(self._name)
+                    epoch,
+                    member,
+                    lambda storage: storage.upload(self._name),
+                    within_s=time_for(epoch),
                 )
             except MemberFailed as error:
                 failed = error
@@ -65,19 +70,35 @@ class ReplicatedUpload(Upload):
         if self._ended:
             raise ValueError("the upload is closed")
         self._size += len(data)
-        error = self._each(lambda upload: upload.write(data))
+        error = self._each(lambda upload: upload.write(data), len(data))
         if error is not None and not self._uploads:
             self._put_out()
             raise error
         return len(data)
 
-    def _each(self, call: Callable[[Upload], object]) -> StorageError | None:
-        """Make a call of every upload, side by side; those that fail are dropped."""
+    def _each(self, call: Callable[[Upload], object], size_bytes: int) -> StorageError | None:
+        """Make a call of every upload, side by side; those that fail or are slow are dropped."""
         members = list(self._uploads)
+        slowness = self._agreement.slowness
+        within_s = time_for(self._agreement.epoch(), size_bytes=size_bytes)
 
         def run(member: Member) -> StorageError | None:
+            upload = self._uploads[member]
+            left: list[TookTooLong] = []
+
+            def run_whole() -> None:
+                try:
+                    call(upload)
+                finally:
+                    if left:
+                        upload.discard()
+
             try:
-                call(self._uploads[member])
+                slowness.ask(member, run_whole, within_s)
+            except TookTooLong as error:
+                left.append(error)
+                self._uploads[member] = _Left()
+                return error
             except StorageError as error:
                 return error
             return None
@@ -97,7 +118,7 @@ class ReplicatedUpload(Upload):
         if self._ended:
             return
         self._ended = True
-        error = self._each(lambda upload: upload.close())
+        error = self._each(lambda upload: upload.close(), self._size)
         self._whole.update(self._uploads)
         if not self._whole and error is not None:
             self._put_out()
@@ -130,4 +151,17 @@ class ReplicatedUpload(Upload):
     def discard(self) -> None:
         if not self._ended:
             self._ended = True
-            self._each(lambda upload: upload.discard())
+            self._each(lambda upload: upload.discard(), 0)
+
+
+class _Left(Upload):
+    """In place of an upload to which a call goes on: who makes it drops it when that ends."""
+
+    def write(self, data: bytes) -> int:
+        return len(data)
+
+    def close(self) -> None:
+        pass
+
+    def discard(self) -> None:
+        pass

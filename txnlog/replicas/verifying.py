@@ -76,8 +76,11 @@ def verify(
                 raise _fails(epoch, failed) from failed
         doubtful = _doubtful(listings, epoch, with_contents=with_contents)
         while some := list(islice(doubtful, _AT_ONCE)):
-            for found in judge.look(some):
-                yield found if mend is None else mend.repaired(found)
+            found = judge.look(some)
+            if mend is not None:
+                repairs = [partial(mend.repaired, one) for one in found]
+                found = agreement.controller.storage.gather(repairs)
+            yield from found
 
 
 def _doubtful(listings: Listings, epoch: Epoch, *, with_contents: bool) -> Iterator[str]:

@@ -1,0 +1,106 @@
+"""A follower that goes on for ever: when it sweeps, and how long it bears a storage that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from txnlog.cli.commands.replicas import follow
+from txnlog.cli.output import patience
+from txnlog.errors import CorruptEntry, StorageError
+
+
+class Time:
+    """A clock that goes on while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    clock = Time()
+    monkeypatch.setattr(follow, "time", clock)
+    monkeypatch.setattr(patience, "time", clock)
+    return clock
+
+
+class Standby:
+    """Notes what is asked of it; ``fails`` tells with what a round does."""
+
+    def __init__(self, clock: Time, fails: Callable[[float], Exception | None]) -> None:
+        self._clock = clock
+        self._fails = fails
+        self.rounds = 0
+        self.swept_s: list[float] = []
+
+    def follow(self) -> int:
+        error = self._fails(self._clock.now_s)
+        if error is not None:
+            raise error
+        self.rounds += 1
+        return self.rounds
+
+    def sweep(self) -> None:
+        self.swept_s.append(self._clock.now_s)
+
+
+def test_it_sweeps_at_first_and_every_hour(clock: Time) -> None:
+    """Whoever is restarted often sweeps all the same."""
+    standby: Any = Standby(clock, lambda _: None)
+    rounds = follow._follow(standby, 600.0)
+    assert [next(rounds) for _ in range(16)] == [*range(1, 17)]
+    assert standby.swept_s == [0.0, 4200.0, 8400.0]
+
+
+def test_a_storage_that_fails_for_less_than_a_minute_is_borne(
+    clock: Time, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said once each time; one that works in between is patience anew."""
+    fails = {10.0, 20.0, 60.0, 70.0, 110.0}
+    standby: Any = Standby(clock, lambda at: StorageError("slow") if at in fails else None)
+    rounds = follow._follow(standby, 10.0)
+    assert [next(rounds) for _ in range(8)] == [*range(1, 9)]
+    assert capsys.readouterr().err.count("slow; trying again") == 3
+
+
+def test_a_storage_that_fails_for_longer_ends_it(clock: Time) -> None:
+    standby: Any = Standby(clock, lambda at: StorageError("gone") if at >= 10 else None)
+    rounds = follow._follow(standby, 10.0)
+    next(rounds)
+    with pytest.raises(StorageError, match="gone"):
+        next(rounds)
+    assert clock.now_s == 80.0
+
+
+def test_what_will_not_end_is_not_borne(clock: Time) -> None:
+    class Final(StorageError):
+        retriable = False
+
+    for error in (Final("never"), CorruptEntry("damaged")):
+        standby: Any = Standby(clock, lambda _, error=error: error)
+        with pytest.raises(type(error)):
+            next(follow._follow(standby, 10.0))
+    assert clock.now_s == 0.0
+
+
+def test_once_is_one_round_and_a_sweep(clock: Time) -> None:
+    standby = Standby(clock, lambda _: None)
+    shown: list[list[int]] = []
+    session: Any = SimpleNamespace(
+        open_store=lambda: SimpleNamespace(standby=lambda *_, **__: standby),
+        storage_options_of=lambda _: {},
+        output=SimpleNamespace(rows=lambda _, rows: shown.append([*rows])),
+    )
+    follow.follow_store(session, "/standby", once=True)
+    assert shown == [[1]]
+    assert standby.swept_s == [0.0]

@@ -1,0 +1,91 @@
+"""Calls that are left behind when they take too long."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from txnlog.errors import ObjectNotFound
+from txnlog.storage.left_behind import TookTooLong, run_within
+
+SOON_S = 0.01
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    opened = threading.Event()
+    yield opened
+    opened.set()
+
+
+def waiting() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "txnlog-wait"]
+
+
+def test_what_a_call_returns_or_raises() -> None:
+    def fail() -> None:
+        raise ObjectNotFound("x")
+
+    assert run_within(lambda: 5, 10) == 5
+    with pytest.raises(ObjectNotFound, match="x"):
+        run_within(fail, 10)
+
+
+def test_calls_one_after_the_other_use_one_thread() -> None:
+    first = run_within(threading.get_ident, 10)
+    assert {run_within(threading.get_ident, 10) for _ in range(50)} == {first}
+
+
+def test_a_call_that_takes_too_long_goes_on(gate: threading.Event) -> None:
+    ended = threading.Event()
+
+    def slow() -> None:
+        gate.wait()
+        ended.set()
+
+    with pytest.raises(TookTooLong):
+        run_within(slow, SOON_S)
+    assert run_within(lambda: 5, 10) == 5
+    gate.set()
+    assert ended.wait(10)
+
+
+def test_it_is_waited_for_as_long_as_there_is_hope(gate: threading.Event) -> None:
+    hopes = [True, True, False]
+
+    def go_on() -> bool:
+        if len(hopes) == 2:
+            gate.set()
+        return hopes.pop(0)
+
+    assert run_within(gate.wait, SOON_S, go_on)
+    with pytest.raises(TookTooLong):
+        run_within(threading.Event().wait, SOON_S, lambda: False)
+
+
+def test_a_fork_copies_no_idle_thread() -> None:
+    run_within(lambda: 5, 10)
+    assert waiting()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if run_within(lambda: 5, 10) == 5 and len(waiting()) == 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert run_within(lambda: 5, 10) == 5
+
+
+def test_what_hangs_keeps_no_process_from_ending() -> None:
+    program = (
+        "import threading\n"
+        "from txnlog.storage.left_behind import TookTooLong, run_within\n"
+        "try: run_within(threading.Event().wait, 0.001)\n"
+        "except TookTooLong: print('left')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "left\n"

@@ -1,0 +1,78 @@
+"""Requests to members that are not waited for without end, and how many of them there are.
+
+One that was left behind goes on. What it does later it does at a member that is out by then, and no
+later epoch names that incarnation again but an unclean election; or at one that stays in, where it
+is what a writer does who slept: the look at the epochs, and put-if-absent, are made for that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from txnlog.clock import Clock
+from txnlog.replicas.epochs import Epoch, Member
+from txnlog.storage.left_behind import RunWithin, TookTooLong
+
+T = TypeVar("T")
+
+_BYTES_A_SECOND: Final = 1 << 20
+"""What is larger is given more time: so much less than any root is worth having."""
+_NAMES_A_SECOND: Final = 100
+_MOST_LEFT: Final = 8
+
+
+def time_for(epoch: Epoch, *, size_bytes: int = 0, count: int = 0) -> float:
+    """How long one request may take before its member is slow, in seconds."""
+    return epoch.lag_s + size_bytes / _BYTES_A_SECOND + count / _NAMES_A_SECOND
+
+
+class Slowness:
+    """Makes requests within a time; knows which members have not answered earlier ones yet.
+
+    Such a member is asked nothing more for the time that a request may take, and for good when
+    there are many: so the threads of those that hang are few. Safe to use from several threads.
+    """
+
+    def __init__(self, run_within: RunWithin, clock: Clock) -> None:
+        self._run_within = run_within
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._left: dict[Member, dict[object, float]] = {}
+
+    def ask(
+        self,
+        member: Member,
+        call: Callable[[], T],
+        within_s: float,
+        go_on: Callable[[], bool] | None = None,
+    ) -> T:
+        """Make a request. Raises TookTooLong, and what the call raises."""
+        self._check(member, within_s)
+        token, ended = object(), []
+
+        def run() -> T:
+            try:
+                return call()
+            finally:
+                with self._mutex:
+                    ended.append(True)
+                    self._left.get(member, {}).pop(token, None)
+
+        try:
+            return self._run_within(run, within_s, go_on)
+        except TookTooLong:
+            with self._mutex:
+                if not ended:
+                    self._left.setdefault(member, {})[token] = self._clock.monotonic_s()
+            raise
+
+    def _check(self, member: Member, within_s: float) -> None:
+        with self._mutex:
+            left = self._left.get(member)
+            if not left:
+                return
+            for_s = self._clock.monotonic_s() - max(left.values())
+            if len(left) >= _MOST_LEFT or for_s < within_s:
+                raise TookTooLong(f"{len(left)} earlier requests to {member} are not answered yet")

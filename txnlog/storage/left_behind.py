@@ -1,0 +1,137 @@
+"""Calls that are waited for so long, and are left behind then: they go on in threads of their own.
+
+No request to a filesystem can be taken back, and some never end. The threads are kept from one call
+to the next, and are daemons: one whose call hangs keeps no process from ending. Knows nothing of
+what the calls do; whoever leaves some behind bounds how many.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final, Protocol, TypeVar, cast
+
+from txnlog.errors import StorageError
+
+T = TypeVar("T")
+
+_SLICES: Final = 8
+"""Time is counted in so many parts: a process that was stopped has waited for one, at most."""
+_MOST_IDLE: Final = 64
+
+
+class TookTooLong(StorageError):
+    """A request is not answered yet. It may take effect at any time, or never."""
+
+
+class RunWithin(Protocol):
+    """Runs a call and returns what it does, or raises what it raises, within a time.
+
+    When the time is over ``go_on``, if there is one, is asked whether to wait as long once more.
+    Raises TookTooLong: the call goes on.
+    """
+
+    def __call__(
+        self, call: Callable[[], T], for_s: float, go_on: Callable[[], bool] | None = None
+    ) -> T:
+        """Run a call."""
+        ...
+
+
+def run_whole(
+    call: Callable[[], T],
+    for_s: float,  # noqa: ARG001
+    go_on: Callable[[], bool] | None = None,  # noqa: ARG001
+) -> T:
+    """Wait for the end, however long it takes: nothing is left behind."""
+    return call()
+
+
+class _Job:
+    """A call, and what came of it."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        self._running = threading.Lock()  # much quicker than an event
+        self._running.acquire()
+        self.result: object = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self._call()
+        except BaseException as error:  # noqa: BLE001 - raised to who waits
+            self.error = error
+
+    def end(self) -> None:
+        self._running.release()
+
+    def wait(self, for_s: float) -> bool:
+        """Whether it has ended."""
+        return any(self._running.acquire(timeout=for_s / _SLICES) for _ in range(_SLICES))
+
+
+class _Workers:
+    """Threads that wait for calls. Idle ones are ended before a fork, so that it copies none."""
+
+    def __init__(self) -> None:
+        self._forget()
+        os.register_at_fork(
+            before=self._before_fork,
+            after_in_parent=self._after_fork_here,
+            after_in_child=self._forget,
+        )
+
+    def _forget(self) -> None:
+        self._mutex = threading.RLock()
+        self._idle: list[tuple[threading.Thread, SimpleQueue[_Job | None]]] = []
+
+    def begin(self, job: _Job) -> None:
+        """Run a job. Raises RuntimeError: no thread can be started any more."""
+        with self._mutex:
+            if self._idle:
+                self._idle.pop()[1].put(job)
+                return
+        inbox: SimpleQueue[_Job | None] = SimpleQueue()
+        threading.Thread(target=self._work, args=(inbox,), name="txnlog-wait", daemon=True).start()
+        inbox.put(job)
+
+    def _work(self, inbox: SimpleQueue[_Job | None]) -> None:
+        while (job := inbox.get()) is not None:
+            job.run()
+            with self._mutex:  # before whoever waits goes on: his next call finds this thread
+                if kept := len(self._idle) < _MOST_IDLE:
+                    self._idle.append((threading.current_thread(), inbox))
+            job.end()
+            if not kept:
+                return
+
+    def _after_fork_here(self) -> None:
+        self._mutex.release()
+
+    def _before_fork(self) -> None:
+        self._mutex.acquire()
+        while self._idle:
+            thread, inbox = self._idle.pop()
+            inbox.put(None)
+            thread.join()
+
+
+_WORKERS: Final = _Workers()
+
+
+def run_within(call: Callable[[], T], for_s: float, go_on: Callable[[], bool] | None = None) -> T:
+    """See :class:`RunWithin`."""
+    job = _Job(call)
+    try:
+        _WORKERS.begin(job)
+    except RuntimeError:  # at the interpreter's exit
+        return call()
+    while not job.wait(for_s):
+        if go_on is None or not go_on():
+            raise TookTooLong(f"no answer for {for_s:.3g} s")
+    if job.error is not None:
+        raise job.error
+    return cast("T", job.result)
