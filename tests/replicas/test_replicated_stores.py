@@ -484,7 +484,7 @@ def test_options_are_for_those_they_name(tmp_path: Path) -> None:
 
 def test_what_is_no_store_is_told_of_a_path_too(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFound):
-        txnlog.open(tmp_path / "none")  # type: ignore[arg-type]
+        txnlog.open(tmp_path / "none")
 
 
 @pytest.mark.parametrize("wrong", [None, 5, b"x", ""])
