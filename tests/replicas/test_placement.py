@@ -472,6 +472,24 @@ def test_data_is_moved_when_the_settings_change() -> None:
     them.check_placed()
 
 
+def test_copies_that_differ_stay() -> None:
+    """One of them is damaged, and it may be the one that belongs there."""
+    them = Set(1)
+    name = FILES[0]
+    for member, data in (("a-0", b"1"), ("b-0", b""), ("c-0", b"1")):
+        them.roots.heap(member).put(name, data)
+    assert reassign(them.agreement) == []
+    assert len(them.holders(name)) == 3
+
+
+def test_what_is_cut_short_is_not_copied() -> None:
+    them = Set(3)
+    for member, data in (("a-0", b""), ("b-0", b"1")):
+        them.roots.heap(member).put(FILES[0], data)
+    reassign(them.agreement)
+    assert them.roots.heap("c-0").get(FILES[0]) == b"1"
+
+
 class Fails(ForwardingStorage):
     """All requests from some on fail, as to a process that is killed."""
 
