@@ -1,20 +1,15 @@
-"""Data at some of the roots: where it belongs, where it is found, how it is moved."""
+"""Data at some of the roots: where it belongs, where it is found."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from replica_folders import lose, objects, reopened, values, write
+from placed_roots import FILES, Set, trim_at
 from replica_world import LAG_MS, Roots
 
-import txnlog
-from txnlog import root_names
-from txnlog.admin import replicas as admin_of_replicas
 from txnlog.errors import (
     InvalidConfig,
     InvalidOption,
@@ -22,10 +17,7 @@ from txnlog.errors import (
     ObjectNotFound,
     StorageError,
 )
-from txnlog.names import parse_data_file
-from txnlog.replicas import opening, trimming
-from txnlog.replicas.agreement import Agreement
-from txnlog.replicas.electing import change_settings, take_out
+from txnlog.replicas.electing import take_out
 from txnlog.replicas.epochs import (
     FACTOR,
     MIN_INSYNC,
@@ -46,20 +38,17 @@ from txnlog.replicas.placement import keepers, places, targets
 from txnlog.replicas.reassigning import reassign
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.replicas.verifying import verify
-from txnlog.results import Reassigned
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing import HeapStorage, VirtualClock
 
 WHO = Proposer("x", 0, "test")
-FILES = [f"topics/t/data/{number % 5}/{number:032x}-0.log" for number in range(12)]
 
 
 @pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every epoch is logged; the probe is tested elsewhere."""
-    monkeypatch.setattr(opening, "probe", lambda _: None)
+def quiet() -> Iterator[None]:
+    """Every epoch is logged."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
@@ -169,48 +158,6 @@ def test_that_data_is_not_everywhere_is_not_forgotten() -> None:
 
 
 # -- writing and reading, in memory ------------------------------------------------------------
-
-
-class Set:
-    """Three roots in memory, and one process."""
-
-    def __init__(self, factor: int = 2, count: int = 3) -> None:
-        self.clock = VirtualClock()
-        self.roots = Roots(count, {FACTOR: str(factor)})
-        self.storage = self.roots.plain(self.clock)
-
-    @property
-    def agreement(self) -> Agreement:
-        return self.storage.agreement
-
-    def other(self) -> ReplicatedStorage:
-        """What another process sees."""
-        return self.roots.plain(self.clock)
-
-    def put_files(self) -> None:
-        for name in FILES:
-            self.storage.put(name, name.encode())
-
-    def holders(self, name: str) -> set[Member]:
-        found = set()
-        for member in self.roots.epoch().in_sync:
-            try:
-                self.roots.heap(member).get(name)
-            except ObjectNotFound:
-                continue
-            found.add(member)
-        return found
-
-    def check_placed(self) -> None:
-        """Each file is where it belongs and nowhere else, and can be read."""
-        epoch = self.roots.epoch()
-        for name in FILES:
-            assert self.holders(name) == {*keepers(epoch, name)}
-            assert self.storage.get(name) == name.encode()
-
-    def notes(self) -> list[str]:
-        listed = [self.roots.heap(m).list_names(".replica") for m in self.roots.epoch().in_sync]
-        return [name for names in listed for name in names if root_names.is_trim_note(name)]
 
 
 def test_data_is_put_at_as_many_roots_and_found_at_any() -> None:
@@ -445,319 +392,3 @@ def test_a_copy_that_is_repaired_is_not_counted_on_before() -> None:
     assert tried == [[]]
     assert trim_at(them, name, "b-0") == [name]
     assert them.storage.get(name) == b"1"
-
-
-# -- moving ------------------------------------------------------------------------------------
-
-
-def test_data_is_moved_when_the_settings_change() -> None:
-    """More copies, fewer, others: only what has to be is copied and deleted, and only once."""
-    them = Set(1)
-    them.put_files()
-    change_settings(them.agreement, {FACTOR: 2})
-    (planned,) = reassign(them.agreement, dry_run=True)
-    assert (planned.copied, planned.deleted) == (len(FILES), 0)
-    assert reassign(them.agreement) == [planned]
-    them.check_placed()
-    change_settings(them.agreement, {FACTOR: 1, f"{RACK}.a": "x", f"{RACK}.b": "x"})
-    assert reassign(them.agreement, ["other"]) == []
-    (planned,) = reassign(them.agreement, ["t"], dry_run=True)
-    assert reassign(them.agreement, ["t"]) == [planned]
-    them.check_placed()
-    assert planned.deleted >= len(FILES)
-    assert reassign(them.agreement) == []
-    assert them.notes() == []
-    change_settings(them.agreement, {FACTOR: None})
-    reassign(them.agreement)
-    them.check_placed()
-
-
-class Fails(ForwardingStorage):
-    """All requests from some on fail, as to a process that is killed."""
-
-    def __init__(self, inner: Storage, lives: Callable[[], None]) -> None:
-        super().__init__(inner)
-        self._lives = lives
-
-    def put(self, name: str, data: bytes) -> None:
-        self._lives()
-        self.inner.put(name, data)
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        self._lives()
-        return self.inner.put_if_absent(name, data)
-
-    def delete(self, names: Any) -> None:
-        self._lives()
-        self.inner.delete(names)
-
-
-class Killed(BaseException):
-    """Nothing runs after it."""
-
-
-def test_whoever_is_killed_leaves_nothing_but_work() -> None:
-    """At each of its writes; the next one does the rest, as far as there are roots to take it."""
-    for lives in range(400):
-        them = Set(2, count=4)
-        them.put_files()
-        change_settings(them.agreement, {FACTOR: 1, f"{RACK}.a": "x", f"{RACK}.b": "x"})
-        left = [lives]
-
-        def live(left: Sequence[int] = left) -> None:
-            assert isinstance(left, list)
-            left[0] -= 1
-            if left[0] < 0:
-                raise Killed
-
-        def open_member(_: Epoch, member: Member, them: Set = them, live: Any = live) -> Storage:
-            return Fails(them.roots.heap(member), live)
-
-        doomed = ReplicatedStorage(them.roots.controller, open_member, clock=them.clock)
-        try:
-            reassign(doomed.agreement)
-        except Killed:
-            pass
-        else:
-            break
-        assert all(them.holders(name) for name in FILES)
-        reassign(them.agreement)
-        assert all(len(them.holders(name)) in (1, 2) for name in FILES)
-        assert [them.storage.get(name) for name in FILES] == [name.encode() for name in FILES]
-    assert 5 < lives < 400
-    them.check_placed()
-
-
-def trim_at(them: Set, name: str, member: Member) -> list[str]:
-    return trimming.trim(them.other().agreement, them.roots.epoch(), {name: [member]})
-
-
-def test_of_two_who_rely_on_each_others_copy_none_deletes() -> None:
-    """One sleeps between his look and his deletion, for as long as he likes."""
-    them = Set(1)
-    name = FILES[0]
-    for member in ("a-0", "b-0"):
-        them.roots.heap(member).put(name, b"1")
-    (kept,) = keepers(them.roots.epoch(), name, {"c-0"})
-    gone = "b-0" if kept == "a-0" else "a-0"
-    them.roots.heap("c-0").put(name, b"1")
-    slow = them.other().agreement
-    is_newest = slow.is_newest
-
-    def sleep(epoch: Epoch) -> bool:
-        newest = is_newest(epoch)
-        assert trim_at(them, name, kept) == [name]  # c has it
-        assert trim_at(them, name, "c-0") == []  # the others are noted, or gone
-        return newest
-
-    slow.is_newest = sleep  # type: ignore[method-assign]
-    assert trimming.trim(slow, them.roots.epoch(), {name: [gone]}) == [name]
-    assert them.holders(name) == {"c-0"}
-    assert them.notes() == []
-
-
-def test_a_deletion_that_is_not_answered_may_come_late() -> None:
-    """What it was to delete is relied on no more at that root; a new incarnation is another."""
-    them = Set(1)
-    name = FILES[0]
-    first, second = keepers(them.roots.epoch(), name)[0], "?"
-    second = next(member for member in them.roots.epoch().in_sync if member != first)
-    for member in (first, second):
-        them.roots.heap(member).put(name, b"1")
-
-    def open_member(_: Epoch, member: Member) -> Storage:
-        return Unanswered(them.roots.heap(member))
-
-    late = ReplicatedStorage(them.roots.controller, open_member, clock=them.clock)
-    with pytest.raises(NotEnoughReplicas, match="failed while data was reassigned"):
-        reassign(late.agreement)
-    assert len(them.notes()) == 1
-    assert trim_at(them, name, first) == []
-    reassign(them.agreement)
-    assert first in them.holders(name)
-    take_out(them.agreement, root_of(first))
-    reassign(them.agreement)
-    third = ({*them.roots.epoch().in_sync} - {second}).pop()
-    assert third in them.holders(name)  # not second's, which may go
-
-
-class Unanswered(ForwardingStorage):
-    """Deletions of data are lost, or come late: nobody knows."""
-
-    def delete(self, names: Any) -> None:
-        doomed = [*names]
-        if any(parse_data_file(name) for name in doomed):
-            raise StorageError("no answer")
-        self.inner.delete(doomed)
-
-
-def test_nothing_is_deleted_under_an_epoch_that_has_passed() -> None:
-    them = Set(1)
-    for member in ("a-0", "b-0", "c-0"):
-        them.roots.heap(member).put(FILES[0], b"1")
-    epoch = them.roots.epoch()
-    take_out(them.agreement, root_of(keepers(epoch, FILES[0])[0]))
-    gone = next(member for member in them.roots.epoch().in_sync)
-    assert trimming.trim(them.other().agreement, epoch, {FILES[0]: [gone]}) == []
-    assert len(them.holders(FILES[0])) == 2
-    assert them.notes() == []
-
-
-# -- in folders --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> txnlog.Store:
-    found = txnlog.open(
-        str(tmp_path / "a"),
-        replicas=[str(tmp_path / "b"), str(tmp_path / "c")],
-        controller=str(tmp_path / "control"),
-        create=True,
-        config={FACTOR: 2},
-        clock=VirtualClock(),
-    )
-    found.create_topic("t", partitions=1)
-    for number in range(4):
-        write(found, str(number))
-    return found
-
-
-def copies(tmp_path: Path, store: txnlog.Store) -> Counter[str]:
-    """At how many roots in sync each data file is."""
-    found: Counter[str] = Counter()
-    for member in store.replicas().in_sync:
-        root, _, number = member.rpartition("-")
-        folder = tmp_path / "abc"[int(root[1:])] / root_names.incarnation_folder(int(number))
-        found.update(name for name in objects(folder) if parse_data_file(name))
-    return found
-
-
-@pytest.mark.condition(62)
-@pytest.mark.parametrize("gone", ["a", "b", "c"])
-def test_a_root_is_lost_and_comes_back(store: txnlog.Store, tmp_path: Path, gone: str) -> None:
-    """Everything is read, writes go on; then each file is at two roots again."""
-    assert set(copies(tmp_path, store).values()) == {2}
-    bring_back = lose(tmp_path / gone)
-    write(store, "4")
-    assert values(store) == [*"01234"]
-    described = store.replicas(with_lag=True)
-    assert len(described.in_sync) == 2
-    if described.under_replicated:
-        assert described.under_replicated_bytes
-    bring_back()
-    store.add_replica(str(tmp_path / gone))
-    store.reassign_replicas()
-    found = copies(tmp_path, store)
-    assert set(found.values()) == {2}
-    assert len(found) == 5
-    assert values(reopened(tmp_path)) == [*"01234"]
-    assert store.replicas(with_lag=True).under_replicated == 0
-    assert store.reassign_replicas() == []
-
-
-def test_a_root_that_is_taken_out_leaves_enough_copies(store: txnlog.Store, tmp_path: Path) -> None:
-    """Before it goes, what too few others have is copied; by force nothing is."""
-    planned = store.remove_replica("r0", dry_run=True)
-    assert store.replicas().in_sync == ("r0-0", "r1-0", "r2-0")
-    done = store.remove_replica("r0")
-    assert sum(one.copied for one in planned) == sum(one.copied for one in done) > 0
-    assert set(copies(tmp_path, store).values()) == {2}
-    store.add_replica(str(tmp_path / "a"), rack="x")
-    assert {one.key: one.value for one in store.alter_replicas({})}[f"{RACK}.r0"] == "x"
-    store.reassign_replicas()
-    holds = "b" if any(map(parse_data_file, objects(tmp_path / "b/incarnation-00000"))) else "c"
-    assert store.remove_replica("r1" if holds == "b" else "r2", force=True) == []
-    assert 1 in copies(tmp_path, store).values()
-    assert values(store) == [*"0123"]
-
-
-def test_what_is_put_while_a_root_is_taken_out(
-    store: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was put at that root, too, after everything was copied."""
-
-    def take_out_later(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
-        if not dry_run:
-            write(reopened(tmp_path), "4")
-        take_out(agreement, root, dry_run=dry_run)
-
-    monkeypatch.setattr(admin_of_replicas, "take_out", take_out_later)
-    store.remove_replica("r0")
-    assert set(copies(tmp_path, store).values()) == {2}
-    assert len(copies(tmp_path, store)) == 5
-
-
-def test_a_disk_that_is_not_mounted_has_not_lost_data(store: txnlog.Store, tmp_path: Path) -> None:
-    """Nothing is missing: it is told where it may be, and read when that is back."""
-    store.alter_replicas({FACTOR: 1})
-    store.reassign_replicas()
-    found = {
-        name: folder
-        for folder in ("b", "c")
-        for name in objects(tmp_path / folder / "incarnation-00000")
-        if parse_data_file(name)
-    }
-    name, holder = found.popitem()
-    bring_back = lose(tmp_path / holder)
-    for reader in (store, reopened(tmp_path)):
-        with pytest.raises(NotEnoughReplicas, match=f"may be on a root that is out.*{holder}"):
-            reader.storage.get(name)
-    bring_back()
-    assert values(reopened(tmp_path)) == [*"0123"]
-
-
-@pytest.mark.parametrize("at", [0, 1])
-def test_a_damaged_copy_is_read_where_it_is_not(
-    store: txnlog.Store, tmp_path: Path, at: int
-) -> None:
-    """Wherever of the two it is; and it is put right."""
-    name = next(iter(copies(tmp_path, store)))
-    folders = [tmp_path / root / "incarnation-00000" for root in "abc"]
-    path = [folder / name for folder in folders if (folder / name).exists()][at]
-    data = path.read_bytes()
-    path.write_bytes(data[:-9] + bytes(byte ^ 255 for byte in data[-9:]))
-    assert values(reopened(tmp_path)) == [*"0123"]
-    (found,) = store.verify_replicas(with_contents=True, repair=True)
-    assert (found.kind, found.name, found.is_repaired) == ("damaged", name, True)
-    assert path.read_bytes() == data
-    assert set(copies(tmp_path, store).values()) == {2}
-
-
-def test_the_factor_is_no_setting_of_a_topic(store: txnlog.Store) -> None:
-    with pytest.raises(InvalidConfig, match=r"txnlog replicas config replication.factor.<topic>=2"):
-        store.create_topic("u", config={"replication.factor": 2})
-    store.alter_replicas({f"{FACTOR}.u": 1})
-    with pytest.raises(InvalidOption, match="every root has everything"):
-        reassign(Roots(2).plain(VirtualClock()).agreement)
-
-
-def test_a_store_with_placed_data_is_examined_and_cleaned(store: txnlog.Store) -> None:
-
-    def found() -> list[str]:
-        told = [one for one in store.examine(with_probe=False) if one.state != "ok"]
-        return [one.detail.partition(" of ")[0] for one in told if "fewer roots" in one.detail]
-
-    assert found() == []
-    store.alter_replicas({FACTOR: 3})
-    assert found() == ["4 data files"]
-    store.reassign_replicas()
-    assert found() == []
-    store.alter_replicas({FACTOR: 2})
-    assert store.merge_topic("t")
-    store.reassign_replicas()
-    assert values(store) == [*"0123"]
-    assert not [one for one in store.examine(with_probe=False) if one.state == "damage"]
-
-
-def test_maintenance_moves_data_when_a_root_has_come_back(
-    store: txnlog.Store, tmp_path: Path
-) -> None:
-    """Only then: it lists the roots whole."""
-    store.alter_replicas({"replica.auto.return": True, FACTOR: 1})
-    assert not [one for one in store.maintain() if isinstance(one, Reassigned)]
-    agreement = store.storage.agreement  # type: ignore[attr-defined]
-    agreement.put_out(agreement.refresh(), "r1-0", "it fails")
-    (moved,) = [one for one in store.maintain() if isinstance(one, Reassigned)]
-    assert (moved.topic, moved.lacking) == ("t", 0)
-    assert set(copies(tmp_path, store).values()) == {1}
-    assert values(store) == [*"0123"]

@@ -172,7 +172,10 @@ class _Pass:
         for name, sizes in some:
             if name in lacking or len(wanted[name]) < copies(self._placing, name):
                 self._note(name, lacking=1)
-            elif self.deletes and (over := in_sync.intersection(sizes).difference(wanted[name])):
+                continue
+            over = in_sync.intersection(sizes).difference(wanted[name])
+            # Of copies that differ in size one is damaged: which one is for those who verify.
+            if self.deletes and over and len({*sizes.values()}) == 1:
                 surplus[name] = sorted(over)
         self._trim(surplus, dict(some))
 
@@ -193,7 +196,9 @@ class _Pass:
 
     def _copy(self, name: str, sizes: Sizes, target: Member) -> int | None:
         """The bytes that were copied; None if nobody who has it answers."""
-        for source in sorted(sizes, key=lambda member: member not in self._placing.in_sync):
+        in_sync = self._placing.in_sync
+        # One that is shorter than others is damaged.
+        for source in sorted(sizes, key=lambda one: (-sizes[one], one not in in_sync)):
             try:
                 return copy_between(self._agreement, self._placing, source, target, name)
             except ObjectNotFound:

@@ -1,0 +1,198 @@
+"""Stores in folders, with data at some of the roots."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from replica_folders import lose, objects, reopened, values, write
+from replica_world import Roots
+
+import txnlog
+from txnlog import root_names
+from txnlog.admin import replicas as admin_of_replicas
+from txnlog.errors import (
+    InvalidConfig,
+    InvalidOption,
+    NotEnoughReplicas,
+)
+from txnlog.names import parse_data_file
+from txnlog.replicas import opening
+from txnlog.replicas.agreement import Agreement
+from txnlog.replicas.electing import take_out
+from txnlog.replicas.epochs import (
+    FACTOR,
+    RACK,
+)
+from txnlog.replicas.reassigning import reassign
+from txnlog.results import Reassigned
+from txnlog.testing import VirtualClock
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every epoch is logged; the probe is tested elsewhere."""
+    monkeypatch.setattr(opening, "probe", lambda _: None)
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> txnlog.Store:
+    found = txnlog.open(
+        str(tmp_path / "a"),
+        replicas=[str(tmp_path / "b"), str(tmp_path / "c")],
+        controller=str(tmp_path / "control"),
+        create=True,
+        config={FACTOR: 2},
+        clock=VirtualClock(),
+    )
+    found.create_topic("t", partitions=1)
+    for number in range(4):
+        write(found, str(number))
+    return found
+
+
+def copies(tmp_path: Path, store: txnlog.Store) -> Counter[str]:
+    """At how many roots in sync each data file is."""
+    found: Counter[str] = Counter()
+    for member in store.replicas().in_sync:
+        root, _, number = member.rpartition("-")
+        folder = tmp_path / "abc"[int(root[1:])] / root_names.incarnation_folder(int(number))
+        found.update(name for name in objects(folder) if parse_data_file(name))
+    return found
+
+
+@pytest.mark.condition(62)
+@pytest.mark.parametrize("gone", ["a", "b", "c"])
+def test_a_root_is_lost_and_comes_back(store: txnlog.Store, tmp_path: Path, gone: str) -> None:
+    """Everything is read, writes go on; then each file is at two roots again."""
+    assert set(copies(tmp_path, store).values()) == {2}
+    bring_back = lose(tmp_path / gone)
+    write(store, "4")
+    assert values(store) == [*"01234"]
+    described = store.replicas(with_lag=True)
+    assert len(described.in_sync) == 2
+    if described.under_replicated:
+        assert described.under_replicated_bytes
+    bring_back()
+    store.add_replica(str(tmp_path / gone))
+    store.reassign_replicas()
+    found = copies(tmp_path, store)
+    assert set(found.values()) == {2}
+    assert len(found) == 5
+    assert values(reopened(tmp_path)) == [*"01234"]
+    assert store.replicas(with_lag=True).under_replicated == 0
+    assert store.reassign_replicas() == []
+
+
+def test_a_root_that_is_taken_out_leaves_enough_copies(store: txnlog.Store, tmp_path: Path) -> None:
+    """Before it goes, what too few others have is copied; by force nothing is."""
+    planned = store.remove_replica("r0", dry_run=True)
+    assert store.replicas().in_sync == ("r0-0", "r1-0", "r2-0")
+    done = store.remove_replica("r0")
+    assert sum(one.copied for one in planned) == sum(one.copied for one in done) > 0
+    assert set(copies(tmp_path, store).values()) == {2}
+    store.add_replica(str(tmp_path / "a"), rack="x")
+    assert {one.key: one.value for one in store.alter_replicas({})}[f"{RACK}.r0"] == "x"
+    store.reassign_replicas()
+    holds = "b" if any(map(parse_data_file, objects(tmp_path / "b/incarnation-00000"))) else "c"
+    assert store.remove_replica("r1" if holds == "b" else "r2", force=True) == []
+    assert 1 in copies(tmp_path, store).values()
+    assert values(store) == [*"0123"]
+
+
+def test_what_is_put_while_a_root_is_taken_out(
+    store: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was put at that root, too, after everything was copied."""
+
+    def take_out_later(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
+        if not dry_run:
+            write(reopened(tmp_path), "4")
+        take_out(agreement, root, dry_run=dry_run)
+
+    monkeypatch.setattr(admin_of_replicas, "take_out", take_out_later)
+    store.remove_replica("r0")
+    assert set(copies(tmp_path, store).values()) == {2}
+    assert len(copies(tmp_path, store)) == 5
+
+
+def test_a_disk_that_is_not_mounted_has_not_lost_data(store: txnlog.Store, tmp_path: Path) -> None:
+    """Nothing is missing: it is told where it may be, and read when that is back."""
+    store.alter_replicas({FACTOR: 1})
+    store.reassign_replicas()
+    found = {
+        name: folder
+        for folder in ("b", "c")
+        for name in objects(tmp_path / folder / "incarnation-00000")
+        if parse_data_file(name)
+    }
+    name, holder = found.popitem()
+    bring_back = lose(tmp_path / holder)
+    for reader in (store, reopened(tmp_path)):
+        with pytest.raises(NotEnoughReplicas, match=f"may be on a root that is out.*{holder}"):
+            reader.storage.get(name)
+    bring_back()
+    assert values(reopened(tmp_path)) == [*"0123"]
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_damaged_copy_is_read_where_it_is_not(
+    store: txnlog.Store, tmp_path: Path, at: int
+) -> None:
+    """Wherever of the two it is; and it is put right."""
+    name = next(iter(copies(tmp_path, store)))
+    folders = [tmp_path / root / "incarnation-00000" for root in "abc"]
+    path = [folder / name for folder in folders if (folder / name).exists()][at]
+    data = path.read_bytes()
+    path.write_bytes(data[:-9] + bytes(byte ^ 255 for byte in data[-9:]))
+    assert values(reopened(tmp_path)) == [*"0123"]
+    (found,) = store.verify_replicas(with_contents=True, repair=True)
+    assert (found.kind, found.name, found.is_repaired) == ("damaged", name, True)
+    assert path.read_bytes() == data
+    assert set(copies(tmp_path, store).values()) == {2}
+
+
+def test_the_factor_is_no_setting_of_a_topic(store: txnlog.Store) -> None:
+    with pytest.raises(InvalidConfig, match=r"txnlog replicas config replication.factor.<topic>=2"):
+        store.create_topic("u", config={"replication.factor": 2})
+    store.alter_replicas({f"{FACTOR}.u": 1})
+    with pytest.raises(InvalidOption, match="every root has everything"):
+        reassign(Roots(2).plain(VirtualClock()).agreement)
+
+
+def test_a_store_with_placed_data_is_examined_and_cleaned(store: txnlog.Store) -> None:
+
+    def found() -> list[str]:
+        told = [one for one in store.examine(with_probe=False) if one.state != "ok"]
+        return [one.detail.partition(" of ")[0] for one in told if "fewer roots" in one.detail]
+
+    assert found() == []
+    store.alter_replicas({FACTOR: 3})
+    assert found() == ["4 data files"]
+    store.reassign_replicas()
+    assert found() == []
+    store.alter_replicas({FACTOR: 2})
+    assert store.merge_topic("t")
+    store.reassign_replicas()
+    assert values(store) == [*"0123"]
+    assert not [one for one in store.examine(with_probe=False) if one.state == "damage"]
+
+
+def test_maintenance_moves_data_when_a_root_has_come_back(
+    store: txnlog.Store, tmp_path: Path
+) -> None:
+    """Only then: it lists the roots whole."""
+    store.alter_replicas({"replica.auto.return": True, FACTOR: 1})
+    assert not [one for one in store.maintain() if isinstance(one, Reassigned)]
+    agreement = store.storage.agreement  # type: ignore[attr-defined]
+    agreement.put_out(agreement.refresh(), "r1-0", "it fails")
+    (moved,) = [one for one in store.maintain() if isinstance(one, Reassigned)]
+    assert (moved.topic, moved.lacking) == ("t", 0)
+    assert set(copies(tmp_path, store).values()) == {1}
+    assert values(store) == [*"0123"]
