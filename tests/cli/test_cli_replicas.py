@@ -18,7 +18,7 @@ def at(tmp_path: Path) -> tuple[object, ...]:
     """The options that name a store on the roots ``a`` and ``b``."""
     made = cli(
         *("store", "create", tmp_path / "a", "--replica", tmp_path / "b"),
-        *("--controller", tmp_path / "control", "-c", "replica.lag.time.max.ms=1", "-o", "json"),
+        *("--controller", tmp_path / "control", "-c", "replica.lag.time.max.ms=5000", "-o", "json"),
     )
     assert (made.json()["url"], made.json()["kind"]) == (str(tmp_path / "control"), "replicated")
     return "--store", tmp_path / "a", "-o", "json"
@@ -126,7 +126,7 @@ def test_settings_are_shown_and_changed(at: tuple[object, ...]) -> None:
         found = told(cli("replicas", "config", *arguments, *at))
         return {one["key"]: one["value"] for one in found if one["source"] == "store"}
 
-    before = {"replica.lag.time.max.ms": "1"}
+    before = {"replica.lag.time.max.ms": "5000"}
     changed = {**before, "min.insync.replicas": "2"}
     assert held() == before
     assert held("min.insync.replicas=2", "--dry-run") == changed

@@ -87,7 +87,7 @@ def test_what_will_not_end_is_not_borne(clock: Time) -> None:
         retriable = False
 
     for error in (Final("never"), CorruptEntry("damaged")):
-        standby: Any = Standby(clock, lambda _, error=error: error)
+        standby: Any = Standby(clock, {0.0: error}.get)
         with pytest.raises(type(error)):
             next(follow._follow(standby, 10.0))
     assert clock.now_s == 0.0

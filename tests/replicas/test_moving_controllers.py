@@ -235,6 +235,20 @@ def test_a_place_whose_disk_is_not_mounted_is_taken_for_nothing(
     assert epochs(tmp_path / "new") == epochs(tmp_path / "control")
 
 
+def test_one_epoch_where_the_disk_is_not_mounted_is_no_controller(
+    made: txnlog.Store, tmp_path: Path
+) -> None:
+    """Somebody has put it while the disk went: the first one is not there."""
+    made.remove_replica("r1")
+    path = root_names.epoch_file(newest(made).number)
+    left = (tmp_path / "control" / path).read_bytes()
+    lose(tmp_path / "control")
+    (tmp_path / "control" / path).parent.mkdir()
+    (tmp_path / "control" / path).write_bytes(left)
+    with pytest.raises(StorageError, match="is the controller's disk mounted"):
+        made.storage.put_if_absent("x", b"1")
+
+
 def test_a_server_without_the_epochs_is_given_none(made: txnlog.Store, tmp_path: Path) -> None:
     """Nothing tells that a bucket was emptied but that the epoch before is gone."""
     made.move_controller(str(tmp_path / "new"))
@@ -261,7 +275,7 @@ def test_what_is_no_place_for_a_controller_is_refused(made: txnlog.Store, tmp_pa
     other = make(tmp_path / "other")
     for ms in (1, 2, 3):
         other.alter_replicas({"replica.lag.time.max.ms": ms})
-    made.alter_replicas({"replica.lag.time.max.ms": 1})
+    made.alter_replicas({"replica.lag.time.max.ms": 5000})
     longer = str(tmp_path / "other/control")
     with pytest.raises(StoreExists, match="of another store"):
         made.move_controller(longer)

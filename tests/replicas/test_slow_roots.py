@@ -18,7 +18,7 @@ from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.left_behind import TookTooLong
 from txnlog.testing import VirtualClock
 
-LAG_MS = 50
+LAG_MS = 200
 
 
 class Gate:

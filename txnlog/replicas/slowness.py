@@ -7,12 +7,12 @@ is what a writer does who slept: the look at the epochs, and put-if-absent, are 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from txnlog.clock import Clock
 from txnlog.replicas.epochs import Epoch, Member
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.left_behind import RunWithin, TookTooLong
 
 T = TypeVar("T")
@@ -21,6 +21,8 @@ _BYTES_A_SECOND: Final = 1 << 20
 """What is larger is given more time: so much less than any root is worth having."""
 _NAMES_A_SECOND: Final = 100
 _MOST_LEFT: Final = 8
+_LOCK: Final = ForkSafeLock()
+"""Of all that is kept here: it is held for moments."""
 
 
 def time_for(epoch: Epoch, *, size_bytes: int = 0, count: int = 0) -> float:
@@ -38,7 +40,6 @@ class Slowness:
     def __init__(self, run_within: RunWithin, clock: Clock) -> None:
         self._run_within = run_within
         self._clock = clock
-        self._mutex = threading.Lock()
         self._left: dict[Member, dict[object, float]] = {}
 
     def ask(
@@ -56,20 +57,20 @@ class Slowness:
             try:
                 return call()
             finally:
-                with self._mutex:
+                with _LOCK.mutex:
                     ended.append(True)
                     self._left.get(member, {}).pop(token, None)
 
         try:
             return self._run_within(run, within_s, go_on)
         except TookTooLong:
-            with self._mutex:
+            with _LOCK.mutex:
                 if not ended:
                     self._left.setdefault(member, {})[token] = self._clock.monotonic_s()
             raise
 
     def _check(self, member: Member, within_s: float) -> None:
-        with self._mutex:
+        with _LOCK.mutex:
             left = self._left.get(member)
             if not left:
                 return
