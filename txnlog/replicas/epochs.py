@@ -331,7 +331,8 @@ def check_settings(settings: Mapping[str, object] | None, roots: Collection[str]
             raise InvalidConfig(f"{key} must be a label, not {text!r}")
         is_number = kind not in (*_SWITCHES, RACK) and (kind, text) != (FACTOR, _ALL)
         if is_number and not (text.isdecimal() and int(text) >= 1):
-            raise InvalidConfig(f"{key} must be a number of at least 1, not {text!r}")
+            or_all = ", or 'all'" if kind == FACTOR else ""
+            raise InvalidConfig(f"{key} must be a number of at least 1{or_all}, not {text!r}")
         checked[key] = text
     least = int(checked.get(MIN_INSYNC, 1))
     if least > len(roots):
