@@ -283,9 +283,20 @@ def test_what_is_no_place_for_a_controller_is_refused(made: txnlog.Store, tmp_pa
         (tmp_path / "other/control" / root_names.epoch_file(number)).unlink()
     with pytest.raises(StoreExists, match="is not what"):
         made.move_controller(longer)
-    for where, says in (("control", "already"), ("a", "is a root")):
+    places = (("control", "already"), ("a", "is a root"), ("a/incarnation-00000/x", "are nested"))
+    for where, says in places:
         with pytest.raises(InvalidOption, match=says):
             made.move_controller(str(tmp_path / where))
+    with pytest.raises(InvalidOption, match="none may lie inside another"):
+        txnlog.open(
+            tmp_path / "x",
+            replicas=[str(tmp_path / "y")],
+            controller=str(tmp_path / "x/c"),
+            create=True,
+        )
+    for where in ("a/sub", "control/sub"):
+        with pytest.raises(InvalidOption, match="are nested"):
+            made.add_replica(str(tmp_path / where))
     txnlog.open(str(tmp_path / "plain"), create=True)
     with pytest.raises(NotAStore, match="a folder of its own"):
         made.move_controller(str(tmp_path / "plain"))

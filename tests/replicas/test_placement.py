@@ -138,12 +138,14 @@ def test_settings_that_make_no_sense() -> None:
     epoch = made(3)
     for wrong, error, told in (
         ({FACTOR: 4}, InvalidOption, "there are 3 roots"),
-        ({FACTOR: 0}, InvalidConfig, "at least 1"),
+        ({FACTOR: 0}, InvalidConfig, "at least 1, or 'all'"),
+        ({FACTOR: "\uff12"}, InvalidConfig, "at least 1, or 'all'"),
         ({FACTOR: 1, MIN_INSYNC: 2}, InvalidOption, "min.insync.replicas is 2"),
         ({f"{FACTOR}.t": 1, MIN_INSYNC: 2}, InvalidOption, "min.insync.replicas is 2"),
         ({f"{FACTOR}.a b": 1}, InvalidConfig, "characters other than"),
         ({f"{RACK}.r9": "a"}, InvalidConfig, "no setting of replicas"),
         ({f"{RACK}.r0": " "}, InvalidConfig, "must be a label"),
+        ({f"{RACK}.r0": "x\n"}, InvalidConfig, "must be a label"),
     ):
         with pytest.raises(error, match=told):
             changed_settings(epoch, wrong)

@@ -193,6 +193,30 @@ class Unanswered(ForwardingStorage):
         self.inner.delete(doomed)
 
 
+def test_a_copy_that_may_not_be_durable_yet_is_not_relied_on() -> None:
+    """Others' copies are confirmed before one is deleted: who makes them may not be done."""
+    them = Set(1)
+    name = FILES[0]
+    (kept,) = keepers(them.roots.epoch(), name)
+    gone = next(member for member in them.roots.epoch().in_sync if member != kept)
+    for member in (kept, gone):
+        them.roots.heap(member).put(name, b"1")
+
+    class Unconfirmed(ForwardingStorage):
+        def confirm(self, _: str) -> None:
+            raise StorageError("it cannot be made durable")
+
+    def open_member(_: Epoch, member: Member) -> Storage:
+        heap = them.roots.heap(member)
+        return Unconfirmed(heap) if member == kept else heap
+
+    storage = ReplicatedStorage(them.roots.controller, open_member, clock=them.clock)
+    with pytest.raises(NotEnoughReplicas, match="it cannot be made durable"):
+        reassign(storage.agreement)
+    assert them.holders(name) == {kept, gone}
+    assert them.notes() == []
+
+
 def test_nothing_is_deleted_under_an_epoch_that_has_passed() -> None:
     them = Set(1)
     for member in ("a-0", "b-0", "c-0"):

@@ -7,6 +7,7 @@ back as another member. Each epoch says everything; nobody need read those befor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Final, TypeAlias
 
@@ -41,6 +42,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
     AUTO_RETURN: "whether maintenance brings back roots that were put out and answer again",
     FACTOR: "at how many roots the data of topics is, or all",
 }
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _SWITCHES: Final = (UNCLEAN, AUTO_RETURN)
 
 
@@ -346,11 +348,12 @@ def check_settings(settings: Mapping[str, object] | None, roots: Collection[str]
         kind = _check_key(key, roots)
         if kind in _SWITCHES and text not in ("true", "false"):
             raise InvalidConfig(f"{key} must be true or false, not {text!r}")
-        if kind == RACK and not text.strip():
+        if kind == RACK and not (text.isprintable() and text and text == text.strip()):
             raise InvalidConfig(f"{key} must be a label, not {text!r}")
         is_number = kind not in (*_SWITCHES, RACK) and (kind, text) != (FACTOR, _ALL)
-        if is_number and not (text.isdecimal() and int(text) >= 1):
-            raise InvalidConfig(f"{key} must be a number of at least 1, not {text!r}")
+        if is_number and not _NUMBER.fullmatch(text):
+            or_all = ", or 'all'" if kind == FACTOR else ""
+            raise InvalidConfig(f"{key} must be a number of at least 1{or_all}, not {text!r}")
         checked[key] = text
     least = int(checked.get(MIN_INSYNC, 1))
     if least > len(roots):

@@ -30,6 +30,12 @@ class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="replica"):
     member: str = ""
 
 
+def is_nested(one: str, other: str) -> bool:
+    """Whether one of two URLs is the other, or below it: what cleans up there would find it."""
+    inner, outer = sorted((f"{one.rstrip('/')}/", f"{other.rstrip('/')}/"), key=len, reverse=True)
+    return inner.startswith(outer)
+
+
 MARK_DECODER = msgspec.json.Decoder(Mark)
 
 

@@ -29,7 +29,14 @@ from txnlog.errors import (
 from txnlog.replicas.agreement import Agreement
 from txnlog.replicas.controller import list_epochs
 from txnlog.replicas.epochs import Epoch, decided_at, root_of
-from txnlog.replicas.members import MARK_DECODER, Mark, MarkedDisk, MemberOpener, check_url
+from txnlog.replicas.members import (
+    MARK_DECODER,
+    Mark,
+    MarkedDisk,
+    MemberOpener,
+    check_url,
+    is_nested,
+)
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
@@ -103,8 +110,10 @@ def _check_place(agreement: Agreement, epoch: Epoch, to: Storage) -> None:
     old = agreement.controller.storage
     if to.url == old.url:
         raise InvalidOption(f"{to.url} is the controller already")
-    if any(root.url == to.url for root in epoch.roots.values()):
-        raise InvalidOption(f"{to.url} is a root: a controller needs a folder of its own")
+    for root in epoch.roots.values():
+        if is_nested(root.url, to.url):
+            is_what = "is a root" if root.url == to.url else f"and the root {root.url} are nested"
+            raise InvalidOption(f"{to.url} {is_what}: a controller needs a folder of its own")
     folders = {*filter(root_names.is_of_store, to.list_folders(""))}
     if folders - {root_names.EPOCHS} or {*to.list_names("")} - {root_names.CONTROLLER_FILE}:
         raise NotAStore(f"{to.url} is not empty: a controller needs a folder of its own")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 import msgspec
 
@@ -30,7 +31,14 @@ from txnlog.replicas.epochs import (
     root_of,
 )
 from txnlog.replicas.joining import Joined
-from txnlog.replicas.members import MARK_DECODER, Mark, MemberOpener, check_url, put_mark
+from txnlog.replicas.members import (
+    MARK_DECODER,
+    Mark,
+    MemberOpener,
+    check_url,
+    is_nested,
+    put_mark,
+)
 from txnlog.replicas.moving import known_controllers, named_controller, put_pointer
 from txnlog.replicas.placement import is_share
 from txnlog.replicas.replicated_storage import ReplicatedStorage
@@ -71,8 +79,11 @@ def make_replicas(
     urls = [storage.url for storage in storages]
     for url in (*urls, control.url):
         check_url(url)
-    if len({*urls, control.url}) != len(urls) + 1:
-        raise InvalidOption("the roots and the controller of a replicated store must all differ")
+    if any(is_nested(*pair) for pair in combinations((*urls, control.url), 2)):
+        raise InvalidOption(
+            "the roots and the controller of a replicated store must all differ, and none may lie "
+            "inside another"
+        )
     checked = check_settings(settings, [f"r{number}" for number in range(len(urls))])
     if list_epochs(control):
         found = epochs.newest()
@@ -207,6 +218,10 @@ def find_root(storage: ReplicatedStorage, url: str) -> tuple[str, Storage]:
     root = next((name for name, one in epoch.roots.items() if one.url == found.url), None)
     if any(root_of(member) == root for member in epoch.in_sync):
         raise InvalidOption(f"{found.url} is in sync already, as {root}")
+    others = [one.url for one in epoch.roots.values()] if root is None else []
+    for other in (*others, *known_controllers(storage.agreement, epoch)):
+        if is_nested(found.url, other):
+            raise InvalidOption(f"{found.url} and {other} are nested: choose a folder of its own")
     return root or f"r{len(epoch.roots)}", found
 
 

@@ -142,10 +142,13 @@ def _is_enough(
     wanted = keepers(epoch, name, without)
     if len(wanted) < copies(epoch, name):
         return False
+
+    def durable_size(storage: Storage) -> int:
+        storage.confirm(name)  # somebody may be copying it there just now
+        return storage.size(name)
+
     try:
-        sizes = {
-            agreement.ask(epoch, member, lambda storage: storage.size(name)) for member in wanted
-        }
+        sizes = {agreement.ask(epoch, member, durable_size) for member in wanted}
     except ObjectNotFound:
         return False
     return len(sizes) == 1
