@@ -25,6 +25,11 @@ from txnlog.testing import VirtualClock
 # Processes that tests start, Spark's workers too, import what is installed and not the work tree.
 os.environ["PYTHONSAFEPATH"] = "1"
 
+# Those of them that Spark forks its workers from import for all of these.
+_PRELOADING = str(Path(__file__).parent / "support" / "forked_by_spark")
+_INHERITED = os.environ.get("PYTHONPATH")
+os.environ["PYTHONPATH"] = os.pathsep.join([_PRELOADING, *([_INHERITED] if _INHERITED else [])])
+
 # JVMs of tests live for seconds: the first compiler's code will do, and `make test` has archived
 # Spark's classes. What does not fit the archive goes without it, and must not say so on stdout.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

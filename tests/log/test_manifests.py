@@ -88,7 +88,12 @@ def folder(store: Store) -> list[str]:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("expiration_ms", [86_400_000, 3_600_000])
 @pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(n, marks=pytest.mark.more) for n in range(1, 9))]
+    "seed",
+    [
+        0,
+        *(pytest.param(n, marks=pytest.mark.more) for n in range(1, 4)),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 9)),
+    ],
 )
 def test_states_say_the_same_whatever_is_in_manifests(
     heap: HeapStorage, clock: VirtualClock, seed: int, expiration_ms: int

@@ -115,13 +115,18 @@ KINDS = ["local", pytest.param("s3", marks=pytest.mark.s3)]
 
 @pytest.mark.condition(51)
 @pytest.mark.parametrize(
-    "kind", ["local", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.more])]
+    ("kind", "processes"),
+    [("local", 6), pytest.param("s3", 3, marks=[pytest.mark.s3, pytest.mark.more])],
 )
 def test_processes_commit_to_one_topic(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path, start: Callable[..., Worker]
+    kind: str,
+    processes: int,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    start: Callable[..., Worker],
 ) -> None:
-    """In small: 6 processes, 10 commits each."""
-    meet(kind, 6, 10, request, tmp_path, start)
+    """In small: 10 commits each."""
+    meet(kind, processes, 10, request, tmp_path, start)
 
 
 @pytest.mark.condition(51)

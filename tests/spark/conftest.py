@@ -19,14 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
-PRELOADING = """
-import sys
-
-# Spark forks a process for each step of planning: what it loads here is not loaded in each of them.
-if "pyspark.daemon" in sys.orig_argv:
-    import pandas, pyarrow.compute, pyarrow.ipc, pyspark.sql.worker.plan_data_source_read
-"""
-"""Run by every Python that has the folder on its path, before anything else."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -54,7 +46,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # The workers import helpers of these tests, and fsspec finds a filesystem of theirs.
     plugin = tmp_path_factory.mktemp("plugin")
     write_entry_point(plugin)
-    (plugin / "sitecustomize.py").write_text(PRELOADING)
     inherited = os.environ.get("PYTHONPATH")
     paths = [str(HERE), str(plugin), *([inherited] if inherited else [])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)

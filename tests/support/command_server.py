@@ -2,9 +2,9 @@
 
     python command_server.py SOCKET
 
-What the libraries cost to load is paid once. Each command is still a process of its own, with its
-own arguments, environment, pipes and end. Rich is not loaded before the fork, because it looks at
-the environment then. Ends with its stdin.
+What it costs to load the libraries and to build the commands is paid once. Each command is still
+a process of its own, with its own arguments, environment, pipes and end. Rich is not loaded before
+the fork, because it looks at the environment then. Ends with its stdin.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ import threading
 from contextlib import suppress
 from typing import NoReturn
 
+import typer.main
+
 MODULE = "txnlog.cli"
 CODE = struct.Struct("i")
+_COMPLETION = frozenset({"--install-completion", "--show-completion"})
 LATE = ("pandas", "s3fs", "aiobotocore.session")
 
 
@@ -48,8 +51,23 @@ def load() -> None:
         importlib.import_module("typer._adapters")
     for late in LATE:
         importlib.import_module(late)
+    build_commands()
     assert "rich" not in sys.modules
     gc.freeze()  # commands do not look through what they share
+
+
+def build_commands() -> None:
+    """Let Typer make its commands of the functions once: that is most of a short command's time.
+
+    Not where it is asked about the shell's completion: it looks at the environment while it builds.
+    """
+    from txnlog.cli.app import app
+
+    build = typer.main.get_command
+    built = build(app)
+    typer.main.get_command = lambda typer_instance: (
+        build(typer_instance) if _COMPLETION.intersection(sys.argv) else built
+    )
 
 
 def serve(address: str) -> None:
