@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from placed_roots import FILES, Set, trim_at
@@ -41,6 +42,7 @@ from txnlog.replicas.verifying import verify
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.left_behind import TookTooLong
 from txnlog.testing import HeapStorage, VirtualClock
 
 WHO = Proposer("x", 0, "test")
@@ -303,6 +305,36 @@ def test_the_only_copy_is_at_a_root_that_is_out() -> None:
     them.check_placed()
     forget(them.storage, holder)
     them.check_placed()
+
+
+def test_a_root_that_is_out_and_hangs_is_not_waited_for() -> None:
+    """Nobody puts it out, so nothing else would end the wait."""
+    them = Set(1)
+    them.put_files()
+    (holder,) = them.holders(FILES[0])
+    take_out(them.agreement, root_of(holder))
+    limits: list[float] = []
+
+    def run_within(call: Callable[[], Any], for_s: float, _: object = None) -> Any:
+        limits.append(for_s)
+        try:
+            return call()
+        finally:
+            limits.pop()
+
+    class Hangs(ForwardingStorage):
+        def get(self, name: str) -> bytes:
+            assert limits, f"{name} is waited for without end"
+            raise TookTooLong("no answer")
+
+    def open_member(_: Epoch, member: Member) -> Storage:
+        heap = them.roots.heap(member)
+        return Hangs(heap) if member == holder else heap
+
+    controller = them.roots.controller
+    storage = ReplicatedStorage(controller, open_member, clock=them.clock, run_within=run_within)
+    with pytest.raises(NotEnoughReplicas, match=f"may be on a root that is out.*{holder}"):
+        storage.get(FILES[0])
 
 
 def test_a_root_that_shows_nothing_has_not_lost_data() -> None:

@@ -18,6 +18,7 @@ from txnlog.replicas.comparing import Listings
 from txnlog.replicas.copying import copy_between
 from txnlog.replicas.epochs import Epoch, Member, root_of
 from txnlog.replicas.placement import is_placed, may_hold_data, places, targets, topic_of
+from txnlog.replicas.slowness import time_for
 from txnlog.storage.base import Storage
 
 T = TypeVar("T")
@@ -40,15 +41,19 @@ def read_elsewhere(
         NotEnoughReplicas: somebody who is out may have it.
         MemberFailed: a member may have it.
     """
+
+    def ask(member: Member) -> T:
+        return agreement.ask(epoch, member, call, within_s=time_for(epoch), may_be_large=True)
+
     for member in (*epoch.in_sync, *epoch.joining):  # it may have been moved meanwhile
         with suppress(ObjectNotFound):
-            return agreement.ask(epoch, member, call)
+            return ask(member)
     for member in epoch.in_sync:
         agreement.check_mark(epoch, member)  # a disk that is not mounted has nothing
     unseen = []
     for member in latest_left(epoch):
         try:
-            return agreement.ask(epoch, member, call)
+            return ask(member)
         except ObjectNotFound:
             try:
                 agreement.check_mark(epoch, member)

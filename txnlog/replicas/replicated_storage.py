@@ -371,7 +371,11 @@ class ReplicatedStorage(Storage):
             found = self._ask(epoch, epoch.leader, lambda storage: storage.list_folders(folder))
             if places(epoch) and folder and may_hold_data(folder) and folder != names.TOPICS:
                 theirs = self.agreement.ask_all(
-                    epoch, epoch.in_sync, lambda _, storage: storage.list_folders(folder)
+                    epoch,
+                    epoch.in_sync,
+                    lambda _, storage: storage.list_folders(folder),
+                    within_s=time_for(epoch),
+                    may_be_large=True,
                 )
                 found = sorted(set().union(*theirs.values()))
             return [name for name in found if folder or name != root_names.MEMBER_MARKS]
