@@ -254,8 +254,8 @@ def test_truncated_anywhere(codec: Compression) -> None:
 @pytest.mark.parametrize(
     ("payload", "word"),
     [
-        (b"", "no columns"),
-        (b"\x10", "no columns"),
+        (b"", "do not hold columns"),
+        (b"\x10", "do not hold columns"),
         (b"\0\0", "payload of 2"),
         (payload_of(VALUES, ("h", [1])), "buffer"),
         (payload_of(VALUES, ("h", [1, 1]), content=b"a"), "payload of 6"),
@@ -263,8 +263,8 @@ def test_truncated_anywhere(codec: Compression) -> None:
         (payload_of(VALUES, ("h", [3, -2]), content=b"abc"), "length -2"),
         (payload_of(KEYS, ("h", [-1, -32768])), "length -32768"),
         (payload_of(TIMESTAMPS, ("q", [1])), "buffer"),
-        (payload_of(HEADERS, ("h", [0, 0])), "headers"),
-        (payload_of(HEADERS, ("h", [2, -1]), ("h", [0]), ("h", [0])), "headers"),
+        (payload_of(HEADERS, ("h", [0, 0])), "header counts"),
+        (payload_of(HEADERS, ("h", [2, -1]), ("h", [0]), ("h", [0])), "header counts"),
         (payload_of(HEADERS, ("h", [0, 1]), ("h", [-1]), ("h", [0])), "length -1"),
         (payload_of(HEADERS, ("h", [0, 1]), ("h", [1]), ("h", [0]), content=b"\xff"), "UTF"),
         (payload_of(HEADERS, ("h", [0, 9]), ("h", [1]), ("h", [0]), content=b"a"), "buffer"),

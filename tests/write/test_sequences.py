@@ -199,7 +199,7 @@ def test_other_records_with_the_numbers_of_a_batch_are_no_repeat(
     store = reopened(store, how)
     for sequence in (0, 2):
         check_refused(store, OutOfOrderSequence, sequence, count=2)
-    with pytest.raises(OutOfOrderSequence, match=r"other records have .* make a new producer"):
+    with pytest.raises(OutOfOrderSequence, match=r"have that number already: .* new producer"):
         place(store, 2, 2)
 
 
