@@ -6,7 +6,7 @@ refused. What the tests measure goes into benchmarks/STORES.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -89,7 +89,19 @@ def pytest_terminal_summary(
         terminalreporter.write_line(line)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Of a server on which a test fails no figure is kept."""
+    report = yield
+    server = getattr(item, "funcargs", {}).get("server")
+    if report.failed and isinstance(server, StoreServer):
+        item.config.stash[_REPORT].failed.add(server.name)
+    return report
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Keep what was measured, if all went well."""
-    if exitstatus == pytest.ExitCode.OK:
+    """Keep what was measured of servers on which all went well."""
+    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         session.config.stash[_REPORT].write()

@@ -32,6 +32,8 @@ class Report:
 
     rows: dict[str, dict[str, str]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+    """Servers of which a test has failed: their older figures stay."""
     _versions: dict[str, str] = field(default_factory=dict)
     _not_measured: dict[str, set[str]] = field(default_factory=dict)
     """By server, what has an older figure in the file, which stays."""
@@ -51,6 +53,7 @@ class Report:
             f"{name} {self._versions[name]}: {len(rows)} figures"
             for name, rows in self.rows.items()
         ]
+        lines += [f"{name}: a test has failed, older figures stay" for name in sorted(self.failed)]
         lines += [
             f"{name}: older figures stay for {', '.join(sorted(what))}"
             for name, what in self._not_measured.items()
@@ -59,14 +62,15 @@ class Report:
 
     def write(self, path: Path = REPORT) -> None:
         """Put the sections of what was measured in place of older ones."""
-        if not any(self.rows.values()):
+        measured = {name: rows for name, rows in self.rows.items() if name not in self.failed}
+        if not any(measured.values()):
             return
         text = path.read_text() if path.exists() else ""
         sections = {
             part.partition("\n")[0].split()[0]: part.strip()
             for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]
         }
-        for name, rows in self.rows.items():
+        for name, rows in measured.items():
             section = sections.get(name, "")
             # Figures of another version are no longer this server's.
             same = section.startswith(f"{name} {self._versions[name]}\n")
