@@ -184,6 +184,24 @@ def test_a_store_with_placed_data_is_examined_and_cleaned(store: txnlog.Store) -
     assert not [one for one in store.examine(with_probe=False) if one.state == "damage"]
 
 
+def test_what_only_a_root_has_that_is_out_is_told(store: txnlog.Store) -> None:
+    """It can be read, and is lost with that root."""
+
+    def found() -> list[str]:
+        told = [one for one in store.examine(with_probe=False) if one.check == "data"]
+        return [one.detail for one in told if one.state != "ok"]
+
+    store.alter_replicas({FACTOR: 1})
+    store.reassign_replicas()
+    assert found() == []
+    store.remove_replica("r1", force=True)
+    store.remove_replica("r2", force=True)
+    assert len(found()) == 1
+    assert "no root in sync has shown" in found()[0]
+    store.reassign_replicas()
+    assert found() == []
+
+
 def test_maintenance_moves_data_when_a_root_has_come_back(
     store: txnlog.Store, tmp_path: Path
 ) -> None:

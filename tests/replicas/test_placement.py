@@ -315,7 +315,7 @@ def test_a_root_that_is_out_and_hangs_is_not_waited_for() -> None:
     take_out(them.agreement, root_of(holder))
     limits: list[float] = []
 
-    def run_within(call: Callable[[], Any], for_s: float, _: object = None) -> Any:
+    def run_within(call: Callable[[], Any], for_s: float, go_on: object = None) -> Any:
         limits.append(for_s)
         try:
             return call()

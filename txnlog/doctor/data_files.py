@@ -14,6 +14,8 @@ from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.inspect.leftovers import file_age_ms, list_loose_files, list_topic_files
 from txnlog.inspect.placed_indexes import check_placed_indexes, index_paths
 from txnlog.inspect.segments import check_placed_segment
+from txnlog.replicas.placement import is_placed
+from txnlog.replicas.replicated_storage import find_replicated
 from txnlog.storage.base import Storage
 
 
@@ -85,12 +87,21 @@ class DataFiles:
     def check_listing(self, placed_now: Sequence[SegmentDescription]) -> Iterator[Finding]:
         """Yield what is missing, and what no entry places, not even one since the listing."""
         known = _sizes(placed_now)
+        elsewhere = []
         for path in self.missing:
-            if path in known and not self._is_there(path):
+            if path in known and self._is_there(path):
+                elsewhere.append(path)
+            elif path in known:
                 detail = "it is gone; restore it from a backup"
                 if names.is_accelerator(path):
                     detail = f"it is gone; `txnlog index rebuild {self.topic}` rebuilds it"
                 yield Finding("data", self.topic, "damage", detail, path=path)
+        if elsewhere and _is_placed(self.storage, elsewhere[0]):
+            detail = (
+                f"no root in sync has shown {len(elsewhere)} files, such as this one: `txnlog "
+                "replicas reassign` copies what only roots have that are out"
+            )
+            yield Finding("data", self.topic, "note", detail, path=elsewhere[0])
         for path, size_bytes in self.unplaced.items():
             if path not in known:
                 what = "no entry of the log places it (any more)"
@@ -121,6 +132,11 @@ class DataFiles:
         for check in check_placed_indexes(self.storage, segment)[0]:
             for damage in check.damages:
                 yield Finding("data", self.topic, "damage", damage, path=check.path)
+
+
+def _is_placed(storage: Storage, path: str) -> bool:
+    replicated = find_replicated(storage)
+    return replicated is not None and is_placed(replicated.agreement.epoch(), path)
 
 
 def _sizes(segments: Sequence[SegmentDescription]) -> dict[str, range]:
