@@ -20,6 +20,7 @@ def at(tmp_path: Path) -> tuple[object, ...]:
         *("store", "create", tmp_path / "a", "--replica", tmp_path / "b"),
         *("--controller", tmp_path / "control", "-c", "replica.lag.time.max.ms=5000", "-o", "json"),
     )
+    assert made.code == 0, made.err
     assert (made.json()["url"], made.json()["kind"]) == (str(tmp_path / "control"), "replicated")
     return "--store", tmp_path / "a", "-o", "json"
 
