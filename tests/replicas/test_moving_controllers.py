@@ -283,7 +283,12 @@ def test_what_is_no_place_for_a_controller_is_refused(made: txnlog.Store, tmp_pa
         (tmp_path / "other/control" / root_names.epoch_file(number)).unlink()
     with pytest.raises(StoreExists, match="is not what"):
         made.move_controller(longer)
-    places = (("control", "already"), ("a", "is a root"), ("a/incarnation-00000/x", "are nested"))
+    places = (
+        ("control", "already"),
+        ("control/x", "are nested"),
+        ("a", "is a root"),
+        ("a/incarnation-00000/x", "are nested"),
+    )
     for where, says in places:
         with pytest.raises(InvalidOption, match=says):
             made.move_controller(str(tmp_path / where))

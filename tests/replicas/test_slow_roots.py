@@ -135,6 +135,26 @@ def test_who_is_slow_and_shows_its_mark_is_read_on(
     assert made.replicas().epoch == 0
 
 
+def test_an_upload_that_is_left_just_when_its_call_ends_is_dropped(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither who left it nor who made the call may take the other one for who drops it."""
+    ask = Slowness.ask
+
+    def ask_too_late(slowness: Slowness, member: str, *told: Any) -> object:
+        done = ask(slowness, member, *told)
+        if member == "r1-0":
+            raise TookTooLong("no answer")
+        return done
+
+    with made.storage.upload("topics/t/data/0/x-0.log") as upload:
+        assert [*(tmp_path / SECOND / ".tmp").iterdir()] != []
+        with monkeypatch.context() as patch:
+            patch.setattr(Slowness, "ask", ask_too_late)
+            upload.write(b"12")
+        assert [*(tmp_path / SECOND / ".tmp").iterdir()] == []
+
+
 def test_an_upload_that_is_slow_is_copied_from_another(
     made: txnlog.Store, tmp_path: Path, gate: Gate
 ) -> None:

@@ -137,7 +137,7 @@ def under_replicated(
     if not places(epoch):
         return 0, 0
     count = size_bytes = 0
-    with Listings([*epoch.in_sync, *epoch.left]) as listings:
+    with Listings(epoch.in_sync) as listings:
         try:
             for member in epoch.in_sync:
                 add_data(listings, storage.agreement, epoch, member, names.TOPICS)

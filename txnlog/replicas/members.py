@@ -30,12 +30,6 @@ class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="replica"):
     member: str = ""
 
 
-def is_nested(one: str, other: str) -> bool:
-    """Whether one of two URLs is the other, or below it: what cleans up there would find it."""
-    inner, outer = sorted((f"{one.rstrip('/')}/", f"{other.rstrip('/')}/"), key=len, reverse=True)
-    return inner.startswith(outer)
-
-
 MARK_DECODER = msgspec.json.Decoder(Mark)
 
 
@@ -194,6 +188,12 @@ def check_url(url: str) -> None:
             "the URL of a replica's root, or of the controller, is written down, and must hold no "
             "credentials: give them in storage_options"
         )
+
+
+def is_nested(one: str, other: str) -> bool:
+    """Whether one of two URLs is the other, or below it: what cleans up there would find it."""
+    inner, outer = sorted((f"{one.rstrip('/')}/", f"{other.rstrip('/')}/"), key=len, reverse=True)
+    return inner.startswith(outer)
 
 
 def put_mark(storage: Storage, member: Member, controller: str) -> None:

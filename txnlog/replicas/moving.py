@@ -114,6 +114,9 @@ def _check_place(agreement: Agreement, epoch: Epoch, to: Storage) -> None:
         if is_nested(root.url, to.url):
             is_what = "is a root" if root.url == to.url else f"and the root {root.url} are nested"
             raise InvalidOption(f"{to.url} {is_what}: a controller needs a folder of its own")
+    for other in known_controllers(agreement, epoch):
+        if to.url != other and is_nested(to.url, other):
+            raise InvalidOption(f"{to.url} and {other} are nested: it could never move back there")
     folders = {*filter(root_names.is_of_store, to.list_folders(""))}
     if folders - {root_names.EPOCHS} or {*to.list_names("")} - {root_names.CONTROLLER_FILE}:
         raise NotAStore(f"{to.url} is not empty: a controller needs a folder of its own")

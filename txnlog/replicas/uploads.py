@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from threading import Event
 
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.replicas.agreement import Agreement, MemberFailed
@@ -84,20 +85,23 @@ class ReplicatedUpload(Upload):
 
         def run(member: Member) -> StorageError | None:
             upload = self._uploads[member]
-            left: list[TookTooLong] = []
+            left, ended = Event(), Event()
 
-            def run_whole() -> None:
+            def run_to_end() -> None:
                 try:
                     call(upload)
                 finally:
-                    if left:
+                    ended.set()
+                    if left.is_set():
                         upload.discard()
 
             try:
-                slowness.ask(member, run_whole, within_s)
+                slowness.ask(member, run_to_end, within_s)
             except TookTooLong as error:
-                left.append(error)
                 self._uploads[member] = _Left()
+                left.set()
+                if ended.is_set():  # just then: it may not have seen that it was left
+                    upload.discard()
                 return error
             except StorageError as error:
                 return error
