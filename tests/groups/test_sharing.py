@@ -421,9 +421,11 @@ def test_a_consumer_that_nobody_uses_any_more_leaves(tmp_path: Path) -> None:
     """With a real clock: its thread tells that it is there, and leaves when it is collected."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
     store.create_topic("t", partitions=2)
+    others = set(threading.enumerate())
     consumer = store.consumer("t", group_id="g", heartbeat_interval_ms=20, session_timeout_ms=60)
     assert len(consumer.assignment()) == 2
-    (thread,) = [t for t in threading.enumerate() if t.name.startswith("txnlog-heartbeat")]
+    begun = set(threading.enumerate()) - others
+    (thread,) = [thread for thread in begun if thread.name.startswith("txnlog-heartbeat")]
     assert store.describe_group("g").state == "Stable"
     del consumer
     gc.collect()
