@@ -56,9 +56,9 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
     extras = {key: names_of(value) for key, value in project["optional-dependencies"].items()}
     allowed = {
         "segments": core,
-        # test_wheel: only where they are used. adlfs hands out objects of the azure packages, and
-        # s3fs of botocore's.
-        "core": core.union(*(extras[key] for key in ADAPTED), {"azure", "botocore"}),
+        # test_wheel: only where they are used. adlfs hands out objects of the azure packages, s3fs
+        # of botocore's, and it takes sessions of aiobotocore's.
+        "core": core.union(*(extras[key] for key in ADAPTED), {"aiobotocore", "azure", "botocore"}),
         "spark": core | extras["spark"],
         "cli": core | extras["cli"],
         "ui": core | extras["ui"],

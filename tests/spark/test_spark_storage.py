@@ -79,13 +79,18 @@ def s3_given(s3_options: dict[str, Any], kind: str) -> dict[str, Any]:
 @pytest.mark.more
 @pytest.mark.parametrize("kind", ["plain", "nested"])
 def test_an_open_store_on_s3_is_open_in_tasks_too(
-    spark: SparkSession, s3_options: dict[str, Any], kind: str
+    spark: SparkSession, s3_options: dict[str, Any], s3_requests: list[Any], kind: str
 ) -> None:
-    """What the store was opened with reaches the tasks, and shows nowhere in the plan."""
+    """What the store was opened with reaches the tasks, and shows nowhere in the plan.
+
+    The server was checked here, when the store was made: no task does it again.
+    """
     given = s3_given(s3_options, kind)
     store = filled(f"s3://test/open-{next(_NUMBERS)}", storage_options=given)
+    since = len(s3_requests)
     with transaction(spark, store, transactional_id="etl", group_id="g") as txn:
         plan = shown(copy(txn))
+    assert not [request for request in s3_requests[since:] if "/.probe/" in request.path]
     assert stored(store, "out") == list(range(20))
     pages = redacted(spark, store_options(store))
     assert s3_options["endpoint_url"] not in plan

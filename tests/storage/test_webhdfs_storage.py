@@ -318,6 +318,47 @@ def test_the_active_namenode_is_found(hdfs: FakeWebHdfs) -> None:
         assert caught.value.retriable
 
 
+def test_a_namenode_on_standby_that_names_a_datanode_is_passed_over(hdfs: FakeWebHdfs) -> None:
+    """For a create it does not look at what it is: the DataNode that it names is told.
+
+    A DataNode that is told so may hang up while the body is sent: the next create goes elsewhere.
+    """
+    with run_fake_webhdfs() as standby:
+        standby.fault = faults("data CREATE", *["StandbyException"] * 9)
+        hosts = f"127.0.0.1:{standby.port},127.0.0.1:{hdfs.port}"
+        storage = WebHdfsStorage("webhdfs://cluster/store", {"namenodes": hosts})
+        storage.trust()
+        storage.put("a", b"x")
+        with storage.upload("b") as upload:
+            upload.write(b"large")
+        assert standby.operations == ["name CREATE", "data CREATE"]
+        assert (storage.get("a"), storage.get("b")) == (b"x", b"large")
+        hdfs.fault = faults("data CREATE", *["StandbyException"] * 9)
+        with pytest.raises(StorageError, match=r"StandbyException.*name all of them") as caught:
+            storage.put("c", b"x")
+        assert caught.value.retriable
+        hdfs.fault, standby.fault = standby.fault, faults("data CREATE", "refuse")
+        storage = WebHdfsStorage("webhdfs://cluster/store", {"namenodes": hosts})
+        with pytest.raises(StorageError):
+            storage.put("d", b"x")
+        hdfs.fault = faults("", "")
+        storage.put("d", b"x")
+        assert sorted(hdfs.files) == ["/store/a", "/store/b", "/store/d"]
+
+
+def test_a_namenode_that_steps_down_before_the_read_is_passed_over(hdfs: FakeWebHdfs) -> None:
+    """It named a DataNode while it was active; asked again it says that it is not."""
+    with run_fake_webhdfs() as first:
+        hosts = f"127.0.0.1:{first.port},127.0.0.1:{hdfs.port}"
+        storage = WebHdfsStorage("webhdfs://cluster/store", {"namenodes": hosts})
+        for cluster in (first, hdfs):
+            cluster.folders.add("/store")
+            cluster.files["/store/a"] = File(b"x")
+        first.fault = lambda _: "" if first.operations == ["name OPEN"] else "StandbyException"
+        assert storage.get("a") == b"x"
+        assert first.operations == ["name OPEN", "data OPEN", "name OPEN"]
+
+
 @pytest.mark.parametrize(
     ("exception", "hint", "retriable"),
     [

@@ -1,7 +1,8 @@
 """Tests on real servers, for `make test-stores` alone: what starts, and what becomes of figures.
 
 Each module of ``servers/`` with a ``run`` is a server; ``LIES = True`` in it says that it must be
-refused. What the tests measure goes into benchmarks/STORES.md.
+refused, ``S3 = True`` that it speaks S3's protocol. What the tests measure goes into
+benchmarks/STORES.md.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from servers import CannotStart, StoreServer
@@ -18,14 +20,11 @@ _HERE = Path(__file__).parent
 _REPORT = pytest.StashKey[Report]()
 
 
-def _modules() -> dict[str, bool]:
-    """The servers by the names of their modules, and whether each must be refused."""
-    found = {}
-    for path in sorted((_HERE / "servers").glob("*.py")):
-        module = import_module(f"servers.{path.stem}") if path.stem != "__init__" else None
-        if hasattr(module, "run"):
-            found[path.stem] = bool(getattr(module, "LIES", False))
-    return found
+def _modules() -> dict[str, ModuleType]:
+    """The servers, by the names of their modules."""
+    names = [path.stem for path in sorted((_HERE / "servers").glob("*.py"))]
+    modules = {name: import_module(f"servers.{name}") for name in names if name != "__init__"}
+    return {name: module for name, module in modules.items() if hasattr(module, "run")}
 
 
 _SERVERS = _modules()
@@ -46,9 +45,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes ``server`` runs on each honest one, one that takes ``liar`` on the rest."""
+    s3_alone = metafunc.definition.get_closest_marker("s3_servers") is not None
     for fixture, lies in (("server", False), ("liar", True)):
         if fixture in metafunc.fixturenames:
-            names = [name for name, found in _SERVERS.items() if found == lies]
+            names = [
+                name
+                for name, module in _SERVERS.items()
+                if getattr(module, "LIES", False) == lies
+                and (not s3_alone or getattr(module, "S3", False))
+            ]
             metafunc.parametrize(fixture, names, indirect=True, scope="session")
 
 
@@ -64,8 +69,7 @@ def server(
 ) -> Iterator[StoreServer]:
     """A real server; the tests of one that cannot be had are skipped, with the reason."""
     name: str = request.param
-    module = import_module(f"servers.{name}")
-    running = module.run(tmp_path_factory.mktemp(name))
+    running = _SERVERS[name].run(tmp_path_factory.mktemp(name))
     try:
         started = running.__enter__()
     except CannotStart as why:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
+import socket
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,18 @@ import pytest
 from servers import CannotStart, free_port, hdfs_kerberos
 from servers.hdfs_cluster import HdfsCluster, run_cluster
 
+import txnlog
 from txnlog.errors import StorageError
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
+from txnlog.store import attach
 from txnlog.testing.conformance.fault_proxy import FaultProxy, ProxyFaults
 from txnlog.testing.conformance.lost_responses import create_over_cut_connections, through_proxy
 from txnlog.testing.conformance.ways import Way
 
 KINDS = ["hdfs", "webhdfs"]
+RECORDS = 40
+_PROVIDER = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
 _CUTS = ProxyFaults(refuse=0.05, lose=0.15, truncate=0.05)
 
 
@@ -142,3 +147,68 @@ def test_what_was_acknowledged_survives_kill_9(kind: str, tmp_path: Path) -> Non
     with running(tmp_path, ports) as cluster:
         storage = open_at(kind, cluster, "kept")
         assert {name: storage.get(name) for name, _ in storage.list_all("")} == bodies
+
+
+@dataclass(frozen=True)
+class TwoNameNodes:
+    """A cluster of which one NameNode is active and the other one stands by."""
+
+    rpc_ports: tuple[int, int]
+    http_ports: tuple[int, int]
+    failover_port: int
+    user: str
+
+    def fail_over(self) -> None:
+        """The other one is active when it returns."""
+        with socket.create_connection(("127.0.0.1", self.failover_port), timeout=60) as asked:
+            assert asked.recv(4) == b"done"
+
+    def way(self, kind: str) -> tuple[str, dict[str, Any]]:
+        """A URL that names both, and its options."""
+        if kind == "webhdfs":
+            named = ",".join(f"127.0.0.1:{port}" for port in self.http_ports)
+            return "webhdfs://two/ha-webhdfs", {"namenodes": named, "user": self.user}
+        config = {"dfs.nameservices": "two", "dfs.ha.namenodes.two": "nn1,nn2"}
+        for name, port in zip(("nn1", "nn2"), self.rpc_ports, strict=True):
+            config[f"dfs.namenode.rpc-address.two.{name}"] = f"127.0.0.1:{port}"
+        return "hdfs://two/ha-hdfs", {"config": config}
+
+
+@pytest.fixture(scope="module")
+def two_namenodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNameNodes]:
+    first, second = (free_port(), free_port()), (free_port(), free_port())
+    failover_port = free_port()
+    settings = {
+        "failover.port": failover_port,
+        "second.rpc.port": second[0],
+        "second.http.port": second[1],
+        # DataNodes are clients of NameNodes for WebHDFS.
+        "dfs.client.failover.proxy.provider.two": _PROVIDER,
+    }
+    folder = tmp_path_factory.mktemp("two")
+    try:
+        given = [f"{name}={value}" for name, value in settings.items()]
+        with run_cluster(folder, 1, first, *given) as made:
+            rpc_ports, http_ports = zip(first, second, strict=True)
+            yield TwoNameNodes(rpc_ports, http_ports, failover_port, made.user)
+    except CannotStart as why:
+        pytest.skip(f"no cluster can be started: {why}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_producer_goes_on_with_the_other_namenode(kind: str, two_namenodes: TwoNameNodes) -> None:
+    """Each commit is made once, whichever NameNode was active before, and found by all."""
+    url, options = two_namenodes.way(kind)
+    storage = open_storage(url, options)
+    storage.trust(probed=True)
+    store = attach(storage, create=True)
+    store.create_topic("t")
+    with store.producer(transactional_id="job") as producer:
+        producer.init_transactions()
+        for number in range(RECORDS):
+            if number % 10 == 5:
+                two_namenodes.fail_over()
+            with producer.transaction():
+                producer.send("t", b"%d" % number)
+    found = txnlog.open(url, storage_options=options).scan("t").to_arrow().column("value")
+    assert found.to_pylist() == [b"%d" % number for number in range(RECORDS)]

@@ -6,15 +6,16 @@ end. Figures go into benchmarks/STORES.md.
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -37,37 +38,10 @@ from txnlog.testing.conformance.races import RaceFigures, race
 from txnlog.testing.conformance.speed import Speed
 from txnlog.testing.conformance.suite import Suite
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 SLOW_TIMEOUT_MS = 10_000
 PROBES = 40
 COMMITS = 60
 MILLION = 1_000_000
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """A local session; nothing but the options of a store tells its tasks who they are."""
-    from pyspark.sql import SparkSession
-
-    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE")
-    with pytest.MonkeyPatch.context() as patch:
-        for name in names:
-            patch.delenv(name, raising=False)
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
-        session = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            .getOrCreate()
-        )
-        session.sparkContext.setLogLevel("OFF")
-        yield session
-        session.stop()
 
 
 def place(server: StoreServer) -> tuple[str, dict[str, Any]]:
@@ -179,10 +153,15 @@ def test_a_bank_whose_processes_are_killed(
     )
 
 
-@pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.LOSE_RESPONSE])
-def test_crash_points(server: StoreServer, fault: Fault) -> None:
+@pytest.mark.parametrize(
+    ("fault", "what"),
+    [(Fault.STOP_AFTER, "stops"), (Fault.LOSE_RESPONSE, "loses a response")],
+    ids=["stop", "lost-response"],
+)
+def test_crash_points(server: StoreServer, fault: Fault, what: str, report: Report) -> None:
     """A job that stops, or loses a response, at every twelfth request; the next one finishes it."""
-    for number in range(0, TOTAL, 12):
+    tried = range(0, TOTAL, 12)
+    for number in tried:
         url, options = place(server)
         storage = open_storage(url, options)
         storage.trust()
@@ -196,14 +175,17 @@ def test_crash_points(server: StoreServer, fault: Fault) -> None:
         check_whole_transactions(storage, context)
         copy_all(attach(storage, clock=VirtualClock(seed=3)))
         judge(storage, context)
+    figure = f"at {len(tried)} of its {TOTAL} requests, each time finished by the next job"
+    report.add(server, f"a job that {what}", f"{figure}: whole transactions, each record once")
 
 
+@pytest.mark.s3_servers  # with the others no parts are left, see the tests of their adapters
 def test_an_upload_that_was_killed(server: StoreServer, report: Report) -> None:
     """Its parts are listed with their age, below the store's folder alone, and aborted."""
     url, options = place(server)
     storage, beside = open_storage(url, options), open_storage(f"{url}-beside", options)
-    if not isinstance(storage, S3Storage) or not isinstance(beside, S3Storage):
-        pytest.skip("its adapter leaves no parts, see the tests of the adapter")
+    assert isinstance(storage, S3Storage)
+    assert isinstance(beside, S3Storage)
     for one in (storage, beside):
         key = {"Bucket": "test", "Key": one._key("data/killed.log")}
         begun = one.client.call_s3("create_multipart_upload", **key)
@@ -285,21 +267,17 @@ def test_a_scan_of_small_files(server: StoreServer, report: Report) -> None:
         report.add(server, what, figure)
 
 
-def test_a_transaction_of_spark(server: StoreServer, spark: SparkSession) -> None:
+def test_a_transaction_of_spark(server: StoreServer, report: Report) -> None:
     """With the keys in the open store alone: Spark's tasks get them from there."""
-    from txnlog.spark import transaction
-
-    if not server.spark:
-        pytest.skip("Spark is not tried on it")
-    store = new_store(server)
-    for topic in ("in", "out"):
-        store.create_topic(topic, partitions=2)
-    with store.producer() as producer:
-        for number in range(1000):
-            producer.send("in", b"%d" % number)
-    with transaction(spark, store, transactional_id="etl", group_id="g") as txn:
-        new = txn.read("in")
-        txn.write(new.drop("partition").repartition(3), topic="out")
+    url, options = place(server)
+    job = [sys.executable, str(Path(__file__).with_name("spark_job.py")), url]
+    done = subprocess.run(
+        job, input=json.dumps(options), stdout=subprocess.PIPE, text=True, check=True, timeout=600
+    )
+    store = txnlog.open(url, storage_options=options)
     found = store.scan("out").to_arrow().column("value").to_pylist()
     assert sorted(map(int, found)) == list(range(1000))
     assert sum(offset.offset or 0 for offset in store.describe_group("g").offsets) == 1000
+    took_s = float(done.stdout.split()[-1])
+    what = "1,000 records read, written to another topic, and the group moved"
+    report.add(server, "transaction of Spark", f"{what}, each once, in {took_s:.1f} s")

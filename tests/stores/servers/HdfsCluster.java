@@ -1,8 +1,12 @@
 import java.io.File;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
 import java.util.Properties;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.hdfs.MiniDFSCluster;
+import org.apache.hadoop.hdfs.MiniDFSNNTopology;
 import org.apache.hadoop.minikdc.MiniKdc;
 import org.apache.hadoop.security.UserGroupInformation;
 
@@ -15,6 +19,9 @@ import org.apache.hadoop.security.UserGroupInformation;
  * <p>With the setting kdc.port there is a KDC beside them, without whose tickets nobody gets in:
  * then the folder "test" belongs to the principal "me", whose keytab is "me.keytab", and "krb5.conf"
  * says where the KDC is.
+ *
+ * <p>With the setting failover.port there are two NameNodes, the second at second.rpc.port and
+ * second.http.port: whoever connects to the port makes the other one active, and is told "done".
  */
 public final class HdfsCluster {
   public static void main(String[] arguments) throws Exception {
@@ -28,10 +35,17 @@ public final class HdfsCluster {
     if (secure) {
       startKdc(folder, settings);
     }
+    int rpcPort = Integer.parseInt(arguments[1]);
+    int httpPort = Integer.parseInt(arguments[2]);
+    MiniDFSCluster.Builder builder = new MiniDFSCluster.Builder(settings, folder);
+    boolean two = settings.get("failover.port") != null;
+    if (two) {
+      builder.nnTopology(twoNameNodes(rpcPort, httpPort, settings));
+    } else {
+      builder.nameNodePort(rpcPort).nameNodeHttpPort(httpPort);
+    }
     MiniDFSCluster cluster =
-        new MiniDFSCluster.Builder(settings, folder)
-            .nameNodePort(Integer.parseInt(arguments[1]))
-            .nameNodeHttpPort(Integer.parseInt(arguments[2]))
+        builder
             .numDataNodes(Integer.parseInt(arguments[3]))
             .format(!new File(folder, "name-0-1").exists())
             .skipFsyncForTesting(false) // the log of edits is synced, as that of a real one
@@ -42,8 +56,39 @@ public final class HdfsCluster {
       cluster.getFileSystem().mkdirs(test);
       cluster.getFileSystem().setOwner(test, "me", "me");
     }
+    if (two) {
+      cluster.transitionToActive(0);
+      System.out.println("ready");
+      failOver(cluster, settings.getInt("failover.port", 0));
+    }
     System.out.println("ready");
     Thread.currentThread().join();
+  }
+
+  private static MiniDFSNNTopology twoNameNodes(
+      int rpcPort, int httpPort, Configuration settings) {
+    MiniDFSNNTopology.NNConf first =
+        new MiniDFSNNTopology.NNConf("nn1").setIpcPort(rpcPort).setHttpPort(httpPort);
+    MiniDFSNNTopology.NNConf second =
+        new MiniDFSNNTopology.NNConf("nn2")
+            .setIpcPort(settings.getInt("second.rpc.port", 0))
+            .setHttpPort(settings.getInt("second.http.port", 0));
+    return new MiniDFSNNTopology()
+        .addNameservice(new MiniDFSNNTopology.NSConf("two").addNN(first).addNN(second));
+  }
+
+  private static void failOver(MiniDFSCluster cluster, int port) throws Exception {
+    int active = 0;
+    try (ServerSocket listener = new ServerSocket(port, 1, InetAddress.getLoopbackAddress())) {
+      while (true) {
+        try (Socket asked = listener.accept()) {
+          cluster.transitionToStandby(active);
+          active = 1 - active;
+          cluster.transitionToActive(active);
+          asked.getOutputStream().write("done".getBytes());
+        }
+      }
+    }
   }
 
   private static void startKdc(File folder, Configuration settings) throws Exception {

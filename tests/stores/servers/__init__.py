@@ -34,10 +34,6 @@ class StoreServer:
     """The root below which tests make folders, as ``s3://test``."""
     options: Mapping[str, object] = field(default_factory=dict)
     """The ``storage_options``."""
-    spark: bool = True
-    """A Spark job can be run on it."""
-    honest: bool = True
-    """False: it lets several writers win, and must be refused."""
     slow: bool = False
     """A commit may take seconds: whoever tests with timeouts gives it longer ones."""
     cuts: bool = True

@@ -34,11 +34,8 @@ def run(folder: Path) -> Iterator[StoreServer]:
         try:
             # The name that the NameNode's own principal has.
             url = f"hdfs://localhost:{cluster.rpc_port}/test"
-            # Spark's workers have the environment of a JVM that has begun before. A login that is
-            # cut lasts until it is given up.
-            yield StoreServer(
-                "hdfs-kerberos", VERSION, url, options, spark=False, slow=True, cuts=False
-            )
+            # A login that is cut lasts until it is given up.
+            yield StoreServer("hdfs-kerberos", VERSION, url, options, slow=True, cuts=False)
         finally:
             os.environ.pop(_CONFIG_VARIABLE)
             if before is not None:

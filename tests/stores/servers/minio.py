@@ -11,6 +11,7 @@ from servers import StoreServer, free_port, go_install, listens, running
 from servers.s3_buckets import KEY, SECRET, URL, make_bucket, options_for
 
 VERSION = "0.0.0-20260212201848-7aac2a2c5b7c"
+S3 = True
 
 
 @contextmanager

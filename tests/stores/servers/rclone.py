@@ -11,6 +11,7 @@ from servers import StoreServer, free_port, go_install, listens, running
 from servers.s3_buckets import BUCKET, KEY, SECRET, URL, options_for
 
 VERSION = "1.76.0"
+S3 = True
 
 
 @contextmanager

@@ -23,4 +23,4 @@ def run(folder: Path) -> Iterator[StoreServer]:
     command = [program, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--access-key", KEY, "--secret-key", SECRET, folder / "data"]
     with running(command, folder, ready=partial(listens, port)):
-        yield StoreServer("s3s-fs", VERSION, URL, options_for(port), spark=False, honest=False)
+        yield StoreServer("s3s-fs", VERSION, URL, options_for(port))

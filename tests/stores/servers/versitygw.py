@@ -15,6 +15,7 @@ from servers import StoreServer, free_port, go_install, listens, running
 from servers.s3_buckets import KEY, SECRET, URL, make_bucket, options_for
 
 VERSION = "1.8.0"
+S3 = True
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from fsspec.asyn import sync_wrapper
 from s3fs import S3FileSystem
 from s3fs.core import S3_RETRYABLE_ERRORS
 
+from txnlog.storage.adapters.s3_models import make_session
 from txnlog.storage.adapters.s3_reads import QuickReads, noting_requests, watch_requests
 
 _BODY_ATTEMPTS = 3
@@ -39,6 +40,11 @@ class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types
         # gather() runs 16 requests at a time, for each of several threads.
         settings.setdefault("max_pool_connections", 64)
         return settings
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        given: Any = self.session
+        self.session: Any = given or make_session(**self.kwargs)
 
     async def get_s3(self, bucket: str | None = None) -> Any:
         """The client of botocore, whose requests with a body do not ask whether they may come.

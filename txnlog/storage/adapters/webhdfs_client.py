@@ -60,7 +60,23 @@ class WebHdfsClient(HdfsClient):
         arguments = {"overwrite": "false", "createflag": _SYNCED, "noredirect": "true"}
         if self._replication:
             arguments["replication"] = str(self._replication)
-        where = self._location(self._ask("PUT", path, "CREATE", arguments))
+        for turn in range(1, self._turns + 1):
+            namenode, answer = self._ask_any("PUT", path, "CREATE", arguments)
+            try:
+                self._send_body(self._location(answer), data)
+            except _NoAnswer:
+                # Maybe it was as below, and the DataNode hung up before it had the whole body.
+                self._pass_over(namenode)
+                raise
+            except _Elsewhere:
+                # A NameNode on standby names a DataNode all the same, which then asks it in vain.
+                self._pass_over(namenode)
+                if turn == self._turns:
+                    raise
+            else:
+                return
+
+    def _send_body(self, where: str, data: bytes | Path) -> None:
         headers = {"Content-Type": "application/octet-stream"}
         if isinstance(data, bytes):
             self._send("PUT", where, data=data, headers=headers)
@@ -104,8 +120,9 @@ class WebHdfsClient(HdfsClient):
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return self._send("GET", self._location(answer)).content
-            except _NoAnswer:
-                # Maybe the DataNode has gone: the NameNode may name another one.
+            except (_NoAnswer, _Elsewhere):
+                # Maybe the DataNode has gone: the NameNode may name another one. Or the NameNode
+                # is on standby since it has named this one: then it says so.
                 if attempt == _ATTEMPTS:
                     raise
                 answer = self._ask("GET", path, "OPEN", arguments)
@@ -144,23 +161,41 @@ class WebHdfsClient(HdfsClient):
 
         Repeated if there was no answer, unless a repetition would be told something else.
         """
+        return self._ask_any(method, path, operation, arguments, repeat=repeat)[1]
+
+    def _ask_any(
+        self,
+        method: str,
+        path: str,
+        operation: str,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        repeat: bool = True,
+    ) -> tuple[int, requests.Response]:
+        """The same, and which NameNode has answered."""
         parameters = {"op": operation, **self._identity, **(arguments or {})}
-        turns = max(_ATTEMPTS, len(self._namenodes) + 1)
-        for turn in range(1, turns + 1):
-            active = self._active
-            address = f"{self._namenodes[active]}/webhdfs/v1{quote(path)}"
+        for turn in range(1, self._turns + 1):
+            namenode = self._active
+            address = f"{self._namenodes[namenode]}/webhdfs/v1{quote(path)}"
             try:
-                return self._send(method, address, params=parameters)
+                return namenode, self._send(method, address, params=parameters)
             except _NoAnswer as error:
-                if turn == turns or not (repeat or error.unsent):
+                if turn == self._turns or not (repeat or error.unsent):
                     raise
             except _Elsewhere:
-                if turn == turns:
+                if turn == self._turns:
                     raise
-            # Another thread may have found the active one meanwhile.
-            if self._active == active:
-                self._active = (active + 1) % len(self._namenodes)
+            self._pass_over(namenode)
         raise AssertionError("the loop returns or raises")
+
+    @property
+    def _turns(self) -> int:
+        return max(_ATTEMPTS, len(self._namenodes) + 1)
+
+    def _pass_over(self, namenode: int) -> None:
+        """From now on the next one is asked, unless another thread has found the active one."""
+        if self._active == namenode:
+            self._active = (namenode + 1) % len(self._namenodes)
 
     def _location(self, answer: requests.Response) -> str:
         """The DataNode that the NameNode has chosen: for a read, one that is near to us."""
