@@ -56,4 +56,4 @@ def test_what_is_missing_of_a_source_that_is_gone_is_unknown(
     found = json.loads(told.out)
     assert (found["missing"], found["missing_count"]) == (None, None)
     assert "what is missing cannot be told: " in told.err
-    assert "missing: unknown" in cli(*promote).lines()
+    assert "\nmissing: unknown\n" in cli(*promote).out
