@@ -82,7 +82,7 @@ def lived_in(store: Store) -> Iterator[str]:
         rows = {"carrier": ["AA", "DL"], "late": [[3, 4], None], "_deleted": [False, True]}
         producer.send_batch("flights", pa.record_batch(rows))
         for number in range(6):
-            values = [b'{"payment": %d, "in": "EUR"}' % n for n in range(500 * (number % 3 + 1))]
+            values = [b"%d " % n + b"x" * 1000 for n in range(500 * (number % 3 + 1))]
             for _ in range(3):  # three batches, so that there is something to index
                 producer.send_batch("payments", pa.record_batch({"value": values}))
             producer.flush()
