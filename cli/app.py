@@ -3,31 +3,12 @@
 # ruff: noqa: D301 - the help keeps lines as they are after a real backspace
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from txnlog.cli.commands import (
-    bench,
-    demo,
-    doctor,
-    export,
-    groups,
-    import_,
-    index,
-    log,
-    maintain,
-    metrics,
-    offsets,
-    records,
-    replicas,
-    segments,
-    store,
-    tables,
-    topics,
-    txns,
-    ui,
-)
 from txnlog.cli.input.aliases import AliasedRoot
 from txnlog.cli.input.options import (
     BytesOption,
@@ -39,40 +20,82 @@ from txnlog.cli.input.options import (
 from txnlog.cli.session import read_root_options
 from txnlog.cli.verbs import verb_group
 
+SUMMARIES: Final = {
+    "store": "The store itself: make one, and see how it is set.",
+    "topics": "Topics: what they hold and how they are set.",
+    "offsets": "Offsets: where partitions begin and end.",
+    "segments": "Segments: the files that hold the records.",
+    "index": "Indexes: what finds offsets and times in segments.",
+    "log": "Logs: a topic's entries and markers as they lie.",
+    "records": "Records: what is in a topic.",
+    "tables": "Tables: topics as Delta and Iceberg tables.",
+    "groups": "Consumer groups: how far they have read, who shares the work.",
+    "txns": "Transactions: which are open, who waits, how they ended.",
+    "replicas": "Replicas: who leads, who is in sync, what differs; standbys.",
+    "import": "Import partition folders of a stopped Kafka broker.",
+    "export": "Export a topic as partition folders that Kafka's tools read.",
+    "maintain": "Do the regular work of a store.",
+    "metrics": "Print offsets, sizes, lags and transactions for Prometheus.",
+    "doctor": "Check a store: the storage's promises, logs, files, damage.",
+    "ui": "Show a store in the browser, until Ctrl-C.",
+    "demo": "Make a small store to look at.",
+    "bench": "Measure the speed of writes, reads and small transactions.",
+}
+"""What the root's help lists, in its order: the first sentence of each one's own help."""
+
+_VERBS: Final = {
+    "import": "import_.import_folders",
+    "export": "export.export_folders",
+    "maintain": "maintain.maintain_store",
+    "metrics": "metrics.print_metrics",
+    "doctor": "doctor.examine_store",
+    "ui": "ui.serve_pages",
+    "demo": "demo.make_demo",
+    "bench": "bench.measure_store",
+}
+"""Where those are that are no groups: a module of ``commands`` and its function."""
+
+
+class LazyRoot(AliasedRoot):
+    """The root, whose groups and verbs are imported and built when they are asked for.
+
+    Until then a command that has only its summary stands for each: help lists those.
+    """
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - typer's own
+        super().__init__(**settings)
+        for name, summary in SUMMARIES.items():
+            self.add_command(TyperCommand(name, help=summary, rich_markup_mode=None))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - typer's own
+        if cmd_name in self.commands and self.commands[cmd_name].callback is None:
+            self.commands[cmd_name] = _load(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer's own
+        TyperGroup(commands=dict(self.commands)).format_commands(ctx, formatter)
+
+
+def _load(name: str) -> Any:  # noqa: ANN401 - a command of typer's
+    """Import and build the group or the verb ``txnlog NAME``."""
+    module_name, _, function = _VERBS.get(name, name).partition(".")
+    module = import_module(f"txnlog.cli.commands.{module_name}")
+    if function:
+        verbs = verb_group(None, {name: getattr(module, function)})
+        return typer.main.get_group(verbs).commands[name]
+    group = typer.main.get_group(module.app)
+    group.name = name
+    return group
+
+
 app = typer.Typer(
-    cls=AliasedRoot,
+    cls=LazyRoot,
     epilog="Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 damage found, "
     "4 hanging transactions found, 130 interrupted.",
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help starts in half the time, and a pipe shows the same
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(store.app, name="store")
-app.add_typer(topics.app, name="topics")
-app.add_typer(offsets.app, name="offsets")
-app.add_typer(segments.app, name="segments")
-app.add_typer(index.app, name="index")
-app.add_typer(log.app, name="log")
-app.add_typer(records.app, name="records")
-app.add_typer(tables.app, name="tables")
-app.add_typer(groups.app, name="groups")
-app.add_typer(txns.app, name="txns")
-app.add_typer(replicas.app, name="replicas")
-app.add_typer(
-    verb_group(
-        None,
-        {
-            "import": import_.import_folders,
-            "export": export.export_folders,
-            "maintain": maintain.maintain_store,
-            "metrics": metrics.print_metrics,
-            "doctor": doctor.examine_store,
-            "ui": ui.serve_pages,
-            "demo": demo.make_demo,
-            "bench": bench.measure_store,
-        },
-    )
 )
 
 

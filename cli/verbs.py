@@ -36,7 +36,9 @@ _COMMON: Final = [
 
 def verb_group(help_text: str | None, verbs: Mapping[str, Verb]) -> typer.Typer:
     """The verbs of ``txnlog GROUP``, by what is typed, in the order of its help."""
-    group = typer.Typer(help=help_text, no_args_is_help=True, cls=AliasedGroup)
+    group = typer.Typer(
+        help=help_text, no_args_is_help=True, cls=AliasedGroup, rich_markup_mode=None
+    )
     for name, verb in verbs.items():
         group.command(name)(_with_session(verb))
     return group

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -20,6 +21,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+MOST_WRONG_TRIES = 10
+TRIES_WITHIN_S = 60.0
 _SAFE = ("GET", "HEAD")
 _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
@@ -34,6 +37,10 @@ _HEADERS = {
 }
 
 
+class TooManyTries(Exception):
+    """So many wrong passwords were given lately that none is looked at."""
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """What opens the door. ``hosts`` are what a browser may call this server, with its port.
@@ -46,6 +53,8 @@ class Access:
     password: str | None = None
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    wrong_tries_s: deque[float] = field(default_factory=deque)
+    """When wrong passwords were given, whoever gave them."""
 
     @property
     def form_token(self) -> str:
@@ -65,9 +74,16 @@ class Access:
         given = request.query_params.get("token")
         return given is not None and self.password is None and same_secret(given, self.token)
 
-    def opens_by_password(self, given: str) -> bool:
-        """Whether this is the password."""
-        return self.password is not None and same_secret(given, self.password)
+    def opens_by_password(self, given: str, now_s: float) -> bool:
+        """Whether this is the password. Raises TooManyTries after wrong ones, without a look."""
+        while self.wrong_tries_s and now_s - self.wrong_tries_s[0] >= TRIES_WITHIN_S:
+            self.wrong_tries_s.popleft()
+        if len(self.wrong_tries_s) >= MOST_WRONG_TRIES:
+            raise TooManyTries
+        if self.password is not None and same_secret(given, self.password):
+            return True
+        self.wrong_tries_s.append(now_s)
+        return False
 
     def admit(self, request: Request, where: str) -> Response:
         """On to a page, with the cookie that is asked for from then on."""

@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from txnlog.errors import TxnlogError
-from txnlog.ui.access import Guard, same_secret
+from txnlog.ui.access import Guard, TooManyTries, same_secret
 from txnlog.ui.console import Console
 from txnlog.ui.pages import groups, records, store, topics, transactions
 
@@ -64,13 +64,17 @@ def make_app(console: Console) -> Starlette:
     async def log_in(request: Request) -> Response:
         if console.access.password is None:
             return RedirectResponse("/", status_code=303)
-        form = await _read_form(request) if request.method == "POST" else {}
-        if form and console.access.opens_by_password(form.get("password", "")):
-            return console.access.admit(request, "/")
-        wrong = request.method == "POST"
-        return console.page(
-            request, "login.html", {"title": "Log in", "wrong": wrong}, status=403 if wrong else 200
-        )
+        said, status = "", 200
+        if request.method == "POST":
+            form = await _read_form(request) or {}
+            now_s = console.store.logs.clock.monotonic_s()
+            try:
+                if console.access.opens_by_password(form.get("password", ""), now_s):
+                    return console.access.admit(request, "/")
+                said, status = "That is not the password.", 403
+            except TooManyTries:
+                said, status = "Too many wrong passwords: try again in a minute.", 429
+        return console.page(request, "login.html", {"title": "Log in", "said": said}, status=status)
 
     routes = [
         page("/", topics.list_topics),

@@ -18,6 +18,9 @@ from txnlog.store import Store
 from txnlog.ui.access import Access
 from txnlog.ui.rendering import make_environment
 
+COSTLY = frozenset({"examine", "lag"})
+"""What in a URL asks for much of the storage: a live page asks for it seldom."""
+
 
 class Rates:
     """How fast things grow, told by what they were when they were looked at before."""
@@ -35,6 +38,12 @@ class Rates:
         if before is None or now_s <= before[0]:
             return None
         return max(value - before[1], 0) / (now_s - before[0])
+
+
+def named_in(request: Request, parameter: str) -> str:
+    """The id that an address names, as ``rendering.address_of`` writes it."""
+    named: str = request.query_params.get("id") or request.path_params[parameter]
+    return named
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,7 @@ class Console:
         shown = self.templates.get_template(template).render(
             **content,
             console=self,
+            costly=not COSTLY.isdisjoint(request.query_params),
             path=request.url.path,
             url=quote,
             costs=self.requests.take(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Final
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -23,10 +24,21 @@ def make_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals.update(address=address_of)
     environment.filters.update(
         ago=show_ago, count=show_count, size=show_size, time=show_time, content=show_content
     )
     return environment
+
+
+def address_of(kind: str, name: str, verb: str = "") -> str:
+    """The address of a group or a transactional id, or of what is done to it.
+
+    Browsers take ``.`` and ``..`` in a path, however they are quoted, for folders.
+    """
+    if name in (".", ".."):
+        return f"/{kind}/-{verb}?id={name}"
+    return f"/{kind}/{quote(name, safe='')}{verb}"
 
 
 def show_count(value: int | None) -> str:

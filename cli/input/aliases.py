@@ -15,7 +15,7 @@ _EVERYWHERE: Final[Mapping[str, str]] = {
 _OF_GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "records": {"cat": "read", "consume": "read", "produce": "write"},
 }
-_OF_ROOT: Final[Mapping[str, tuple[str, ...]]] = {
+_OF_ROOT: Final[Mapping[str, tuple[str, str]]] = {
     "consume": ("records", "read"),
     "produce": ("records", "write"),
 }
@@ -36,7 +36,7 @@ class AliasedRoot(AliasedGroup):
     """The root, where a word may also stand for a verb of a group."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - typer's own
-        found: Any = self
-        for word in _OF_ROOT.get(cmd_name, ()):
-            found = found.commands[word]
-        return super().get_command(ctx, cmd_name) if found is self else found
+        if cmd_name not in _OF_ROOT:
+            return super().get_command(ctx, cmd_name)
+        group, verb = _OF_ROOT[cmd_name]
+        return self.get_command(ctx, group).commands[verb]

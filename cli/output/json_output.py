@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar, Unpack
 
 from txnlog.cli.output.escaping import Json, dump_json
 from txnlog.cli.output.exits import OutputClosed
 from txnlog.cli.output.fields import Field, to_json
-from txnlog.cli.output.output import Layout
+from txnlog.cli.output.output import Document, Layout
 from txnlog.cli.output.streams import write
 
 T = TypeVar("T")
@@ -26,9 +26,17 @@ class _JsonDocument:
     def fields(self, fields: Sequence[Field[T]], item: T) -> None:
         self.content.update(to_json(fields, item))
 
-    def rows(self, key: str, title: str, fields: Sequence[Field[T]], items: Iterable[T]) -> None:
+    def rows(
+        self, key: str, title: str, fields: Sequence[Field[T]], items: Iterable[T] | None
+    ) -> None:
         del title  # for people
-        self.content[key] = [to_json(fields, item) for item in items]
+        self.content[key] = None if items is None else [to_json(fields, item) for item in items]
+
+
+def _fill(put: Callable[[Document, T], None], item: T) -> dict[str, Json]:
+    document = _JsonDocument()
+    put(document, item)
+    return document.content
 
 
 class JsonOutput:
@@ -41,12 +49,18 @@ class JsonOutput:
         self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[Layout[T]]
     ) -> None:
         del layout  # arrays are always streamed; the rest is for people
+        self._array(dump_json(to_json(fields, item)) for item in items)
+
+    def documents(self, items: Iterable[T], put: Callable[[Document, T], None]) -> None:
+        self._array(dump_json(_fill(put, item), indent=2) for item in items)
+
+    def _array(self, dumped: Iterable[str]) -> None:
         write("[")
         separator = "\n"
         closing = True
         try:
-            for item in items:
-                write(separator + dump_json(to_json(fields, item)))
+            for item in dumped:
+                write(separator + item)
                 separator = ",\n"
         except OutputClosed:
             closing = False
@@ -75,6 +89,10 @@ class JsonLinesOutput:
         del layout  # lines are always streamed; the rest is for people
         for item in items:
             write(dump_json(to_json(fields, item)) + "\n")
+
+    def documents(self, items: Iterable[T], put: Callable[[Document, T], None]) -> None:
+        for item in items:
+            write(dump_json(_fill(put, item)) + "\n")
 
     @contextmanager
     def document(self) -> Iterator[_JsonDocument]:

@@ -20,8 +20,10 @@ class Document(Protocol):
     def fields(self, fields: Sequence[Field[T]], item: T) -> None:
         """Properties of the thing itself."""
 
-    def rows(self, key: str, title: str, fields: Sequence[Field[T]], items: Iterable[T]) -> None:
-        """A list that is a part of the thing."""
+    def rows(
+        self, key: str, title: str, fields: Sequence[Field[T]], items: Iterable[T] | None
+    ) -> None:
+        """A list that is a part of the thing; None if nobody knows what is in it."""
 
 
 class Layout(TypedDict, Generic[T], total=False):
@@ -54,3 +56,9 @@ class Output(Protocol):
 
     def document(self) -> AbstractContextManager[Document]:
         """Print one thing; it is complete when the block ends."""
+
+    def documents(self, items: Iterable[T], put: Callable[[Document, T], None]) -> None:
+        """Print several things, each as a document that ``put`` fills.
+
+        If taking an item raises, those before it are printed first.
+        """

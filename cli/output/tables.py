@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import TypeVar, Unpack
 
 from txnlog.cli.output.fields import Field
-from txnlog.cli.output.output import Layout
+from txnlog.cli.output.output import Document, Layout
 from txnlog.cli.output.streams import write
 
 T = TypeVar("T")
@@ -23,6 +23,8 @@ _WIDE_CHARS = 120
 """Terminals from this width on show all columns."""
 _MEASURED_ROWS = 100
 """A stream's columns are as wide as its first rows need."""
+_LEAST_CHARS = 16
+"""Names are not folded to less."""
 
 
 class TableOutput:
@@ -40,6 +42,22 @@ class TableOutput:
     def rows(
         self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[Layout[T]]
     ) -> None:
+        if not self._terminal:
+            self._print(fields, items, layout)
+            return
+        empty = True
+
+        def watched() -> Iterator[T]:
+            nonlocal empty
+            for item in items:
+                empty = False
+                yield item
+
+        self._print(fields, watched(), layout)
+        if empty:
+            write("none\n")
+
+    def _print(self, fields: Sequence[Field[T]], items: Iterable[T], layout: Layout[T]) -> None:
         columns = self._columns(fields)
         if self._terminal and not any(layout.values()):
             _print_rich(columns, items)
@@ -56,6 +74,11 @@ class TableOutput:
     @contextmanager
     def document(self) -> Iterator[_TableDocument]:
         yield _TableDocument(self)
+
+    def documents(self, items: Iterable[T], put: Callable[[Document, T], None]) -> None:
+        for number, item in enumerate(items):
+            write("\n" if number else "")
+            put(_TableDocument(self), item)
 
     def _columns(self, fields: Sequence[Field[T]]) -> list[Field[T]]:
         all_fit = not self._terminal or shutil.get_terminal_size().columns >= _WIDE_CHARS
@@ -90,8 +113,13 @@ class _TableDocument:
         for field in shown:
             write(f"{(field.title or '').lower():{width}}  {field.show(item)}\n")
 
-    def rows(self, key: str, title: str, fields: Sequence[Field[T]], items: Iterable[T]) -> None:
+    def rows(
+        self, key: str, title: str, fields: Sequence[Field[T]], items: Iterable[T] | None
+    ) -> None:
         del key  # for programs
+        if items is None:
+            write(f"\n{title}: unknown\n")
+            return
         found = list(items)
         if not found:
             write(f"\n{title}: none\n")
@@ -142,7 +170,8 @@ def _print_plain(
                 _cut(cell, width) if column.elastic else cell
                 for column, width, cell in zip(columns, fitting, shown, strict=True)
             ]
-        _write_row(columns, fitting, shown)
+        for row in _fold(columns, fitting, shown) if line_chars is not None else [shown]:
+            _write_row(columns, fitting, row)
         for line in lines():
             line = f"  {line}"
             write(f"{_cut(line, line_chars) if cut and line_chars is not None else line}\n")
@@ -174,6 +203,8 @@ def _fit(
     if line_chars is None:
         return widths
     left = line_chars - 2 * (len(columns) - 1)
+    if not any(column.elastic for column in columns):
+        return _squeeze(columns, widths, left)
     left -= sum(width for column, width in zip(columns, widths, strict=True) if not column.elastic)
     elastic = {number: column.elastic for number, column in enumerate(columns) if column.elastic}
     fitting = [*widths]
@@ -184,6 +215,18 @@ def _fit(
         fitting[number] = min(widths[number], share)
         left -= fitting[number]
         shares -= elastic[number]
+    return fitting
+
+
+def _squeeze(columns: Sequence[Field[T]], widths: Sequence[int], left: int) -> Sequence[int]:
+    """Widths with which a line fits if its longest names are folded."""
+    fitting = [*widths]
+    names = [number for number, column in enumerate(columns) if not is_rigid(column)]
+    while names and sum(fitting) > left:
+        widest = max(names, key=fitting.__getitem__)
+        if fitting[widest] <= max(len(columns[widest].title or ""), _LEAST_CHARS):
+            return widths  # folded to so little it would be harder to read than a line too long
+        fitting[widest] -= 1
     return fitting
 
 
@@ -199,6 +242,24 @@ def _write_row(columns: Sequence[Field[T]], widths: Sequence[int], cells: Sequen
         for column, width, cell in zip(columns, widths, cells, strict=True)
     ]
     write("  ".join(padded).rstrip(" ") + "\n")
+
+
+def _fold(
+    columns: Sequence[Field[T]], widths: Sequence[int], cells: Sequence[str]
+) -> Iterator[Sequence[str]]:
+    """The lines of a row: names that are too long go on in the next one."""
+    from rich.cells import chop_cells
+
+    pieces = [
+        [cell] if is_rigid(column) else chop_cells(cell, width) or [""]
+        for column, width, cell in zip(columns, widths, cells, strict=True)
+    ]
+    return zip_longest(*pieces, fillvalue="")
+
+
+def is_rigid(column: Field[T]) -> bool:
+    """Whether it is never folded: of a number or a time a line of its own would be a riddle."""
+    return column.numeric or column.key.endswith("_ms")
 
 
 def _print_rich(columns: Sequence[Field[T]], items: Iterable[T]) -> None:
@@ -219,8 +280,7 @@ def _print_rich(columns: Sequence[Field[T]], items: Iterable[T]) -> None:
             column.title or "",
             justify="right" if column.numeric else "left",
             overflow="fold",
-            # Names may be folded: of a number or a time a line of its own would be a riddle.
-            no_wrap=column.numeric or column.key.endswith("_ms"),
+            no_wrap=is_rigid(column),
         )
     for item in items:
         # As Text, because a name may look like rich's own markup.

@@ -9,7 +9,7 @@ from txnlog.cli.output.fields import Field, flag, names, number, show_settings, 
 from txnlog.cli.output.transaction_fields import REF
 
 if TYPE_CHECKING:
-    from txnlog.cli.output.output import Output
+    from txnlog.cli.output.output import Document, Output
     from txnlog.inspect.descriptions import PartitionDescription, TopicDescription
     from txnlog.schema import TopicSchema
 
@@ -93,8 +93,13 @@ PARTITIONS: list[Field[PartitionDescription]] = [
 def print_topic(output: Output, topic: TopicDescription) -> None:
     """A topic with its partitions and its open transactions."""
     with output.document() as document:
-        document.fields(DETAILS, topic)
-        if topic.schema is not None:
-            document.rows("columns", "Columns", COLUMNS, _list_columns(topic.schema))
-        document.rows("partitions", "Partitions", PARTITIONS, topic.partitions)
-        document.rows("open_transactions", "Open transactions", REF, topic.open_transactions)
+        put_topic(document, topic)
+
+
+def put_topic(document: Document, topic: TopicDescription) -> None:
+    """Fill a document with a topic, its partitions and its open transactions."""
+    document.fields(DETAILS, topic)
+    if topic.schema is not None:
+        document.rows("columns", "Columns", COLUMNS, _list_columns(topic.schema))
+    document.rows("partitions", "Partitions", PARTITIONS, topic.partitions)
+    document.rows("open_transactions", "Open transactions", REF, topic.open_transactions)

@@ -42,3 +42,18 @@ def test_a_standby_follows_and_is_promoted(own_store: Path, tmp_path: Path) -> N
     ends = {one.partition: one.end_offset for one in store.describe_topic("orders").partitions}
     here = txnlog.open(str(url)).describe_topic("orders").partitions
     assert {one.partition: one.end_offset for one in here} == ends | {0: ends[0] + 1}
+
+
+def test_what_is_missing_of_a_source_that_is_gone_is_unknown(
+    own_store: Path, tmp_path: Path
+) -> None:
+    """Neither nothing nor a failure: nobody can tell, and it is said why."""
+    url = tmp_path / "standby"
+    cli("replicas", "follow", url, "--store", own_store, "--once")
+    own_store.rename(tmp_path / "gone")
+    promote = ("replicas", "promote", url, "--dry-run")
+    told = cli(*promote, "-o", "json")
+    found = json.loads(told.out)
+    assert (found["missing"], found["missing_count"]) == (None, None)
+    assert "what is missing cannot be told: " in told.err
+    assert "\nmissing: unknown\n" in cli(*promote).out

@@ -5,8 +5,12 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from typing import Any
 
 from cli_command import COMMAND, environment
+from typer.main import get_command
+
+from txnlog.cli.app import SUMMARIES, app
 
 HELP_CPU_S = 0.3
 HEAVY = ("pyarrow", "numpy", "fsspec", "s3fs", "pyspark", "msgspec", "rich", "pandas", "crc32c")
@@ -35,6 +39,42 @@ def test_help_imports_nothing_heavy() -> None:
         )
         assert "Usage: txnlog" in done.stdout
         assert done.stderr == "[]\n"
+
+
+def test_help_builds_no_command_that_nobody_asked_for() -> None:
+    """The root's help knows its commands by their summaries; a verb's loads its own group."""
+    script = (
+        "import sys, txnlog.cli\n"
+        "try: txnlog.cli.main()\n"
+        "finally: print(sorted({m.split('.')[3] for m in sys.modules\n"
+        "    if m.startswith('txnlog.cli.commands.')}), file=sys.stderr)\n"
+    )
+    for arguments, loaded in (
+        (["--help"], "[]"),
+        (["topics", "ls", "--help"], "['topics']"),
+        (["import", "--help"], "['import_']"),
+        (["consume", "--help"], "['records']"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *arguments],
+            capture_output=True,
+            text=True,
+            env=environment(),
+            check=True,
+        )
+        assert "Usage: txnlog" in done.stdout
+        assert done.stderr == f"{loaded}\n"
+
+
+def test_summaries_are_what_commands_say_of_themselves() -> None:
+    """The root's help lists the first sentence of each command's own help."""
+    root: Any = get_command(app)
+    context = root.context_class(root, info_name="txnlog")
+    own = {
+        name: root.get_command(context, name).get_short_help_str(limit=200)
+        for name in root.list_commands(context)
+    }
+    assert own == dict(SUMMARIES)
 
 
 def _cpu_s(command: list[str]) -> float:

@@ -62,6 +62,31 @@ def test_what_operators_look_at_fits_80_columns(tmp_path: Path) -> None:
     assert "at once: txnlog txns abort checkout-3" in why[-1]
 
 
+def test_long_names_are_folded_so_that_rows_fit(tmp_path: Path) -> None:
+    """Also in lists that are printed while they are read; nothing of a name is lost."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    name = "customer-events-of-the-region-in-the-west-of-europe-2024"
+    store.create_topic(name)
+    with store.producer() as producer:
+        producer.send(name, "x")
+    at = ("--store", store.url)
+    for verb in (("offsets", "ls", "--at", "max-timestamp"), ("doctor",), ("segments", "du")):
+        lines = re.sub(r"\x1b\[\d*m", "", run_on_terminal(80, *verb, *at)).splitlines()
+        assert max(map(len, lines)) <= 80, verb
+        column = lines[0].find("SUBJECT" if verb == ("doctor",) else "TOPIC")
+        names = "".join(line[column:].split("  ")[0].strip() for line in lines[1:])
+        assert name in names, verb
+        assert name in cli(*verb, *at).out
+
+
+def test_an_empty_list_says_so_on_a_terminal(store_path: Path) -> None:
+    """A pipe has the headers alone, which is what programs take for an empty list."""
+    hanging = ("txns", "find-hanging", "--store", store_path)
+    assert run_on_terminal(80, *hanging).splitlines()[-1] == "none"
+    assert len(cli(*hanging).lines()) == 1
+    assert run_on_terminal(80, "topics", "ls", "--store", store_path).splitlines()[-1] != "none"
+
+
 def test_a_terminal_is_shown_nothing_that_it_would_obey(store_path: Path) -> None:
     """What a template prints raw in a pipe is one harmless line here."""
     read = ("records", "read", "orders:1", "-f", "%k=%v\\n", "--store", store_path)

@@ -99,6 +99,21 @@ def test_describe_shows_offsets_settings_and_open_transactions(store_path: Path)
     assert "Open transactions: none" in table
 
 
+def test_several_topics_are_described_one_after_the_other(store_path: Path) -> None:
+    """By name or pattern, each once; what is not there is told, and the others are shown."""
+    describe = ("topics", "describe", "--store", store_path)
+    found = cli(*describe, "paid", "p*", "orders", "-o", "json").json()
+    assert [topic["topic"] for topic in found] == ["paid", "orders"]
+    lines = cli(*describe, "*", "-o", "jsonl").out.splitlines()
+    assert [json.loads(line)["topic"] for line in lines] == ["empty", "orders", "paid"]
+    text = cli(*describe, "paid", "orders").out
+    assert text.index("topic       paid") < text.index("\n\ntopic       orders")
+    missing = cli(*describe, "none", "x*", "paid", "-o", "json")
+    assert (missing.code, [row["topic"] for row in json.loads(missing.out)]) == (1, ["paid"])
+    assert "'none' does not exist" in missing.err
+    assert "no topic is called 'x*'" in missing.err
+
+
 def test_create_makes_a_topic_and_refuses_what_the_library_refuses(empty_store: Path) -> None:
     """A created topic is described; bad settings, names and repeats are one line and exit 1."""
     create = ("topics", "create", "--store", empty_store)

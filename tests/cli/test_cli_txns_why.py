@@ -48,6 +48,22 @@ def test_why_names_the_holder_and_what_ends_it(store_path: Path) -> None:
     assert cli("txns", "why", "paid:3", "--store", store_path).code == 1
 
 
+def test_without_a_topic_all_that_waits_is_explained(store_path: Path, tmp_path: Path) -> None:
+    """Only the partitions that something holds back; of a store where nothing waits none."""
+    found = cli("txns", "why", "--store", store_path, "-o", "json").json()
+    store = txnlog.open(str(store_path))
+    held = [
+        (stable.topic, stable.partition)
+        for topic in store.topics()
+        for stable in store.stable_offsets(topic)
+        if stable.holders
+    ]
+    assert ("paid", 0) in held
+    assert [(row["topic"], row["partition"]) for row in found] == held
+    txnlog.open(str(tmp_path), create=True).create_topic("quiet")
+    assert cli("txns", "why", "--store", tmp_path, "-o", "json").json() == []
+
+
 def test_the_command_that_ends_it_can_be_pasted(tmp_path: Path) -> None:
     """An id may have characters that a shell takes for its own."""
     store = txnlog.open(str(tmp_path), create=True)

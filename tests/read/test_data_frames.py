@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from datetime import UTC, datetime
 
 import pytest
 
@@ -45,3 +46,14 @@ def test_what_is_not_installed_is_named(
         InvalidOption, match=rf"to_{package}\(\) needs {package}: pip install '{package}>=\S+'$"
     ):
         getattr(scan, f"to_{package}")()
+
+
+def test_times_come_out_of_duckdb() -> None:
+    """With a zone, for which DuckDB imports a package that the extra brings."""
+    store = txnlog.open("memory://frames-times", create=True)
+    store.create_topic("t")
+    with store.producer() as producer:
+        producer.send("t", b"v", timestamp_ms=1_700_000_000_000)
+    (row,) = store.scan("t").to_duckdb().fetchall()
+    (sent,) = (value for value in row if isinstance(value, datetime))
+    assert sent == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)

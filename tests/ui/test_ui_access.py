@@ -10,7 +10,7 @@ from ui_browser import ADDRESS, PORT, browser_of
 
 from txnlog.errors import InvalidOption
 from txnlog.store import Store
-from txnlog.ui.access import Access, loopback_hosts
+from txnlog.ui.access import MOST_WRONG_TRIES, TRIES_WITHIN_S, Access, TooManyTries, loopback_hosts
 from txnlog.ui.console import Console
 from txnlog.ui.server import is_loopback, make_console, serve
 
@@ -105,6 +105,24 @@ def test_beyond_this_machine_a_password_is_asked_for(store: Store) -> None:
         right = browser.post("/login", data={"password": "s3cret"}, headers=origin)
         assert right.status_code == 303
         assert "orders" in browser.get("/").text
+
+
+def test_passwords_cannot_be_tried_one_after_the_other(store: Store) -> None:
+    """After ten wrong ones within a minute not even the right one is looked at."""
+    access = Access(frozenset({f"127.0.0.1:{PORT}"}), password="s3cret")
+    with browser_of(make_console(store, access), shows_token=False) as browser:
+        tries = [
+            browser.post("/login", data={"password": given}, headers={"origin": ADDRESS})
+            for given in (*["wrong"] * MOST_WRONG_TRIES, "s3cret")
+        ]
+    assert [answer.status_code for answer in tries] == [*[403] * MOST_WRONG_TRIES, 429]
+    assert "again in a minute" in tries[-1].text
+    access = Access(frozenset(), password="s3cret")
+    wrong = [access.opens_by_password("wrong", float(at_s)) for at_s in range(MOST_WRONG_TRIES)]
+    with pytest.raises(TooManyTries):
+        access.opens_by_password("s3cret", TRIES_WITHIN_S - 0.1)
+    assert not any(wrong)
+    assert access.opens_by_password("s3cret", TRIES_WITHIN_S)
 
 
 def test_other_addresses_are_not_listened_at_without_a_password(store: Store) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from queue import Queue
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 import uvicorn
 from ui_browser import HOSTILE
@@ -30,10 +31,13 @@ PAGES = {
     "topic": "/topics/orders",
     "partition": "/topics/orders/0",
     "records": "/topics/orders/0/records?level=read_uncommitted",
+    "indexed": "/topics/payments/0?index",
+    "typed": "/topics/flights/0/records",
     "transactions": "/transactions",
     "transaction": "/transactions/etl",
     "groups": "/groups",
     "group": "/groups/%3Cscript%3Ealert('x')%3C%2Fscript%3E",
+    "members": "/groups/billing",
     "store": "/store?examine",
     "maintenance": "/store/maintenance",
     "failure": "/topics/none",
@@ -65,6 +69,31 @@ def address(store: Store) -> Iterator[str]:
         yield found
 
 
+@pytest.fixture
+def lived_in(store: Store) -> Iterator[str]:
+    """The same with a typed topic, one that has some segments, and a group that reads it."""
+    flights = pa.schema([("carrier", pa.string()), ("late", pa.list_(pa.int32()))])
+    store.create_topic("flights", schema=flights, key=["carrier"])
+    store.create_topic("payments", config={"index.interval.bytes": 0})
+    consumer = store.consumer(
+        "payments", group_id="billing", client_id="host-7", auto_offset_reset="earliest"
+    )
+    with store.producer() as producer:
+        rows = {"carrier": ["AA", "DL"], "late": [[3, 4], None], "_deleted": [False, True]}
+        producer.send_batch("flights", pa.record_batch(rows))
+        for number in range(6):
+            values = [b"%d " % n + b"x" * 1000 for n in range(500 * (number % 3 + 1))]
+            for _ in range(3):  # three batches, so that there is something to index
+                producer.send_batch("payments", pa.record_batch({"value": values}))
+            producer.flush()
+            if number % 2:
+                consumer.poll(timeout_ms=5000)
+                consumer.commit()
+    with served(store) as found:
+        yield found
+    consumer.close()
+
+
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """A browser without a window."""
@@ -89,10 +118,11 @@ def open_page(chromium: Browser, address: str, width: int, scheme: Any = "light"
     return page
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1600, "light")])
-def test_every_page_fits(chromium: Browser, address: str, width: int, scheme: str) -> None:
+@pytest.mark.parametrize("width", [360, 1600])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits(chromium: Browser, lived_in: str, width: int, scheme: str) -> None:
     """Nothing hangs out at the sides, nothing is refused by the page's own rules."""
-    check_that_pages_fit(chromium, address, PAGES, width, scheme)
+    check_that_pages_fit(chromium, lived_in, PAGES, width, scheme)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1600, "light")])

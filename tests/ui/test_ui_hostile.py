@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
 from ui_browser import ADDRESS, PORT, browser_of
 
+from txnlog import TopicPartition
 from txnlog.store import Store
 from txnlog.ui.access import Access, cookie_name, loopback_hosts, named_hosts
 from txnlog.ui.console import Console
@@ -127,3 +130,29 @@ def test_an_aborted_id_is_shown_whatever_is_in_its_name(store: Store) -> None:
             "/transactions/a%2541/b%3Fc/abort".replace("%25", "%2525"), headers=ORIGIN, data=form
         )
         assert done.headers["location"] == "/transactions/a%2541%2Fb%3Fc"
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_ids_that_browsers_take_for_folders_can_be_opened(store: Store, name: str) -> None:
+    """Their addresses name them behind the path; so do those of their forms."""
+    for transactional_id in ("other", name):
+        producer = store.producer(transactional_id=transactional_id)
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", "a", partition=1)
+        producer.flush()
+        if transactional_id == "other":
+            producer.send_offsets_to_transaction({TopicPartition("orders", 0): 1}, name)
+            producer.commit_transaction()
+    console = make_console(store, Access(loopback_hosts(PORT)), allow_changes=True)
+    with browser_of(console) as browser:
+        for kind in ("transactions", "groups"):
+            (address,) = re.findall(f'href="(/{kind}/-[^"]*)"', browser.get(f"/{kind}").text)
+            assert f"<title>{name} · txnlog</title>" in browser.get(address).text
+        page = browser.get(f"/transactions/-?id={name}").text
+        (action,) = re.findall(r'action="([^"]*)"', page)
+        form = {"form_token": console.access.form_token, "number": "0", "reason": "hand"}
+        form["number"] = re.findall(r'name="number" value="(\d+)"', page)[0]
+        done = browser.post(action, data=form, headers={"origin": ADDRESS})
+        assert (done.status_code, done.headers["location"]) == (303, f"/transactions/-?id={name}")
+    assert store.describe_transaction(name).status == "CompleteAbort"

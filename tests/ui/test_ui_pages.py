@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+from dataclasses import replace
 from html import escape
 
 import numpy as np
@@ -11,10 +13,13 @@ import pytest
 from starlette.testclient import TestClient
 from ui_browser import HOSTILE, text_of
 
+from txnlog.inspect.describing import describe_segments_within
+from txnlog.inspect.history import GroupLogEntry
+from txnlog.inspect.placed_indexes import dump_placed_indexes
 from txnlog.log.segment_outline import SegmentOutline
 from txnlog.store import Store
 from txnlog.ui.console import Rates
-from txnlog.ui.pages.groups import draw_curves
+from txnlog.ui.lag_curves import Appended, Commit, draw_lags, follow_lag
 from txnlog.ui.pages.topics import Scale, draw_bars
 from txnlog.ui.rendering import show_content, show_size
 
@@ -106,13 +111,21 @@ def test_records_are_found_and_laid_out(browser: TestClient, store: Store) -> No
     assert "?from=" not in browser.get("/topics/many/0/records?from=100").text
 
 
-def test_records_of_typed_topics_are_json(browser: TestClient, store: Store) -> None:
-    """Their columns are those of the topic's page."""
-    store.create_topic("flights", schema=pa.schema([("carrier", pa.string())]), key=["carrier"])
+def test_records_of_typed_topics_are_tables(browser: TestClient, store: Store) -> None:
+    """Their columns are those of the topic's page; a record that deletes has none."""
+    columns = pa.schema([("carrier", pa.string()), ("late", pa.list_(pa.int32()))])
+    store.create_topic("flights", schema=columns, key=["carrier"])
+    rows = {"carrier": ["AA", HOSTILE, "DL"], "late": [[3, 4], None, None]}
     with store.producer() as producer:
-        producer.send_batch("flights", pa.record_batch({"carrier": ["AA"]}))
+        producer.send_batch("flights", pa.record_batch(rows, schema=columns))
+        deleting = {**rows, "_deleted": [False, False, True]}
+        producer.send_batch("flights", pa.record_batch(deleting))
     assert "carrier string no key" in text_of(browser, "/topics/flights")
-    assert '{ "carrier": "AA" }' in text_of(browser, "/topics/flights/0/records")
+    page = browser.get("/topics/flights/0/records").text
+    assert re.findall(r"<th>(carrier|late|Value)</th>", page) == ["carrier", "late"]
+    assert "<td><pre>[\n  3,\n  4\n]</pre></td>" in page
+    assert f"<td><pre>{escape(HOSTILE)}</pre></td>".replace("&#x27;", "&#39;") in page
+    assert page.count('<td class="null" colspan="2">deleted</td>') == 1
 
 
 def test_a_transaction_is_walked_through(browser: TestClient) -> None:
@@ -128,14 +141,69 @@ def test_a_transaction_is_walked_through(browser: TestClient) -> None:
     assert "etl" not in text_of(browser, "/transactions?find=OPEN").replace("Requests", "")
 
 
-def test_a_group_shows_its_way(browser: TestClient, store: Store) -> None:
+def test_a_group_shows_its_lag_over_time(browser: TestClient, store: Store) -> None:
     """Its lag, its commits, and a curve over them."""
     shown = text_of(browser, "/groups/" + "%3Cscript%3Ealert('x')%3C%2Fscript%3E")
-    assert "Lag 1" in shown
-    assert "orders:0 at 1" in shown
-    assert HOSTILE in text_of(browser, "/groups")
-    history = [*store.group_history(HOSTILE)]
-    assert [curve.points for curve in draw_curves(history)] == ["0.0,0.0 0.0,0.0"]  # type: ignore[arg-type]
+    assert "Empty · lag 1" in shown
+    assert "Lag over time" in shown
+    assert "orders:0, now 1" in shown
+    assert f"{HOSTILE} Empty 0 1 1" in text_of(browser, "/groups")
+
+
+def test_a_group_shows_its_members(browser: TestClient, store: Store) -> None:
+    """Who they are, and what each has."""
+    consumer = store.consumer(group_id="team", client_id=HOSTILE, auto_offset_reset="earliest")
+    consumer.subscribe(["orders"])
+    assert consumer.poll(timeout_ms=5000)
+    consumer.commit()
+    shown = text_of(browser, "/groups/team")
+    consumer.close()
+    assert "Stable · lag 1 · 1 member · generation 1 · assignor" in shown
+    assert f"{HOSTILE} {socket.gethostname()} orders orders:0, orders:1" in shown
+    assert "Members" not in text_of(browser, "/groups/team")
+
+
+def test_lag_grows_with_appends_and_falls_with_commits() -> None:
+    """Of each commit the lag before it and after it; before the first nothing is known."""
+    appended = Appended(np.array([100, 200, 300]), np.array([10, 20, 30]))
+    assert [appended.end_at(at_ms, default=7) for at_ms in (99, 100, 250, 900)] == [7, 10, 20, 30]
+    commits = [Commit(50, 0), Commit(150, 4), Commit(250, 20)]
+    assert follow_lag(commits, appended, 400) == [
+        *((50, 0), (150, 10), (150, 6), (250, 16), (250, 0), (400, 10))
+    ]
+
+
+def test_offsets_of_aborted_transactions_are_no_commits(store: Store) -> None:
+    """They moved nothing, nor have those that are undecided."""
+    (entry,) = [entry for entry in store.group_history(HOSTILE) if isinstance(entry, GroupLogEntry)]
+    offsets = store.describe_group(HOSTILE).offsets
+    later_ms = entry.at_ms + 1000
+    others = [replace(entry, marker=marker, at_ms=later_ms) for marker in ("abort", None)]
+    drawn = draw_lags(store.logs, offsets, [*others, entry], later_ms)
+    assert drawn.first_ms == later_ms  # a clock that runs back is held where it was
+    assert len(drawn.curves[0].points.split()) == 2
+    assert draw_lags(store.logs, offsets, others, later_ms).curves == []
+
+
+def test_a_picture_shows_what_indexes_know(browser: TestClient, store: Store) -> None:
+    """When it is asked to: it reads the index files of some segments."""
+    store.create_topic("long", config={"index.interval.bytes": 0})
+    with store.producer() as producer:
+        for _ in range(3):
+            producer.send_batch("long", pa.record_batch({"value": [b"x" * 1000] * 1000}))
+    plain = browser.get("/topics/long/0").text
+    assert ("show indexes" in plain, 'class="tick"' in plain) == (True, False)
+    log = store.logs.fresh_topic("long")
+    segments = describe_segments_within(log, 0, 0, 3000)
+    known = [
+        entry.offset
+        for segment in segments
+        for entry in dump_placed_indexes(store.storage, segment)
+        if entry.kind == "offset"
+    ]
+    assert known
+    ticks = re.findall(r'class="tick".*?offset (\d+) at', browser.get("/topics/long/0?index").text)
+    assert [int(offset) for offset in ticks] == known
 
 
 def test_the_store_is_examined_when_asked(browser: TestClient) -> None:
@@ -143,6 +211,16 @@ def test_the_store_is_examined_when_asked(browser: TestClient) -> None:
     assert "transaction.max.timeout.ms 900000 default" in text_of(browser, "/store")
     assert "damage" not in text_of(browser, "/store?examine")
     assert "would do now: nothing" in text_of(browser, "/store/maintenance")
+
+
+def test_maintenance_is_told_in_words(browser: TestClient, store: Store) -> None:
+    """What each step would do, without what is not known before it is done."""
+    store.create_topic("small")
+    for _ in range(12):
+        with store.producer() as producer:
+            producer.send("small", "a")
+    told = text_of(browser, "/store/maintenance")
+    assert re.search(r"Merge topic small, partition 0, segment count 12, size [\d.]+ (Ki)?B", told)
 
 
 def test_what_is_not_there_is_said(browser: TestClient) -> None:

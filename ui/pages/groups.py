@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from starlette.requests import Request
 from starlette.responses import Response
 
 from txnlog.errors import TxnlogError
-from txnlog.inspect.history import GroupLogEntry
-from txnlog.ui.console import Console
+from txnlog.ui.console import Console, named_in
+from txnlog.ui.lag_curves import PICTURE_HEIGHT, PICTURE_WIDTH, draw_lags
 from txnlog.ui.paging import page_of
 
-_PICTURE_WIDTH = 1000
-_PICTURE_HEIGHT = 160
-_MOST_LINES = 12
 _SHOWN_ENTRIES = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A group's committed offset in one partition over its commits, as points of an SVG line.
-
-    One point is there twice: a line to itself, which shows as a dot.
-    """
-
-    name: str
-    points: str
-    newest: int
-    is_line: bool = True
 
 
 def list_groups(console: Console, request: Request) -> Response:
@@ -51,14 +32,14 @@ def list_groups(console: Console, request: Request) -> Response:
 
 
 def show_group(console: Console, request: Request) -> Response:
-    """A group: its offsets and lag, and its commits as far back as its log reaches."""
-    group_id = request.path_params["group_id"]
-    group = console.store.describe_group(group_id)
+    """A group: its offsets, lag and members, and its commits as far back as its log reaches."""
+    group_id = named_in(request, "group_id")
+    store = console.store
+    group = store.describe_group(group_id)
     history = [
-        entry
-        for entry in console.store.group_history(group_id)
-        if not isinstance(entry, TxnlogError)
+        entry for entry in store.group_history(group_id) if not isinstance(entry, TxnlogError)
     ][-_SHOWN_ENTRIES:]
+    now_ms = store.logs.clock.now_ms()
     return console.page(
         request,
         "group.html",
@@ -66,34 +47,9 @@ def show_group(console: Console, request: Request) -> Response:
             "title": group_id,
             "group": group,
             "history": history[::-1],
-            "curves": draw_curves(history),
-            "width": _PICTURE_WIDTH,
-            "height": _PICTURE_HEIGHT,
+            "lags": draw_lags(store.logs, group.offsets, history, now_ms),
+            "now_ms": now_ms,
+            "width": PICTURE_WIDTH,
+            "height": PICTURE_HEIGHT,
         },
     )
-
-
-def draw_curves(history: Sequence[GroupLogEntry]) -> list[Curve]:
-    """How committed offsets grew, commit by commit; aborted ones moved nothing."""
-    counted = [entry for entry in history if entry.marker != "abort"]
-    places: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for position, entry in enumerate(counted):
-        for moved in entry.offsets:
-            if moved.offset is not None:
-                at = (moved.topic, moved.partition)
-                places.setdefault(at, []).append((position, moved.offset))
-    chosen = sorted(places.items())[:_MOST_LINES]
-    most = max((offset for _, points in chosen for _, offset in points), default=0) or 1
-    step = _PICTURE_WIDTH / max(len(counted) - 1, 1)
-    return [
-        Curve(
-            f"{topic}:{partition}",
-            " ".join(
-                f"{position * step:.1f},{_PICTURE_HEIGHT - offset * _PICTURE_HEIGHT / most:.1f}"
-                for position, offset in (points if len(points) > 1 else points * 2)
-            ),
-            points[-1][1],
-            len(points) > 1,
-        )
-        for (topic, partition), points in chosen
-    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -41,6 +43,8 @@ def show_records(console: Console, request: Request) -> Response:
     batches = (batch for batch in scan.to_batches() if batch.num_rows)
     matching = (record for batch in batches for record in each_record(where, batch))
     found = [*islice(matching, _SHOWN)]
+    schema = snapshot.view(topic).schema
+    columns = schema.columns.names if schema else []
     behind = found[-1].offset + 1 if len(found) == _SHOWN else stop
     return console.page(
         request,
@@ -50,7 +54,8 @@ def show_records(console: Console, request: Request) -> Response:
             "topic": topic,
             "partition": partition,
             "partitions": snapshot.partitions(topic),
-            "records": found,
+            "columns": columns,
+            "rows": [(record, _cells_of(record.value, columns)) for record in found],
             "asked": {name: asked.get(name, "") for name in ("from", "key", "grep")},
             "level": level,
             "first": first,
@@ -59,6 +64,20 @@ def show_records(console: Console, request: Request) -> Response:
             "behind": behind if behind < end else None,
         },
     )
+
+
+def _cells_of(value: bytes | None, columns: Sequence[str]) -> list[bytes | None]:
+    """A record of a typed topic, which is JSON, column by column; empty if it deletes its key."""
+    if value is None or not columns:
+        return []
+    row = json.loads(value)
+    return [_cell_of(row.get(name)) for name in columns]
+
+
+def _cell_of(value: object) -> bytes | None:
+    if value is None or isinstance(value, str):
+        return None if value is None else value.encode()
+    return json.dumps(value, ensure_ascii=False).encode()
 
 
 def _find_start(snapshot: Snapshot, where: TopicPartition, text: str, first: int, end: int) -> int:

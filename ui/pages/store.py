@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import fields, is_dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,6 +12,7 @@ from txnlog.config import store_settings
 from txnlog.doctor.finding import Finding
 from txnlog.replicas.replicated_storage import find_replicated
 from txnlog.ui.console import Console
+from txnlog.ui.rendering import show_size
 
 _SHOWN_FINDINGS = 200
 
@@ -56,6 +58,21 @@ def show_replicas(console: Console, request: Request) -> Response:
     )
 
 
+def tell(step: object) -> str:
+    """What a step of maintenance says of itself, as far as it is known before it is done."""
+    assert is_dataclass(step)
+    said = []
+    for field in fields(step):
+        value = getattr(step, field.name)
+        if value is None or value == ():
+            continue
+        if field.name.endswith("_bytes"):
+            said.append(f"{field.name.removesuffix('_bytes')} {show_size(value)}")
+        else:
+            said.append(f"{field.name.replace('_', ' ')} {value}")
+    return ", ".join(said)
+
+
 def plan_maintenance(console: Console, request: Request) -> Response:
     """What ``txnlog maintain`` would do now."""
     planned = console.store.maintain(dry_run=True)
@@ -64,7 +81,7 @@ def plan_maintenance(console: Console, request: Request) -> Response:
         "maintenance.html",
         {
             "title": "Maintenance",
-            "planned": [(type(step).__name__, str(step)) for step in planned[:_SHOWN_FINDINGS]],
+            "planned": [(type(step).__name__, tell(step)) for step in planned[:_SHOWN_FINDINGS]],
             "count": len(planned),
         },
     )

@@ -13,9 +13,11 @@ from starlette.responses import Response
 from txnlog.errors import TxnlogError
 from txnlog.inspect.describing import describe_segments_within
 from txnlog.inspect.descriptions import SegmentDescription, StableOffset
+from txnlog.inspect.placed_indexes import dump_placed_indexes
 from txnlog.log.segment_outline import SegmentOutline, outline_partition
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TOPICS
+from txnlog.storage.base import Storage
 from txnlog.ui.console import Console
 from txnlog.ui.paging import page_of
 
@@ -23,6 +25,8 @@ _PICTURE_WIDTH = 1000
 _MOST_BARS = 400
 _LEAST_WIDTH = 1.0
 _LISTED = 100
+_INDEXED = 20
+"""So many segments' indexes are read for a picture, when that is asked for."""
 _OUTCOMES = ("committed", "aborted", "undecided")
 
 
@@ -122,6 +126,14 @@ class Line:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """An offset that an index file knows the place of."""
+
+    x: float
+    title: str
+
+
 def show_partition(console: Console, request: Request) -> Response:
     """A partition: its segments along the offsets, and what is open in it."""
     name, number = request.path_params["topic"], request.path_params["partition"]
@@ -130,6 +142,8 @@ def show_partition(console: Console, request: Request) -> Response:
     segments = outline_partition(log, number)
     paged = page_of(request, range(len(segments))[::-1], size=_LISTED)
     scale = Scale.of(segments, stable)
+    listed = _describe(log, number, segments, paged.items)
+    indexed = "index" in request.query_params
     return console.page(
         request,
         "partition.html",
@@ -142,7 +156,9 @@ def show_partition(console: Console, request: Request) -> Response:
             "lines": draw_lines(stable, scale),
             "width": _PICTURE_WIDTH,
             "paged": paged,
-            "listed": _describe(log, number, segments, paged.items),
+            "listed": listed,
+            "ticks": draw_ticks(console.store.storage, listed, scale) if indexed else None,
+            "indexed_segments": _INDEXED,
             "segment_count": len(segments),
         },
     )
@@ -180,6 +196,20 @@ def draw_bars(segments: SegmentOutline, scale: Scale) -> list[Bar]:
         width = max(scale.x(end) - scale.x(base), _LEAST_WIDTH)
         bars.append(Bar(scale.x(base), width, outcome, count, title))
     return bars
+
+
+def draw_ticks(
+    storage: Storage, segments: Sequence[SegmentDescription], scale: Scale
+) -> list[Tick]:
+    """The offsets that the offset indexes of the first segments know, once where they coincide."""
+    found: dict[str, Tick] = {}
+    for segment in segments[:_INDEXED]:
+        for entry in dump_placed_indexes(storage, segment):
+            if entry.kind == "offset" and entry.offset is not None:
+                x = scale.x(entry.offset)
+                title = f"index of {segment.name}: offset {entry.offset} at {entry.position} bytes"
+                found.setdefault(f"{x:.0f}", Tick(x, title))
+    return [*found.values()]
 
 
 def draw_lines(stable: StableOffset, scale: Scale) -> list[Line]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -14,11 +13,14 @@ from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.inspect.descriptions import TransactionDescription
 from txnlog.names import LogFile
 from txnlog.state.transaction import EntryRef
-from txnlog.ui.console import Console
+from txnlog.ui.console import Console, named_in
 from txnlog.ui.paging import page_of
+from txnlog.ui.rendering import address_of
 
 _PICTURE_WIDTH = 1000
 _SHOWN_STATES = 200
+_LANES = 5
+"""Beneath each other are so many epochs; a later one has the place of an older one again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,10 @@ def list_transactions(console: Console, request: Request) -> Response:
 
 def show_transaction(console: Console, request: Request) -> Response:
     """The states of one id, as far back as its log reaches, and the files of the newest one."""
-    transactional_id = request.path_params["transactional_id"]
+    transactional_id = named_in(request, "transactional_id")
     found = [*console.store.transaction_history(transactional_id)]
     states = [item for item in found if not isinstance(item, TxnlogError)][-_SHOWN_STATES:]
+    marks = draw_marks(states)
     return console.page(
         request,
         "transaction.html",
@@ -78,8 +81,10 @@ def show_transaction(console: Console, request: Request) -> Response:
             "transactional_id": transactional_id,
             "states": states[::-1],
             "newest": states[-1] if states else None,
-            "marks": draw_marks(states),
+            "marks": marks,
+            "lanes": name_lanes(marks),
             "width": _PICTURE_WIDTH,
+            "height": 22 + 18 * min(len({mark.lane for mark in marks}), _LANES) + 18,
             "steps": [*walk(states)],
             "errors": [item for item in found if isinstance(item, TxnlogError)],
         },
@@ -88,14 +93,14 @@ def show_transaction(console: Console, request: Request) -> Response:
 
 def abort_transaction(console: Console, request: Request, form: dict[str, str]) -> Response:
     """Abort the transaction that the form names, as ``txnlog txns abort`` does."""
-    transactional_id = request.path_params["transactional_id"]
+    transactional_id = named_in(request, "transactional_id")
     number = form.get("number", "")
     if not number.isdecimal() or len(number) > 20:
         raise InvalidOption("the form names no transaction")
     console.store.abort_transaction(
         transactional_id, reason=form.get("reason", ""), number=int(number)
     )
-    return RedirectResponse(f"/transactions/{quote(transactional_id, safe='')}", status_code=303)
+    return RedirectResponse(address_of("transactions", transactional_id), status_code=303)
 
 
 def draw_marks(states: Sequence[TransactionDescription]) -> list[Mark]:
@@ -107,11 +112,21 @@ def draw_marks(states: Sequence[TransactionDescription]) -> list[Mark]:
     return [
         Mark(
             (position + 0.5) * step,
-            epochs.index((state.producer_id, state.producer_epoch)),
+            epochs.index((state.producer_id, state.producer_epoch)) % _LANES,
             state,
         )
         for position, state in enumerate(states)
     ]
+
+
+def name_lanes(marks: Sequence[Mark]) -> list[tuple[int, str]]:
+    """Each line of the picture with the epochs that are on it, oldest first."""
+    found: dict[int, list[str]] = {}
+    for mark in marks:
+        epochs = found.setdefault(mark.lane, [])
+        if (epoch := str(mark.state.producer_epoch)) not in epochs[-1:]:
+            epochs.append(epoch)
+    return [(lane, ", ".join(epochs)) for lane, epochs in sorted(found.items())]
 
 
 def walk(states: Sequence[TransactionDescription]) -> Iterator[Step]:

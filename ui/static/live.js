@@ -1,7 +1,8 @@
-// Loads the page again every few seconds while `live` is checked, and puts its content in place.
+// Loads the page again every few seconds while `live` is checked, and puts its content in place;
+// once a minute if it is costly to make.
 "use strict";
 const box = document.getElementById("live");
-const PAUSE_MS = 5000;
+const pauseMs = () => Number(document.getElementById("main").dataset.pauseMs);
 let timer = 0;
 
 async function refresh() {
@@ -18,7 +19,7 @@ async function refresh() {
       // The server is gone, or busy: the next time may do.
     }
   }
-  if (box.checked) timer = setTimeout(refresh, PAUSE_MS);
+  if (box.checked) timer = setTimeout(refresh, pauseMs());
 }
 
 if (box) {
@@ -28,5 +29,5 @@ if (box) {
     clearTimeout(timer);
     if (box.checked) refresh();
   });
-  if (box.checked) timer = setTimeout(refresh, PAUSE_MS);
+  if (box.checked) timer = setTimeout(refresh, pauseMs());
 }

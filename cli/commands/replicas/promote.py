@@ -61,5 +61,6 @@ def promote_standby(
         done = standby.promote(options)
     with session.output.document() as document:
         document.fields(FIELDS, done)
-        document.rows("missing", "missing", MISSING, (done.missing or {}).items())
+        missing = None if done.missing is None else done.missing.items()
+        document.rows("missing", "missing", MISSING, missing)
     note_dry_run(dry_run)

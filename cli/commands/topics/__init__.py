@@ -19,7 +19,7 @@ app = verb_group(
     "Topics: what they hold and how they are set.",
     {
         "ls": ls.list_topics,
-        "describe": describe.describe_topic,
+        "describe": describe.describe_topics,
         "create": create.create_topic,
         "add-partitions": add_partitions.add_partitions,
         "delete": delete.delete_topic,

@@ -1,17 +1,33 @@
-"""``txnlog topics describe``: all about one topic."""
+"""``txnlog topics describe``: all about some topics."""
 
 from __future__ import annotations
 
-from txnlog.cli.input.options import TopicArgument
-from txnlog.cli.output.topic_fields import print_topic
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txnlog.cli.output.damage import DamageReporter
+from txnlog.cli.output.topic_fields import print_topic, put_topic
 from txnlog.cli.session import Session
 
+if TYPE_CHECKING:
+    from txnlog.errors import TxnlogError
+    from txnlog.inspect.descriptions import TopicDescription
+    from txnlog.store import Store
 
-def describe_topic(
+
+def describe_topics(
     session: Session,
-    topic: TopicArgument,
+    topics: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TOPIC", help="Topics: names, or patterns such as 'ord*'.", show_default=False
+        ),
+    ],
 ) -> None:
-    """Show offsets, sizes, settings, transactions of a topic.
+    """Show offsets, sizes, settings, transactions of topics.
 
     START is the first offset, STABLE where read_committed stops, END the next offset to be
     given, OPEN whose transactions are open there. CONFIG shows what differs from the
@@ -20,5 +36,43 @@ def describe_topic(
     \b
     Example:
       txnlog topics describe orders
+      txnlog topics describe 'ord*' paid
     """
-    print_topic(session.output, session.open_store().describe_topic(topic))
+    store = session.open_store()
+    if len(topics) == 1 and not _is_pattern(topics[0]):
+        print_topic(session.output, store.describe_topic(topics[0]))
+        return
+    with DamageReporter() as reporter:
+        session.output.documents(reporter.skip_unreadable(_find(store, topics)), put_topic)
+
+
+def _is_pattern(name: str) -> bool:
+    return re.search(r"[*?\[]", name) is not None
+
+
+def _describe(store: Store, name: str) -> Iterator[TopicDescription | TxnlogError]:
+    from txnlog.errors import TxnlogError
+
+    try:
+        yield store.describe_topic(name)
+    except TxnlogError as error:
+        yield error
+
+
+def _find(store: Store, names: Sequence[str]) -> Iterator[TopicDescription | TxnlogError]:
+    """What each name or pattern stands for, in this order and each topic once."""
+    from txnlog.errors import TxnlogError, UnknownTopicOrPartition
+
+    shown: set[str] = set()
+    for name in names:
+        none = True
+        found = store.each_topic([name]) if _is_pattern(name) else _describe(store, name)
+        for topic in found:
+            none = False
+            if isinstance(topic, TxnlogError):
+                yield topic
+            elif topic.topic not in shown:
+                shown.add(topic.topic)
+                yield topic
+        if none:
+            yield UnknownTopicOrPartition(f"no topic is called {name!r}")

@@ -6,17 +6,21 @@ import shlex
 from collections.abc import Iterator
 from itertools import chain, repeat
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from txnlog.cli.input.options import TargetArgument
+import typer
+
 from txnlog.cli.input.places import parse_target
+from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.escaping import Json, escape_text
 from txnlog.cli.output.fields import Field, number, show_time, text, time, to_json
 from txnlog.cli.output.transaction_fields import REF
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
+    from txnlog.errors import TxnlogError
     from txnlog.inspect.descriptions import StableOffset, StableOffsetHolder
+    from txnlog.store import Store
 
 
 HOLDERS: list[Field[StableOffsetHolder]] = [
@@ -48,7 +52,14 @@ FIELDS: list[Field[StableOffset]] = [
 
 def explain_stable_offset(
     session: Session,
-    target: TargetArgument,
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TOPIC[:PARTITION]",
+            help="A topic or one partition of it; else all partitions in which anything waits.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Explain why a last stable offset is where it is.
 
@@ -57,11 +68,31 @@ def explain_stable_offset(
 
     \b
     Example:
+      txnlog txns why
       txnlog txns why orders:0
     """
-    where = parse_target(target)
-    found = session.open_store().stable_offsets(where.topic, where.partition)
-    session.output.rows(FIELDS, found, below=_explain)
+    store = session.open_store()
+    if target is not None:
+        where = parse_target(target)
+        found = store.stable_offsets(where.topic, where.partition)
+        session.output.rows(FIELDS, found, below=_explain)
+        return
+    with DamageReporter() as reporter:
+        held = reporter.skip_unreadable(_find_held(store))
+        session.output.rows(FIELDS, held, below=_explain)
+
+
+def _find_held(store: Store) -> Iterator[StableOffset | TxnlogError]:
+    """All partitions of all topics whose stable offset is before their end."""
+    from txnlog.errors import TxnlogError, UnknownTopicOrPartition
+
+    for topic in store.topics():
+        try:
+            yield from (stable for stable in store.stable_offsets(topic) if stable.holders)
+        except UnknownTopicOrPartition:
+            continue  # deleted meanwhile
+        except TxnlogError as error:
+            yield error
 
 
 def _explain(stable: StableOffset) -> Iterator[str]:
@@ -71,7 +102,8 @@ def _explain(stable: StableOffset) -> Iterator[str]:
         ref = holder.transaction
         who = f"transaction {ref.number} of {escape_text(ref.transactional_id)}"
         held = "held by" if position == 0 else "then by"
-        yield f"{held} {who} (producer {ref.producer_id}, epoch {ref.producer_epoch})"
+        yield f"{held} {who}"
+        yield f"  by producer {ref.producer_id}, epoch {ref.producer_epoch}"
         since = show_time(holder.placed_at_ms)
         yield f"  from offset {holder.offset} (log entry {holder.entry}, written {since})"
         if holder.status is not None:
