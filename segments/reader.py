@@ -7,7 +7,7 @@ is for the caller to add; in Kafka's they are absolute.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -78,6 +78,22 @@ class SegmentBatch:
         if self.offset_deltas is None:
             return self.first_offset + self.record_count - 1
         return self.header.base_offset + int(self.offset_deltas[-1])
+
+    def slice(self, start: int, count: int) -> SegmentBatch:
+        """``count`` of the records, at least one, from the one with this index on."""
+        deltas = self.offset_deltas
+        first = self.first_offset + start
+        if deltas is not None:
+            deltas = deltas[start : start + count]
+            first = self.header.base_offset + int(deltas[0])
+        records = self.records.slice(start, count)
+        return replace(
+            self,
+            records=records,
+            record_count=count,
+            first_offset=first,
+            offset_deltas=deltas,
+        )
 
 
 class TimestampOffset(NamedTuple):

@@ -571,7 +571,8 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
         """Write a topic as the partition folders of a Kafka broker, up to its last stable offset.
 
         Args:
-            topic: its name; the folders are ``directory/<topic>-<partition>``.
+            topic: its name; the folders are ``directory/<topic>-<partition>``. Records of a typed
+                one have the keys and values that consumers return.
             directory: a path or URL; the folders must not exist yet.
             magic: 2, or 0 or 1 for old readers, which know neither headers nor transactions.
             keep_offsets: write no transaction markers, so that offsets stay as they are. Aborted

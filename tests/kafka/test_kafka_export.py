@@ -31,6 +31,8 @@ FORMATS = [
     {"record.format": "kafka", "compression.type": "gzip"},
     {"record.format": "kafka", "compression.type": "snappy"},
     {"record.format": "kafka", "compression.type": "none"},
+    {"record.format": "parquet", "compression.type": "snappy"},
+    {"record.format": "parquet", "compression.type": "zstd"},
 ]
 
 
@@ -118,7 +120,9 @@ def test_independent_libraries_read_an_export(
         assert sorted(taken) == list(range(part.end_offset))
 
 
-@pytest.mark.parametrize("config", FORMATS[1:3], ids=lambda config: "-".join(config.values()))
+@pytest.mark.parametrize(
+    "config", FORMATS[1:3] + FORMATS[-1:], ids=lambda config: "-".join(config.values())
+)
 def test_an_export_comes_back_as_the_same_topic(
     store: Store, tmp_path: Path, config: dict[str, str]
 ) -> None:

@@ -26,7 +26,7 @@ class Topic:
     def __init__(self, seed: int, path: Path) -> None:
         self.random = random.Random(seed)
         self.store = attach(open_storage(f"memory://{uuid4().hex}"), create=True)
-        formats = {"record.format": self.random.choice(["kafka", "columns"])}
+        formats = {"record.format": self.random.choice(["kafka", "columns", "parquet"])}
         self.store.create_topic("t", config=formats)
         self._path = path / str(seed)
         self._producers: dict[str, Producer] = {}

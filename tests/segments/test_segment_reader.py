@@ -395,6 +395,17 @@ def test_a_file_shorter_than_it_was_said_to_be() -> None:
         list(read_segment(SegmentFile(lambda a, b: data[a:b], len(data) + 64, "x")))
 
 
+def test_slices_of_batches_have_their_own_offsets() -> None:
+    """Of batches with gaps and without."""
+    dense, _, _ = dense_segment()
+    for data in (gapped_segment(), dense):
+        for batch in [*read_segment(file_of(data))][:9]:
+            offsets = batch.offsets().tolist()
+            for start in range(len(offsets)):
+                for count in range(1, len(offsets) - start + 1):
+                    check([batch.slice(start, count)], offsets[start : start + count])
+
+
 @pytest.mark.condition(39)
 def test_records_of_a_cut_batch_keep_every_column() -> None:
     """Cutting changes which rows come, not what is in them."""

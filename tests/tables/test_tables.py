@@ -29,6 +29,7 @@ from txnlog.segments.parquet import writer
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.store import Store, attach
 from txnlog.tables import delta, iceberg
+from txnlog.tables.failures import reported
 from txnlog.testing import VirtualClock
 
 COLUMNS = [*SCHEMA.names, "_timestamp", "_headers", "_deleted"]
@@ -569,6 +570,17 @@ def test_errors_of_libraries_are_ours(store: Store, tmp_path: Path) -> None:
         pytest.raises(InvalidOption, match="delta"),
     ):
         store.publish_delta("f", str(table.folder))
+
+
+def test_causes_that_a_library_shows_as_a_tree_stand_in_one_line() -> None:
+    """In colours, which are nothing for logs."""
+    said = "Generic S3 error\n  \x1b[31m↳\x1b[0m Server returned 404\n   \x1b[31m↳\x1b[0m no bucket"
+    with pytest.raises(StorageError) as failed, reported("publishing to", "s3://a/t"):
+        raise OSError(said)
+    assert str(failed.value) == (
+        "publishing to s3://a/t failed: Generic S3 error: Server returned 404: no bucket; "
+        "publish again, which goes on from what is there"
+    )
 
 
 @pytest.mark.more

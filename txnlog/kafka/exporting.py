@@ -25,6 +25,7 @@ from txnlog.kafka.folder_writer import FolderSettings, FolderWriter
 from txnlog.kafka.folders import partition_folder
 from txnlog.kafka.progress import Progress
 from txnlog.log.open_logs import Logs
+from txnlog.read.json_records import as_keys_and_values, json_pieces
 from txnlog.read.pinning import pin_topics
 from txnlog.read.segment_ranges import SegmentRange, load_transaction_index, read_batches
 from txnlog.read.topic_view import TopicView
@@ -41,6 +42,7 @@ from txnlog.segments.formats.message_sets import encode_message_set
 from txnlog.segments.indexes.transactions import NO_MARKER, TransactionIndex
 from txnlog.segments.inspect.dump import dump_segment, indexed_offsets
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
+from txnlog.segments.reader import SegmentBatch
 from txnlog.segments.records import Int32Array, record_sizes, timestamps_ms
 from txnlog.state.placement import Segment
 from txnlog.state.producers import advance_sequence
@@ -108,11 +110,6 @@ def export_log_dirs(
 ) -> KafkaExport:
     """See :meth:`txnlog.Store.export_kafka`."""
     view = pin_topics(logs, [topic]).views[topic]
-    if view.schema is not None:
-        raise InvalidOption(
-            f"topic {topic!r} has a schema, and Kafka's format keys and values: write the records "
-            "to a topic without one first, and export that"
-        )
     config = TopicConfig.of(view.config)
     written = _format(config, magic, keep_offsets, compression_type)
     target = open_storage(directory, storage_options)
@@ -279,7 +276,7 @@ class _PartitionExporter:
     # -- records that are encoded anew -----------------------------------------------------------
 
     def _encode(self, segment: Segment) -> None:
-        for batch in read_batches(self._storage, self._range(segment), None):
+        for batch in self._read(segment):
             offsets = batch.offsets() + segment.offset_shift
             one_time = self._format.log_append_time and self._format.magic == MAGIC_KAFKA
             for start, stop in self._pieces(batch.records, one_time=one_time):
@@ -304,6 +301,16 @@ class _PartitionExporter:
                 indexed = (first, first + int(deltas[newest])) if self._joins else None
                 self._write(data, first, last, int(times[newest]), indexed)
                 self._record_count += len(deltas)
+
+    def _read(self, segment: Segment) -> Iterator[SegmentBatch]:
+        """The records of a segment, those of a typed topic as its consumers get them."""
+        schema = self._view.schema
+        part = self._range(segment)
+        if schema is None:
+            yield from read_batches(self._storage, part, None)
+            return
+        for batch in json_pieces(read_batches(self._storage, part, schema.record_columns)):
+            yield replace(batch, records=as_keys_and_values(batch.records, schema))
 
     def _rows(
         self, segment: Segment, records: pa.RecordBatch, first: int, deltas: Int32Array

@@ -1,30 +1,34 @@
-"""Records of typed topics as a key and a value, for who takes records one by one.
+"""Records of typed topics as a key and a value, for who knows no columns.
 
-The value is a JSON object of the columns: times in RFC 3339, decimals and dates as strings, bytes
-in base64, maps as lists of pairs. Times that no calendar of Python has are as Arrow writes them.
+The value is a JSON object of the columns: see ``json_columns``. The key is the text or the bytes of
+its one column, or a JSON list.
 """
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Iterable, Iterator
+from typing import Final
+
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types
 
+from txnlog.read.json_columns import json_lists, json_objects, most_json_bytes
 from txnlog.schema import DELETED, HEADERS, RESERVED, TIMESTAMP, TopicSchema
+from txnlog.segments.reader import SegmentBatch
 from txnlog.segments.records import HEADERS_TYPE, RECORD_SCHEMA
+
+_MOST_BYTES: Final = 64 << 20
+"""Of so many records at a time JSON is made as have no more, if that is not a single one."""
 
 
 def json_values(records: pa.RecordBatch, schema: TopicSchema) -> pa.Array:
     """The columns of each record as bytes of JSON; null for a record that deletes."""
-    rows = _rows(records.select(schema.columns.names))
-    gone = records.column(DELETED).to_pylist() if schema.key else [False] * len(rows)
-    return pa.array(
-        [
-            None if deleted else msgspec.json.encode(row)
-            for row, deleted in zip(rows, gone, strict=True)
-        ],
-        pa.binary(),
-    )
+    names = schema.columns.names
+    texts = json_objects(names, [records.column(name) for name in names], records.num_rows)
+    if schema.key:
+        texts = pc.if_else(records.column(DELETED), None, texts)
+    return texts.cast(pa.binary())
 
 
 def json_keys(records: pa.RecordBatch, schema: TopicSchema) -> pa.Array:
@@ -34,8 +38,36 @@ def json_keys(records: pa.RecordBatch, schema: TopicSchema) -> pa.Array:
     columns = [records.column(name) for name in schema.key]
     if len(columns) == 1 and (types.is_string(columns[0].type) or types.is_binary(columns[0].type)):
         return columns[0].cast(pa.binary())
-    rows = zip(*map(_values, columns), strict=True)
-    return pa.array([msgspec.json.encode(values) for values in rows], pa.binary())
+    return json_lists(columns, records.num_rows).cast(pa.binary())
+
+
+def json_pieces(batches: Iterable[SegmentBatch]) -> Iterator[SegmentBatch]:
+    """The same records in slices, each so small that its JSON is no burden on the memory."""
+    for batch in batches:
+        count = batch.record_count
+        if count <= 1 or _most_bytes(batch.records) <= _MOST_BYTES:
+            yield batch
+        else:
+            half = count // 2
+            yield from json_pieces((batch.slice(0, half), batch.slice(half, count - half)))
+
+
+def _most_bytes(records: pa.RecordBatch) -> int:
+    """How many bytes of JSON there can be, at most."""
+    count: int = records.num_rows
+    named = sum(6 + 6 * len(name.encode()) for name in records.schema.names)
+    return count * named + sum(map(most_json_bytes, records.columns))
+
+
+def as_keys_and_values(records: pa.RecordBatch, schema: TopicSchema) -> pa.RecordBatch:
+    """Records with all columns that are stored, as those of a topic without a schema."""
+    arrays = [
+        json_keys(records, schema),
+        json_values(records, schema),
+        records.column(TIMESTAMP),
+        records.column(HEADERS).cast(HEADERS_TYPE),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
 
 
 def without_schema(records: pa.RecordBatch) -> pa.RecordBatch:
@@ -44,42 +76,11 @@ def without_schema(records: pa.RecordBatch) -> pa.RecordBatch:
     if TIMESTAMP not in names:
         return records
     columns = [name for name in names if name not in RESERVED]
-    rows = _rows(records.select(columns))
-    values = [msgspec.json.encode(row) for row in rows]
+    texts = json_objects(columns, [records.column(name) for name in columns], records.num_rows)
     arrays = [
-        pa.nulls(len(rows), pa.binary()),
-        pa.array(values, pa.binary()),
+        pa.nulls(records.num_rows, pa.binary()),
+        texts.cast(pa.binary()),
         records.column(TIMESTAMP),
         records.column(HEADERS).cast(HEADERS_TYPE),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
-
-
-def _rows(records: pa.RecordBatch) -> list[dict[str, object]]:
-    names = records.schema.names
-    columns = [_values(column) for column in records.columns]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _values(column: pa.Array) -> list[object]:
-    """The values as Python has them; times that it does not know as Arrow writes them."""
-    try:
-        values: list[object] = column.to_pylist()
-    except OverflowError:
-        if len(column) == 1:
-            return column.cast(_times_as_text(column.type)).to_pylist()  # type: ignore[no-any-return]
-        return [value for row in range(len(column)) for value in _values(column.slice(row, 1))]
-    return values
-
-
-def _times_as_text(kind: pa.DataType) -> pa.DataType:
-    if types.is_temporal(kind):
-        return pa.string()
-    if types.is_struct(kind):
-        fields = [kind.field(number) for number in range(kind.num_fields)]
-        return pa.struct([field.with_type(_times_as_text(field.type)) for field in fields])
-    if types.is_map(kind):
-        return pa.map_(_times_as_text(kind.key_type), _times_as_text(kind.item_type))
-    if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_times_as_text(kind.value_type)))
-    return kind

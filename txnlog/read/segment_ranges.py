@@ -28,7 +28,7 @@ from txnlog.errors import (
 from txnlog.log.rewriting import current_records
 from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
 from txnlog.read.filtered_reads import FileChoice, keep_rows
-from txnlog.read.json_records import json_keys, json_values
+from txnlog.read.json_records import json_keys, json_pieces, json_values
 from txnlog.read.other_copies import read_any_copy
 from txnlog.read.schema import ScanColumns
 from txnlog.schema import HEADERS
@@ -182,6 +182,8 @@ def read_each(
 
     with closing(read_stored(storage, parts, reading.stored, choose, ahead_bytes)) as reads:
         for part, stored in reads:
+            if reading.as_json:
+                stored = json_pieces(stored)
             batches: Iterator[pa.RecordBatch] = map(partial(assemble, part), stored)
             if choose is not None:
                 batches = keep_rows(batches, columns, is_chosen=part.paths.is_parquet)
@@ -581,11 +583,7 @@ class _Assembler:
         assert schema is not None
         if name == "headers":
             return batch.records.column(HEADERS).cast(HEADERS_TYPE)
-        kinds = schema.scan_columns
-        records = batch.records.cast(
-            pa.schema([kinds.field(n) for n in batch.records.schema.names])
-        )
-        return (json_keys if name == "key" else json_values)(records, schema)
+        return (json_keys if name == "key" else json_values)(batch.records, schema)
 
     def _constant(self, name: str, value: int | str, length: int) -> pa.Array:
         known, array = self._constants.get(name, (None, None))

@@ -47,6 +47,9 @@ _SECRET_IN_TEXT = re.compile(
     r"|credential|\bsig)['\"]?\s*[=:]\s*['\"]?)[^\s'\"&,}]+"
 )
 _USER_INFO = re.compile(r"://[^/\s@'\"]+@")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_NEXT_CAUSE = re.compile(r"\s*\n\s*↳\s*")
+"""Some libraries show causes as a tree, in colours."""
 _SHORTEST_SECRET = 8
 """Shorter values are no secrets, and replacing them would make messages unreadable."""
 
@@ -75,7 +78,8 @@ def failure(
     number = error.errno if isinstance(error, OSError) else None
     if hint is None:
         hint = _HINTS.get(number or 0, _DEFAULT_HINT)
-    what = redact(str(error), secrets) or type(error).__name__
+    text = _NEXT_CAUSE.sub(": ", _COLOUR.sub("", str(error)))
+    what = redact(text, secrets) or type(error).__name__
     where = f"{url}/{name}" if name else url
     failed = StorageError(f"{operation} {where} failed: {what}; {hint}")
     failed.retriable = number not in _NOT_RETRIABLE if retriable is None else retriable
