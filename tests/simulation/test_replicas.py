@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from replica_world import CALM, ROUGH, STORMY, Patience, Violation, run_seeds
+from replica_gates import Patience
+from replica_world import CALM, ROUGH, STORMY, Violation, run_seeds
 
 from txnlog.errors import ObjectNotFound
 from txnlog.replicas import joining, reassigning, replicated_storage, trimming

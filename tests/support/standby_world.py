@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from replica_world import view_of
+from replica_gates import view_of
 
 from txnlog.errors import TxnlogError
 from txnlog.names import TopicPartition

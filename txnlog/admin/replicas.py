@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
+from txnlog.admin.named_segments import named_segments
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import Setting, StoreConfig
 from txnlog.errors import InvalidOption, NotEnoughReplicas
@@ -163,7 +165,8 @@ class ReplicaAdmin:
 
         Nothing is lost if it is in sync; the old leader stays in sync if it answers. One that was
         in sync once, and is not, leads only if ``unclean`` says so, and only if none of those that
-        are in sync answers: what was acknowledged since then may be lost.
+        are in sync answers: what was acknowledged since then may be lost. Where data is at some
+        roots only, that may also be older records: the logs that it has are read for that.
 
         Args:
             root: its name, as :meth:`replicas` tells it.
@@ -174,9 +177,16 @@ class ReplicaAdmin:
             InvalidOption: the store is not replicated, the root leads already, was never in sync,
                 or is not in sync and ``unclean`` is False or somebody in sync answers.
             NotEnoughReplicas: it does not answer, or the set has changed meanwhile: try again.
-            StorageError: the controller fails.
+            StorageError: the controller fails, or the root while its logs are read.
+            CorruptEntry: its file of the store is damaged.
         """
-        return elect(self._replicated().agreement, root, unclean=unclean, dry_run=dry_run)
+        return elect(
+            self._replicated().agreement,
+            root,
+            name_segments=partial(named_segments, clock=self._logs.clock),
+            unclean=unclean,
+            dry_run=dry_run,
+        )
 
     def alter_replicas(
         self, config: Mapping[str, object | None], *, dry_run: bool = False

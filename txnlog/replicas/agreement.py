@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from txnlog import root_names
 from txnlog.clock import Clock
-from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError
+from txnlog.errors import LogTruncated, NotEnoughReplicas, ObjectNotFound, StorageError
 from txnlog.replicas.controller import Controller
 from txnlog.replicas.epochs import (
     Epoch,
@@ -30,6 +30,7 @@ from txnlog.replicas.epochs import (
     without,
 )
 from txnlog.replicas.members import MarkGone
+from txnlog.replicas.placement import places
 from txnlog.replicas.slowness import Slowness, time_for
 from txnlog.storage.base import Storage
 from txnlog.storage.left_behind import RunWithin, TookTooLong, run_whole
@@ -95,6 +96,7 @@ class Agreement:
         self._failing: dict[Member, _Failing] = {}
         self._answered_s: dict[Member, float] = {}
         self._epoch: Epoch | None = None
+        self._history: int | None = None
         self._round = threading.local()
 
     # -- epochs and members ----------------------------------------------------------------------
@@ -111,6 +113,23 @@ class Agreement:
     def is_newest(self, epoch: Epoch) -> bool:
         """Whether there was no newer epoch when this call began."""
         return self.refresh().number == epoch.number
+
+    def history(self) -> int:
+        """The epoch of the last unclean election before the first request; -1 if there was none.
+
+        All that this process learns and writes is of that history.
+        """
+        if self._history is None:
+            self._history = self.epoch().last_unclean
+        return self._history
+
+    def _check_history(self, epoch: Epoch) -> None:
+        """Raises LogTruncated: what this process knows of logs may not be so any more."""
+        if self.history() != epoch.last_unclean:
+            raise LogTruncated(
+                f"{epoch.leader} leads by the unclean election of epoch {epoch.last_unclean}, and "
+                "logs may have lost entries that this process knows: open the store anew"
+            )
 
     def storage(self, epoch: Epoch, member: Member) -> Storage:
         """The storage of one member."""
@@ -212,6 +231,7 @@ class Agreement:
         Raises:
             NotEnoughReplicas: not enough members are in sync, or answer.
             StorageError: the controller fails; in either case it is unknown what was done.
+            LogTruncated: there was an unclean election since this process began.
         """
         began_s = self.clock.monotonic_s()
         pause_s = _FIRST_PAUSE_S
@@ -219,6 +239,7 @@ class Agreement:
         while True:
             try:
                 epoch = self.epoch()
+                self._check_history(epoch)
                 missing: ObjectNotFound | None = None
                 try:
                     result = step(epoch)
@@ -342,7 +363,12 @@ class Agreement:
         return self.elect_unclean(epoch, f"all in sync fail: {why}")
 
     def elect_unclean(self, epoch: Epoch, why: str) -> bool:
-        """Propose a leader that was in sync last, of those that answer; False if none does."""
+        """Propose a leader that was in sync last, of those that answer; False if none does.
+
+        Nobody looks at what data its logs name: that takes too long here, and doctor tells it.
+        """
+        if places(epoch):
+            why = f"{why}; data that no root has which answers may be lost: doctor tells which"
         for member in sorted(epoch.left, key=lambda gone: -epoch.left[gone].epoch):
             try:
                 self.check_mark(epoch, member)

@@ -105,6 +105,9 @@ class ReplicatedStorage(Storage):
     def was_probed(self) -> bool:
         return self._was_probed
 
+    def history(self) -> int:
+        return self.agreement.history()
+
     # -- writing ---------------------------------------------------------------------------------
 
     def _need(self, epoch: Epoch) -> None:
