@@ -48,6 +48,17 @@ def test_more_runs(weather: Any) -> None:
     assert total["joined"] > 10
 
 
+@pytest.mark.more
+def test_a_follower_with_what_an_earlier_leader_had_decided(monkeypatch: Patch) -> None:
+    """Runs in which somebody was shown what another root in sync did not have, by its bytes."""
+    for seed in (100186, 100297):
+        with monkeypatch.context() as patch:
+            patch.setattr(Agreement, "may_differ", lambda *_: False)
+            with pytest.raises(Violation, match="two histories"):
+                run_seeds([seed], STORMY, roots=5)
+        run_seeds([seed], STORMY, roots=5)
+
+
 @pytest.mark.condition(59)
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))

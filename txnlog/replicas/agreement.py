@@ -97,6 +97,7 @@ class Agreement:
         self._answered_s: dict[Member, float] = {}
         self._epoch: Epoch | None = None
         self._history: int | None = None
+        self._elected_among: tuple[int, tuple[Member, ...]] = (0, ())
         self._round = threading.local()
 
     # -- epochs and members ----------------------------------------------------------------------
@@ -130,6 +131,25 @@ class Agreement:
                 f"{epoch.leader} leads by the unclean election of epoch {epoch.last_unclean}, and "
                 "logs may have lost entries that this process knows: open the store anew"
             )
+
+    def may_differ(self, epoch: Epoch) -> bool:
+        """Whether a member may have other bytes under a name than the leader.
+
+        A writer under an earlier leader may have given it what the new one never had, and be dead:
+        so only members that were in sync when the leader was elected. Who came later was given
+        nothing but what this leader has decided.
+        """
+        since = epoch.leader_since
+        if since == 0:
+            return False
+        if self._elected_among[0] != since:
+            try:
+                first = epoch if epoch.number == since else self.controller.at(since)
+            except StorageError:
+                return True
+            self._elected_among = since, first.in_sync
+        others = (member for member in epoch.members if member != epoch.leader)
+        return not set(self._elected_among[1]).isdisjoint(others)
 
     def storage(self, epoch: Epoch, member: Member) -> Storage:
         """The storage of one member."""
