@@ -13,10 +13,14 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final, TypeAlias
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 import replica_world
 import standby_world
+import unclean_world
 from replica_world import CALM, ROUGH, STORMY
 
 from txnlog.testing import FaultRates
@@ -32,6 +36,10 @@ def _standby(rates: FaultRates) -> Run:
     return lambda seed: standby_world.run_seeds([seed], rates)
 
 
+def _unclean(rates: FaultRates, **options: bool | int) -> Run:
+    return lambda seed: unclean_world.run_seeds([seed], rates, **options)
+
+
 KINDS: Final[Mapping[str, Run]] = {
     "rough": _on_roots(ROUGH),
     "stormy": _on_roots(STORMY, roots=5),
@@ -43,6 +51,9 @@ KINDS: Final[Mapping[str, Run]] = {
     "placed-stormy": _on_roots(STORMY, placed=True, roots=4),
     "placed-operated": _on_roots(ROUGH, placed=True, roots=4, operated=True),
     "placed-operated-stormy": _on_roots(STORMY, placed=True, operated=True),
+    "unclean": _unclean(ROUGH, placed=False),
+    "unclean-placed": _unclean(ROUGH, roots=4),
+    "unclean-placed-stormy": _unclean(STORMY),
     "standby": _standby(standby_world.ROUGH),
     "standby-stormy": _standby(standby_world.STORMY),
 }

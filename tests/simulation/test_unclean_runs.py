@@ -51,7 +51,7 @@ def test_a_rule_that_is_left_out_is_missed(broken: str) -> None:
 @pytest.mark.condition(60)
 def test_what_is_not_announced_is_there() -> None:
     """All roots in sync are lost, for good or for a while, under writers and readers."""
-    total = run_seeds((2, 11), ROUGH)
+    total = run_seeds((19, 31), ROUGH)
     assert total["told"] > 0
     assert total["kept"] > 0
 

@@ -346,7 +346,11 @@ class Agreement:
                     with suppress(MemberFailed):
                         self.check_mark(epoch, other)
             return False
-        if not self.is_newest(epoch) or failed.member not in epoch.members:
+        if not self.is_newest(epoch):
+            if failed.useless:
+                return True  # perhaps not to the newer one's leader
+            epoch = self.epoch()  # a root that has joined meanwhile makes this one no quicker
+        if failed.member not in epoch.members:
             return True
         if failed.useless and failed.member != epoch.leader:
             try:
