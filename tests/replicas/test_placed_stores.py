@@ -109,6 +109,18 @@ def test_a_root_that_is_taken_out_leaves_enough_copies(store: txnlog.Store, tmp_
     assert values(store) == [*"0123"]
 
 
+def test_a_factor_of_a_topic_that_is_not_there(
+    store: txnlog.Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be set before the topic is made; a misspelt name is said to be none."""
+    logging.disable(logging.NOTSET)
+    store.alter_replicas({f"{FACTOR}.t": 1, f"{FACTOR}.orders": 1})
+    told = [one.getMessage() for one in caplog.records if "no topic" in one.getMessage()]
+    assert told == [
+        "there is no topic 'orders' yet: replication.factor.orders holds for it when it is made"
+    ]
+
+
 def test_doctor_tells_of_a_note_that_was_left(store: txnlog.Store, tmp_path: Path) -> None:
     """By a process that was killed while it deleted: nothing else says why copies are missing."""
 
