@@ -21,12 +21,12 @@ export PYTEST_DEBUG_TEMPROOT := $(shell df -Pk /dev/shm 2>/dev/null | \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-tables test test-more test-stores test-ui test-matrix lint format bench soak docs venv wheel dist
+.PHONY: help demo demo-tables test test-more test-stores test-ui test-matrix lint format bench soak soak-replicas docs venv wheel dist
 .PHONY: java clean
 .PHONY: $(SPARK_VERSIONS:%=test-spark-%)
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: java venv  ## Run the flights ETL: exactly-once Spark jobs on a store in a folder
 	@PYTHONSAFEPATH=1 .venv/bin/python examples/flights_etl.py $(ARGS)
@@ -70,6 +70,9 @@ bench: java venv  ## Run the benchmarks
 
 soak: java venv .venv/spark-classes.jsa  ## Run the tests that take minutes: 100,000 transactions, 32 processes
 	.venv/bin/pytest -n auto --dist loadgroup -m "slow and not stores and not browser" $(ARGS)
+
+soak-replicas: venv  ## Run random runs of replicas and standbys; ARGS="--runs 20000 --only stormy"
+	nice -n 19 .venv/bin/python scripts/soak_replicas.py $(ARGS)
 
 docs: .venv/.dependencies  ## Build the documents as a site into build/site
 	@rm -rf build/site build/site-src && mkdir -p build/site-src/benchmarks

@@ -41,6 +41,7 @@ __all__ = [
     "InvalidTransactionTimeout",
     "InvalidTransactionalId",
     "InvalidTxnState",
+    "LogTruncated",
     "NoOffsetForPartition",
     "NotAStore",
     "NotEnoughReplicas",
@@ -94,6 +95,16 @@ class NotEnoughReplicas(StorageError):
     Nothing was acknowledged; what was written may still show later, as after any failed request.
     It works again when roots come back, or are added.
     """
+
+
+class LogTruncated(TxnlogError):
+    """An unclean election was held since this process opened the store: logs may have lost entries.
+
+    What it knows of them, and has written and not committed yet, may be gone; nothing was
+    acknowledged since. Open the store anew.
+    """
+
+    fatal = True
 
 
 class UnsupportedFilesystem(TxnlogError):

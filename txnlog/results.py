@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from txnlog.replicas.electing import Election
     from txnlog.replicas.forgetting import Forgotten
     from txnlog.replicas.joining import Joined
+    from txnlog.replicas.losses import LostRange
     from txnlog.replicas.moving import ControllerMove
     from txnlog.replicas.reassigning import Reassigned
     from txnlog.replicas.returning import ReplicaReturn
@@ -114,6 +115,7 @@ __all__ = [
     "LogVersion",
     "LogWatermark",
     "LoggedOffset",
+    "LostRange",
     "MaintenanceFailure",
     "MemberDescription",
     "Merge",
@@ -190,6 +192,7 @@ _HOMES = {
     "LogVersion": "standby.rounds",
     "LogWatermark": "replicas.watermarks",
     "LoggedOffset": "inspect.history",
+    "LostRange": "replicas.losses",
     "MaintenanceFailure": "admin.maintenance",
     "MemberDescription": "inspect.descriptions",
     "Merge": "admin.merging",

@@ -167,3 +167,22 @@ def test_a_slow_follower_is_waited_for() -> None:
     cluster.lose("b")
     cluster.commit(2)
     cluster.check("a")
+
+
+def test_what_an_earlier_leader_had_decided_is_not_taken_for_what_this_one_has() -> None:
+    """Two writers have died: one gave c what a had decided, one b what b has decided since."""
+    roots, clock = Roots(3), VirtualClock()
+    roots.heap("a-0").put_if_absent("f/1", b"old")
+    roots.heap("c-0").put_if_absent("f/1", b"old")
+    roots.down.add("a")
+    roots.plain(clock).put("x", b"")
+    epoch = roots.epoch()
+    assert (epoch.leader, epoch.in_sync) == ("b-0", ("b-0", "c-0"))
+    roots.heap("b-0").put_if_absent("f/1", b"new")
+    reader = roots.plain(clock)
+    assert reader.list_names("f") == ["1"]
+    assert reader.get("f/1") == b"new"
+    assert roots.epoch().in_sync == ("b-0",)  # else c could be elected, and show another history
+    roots.down.clear()
+    join(reader.agreement, "c", "heap://c")
+    assert not reader.agreement.may_differ(roots.epoch())

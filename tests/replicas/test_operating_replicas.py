@@ -394,6 +394,7 @@ def test_what_an_unclean_election_has_lost_is_not_forgotten(tmp_path: Path) -> N
     bring_back = lose(tmp_path / "a")
     txnlog.open_replicas(str(tmp_path / "b")).elect_leader("r1", unclean=True)
     bring_back()
+    store = reopened(tmp_path)
     assert returns(store) == ["r0-1"]
     put_out(store, "r0-1")
     assert returns(store) == ["r0-2"]

@@ -28,7 +28,10 @@ from txnlog.replicas.epochs import (
     RACK,
 )
 from txnlog.replicas.reassigning import reassign
+from txnlog.replicas.trimming import TrimNote
 from txnlog.results import Reassigned
+from txnlog.state import envelope
+from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
 
 
@@ -104,6 +107,36 @@ def test_a_root_that_is_taken_out_leaves_enough_copies(store: txnlog.Store, tmp_
     assert store.remove_replica("r1" if holds == "b" else "r2", force=True) == []
     assert 1 in copies(tmp_path, store).values()
     assert values(store) == [*"0123"]
+
+
+def test_a_factor_of_a_topic_that_is_not_there(
+    store: txnlog.Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be set before the topic is made; a misspelt name is said to be none."""
+    logging.disable(logging.NOTSET)
+    store.alter_replicas({f"{FACTOR}.t": 1, f"{FACTOR}.orders": 1})
+    told = [one.getMessage() for one in caplog.records if "no topic" in one.getMessage()]
+    assert told == [
+        "there is no topic 'orders' yet: replication.factor.orders holds for it when it is made"
+    ]
+
+
+def test_doctor_tells_of_a_note_that_was_left(store: txnlog.Store, tmp_path: Path) -> None:
+    """By a process that was killed while it deleted: nothing else says why copies are missing."""
+
+    def told() -> list[str]:
+        return [found.detail for found in store.examine() if found.rule == "R11"]
+
+    assert told() == []
+    name = min(copies(tmp_path, store))
+    note = envelope.encode(TrimNote((name,)))
+    folder = tmp_path / "b" / root_names.incarnation_folder(0)
+    LocalStorage(str(folder)).put(root_names.trim_note(f"{7:032x}"), note)
+    (detail,) = told()
+    assert detail.startswith("1 data files are not put at r1-0 again")
+    store.remove_replica("r1")
+    store.add_replica(str(tmp_path / "b"))
+    assert told() == []
 
 
 def test_what_is_put_while_a_root_is_taken_out(

@@ -20,6 +20,7 @@ from txnlog.admin import replicas as replica_admin
 from txnlog.errors import (
     CorruptEntry,
     InvalidOption,
+    LogTruncated,
     NotAStore,
     NotEnoughReplicas,
     ObjectNotFound,
@@ -303,6 +304,9 @@ def test_a_leader_that_was_not_in_sync_only_if_that_is_allowed(tmp_path: Path) -
         lose(folder / "a")
     with pytest.raises(NotEnoughReplicas):
         clean.storage.put("z", b"1")
+    with pytest.raises(LogTruncated):
+        allowed.storage.put("z", b"1")
+    allowed = reopened(tmp_path / "unclean")
     allowed.storage.put("z", b"1")
     epoch = allowed.storage.agreement.epoch()  # type: ignore[attr-defined]
     assert (epoch.leader, epoch.unclean) == ("r1-0", 1)

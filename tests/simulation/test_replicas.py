@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from replica_world import CALM, ROUGH, STORMY, Patience, Violation, run_seeds
+from replica_gates import Patience
+from replica_world import CALM, ROUGH, STORMY, Violation, run_seeds
 
 from txnlog.errors import ObjectNotFound
 from txnlog.replicas import joining, reassigning, replicated_storage, trimming
@@ -47,6 +48,24 @@ def test_more_runs(weather: Any) -> None:
     assert total["joined"] > 10
 
 
+@pytest.mark.more
+def test_a_follower_with_what_an_earlier_leader_had_decided(monkeypatch: Patch) -> None:
+    """Runs in which somebody was shown what another root in sync did not have, by its bytes."""
+    for seed in (100186, 100297):
+        with monkeypatch.context() as patch:
+            patch.setattr(Agreement, "may_differ", lambda *_: False)
+            with pytest.raises(Violation, match="two histories"):
+                run_seeds([seed], STORMY, roots=5)
+        run_seeds([seed], STORMY, roots=5)
+
+
+@pytest.mark.more
+def test_runs_that_once_went_wrong() -> None:
+    """Two brought a root in at once; a root joined while another one was slow."""
+    run_seeds([100424], ROUGH, placed=True, roots=4, operated=True)
+    run_seeds((100082, 100401), CALM, stalls=True)
+
+
 @pytest.mark.condition(59)
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
@@ -63,7 +82,7 @@ def test_operators_lose_nothing() -> None:
 
     The controller moves, too.
     """
-    total = run_seeds((2,), ROUGH, operated=True)
+    total = run_seeds((1,), ROUGH, operated=True)
     assert total["controllers"] > 0
     assert total["acknowledged"] > 20
     assert total["elections"] > 0

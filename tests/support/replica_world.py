@@ -7,15 +7,16 @@ nobody is shown two histories. It shares no code with the library but the bytes 
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
+
+from replica_gates import Gate, Patience, view_of
 
 from txnlog import names, root_names
 from txnlog.clock import Clock
-from txnlog.errors import InvalidOption, NotAStore, ObjectNotFound, StorageError
+from txnlog.errors import InvalidOption, LogTruncated, NotAStore, ObjectNotFound, StorageError
 from txnlog.replicas.controller import Controller
 from txnlog.replicas.electing import change_settings, elect, take_out
 from txnlog.replicas.epochs import (
@@ -41,8 +42,6 @@ from txnlog.replicas.returning import return_roots
 from txnlog.replicas.verifying import verify
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
-from txnlog.storage.forwarding import ForwardingStorage
-from txnlog.storage.left_behind import TookTooLong
 from txnlog.testing import FaultRates, HeapStorage, Process, Simulation
 
 LAG_MS = 2_000
@@ -66,93 +65,7 @@ class Violation(AssertionError):
     """A promise was broken."""
 
 
-def view_of(process: Process, inner: Storage) -> Storage:
-    """A storage of a simulated process, with its faults, over other objects."""
-    kind = type(process.storage)
-    named = type("View", (kind,), {"url": property(lambda view: view.inner.url)})
-    view: ForwardingStorage = object.__new__(named)
-    view.__dict__ = process.storage.__dict__
-    view.inner = inner
-    return view
-
-
-class Gate(ForwardingStorage):
-    """A root's storage, which answers while the root is up. ``reaches`` tells.
-
-    ``stall`` makes a request, its name before it, where the root is slow just now; it returns how.
-    """
-
-    def __init__(
-        self,
-        inner: Storage,
-        reaches: Callable[[], bool],
-        stall: Callable[[str, Callable[[], Any]], Any] = lambda _, call: call(),
-    ) -> None:
-        super().__init__(inner)
-        self._reaches = reaches
-        self._stall = stall
-
-    def __getattribute__(self, name: str) -> Any:
-        told = object.__getattribute__
-        if name not in _REQUESTS:
-            return super().__getattribute__(name)
-        if not told(self, "_reaches")():
-            raise StorageError(f"{told(self, 'url')} is down")
-        method, stall = super().__getattribute__(name), told(self, "_stall")
-        return lambda *given: stall(name, lambda: method(*given))
-
-
-class Patience:
-    """Leaves requests behind, by a simulated process's clock: they land when it has come."""
-
-    def __init__(self, simulation: Simulation, process: Process) -> None:
-        self._simulation = simulation
-        self._process = process
-        self._until_s: float | None = None
-
-    def run_within(
-        self,
-        call: Callable[[], Any],
-        for_s: float,
-        go_on: Callable[[], bool] | None = None,  # noqa: ARG002
-    ) -> Any:
-        before, self._until_s = self._until_s, self._process.clock.monotonic_s() + for_s
-        try:
-            return call()
-        finally:
-            self._until_s = before
-
-    def stall(self, takes_s: float, name: str, call: Callable[[], Any]) -> Any:
-        """Make a request that takes so long."""
-        if threading.current_thread() is threading.main_thread():
-            return call()  # it lands
-        clock = self._process.clock
-        left_s = takes_s if self._until_s is None else self._until_s - clock.monotonic_s()
-        if takes_s <= left_s:
-            clock.sleep(takes_s)
-            return call()
-        clock.sleep(max(left_s, 0.0))
-        if name in ("put", "put_if_absent", "delete"):
-            lands_ms = self._simulation.clock.time_ms + int(1000 * (takes_s - left_s))
-            self._simulation._landings.append((lands_ms, name, call))
-        raise TookTooLong("no answer in time")
-
-
 _OPERATIONS = ("elect", "take out", "config", "verify", "move", "forget")
-_REQUESTS = {
-    "put_if_absent",
-    "confirm",
-    "put",
-    "upload",
-    "get",
-    "get_range",
-    "size",
-    "modified_ms",
-    "list_names",
-    "list_folders",
-    "list_all",
-    "delete",
-}
 
 
 class Roots:
@@ -165,6 +78,8 @@ class Roots:
         """Where the controller is, or was, or may be moved to."""
         self.controller = self.places[CONTROLLER]
         self.down: set[str] = set()
+        self.dead: set[Member] = set()
+        """What is lost for good: nobody finds a mark there."""
         self.cut: set[tuple[str, str]] = set()
         """Pairs of a process and a root that cannot reach each other."""
         self.stalled: dict[str, float] = {}
@@ -183,8 +98,12 @@ class Roots:
             self.heaps[member] = HeapStorage()
         return self.heaps[member]
 
-    def gate(self, storage: Storage, root: str, process: str) -> Gate:
-        return Gate(storage, lambda: root not in self.down and (process, root) not in self.cut)
+    def gate(self, storage: Storage, root: str, process: str, member: Member = "") -> Gate:
+        def reaches() -> bool:
+            is_cut = root in self.down or (process, root) in self.cut
+            return not is_cut and member not in self.dead
+
+        return Gate(storage, reaches)
 
     def storage(self, process: Process) -> ReplicatedStorage:
         """What one simulated process sees: its own faults, in front of the roots' gates.
@@ -201,7 +120,7 @@ class Roots:
                 takes_s = self.stalled.get(root)
                 return patience.stall(takes_s, name, call) if takes_s else call()
 
-            gate = self.gate(self.heap(member), root, process.name)
+            gate = self.gate(self.heap(member), root, process.name, member)
             return view_of(process, Gate(gate.inner, gate._reaches, stall))
 
         def open_place(url: str) -> Storage:
@@ -229,7 +148,7 @@ class Roots:
         """Without faults, but through the gates: for a test's own use, outside of a run."""
 
         def open_member(_: Epoch, member: Member) -> Storage:
-            return self.gate(self.heap(member), root_of(member), "test")
+            return self.gate(self.heap(member), root_of(member), "test", member)
 
         def open_place(url: str) -> Storage:
             name = self.place_of(url)
@@ -298,6 +217,8 @@ class World:
         """Data files, by their names: what they hold."""
         self.shown: dict[str, bytes] = {}
         self.deleted: set[str] = set()
+        self.given_up: set[str] = set()
+        """Data files that an unclean election has announced as lost."""
         self.writing = 0
         self.stall_count = 0
         self.done: dict[str, int] = {}
@@ -327,8 +248,14 @@ class World:
         heaps = [self.roots.heap(member) for member in (*epoch.in_sync, *epoch.left)]
         for name, data in self.acked.items():
             named = data.decode().partition(" ")[0]
-            if named in self.meant and self.meant[named] not in {_get(one, named) for one in heaps}:
+            if named in self.given_up or named not in self.meant:
+                continue
+            if self.meant[named] not in {_get(one, named) for one in heaps}:
                 raise Violation(f"lost: {named}, which {name} names, at all in {epoch}")
+
+    def unclean(self) -> int:
+        """How many unclean elections there were; what they lose need not be there any more."""
+        return 0
 
     def show(self, name: str, data: bytes) -> None:
         if self.shown.setdefault(name, data) != data:
@@ -344,8 +271,12 @@ class World:
         """Upload data, then place it at the log's end, as a transaction's writer does."""
         storage = self.roots.storage(process)
         while self.left_for(process):
-            with suppress(StorageError):
+            try:
                 self._append(process, storage)
+            except LogTruncated:
+                storage = self.roots.storage(process)
+            except StorageError:
+                pass
             process.clock.sleep(process.chance.uniform(0, 1.5))
         self.writing -= 1
 
@@ -372,10 +303,13 @@ class World:
             took_s = process.clock.monotonic_s() - began_s
             self._check_time(took_s, 1 + self.stall_count - stalls)
             if put:
-                self.acked[name] = entry
-                self.show(name, entry)
-                self._check_copies(name, entry)
+                self.acknowledge(storage, name, entry)
                 return
+
+    def acknowledge(self, storage: ReplicatedStorage, name: str, entry: bytes) -> None:  # noqa: ARG002
+        self.acked[name] = entry
+        self.show(name, entry)
+        self._check_copies(name, entry)
 
     def _check_time(self, took_s: float, stalls: int) -> None:
         # The half is for the requests themselves.
@@ -395,23 +329,36 @@ class World:
     def read(self, process: Process) -> None:
         storage = self.roots.storage(process)
         while self.writing:
-            with suppress(StorageError):
-                before = set(self.acked)
-                listed = [f"topics/t/log/{name}" for name in storage.list_names("topics/t/log")]
-                if missing := {n for n in before if "/log/" in n}.difference(listed):
-                    raise Violation(f"stale: {missing} was acknowledged before, is not listed")
-                for name in listed:
-                    data = storage.get(name)
-                    self.show(name, data)
-                    named = data.decode().partition(" ")[0]
-                    if process.chance.random() < 0.2:
-                        self._check_data(storage, named)
+            try:
+                self._read(process, storage)
+            except LogTruncated:
+                storage = self.roots.storage(process)
+            except StorageError:
+                pass
             process.clock.sleep(process.chance.uniform(0.1, 2))
+
+    def _read(self, process: Process, storage: ReplicatedStorage) -> None:
+        unclean, before = self.unclean(), set(self.acked)
+        listed = [f"topics/t/log/{name}" for name in storage.list_names("topics/t/log")]
+        if unclean != self.unclean():
+            return  # it may have been asked of those that are lost
+        if missing := {n for n in before if "/log/" in n}.difference(listed):
+            raise Violation(f"stale: {missing} was acknowledged before, is not listed")
+        for name in listed:
+            data = storage.get(name)
+            if unclean != self.unclean():
+                return
+            self.show(name, data)
+            named = data.decode().partition(" ")[0]
+            if process.chance.random() < 0.2:
+                self._check_data(storage, named)
 
     def _check_data(self, storage: ReplicatedStorage, named: str) -> None:
         try:
             found = storage.get(named)
         except ObjectNotFound as error:
+            if named in self.given_up:
+                return
             if self.placed:
                 raise Violation(f"{named} is named by an entry, and not found") from error
             raise
@@ -508,7 +455,7 @@ class World:
         self.roots.cut.clear()
         self.roots.stalled.clear()
 
-    def run(self, *, writers: int = 3) -> World:
+    def run(self, *, writers: int = 3) -> Self:
         self.writing = writers
         for number in range(writers):
             self.simulation.spawn(f"write-{number}", self.write, restart=True)
@@ -522,12 +469,16 @@ class World:
         for number in range(2 if self.placed else 0):
             self.simulation.spawn(f"reassign-{number}", self.reassign, restart=True)
         self.simulation.spawn("back-0", self.bring_back, restart=True)
+        self.spawn_others()
         self.simulation.spawn("trouble", self.trouble, rates=CALM)
         self.simulation.run(max_steps=200_000)
         self._calm()
         self.judge()
         self._settle()
         return self
+
+    def spawn_others(self) -> None:
+        """For other worlds: whoever else takes part."""
 
     def _settle(self) -> None:
         """All is up again: everything that was acknowledged or shown is there."""
@@ -547,7 +498,7 @@ class World:
 
     def _check_placed(self, storage: ReplicatedStorage) -> None:
         """Everything can be read, and is where it belongs when it has been moved there."""
-        named = {data.decode().partition(" ")[0] for data in self.acked.values()}
+        named = {data.decode().partition(" ")[0] for data in self.acked.values()} - self.given_up
         for name in sorted(named):
             self._check_data(storage, name)
         lacking = sum(done.lacking for done in reassign(storage.agreement))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from replica_world import view_of
+from replica_gates import view_of
 
 from txnlog.errors import TxnlogError
 from txnlog.names import TopicPartition
@@ -38,7 +38,8 @@ ROUGH = FaultRates(
 )
 CONFIG = {"transaction.max.timeout.ms": 4_000, "log.cleanup.age.ms": 4_000}
 GROUP = "g"
-STORMY = replace(ROUGH, fail=0.02, lose_response=0.02, land_late=0.02, pause=0.01, stop=0.004)
+STORMY = replace(ROUGH, fail=0.006, lose_response=0.006, land_late=0.006, pause=0.01, stop=0.004)
+"""A round is a hundred requests that must all go well: with many more faults none ever ends."""
 
 
 class Violation(AssertionError):

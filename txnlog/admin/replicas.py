@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 
+from txnlog import names
+from txnlog.admin.named_segments import named_segments
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import Setting, StoreConfig
-from txnlog.errors import InvalidOption, NotEnoughReplicas
+from txnlog.errors import InvalidOption, LogTruncated, NotEnoughReplicas, StorageError
 from txnlog.log.open_logs import Logs
 from txnlog.replicas.description import ReplicaEpoch, Replicas, describe, history
 from txnlog.replicas.electing import Election, change_settings, elect, take_out
-from txnlog.replicas.epochs import RACK, list_settings
+from txnlog.replicas.epochs import FACTOR, RACK, list_settings
 from txnlog.replicas.forgetting import Forgotten, forget
 from txnlog.replicas.joining import Joined, join
 from txnlog.replicas.moving import ControllerMove, move_controller
@@ -20,6 +25,8 @@ from txnlog.replicas.reassigning import Reassigned, reassign
 from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replicas.verifying import ReplicaDifference, verify
 from txnlog.replicas.watermarks import LogWatermark, watermarks
+
+_logger = logging.getLogger(__name__)
 
 
 def open_replicas(
@@ -163,7 +170,8 @@ class ReplicaAdmin:
 
         Nothing is lost if it is in sync; the old leader stays in sync if it answers. One that was
         in sync once, and is not, leads only if ``unclean`` says so, and only if none of those that
-        are in sync answers: what was acknowledged since then may be lost.
+        are in sync answers: what was acknowledged since then may be lost. Where data is at some
+        roots only, that may also be older records: the logs that it has are read for that.
 
         Args:
             root: its name, as :meth:`replicas` tells it.
@@ -174,9 +182,16 @@ class ReplicaAdmin:
             InvalidOption: the store is not replicated, the root leads already, was never in sync,
                 or is not in sync and ``unclean`` is False or somebody in sync answers.
             NotEnoughReplicas: it does not answer, or the set has changed meanwhile: try again.
-            StorageError: the controller fails.
+            StorageError: the controller fails, or the root while its logs are read.
+            CorruptEntry: its file of the store is damaged.
         """
-        return elect(self._replicated().agreement, root, unclean=unclean, dry_run=dry_run)
+        return elect(
+            self._replicated().agreement,
+            root,
+            name_segments=partial(named_segments, clock=self._logs.clock),
+            unclean=unclean,
+            dry_run=dry_run,
+        )
 
     def alter_replicas(
         self, config: Mapping[str, object | None], *, dry_run: bool = False
@@ -199,7 +214,11 @@ class ReplicaAdmin:
             NotEnoughReplicas: the set has changed meanwhile: try again.
             StorageError: the controller fails.
         """
-        changed = change_settings(self._replicated().agreement, config, dry_run=dry_run)
+        storage = self._replicated()
+        changed = change_settings(storage.agreement, config, dry_run=dry_run)
+        named = [key.removeprefix(f"{FACTOR}.") for key in config if key.startswith(f"{FACTOR}.")]
+        if named:
+            _warn_of_unknown(storage, named)
         return list_settings(changed)
 
     def move_controller(
@@ -295,6 +314,16 @@ class ReplicaAdmin:
 
         judge = SoundCopies(self._logs)
         return verify(self._replicated(), judge, with_contents=with_contents, repair=repair)
+
+
+def _warn_of_unknown(storage: ReplicatedStorage, topics: Sequence[str]) -> None:
+    """Say which topics are not there: they may come later, or be misspelt."""
+    with suppress(StorageError, LogTruncated):  # where no root answers it holds all the same
+        known = storage.list_folders(names.TOPICS)
+        for topic in sorted(set(topics).difference(known)):
+            _logger.warning(
+                "there is no topic %r yet: %s.%s holds for it when it is made", topic, FACTOR, topic
+            )
 
 
 def _check_copied(root: str, done: Sequence[Reassigned]) -> None:

@@ -17,7 +17,9 @@ from txnlog.replicas.description import under_replicated
 from txnlog.replicas.epochs import Epoch, incarnation_of, root_of
 from txnlog.replicas.members import MemberOpener
 from txnlog.replicas.moving import names_controller
+from txnlog.replicas.placement import places
 from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
+from txnlog.replicas.trimming import read_notes
 from txnlog.replicas.verifying import ReplicaDifference, verify
 
 _REMEDIES = {
@@ -40,6 +42,7 @@ def examine_replicas(
         _check_members(storage),
         _check_pointers(storage),
         _check_copies(storage),
+        _check_notes(storage),
         _compare(storage, logs, with_contents=with_contents),
     )
     for part in parts:
@@ -166,6 +169,21 @@ def _check_copies(storage: ReplicatedStorage) -> Iterator[Finding]:
             "says: `txnlog replicas reassign` copies them"
         )
         yield Finding("replicas", "", "note", detail)
+
+
+def _check_notes(storage: ReplicatedStorage) -> Iterator[Finding]:
+    """Notes of who moves data, or was killed over it: what they name is not put there again."""
+    epoch = storage.agreement.refresh()
+    for member in epoch.in_sync if places(epoch) else ():
+        with suppress(MemberFailed):  # one that does not answer is told of elsewhere
+            if count := len(read_notes(storage.agreement, epoch, [member])[member]):
+                root = root_of(member)
+                detail = (
+                    f"{count} data files are not put at {member} again, and copies there count "
+                    "for none: `txnlog replicas reassign` is under way, or was killed while it "
+                    f"deleted. If none runs, `txnlog replicas remove {root}`, then `add`"
+                )
+                yield Finding("replicas", root, "note", detail, "R11")
 
 
 def _compare(storage: ReplicatedStorage, logs: Logs, *, with_contents: bool) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 from txnlog import names
-from txnlog.errors import StorageError, TxnlogError
+from txnlog.errors import LogTruncated, StorageError, TxnlogError
 from txnlog.log.proposals import Proposals
 from txnlog.log.retired_segments import RECHECK_AFTER_MS, UploadCheck
 from txnlog.log.state_log import StateLog
@@ -92,7 +92,7 @@ class GroupCommit:
         with self._log.lock:
             try:
                 return self._go_on(refreshed=refreshed)
-            except StorageError:
+            except (StorageError, LogTruncated):
                 raise
             except TxnlogError as error:
                 if self._may_be_placed():
@@ -159,7 +159,7 @@ class GroupCommit:
         with self._log.reading() as state:
             try:
                 append = self._build(state)
-            except StorageError:
+            except (StorageError, LogTruncated):
                 raise
             except TxnlogError:
                 return False  # as far as was known here; what has come since decides
@@ -176,7 +176,10 @@ class GroupCommit:
         assert state.topic_id is not None
         begun_ms = (min(self._begun_ms), max(self._begun_ms))
         number, time_ms = state.next_entry, state.append_time_ms
-        self._own = Proposal(state.topic_id, number, time_ms, begun_ms, append, MOST_BEHIND)
+        history = self._log.log.storage.history()
+        self._own = Proposal(
+            state.topic_id, number, time_ms, begun_ms, append, MOST_BEHIND, history
+        )
         self._own_name = names.proposal(number, append.segments[0].name)
         self._is_sent = False
 
@@ -280,11 +283,13 @@ class GroupCommit:
 
     def _read(self, chosen: Sequence[str]) -> list[Proposal]:
         """Proposals that may be placed, as far as clocks tell; each is read once."""
+        history = self._log.log.storage.history()
         new = [name for name in chosen if name not in self._known]
         now_ms = self._clock.now_ms()
         for name, found in zip(new, self._proposals.read(new), strict=True):
             is_young = (
                 found is not None
+                and found.history == history
                 and abs(now_ms - found.append.at_ms) < MOST_AGE_MS
                 and all(abs(now_ms - at_ms) < RECHECK_AFTER_MS for at_ms in found.begun_ms)
             )

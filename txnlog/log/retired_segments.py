@@ -10,7 +10,7 @@ other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -21,6 +21,7 @@ from txnlog import names
 from txnlog.clock import Clock
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UploadExpired
 from txnlog.log.create_once import create_once
+from txnlog.log.uploads import UploadedSegment
 from txnlog.names import FileKey, SegmentRef
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
@@ -108,6 +109,19 @@ def _read(storage: Storage, path: str) -> Note | None:
     except CorruptEntry as error:
         _logger.warning("%s; it says nothing any more", error)
         return Note(path, None)
+
+
+def check_history(storage: Storage, segments: Iterable[UploadedSegment]) -> None:
+    """Raise UploadExpired if one was uploaded before an unclean election: it may be lost."""
+    history = storage.history()
+    for segment in segments:
+        if segment.history != history:
+            raise UploadExpired(
+                f"topic {segment.topic!r}: the records were uploaded before or after the unclean "
+                f"election of epoch {max(history, segment.history)}, and this process has begun on "
+                "the other side of it: they may be lost. Nothing was placed: open the store anew, "
+                "and write them again"
+            )
 
 
 class UploadCheck:

@@ -27,7 +27,7 @@ from txnlog.log.placed_records import (
 )
 from txnlog.log.placing import Placing
 from txnlog.log.proposals import Proposals
-from txnlog.log.retired_segments import UploadCheck
+from txnlog.log.retired_segments import UploadCheck, check_history
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import CHECKPOINT_INTERVAL, DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
 from txnlog.log.uploads import Appended, TopicSpec, UploadedSegment, Writer
@@ -172,6 +172,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         uploads = UploadCheck(self.log.storage, self.clock, self.name, refs, begun_ms)
         expired: UploadExpired | None = None
         try:
+            check_history(self.log.storage, segments)
             uploads.before(in_doubt=since_entry is not None)
         except UploadExpired as error:
             if since_entry is None:

@@ -49,7 +49,8 @@ class UploadedSegment:
     same name. Sizes in bytes, times in milliseconds since the epoch. ``tag`` is in all its batches.
     ``begun_ms`` is when the upload began, by the clock of whoever made it; None: not known.
     ``position`` is where it begins in a file that it shares with others; OWN_FILE if it does not.
-    What shares a file is placed by one entry, or not at all.
+    What shares a file is placed by one entry, or not at all. ``history`` is that of the storage
+    that it was uploaded to: in another one it may be lost.
     """
 
     topic: str
@@ -64,6 +65,7 @@ class UploadedSegment:
     tag: int = NO_TAG
     begun_ms: int | None = None
     position: int = OWN_FILE
+    history: int = -1
 
     @classmethod
     def of(
@@ -74,6 +76,8 @@ class UploadedSegment:
         name: str,
         begun_ms: int,
         position: int = OWN_FILE,
+        *,
+        history: int,
     ) -> UploadedSegment:
         """The one that a writer has just finished."""
         return cls(
@@ -89,6 +93,7 @@ class UploadedSegment:
             tag=summary.tag,
             begun_ms=begun_ms,
             position=position,
+            history=history,
         )
 
     @property

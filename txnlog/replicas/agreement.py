@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from txnlog import root_names
 from txnlog.clock import Clock
-from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError
+from txnlog.errors import LogTruncated, NotEnoughReplicas, ObjectNotFound, StorageError
 from txnlog.replicas.controller import Controller
 from txnlog.replicas.epochs import (
     Epoch,
@@ -30,6 +30,7 @@ from txnlog.replicas.epochs import (
     without,
 )
 from txnlog.replicas.members import MarkGone
+from txnlog.replicas.placement import places
 from txnlog.replicas.slowness import Slowness, time_for
 from txnlog.storage.base import Storage
 from txnlog.storage.left_behind import RunWithin, TookTooLong, run_whole
@@ -95,6 +96,8 @@ class Agreement:
         self._failing: dict[Member, _Failing] = {}
         self._answered_s: dict[Member, float] = {}
         self._epoch: Epoch | None = None
+        self._history: int | None = None
+        self._elected_among: tuple[int, tuple[Member, ...]] = (0, ())
         self._round = threading.local()
 
     # -- epochs and members ----------------------------------------------------------------------
@@ -111,6 +114,42 @@ class Agreement:
     def is_newest(self, epoch: Epoch) -> bool:
         """Whether there was no newer epoch when this call began."""
         return self.refresh().number == epoch.number
+
+    def history(self) -> int:
+        """The epoch of the last unclean election before the first request; -1 if there was none.
+
+        All that this process learns and writes is of that history.
+        """
+        if self._history is None:
+            self._history = self.epoch().last_unclean
+        return self._history
+
+    def _check_history(self, epoch: Epoch) -> None:
+        """Raises LogTruncated: what this process knows of logs may not be so any more."""
+        if self.history() != epoch.last_unclean:
+            raise LogTruncated(
+                f"{epoch.leader} leads by the unclean election of epoch {epoch.last_unclean}, and "
+                "logs may have lost entries that this process knows: open the store anew"
+            )
+
+    def may_differ(self, epoch: Epoch) -> bool:
+        """Whether a member may have other bytes under a name than the leader.
+
+        A writer under an earlier leader may have given it what the new one never had, and be dead:
+        so only members that were in sync when the leader was elected. Who came later was given
+        nothing but what this leader has decided.
+        """
+        since = epoch.leader_since
+        if since == 0:
+            return False
+        if self._elected_among[0] != since:
+            try:
+                first = epoch if epoch.number == since else self.controller.at(since)
+            except StorageError:
+                return True
+            self._elected_among = since, first.in_sync
+        others = (member for member in epoch.members if member != epoch.leader)
+        return not set(self._elected_among[1]).isdisjoint(others)
 
     def storage(self, epoch: Epoch, member: Member) -> Storage:
         """The storage of one member."""
@@ -212,6 +251,7 @@ class Agreement:
         Raises:
             NotEnoughReplicas: not enough members are in sync, or answer.
             StorageError: the controller fails; in either case it is unknown what was done.
+            LogTruncated: there was an unclean election since this process began.
         """
         began_s = self.clock.monotonic_s()
         pause_s = _FIRST_PAUSE_S
@@ -219,6 +259,7 @@ class Agreement:
         while True:
             try:
                 epoch = self.epoch()
+                self._check_history(epoch)
                 missing: ObjectNotFound | None = None
                 try:
                     result = step(epoch)
@@ -305,7 +346,11 @@ class Agreement:
                     with suppress(MemberFailed):
                         self.check_mark(epoch, other)
             return False
-        if not self.is_newest(epoch) or failed.member not in epoch.members:
+        if not self.is_newest(epoch):
+            if failed.useless:
+                return True  # perhaps not to the newer one's leader
+            epoch = self.epoch()  # a root that has joined meanwhile makes this one no quicker
+        if failed.member not in epoch.members:
             return True
         if failed.useless and failed.member != epoch.leader:
             try:
@@ -342,7 +387,12 @@ class Agreement:
         return self.elect_unclean(epoch, f"all in sync fail: {why}")
 
     def elect_unclean(self, epoch: Epoch, why: str) -> bool:
-        """Propose a leader that was in sync last, of those that answer; False if none does."""
+        """Propose a leader that was in sync last, of those that answer; False if none does.
+
+        Nobody looks at what data its logs name: that takes too long here, and doctor tells it.
+        """
+        if places(epoch):
+            why = f"{why}; data that no root has which answers may be lost: doctor tells which"
         for member in sorted(epoch.left, key=lambda gone: -epoch.left[gone].epoch):
             try:
                 self.check_mark(epoch, member)

@@ -81,6 +81,13 @@ class Listings:
         for name, some in groupby(rows, key=itemgetter(0)):
             yield _decode(name), {self._members[number]: size for _, number, size in some}
 
+    def sizes_of(self, name: str) -> dict[Member, int]:
+        """The members that have a name, and its size there."""
+        found = self._database.execute(
+            "select member, size from listed where name = ?", [_encode(name)]
+        )
+        return {self._members[number]: size for number, size in found}
+
     def alike(self) -> Iterator[str]:
         """Names that all have, in one size; ascending."""
         return self._names("having count(*) = ? and min(size) = max(size)")

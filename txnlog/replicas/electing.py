@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -24,7 +24,8 @@ from txnlog.replicas.epochs import (
     taken_out,
     without,
 )
-from txnlog.replicas.placement import is_placed
+from txnlog.replicas.losses import Copies, Losses, LostRange, NameSegments, find_losses
+from txnlog.replicas.placement import is_placed, places
 
 _MOST_NAMES: Final = 1000
 
@@ -37,6 +38,10 @@ class Election:
     all that was acknowledged from that epoch on, and after that time, may be lost. Of that, others
     that answer still have ``missing_count`` objects of ``missing_bytes``, the first thousand of
     which are ``missing``; of ``unseen`` members nobody can tell what they have.
+
+    Where data is at some roots only, older records may be lost, too: ``lost_records`` of
+    ``lost_bytes``, in ``lost_range_count`` ranges of offsets, the first thousand of which are
+    ``lost``; and what topics hold whose logs the leader cannot read, which are ``unread``.
     """
 
     leader: str
@@ -48,12 +53,29 @@ class Election:
     missing_bytes: int = 0
     missing: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
+    lost_records: int = 0
+    lost_bytes: int = 0
+    lost_range_count: int = 0
+    lost: tuple[LostRange, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 def elect(
-    agreement: Agreement, root: str, *, unclean: bool = False, dry_run: bool = False
+    agreement: Agreement,
+    root: str,
+    *,
+    name_segments: NameSegments = lambda _: iter(()),
+    unclean: bool = False,
+    dry_run: bool = False,
 ) -> Election:
     """Propose an epoch in which a root leads.
+
+    Args:
+        agreement: whom to ask.
+        root: which.
+        name_segments: tells which segments the logs at a root name.
+        unclean: also if it is not in sync.
+        dry_run: only tell what would be done, and lost.
 
     Raises:
         InvalidOption: it leads already, was never in sync, or is not and ``unclean`` is False; or a
@@ -77,7 +99,7 @@ def elect(
             f"{root} is not in sync since epoch {epoch.left[member].epoch}: what was acknowledged "
             "since then may be lost if it leads. An unclean election does it all the same"
         )
-    return _elect_unclean(agreement, epoch, member, dry_run=dry_run)
+    return _elect_unclean(agreement, epoch, member, name_segments, dry_run=dry_run)
 
 
 def _elect_clean(agreement: Agreement, epoch: Epoch, member: Member, *, dry_run: bool) -> Election:
@@ -91,7 +113,12 @@ def _elect_clean(agreement: Agreement, epoch: Epoch, member: Member, *, dry_run:
 
 
 def _elect_unclean(
-    agreement: Agreement, epoch: Epoch, member: Member, *, dry_run: bool
+    agreement: Agreement,
+    epoch: Epoch,
+    member: Member,
+    name_segments: NameSegments,
+    *,
+    dry_run: bool,
 ) -> Election:
     _check_answers(agreement, epoch, member)
     for other in epoch.in_sync:
@@ -102,12 +129,22 @@ def _elect_unclean(
             )
     others = [one for one in (*epoch.in_sync, *epoch.joining, *epoch.left) if one != member]
     with Listings([member, *others]) as listings:
-        add_listing(listings, agreement, epoch, member)
-        unseen = tuple(_unseen(listings, agreement, epoch, others))
+        copies = Copies(listings, epoch, member)
+        try:
+            _look(listings, copies, agreement, epoch, member)
+        except MemberFailed as failed:
+            raise _cannot_lead(epoch, member, failed) from failed
+        unseen = tuple(
+            one for one in others if not _is_seen(listings, copies, agreement, epoch, one)
+        )
         # Data that others have when they are out is read there, and can be copied.
         lacked = listings.sum_lacked_by(
             member, lambda name: not is_placed(epoch, name), _MOST_NAMES
         )
+        losses = Losses()
+        if places(epoch):
+            named = name_segments(agreement.storage(epoch, member))
+            losses = find_losses(named, copies, _MOST_NAMES)
     who = agreement.proposer(f"an operator elects {member}, which is not in sync")
     proposed = elected_unclean(epoch, member, who)
     if not dry_run:
@@ -123,17 +160,31 @@ def _elect_unclean(
         missing_bytes=lacked.size_bytes,
         missing=lacked.names,
         unseen=unseen,
+        lost_records=losses.record_count,
+        lost_bytes=losses.size_bytes,
+        lost_range_count=losses.range_count,
+        lost=losses.ranges,
+        unread=losses.unread,
     )
 
 
-def _unseen(
-    listings: Listings, agreement: Agreement, epoch: Epoch, members: list[Member]
-) -> Iterator[Member]:
-    for member in members:
-        try:
-            add_listing(listings, agreement, epoch, member)
-        except MemberFailed:
-            yield member
+def _look(
+    listings: Listings, copies: Copies, agreement: Agreement, epoch: Epoch, member: Member
+) -> None:
+    """Look at what a member has, and at what may be deleted there. Raises MemberFailed."""
+    if places(epoch):
+        copies.read_notes(agreement, member)
+    add_listing(listings, agreement, epoch, member)
+
+
+def _is_seen(
+    listings: Listings, copies: Copies, agreement: Agreement, epoch: Epoch, member: Member
+) -> bool:
+    try:
+        _look(listings, copies, agreement, epoch, member)
+    except MemberFailed:
+        return False
+    return True
 
 
 def _answers(agreement: Agreement, epoch: Epoch, member: Member) -> bool:
@@ -147,8 +198,12 @@ def _check_answers(agreement: Agreement, epoch: Epoch, member: Member) -> None:
     try:
         agreement.check_mark(epoch, member)
     except MemberFailed as failed:
-        where = epoch.roots[root_of(member)].url
-        raise NotEnoughReplicas(f"{member} at {where} cannot lead: {failed}") from failed
+        raise _cannot_lead(epoch, member, failed) from failed
+
+
+def _cannot_lead(epoch: Epoch, member: Member, failed: MemberFailed) -> NotEnoughReplicas:
+    where = epoch.roots[root_of(member)].url
+    return NotEnoughReplicas(f"{member} at {where} cannot lead: {failed}")
 
 
 def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:

@@ -64,10 +64,9 @@ def join(agreement: Agreement, root: str, url: str) -> Joined:
         NotEnoughReplicas: the set has changed too much meanwhile, or a member fails: try again.
         StorageError: the controller fails.
     """
-    epoch = agreement.refresh()
-    member = next_incarnation(epoch, root)
+    member = next_incarnation(agreement.refresh(), root)
     try:
-        epoch = _begin(agreement, epoch, member, url)
+        epoch, member = _begin(agreement, agreement.epoch(), root, url)
         try:
             count, size = _copy(agreement, epoch, member)
             after = _finish(agreement, epoch, member)
@@ -91,9 +90,8 @@ def _give_up(agreement: Agreement, member: Member, why: str) -> None:
             agreement.ask(epoch, member, lambda storage: delete_incarnation(storage, member))
 
 
-def _begin(agreement: Agreement, epoch: Epoch, member: Member, url: str) -> Epoch:
-    """Name it as joining."""
-    root = root_of(member)
+def _begin(agreement: Agreement, epoch: Epoch, root: str, url: str) -> tuple[Epoch, Member]:
+    """Name the root's next incarnation as joining; returns that epoch, and the incarnation."""
     if root in epoch.roots and epoch.roots[root].url != url:
         raise NotEnoughReplicas(f"{root} has become {epoch.roots[root].url}: try again")
     for other in epoch.joining:
@@ -111,7 +109,7 @@ def _begin(agreement: Agreement, epoch: Epoch, member: Member, url: str) -> Epoc
     proposed = joining(epoch, member, url, agreement.proposer(f"{member} joins"))
     if not agreement.propose(proposed):
         raise NotEnoughReplicas(f"epoch {proposed.number} was somebody else's: try again")
-    return proposed
+    return proposed, member
 
 
 def _with_root(epoch: Epoch, root: str, url: str) -> Epoch:

@@ -105,6 +105,9 @@ class ReplicatedStorage(Storage):
     def was_probed(self) -> bool:
         return self._was_probed
 
+    def history(self) -> int:
+        return self.agreement.history()
+
     # -- writing ---------------------------------------------------------------------------------
 
     def _need(self, epoch: Epoch) -> None:
@@ -149,6 +152,9 @@ class ReplicatedStorage(Storage):
     def _knows_now(self, name: str) -> Callable[[Epoch], None]:
         return lambda epoch: self._everywhere.add(epoch, [name])
 
+    def _know_one(self, name: str) -> Callable[[Epoch, object], None]:
+        return lambda epoch, _: self._everywhere.add(epoch, [name])
+
     def put(self, name: str, data: bytes) -> None:
         check_name(name)
         data = bytes(data)
@@ -181,7 +187,7 @@ class ReplicatedStorage(Storage):
                 except ObjectNotFound:
                     self._help(epoch, name)
 
-        self._settle_shown(step, lambda _: [name])
+        self._settle_shown(step, self._know_one(name))
 
     def delete(self, names: Iterable[str]) -> None:
         doomed = [check_name(name) for name in names]
@@ -218,7 +224,7 @@ class ReplicatedStorage(Storage):
         help_out(self.agreement, epoch, name, data, epoch.members[1:])
         return data
 
-    def _settle_shown(self, step: Callable[[Epoch], T], shown: Callable[[T], Iterable[str]]) -> T:
+    def _settle_shown(self, step: Callable[[Epoch], T], know: Callable[[Epoch, T], None]) -> T:
         """Do a step after which every member has what it shows, if no epoch has passed."""
         done: list[T] = []
 
@@ -226,9 +232,7 @@ class ReplicatedStorage(Storage):
             done.append(step(epoch))
             return done[-1]
 
-        return self.agreement.settle(
-            kept, then=lambda epoch: self._everywhere.add(epoch, shown(done[-1]))
-        )
+        return self.agreement.settle(kept, then=lambda epoch: know(epoch, done[-1]))
 
     def _read_unique(self, name: str, call: Callable[[Storage], T]) -> T:
         """Read an object that has one writer: any member's will do, the nearest one's first."""
@@ -301,13 +305,13 @@ class ReplicatedStorage(Storage):
             self._help(epoch, name)
             return self._ask(epoch, epoch.leader, call)
 
-        return self._settle_shown(step, lambda _: [name])
+        return self._settle_shown(step, self._know_one(name))
 
     def get(self, name: str) -> bytes:
         check_name(name)
         if names.is_unique(name) or self._knows(self.agreement.epoch(), name):
             return self._read(name, lambda storage: storage.get(name))
-        return self._settle_shown(lambda epoch: self._help(epoch, name), lambda _: [name])
+        return self._settle_shown(partial(self._help, name=name), self._know_one(name))
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
         return self._read(name, lambda storage: storage.get_range(name, start, stop))
@@ -360,10 +364,12 @@ class ReplicatedStorage(Storage):
                     gone.add(last)
             return [last for last in listed if last not in gone]
 
-        def shown(listed: list[str]) -> list[str]:
-            return [prefix + last for last in listed if not names.is_unique(prefix + last)]
+        def know(epoch: Epoch, listed: list[str]) -> None:
+            if not self.agreement.may_differ(epoch):
+                found = (prefix + last for last in listed)
+                self._everywhere.add(epoch, [name for name in found if not names.is_unique(name)])
 
-        return self._settle_shown(step, shown)
+        return self._settle_shown(step, know)
 
     def list_folders(self, folder: str) -> list[str]:
         def step(epoch: Epoch) -> list[str]:

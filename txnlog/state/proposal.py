@@ -30,13 +30,14 @@ _EXPIRY_SHARE = 4
 """By this fraction of the time in which producers expire a proposal is too old to be placed."""
 
 
-class Proposal(msgspec.Struct, frozen=True, tag_field="kind", tag="proposal"):
+class Proposal(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="proposal"):
     """An append as its writer would have put it as entry ``entry``.
 
     If it has a transaction, that may have ended before it is placed, as before a put that lands
     late: then it is on no list, and counts for nothing.
     ``topic_time_ms`` is the topic's own time before that entry. ``begun_ms`` are the first and the
     last time at which an upload of its segments began, by its writer's clock; empty: not known.
+    ``history`` is that of the storage that they were uploaded to: in another one they may be lost.
     """
 
     topic_id: str
@@ -45,6 +46,7 @@ class Proposal(msgspec.Struct, frozen=True, tag_field="kind", tag="proposal"):
     begun_ms: tuple[int, ...]
     append: Append
     most_behind: int = _MOST_BEHIND_ONCE
+    history: int = -1
 
     @property
     def first_names(self) -> dict[int, str]:

@@ -157,6 +157,13 @@ class Storage(ABC):
         """Whether this process has seen the whole probe pass here: another store needs none."""
         return False
 
+    def history(self) -> int:
+        """Which history of the logs this process has begun with; what belongs to another is lost.
+
+        Only what replaces a storage that was lost, by an older copy of it, begins another one.
+        """
+        return -1
+
     @abstractmethod
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Create the whole object: True if this call did, False if the name is taken."""

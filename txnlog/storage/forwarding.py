@@ -64,6 +64,9 @@ class ForwardingStorage(Storage):
     def was_probed(self) -> bool:
         return self.inner.was_probed()
 
+    def history(self) -> int:
+        return self.inner.history()
+
     def put_if_absent(self, name: str, data: bytes) -> bool:
         return self.inner.put_if_absent(name, data)
 

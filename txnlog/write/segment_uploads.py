@@ -331,6 +331,7 @@ class SegmentUploader:
                 segment.name,
                 segment.begun_ms,
                 segment.position,
+                history=self._storage.history(),
             )
         )
         return summary

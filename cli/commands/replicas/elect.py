@@ -13,7 +13,7 @@ from txnlog.cli.output.streams import warn
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.results import Election
+    from txnlog.results import Election, LostRange
 
 FIELDS: list[Field[Election]] = [
     text("leader", "LEADER", lambda election: election.leader),
@@ -25,6 +25,19 @@ FIELDS: list[Field[Election]] = [
     size("missing_bytes", "MISSING BYTES", lambda election: election.missing_bytes),
     names("missing", None, lambda election: election.missing),
     names("unseen", "UNSEEN", lambda election: election.unseen),
+    number("lost_records", "LOST RECORDS", lambda election: election.lost_records),
+    size("lost_bytes", "LOST BYTES", lambda election: election.lost_bytes),
+    number("lost_range_count", None, lambda election: election.lost_range_count),
+    names("unread", "UNREAD TOPICS", lambda election: election.unread),
+]
+LOST: list[Field[LostRange]] = [
+    text("topic", "TOPIC", lambda lost: lost.topic),
+    number("partition", "PARTITION", lambda lost: lost.partition),
+    number("start", "FROM", lambda lost: lost.start),
+    number("end", "TO", lambda lost: lost.end),
+    number("records", "RECORDS", lambda lost: lost.record_count),
+    size("bytes", "BYTES", lambda lost: lost.size_bytes),
+    names("members", "STILL AT", lambda lost: lost.members),
 ]
 
 
@@ -45,7 +58,9 @@ def elect_leader(
     With --unclean one that was in sync once may lead, if nobody in sync answers: what was
     acknowledged since it was put out may be lost. That is told first, as far as roots that answer
     show what there was: MISSING is what they have and it has not, UNSEEN are those of which
-    nobody can tell. Then it asks, or needs --yes.
+    nobody can tell. Where data is at some roots only older records may be lost, too: LOST are
+    the ranges of offsets of which nobody that answers has a copy, or only those STILL AT which
+    one may yet be deleted. Then it asks, or needs --yes.
 
     \b
     Example:
@@ -62,6 +77,7 @@ def elect_leader(
         planned = replicas.elect_leader(root, unclean=not planned.clean)
     with session.output.document() as document:
         document.fields(FIELDS, planned)
+        document.rows("lost", "Lost", LOST, planned.lost)
     note_dry_run(dry_run)
 
 
@@ -73,5 +89,14 @@ def _warn_of_loss(planned: Election) -> None:
     if planned.missing_count:
         some = ", ".join(planned.missing[-3:])
         warn(f"others have {planned.missing_count} objects that it lacks, such as {some}")
+    if planned.lost_records:
+        first = planned.lost[0]
+        warn(
+            f"{planned.lost_records} older records may be lost, in {planned.lost_range_count} "
+            f"ranges of offsets, such as {first.topic} partition {first.partition} from "
+            f"{first.start} to {first.end}"
+        )
+    if planned.unread:
+        warn(f"nobody can tell what is lost of these topics: {', '.join(planned.unread)}")
     if planned.unseen:
         warn(f"nobody can tell what these have: {', '.join(planned.unseen)}")

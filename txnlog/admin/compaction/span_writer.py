@@ -164,7 +164,12 @@ class SpanWriter:
     def _finish(self, segment: _Open) -> UploadedSegment:
         summary = segment.writer.finish()
         uploaded = UploadedSegment.of(
-            summary, self._spec, self._partition, segment.name, segment.begun_ms
+            summary,
+            self._spec,
+            self._partition,
+            segment.name,
+            segment.begun_ms,
+            history=self._storage.history(),
         )
 
         def requests() -> Iterator[Callable[[], None]]:

@@ -1,0 +1,102 @@
+"""Unclean elections lose what they announce, and nothing else: a model, and the real code.
+
+Each rule has a broken variant that is caught.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import unclean_model
+import unclean_world
+from replica_world import CALM, ROUGH, STORMY, Violation
+from unclean_model import BROKEN, Lost, Model
+from unclean_world import run_seeds
+
+from txnlog.replicas.agreement import Agreement
+from txnlog.testing import FaultRates
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Every epoch is logged."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.condition(60)
+def test_the_rule_for_what_is_announced() -> None:
+    runs = [Model(seed).run() for seed in range(40)]
+    assert sum(run.elections for run in runs) > 20
+    assert sum(run.kept for run in runs) > 10
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_rule_that_is_left_out_is_missed(broken: str) -> None:
+    """Seeds are tried in order, so that the test does not depend on which of them it is."""
+    for seed in range(2000):
+        try:
+            Model(seed, broken).run()
+        except Lost:
+            break
+    else:
+        raise AssertionError(f"nobody loses anything where it {broken}")
+    Model(seed).run()
+
+
+@pytest.mark.condition(60)
+def test_what_is_not_announced_is_there() -> None:
+    """All roots in sync are lost, for good or for a while, under writers and readers."""
+    total = run_seeds((19, 31), ROUGH)
+    assert total["told"] > 0
+    assert total["kept"] > 0
+
+
+@pytest.mark.condition(60)
+@pytest.mark.more
+def test_more_runs() -> None:
+    total = run_seeds(range(40), ROUGH)
+    assert total["told"] > 10
+    assert total["lost"] > 10
+    run_seeds(range(20), CALM, placed=False)
+
+
+@pytest.mark.condition(60)
+@pytest.mark.slow
+@pytest.mark.parametrize("weather", [CALM, ROUGH, STORMY])
+def test_many_runs(weather: FaultRates) -> None:
+    run_seeds(range(1000, 1200), weather, roots=4)
+    run_seeds(range(2000, 2100), weather, placed=False)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("placed", [True, False])
+def test_processes_that_go_on_with_what_they_knew_are_caught(
+    monkeypatch: pytest.MonkeyPatch, placed: bool
+) -> None:
+    """They name data, and number entries, that the new leader has never had."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Agreement, "_check_history", lambda *_: None)
+        with pytest.raises(Violation):
+            run_seeds(range(60), ROUGH, placed=placed)
+
+
+@pytest.mark.more
+def test_an_election_that_announces_epochs_alone_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(unclean_world, "named_segments", lambda _: iter(()))
+        with pytest.raises(Violation):
+            run_seeds(range(100), ROUGH)
+
+
+def test_the_model_is_the_one_that_is_meant() -> None:
+    """Files that an entry has merged are not live any more."""
+    placed = [unclean_model.Entry(file, frozenset({file})) for file in (1, 2)]
+    merged = unclean_model.Entry(3, frozenset({1, 2}), frozenset({1, 2}))
+    assert unclean_model.live([*placed, merged]) == {3: {1, 2}}
