@@ -6,6 +6,9 @@ Each rule of the replicas has a broken variant here that is caught by the same r
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -119,6 +122,26 @@ def test_slow_roots_are_put_out_within_two_timeouts() -> None:
 def test_slow_roots_in_many_runs() -> None:
     run_seeds(range(10), CALM, stalls=True)
     run_seeds(range(10), ROUGH, stalls=True, timed=False)
+
+
+@pytest.mark.more
+def test_a_seed_decides_everything() -> None:
+    """Not the order of sets either, which differs from one process to the next."""
+    program = """
+import hashlib
+from replica_world import CALM, World
+trace = World(6, CALM, stalls=True).run().simulation.trace
+print(len(trace), hashlib.sha256(repr(trace).encode()).hexdigest())
+"""
+    told = set()
+    for hash_seed in "0123":
+        env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", program]
+        told.add(
+            subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+        )
+    assert len(told) == 1
+    assert int(told.pop().split()[0]) > 1000
 
 
 @pytest.mark.slow

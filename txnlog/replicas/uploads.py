@@ -141,7 +141,7 @@ class ReplicatedUpload(Upload):
     def _copy_to(self, epoch: Epoch, target: Member) -> None:
         self._agreement.check_mark(epoch, target)
         failed: MemberFailed | None = None
-        for source in sorted(self._whole, key=lambda member: member not in epoch.members):
+        for source in sorted(self._whole, key=lambda member: (member not in epoch.members, member)):
             try:
                 copy_between(self._agreement, epoch, source, target, self._name)
             except MemberFailed as error:
