@@ -260,6 +260,7 @@ def test_names_are_used_again_only_if_that_was_asked_for(store: Store) -> None:
     ("arguments", "reason"),
     [
         ({"rename": {"no": "x"}}, "no column 'no' to rename; there are a, b"),
+        ({"rename": {"a.c": "x"}}, "no column 'a.c' to .* fields of structs keep their names"),
         ({"rename": {"a": 1}}, "1 cannot be the name"),
         ({"rename": {"a": ""}}, "'' cannot be the name"),
         ({"rename": {"a": "n\0"}}, "cannot be the name"),

@@ -81,8 +81,10 @@ def _check_rename(before: pa.Schema, rename: object) -> dict[str, str]:
     names = frozenset(before.names)
     for name, new in rename.items():
         if name not in names:
+            inside = str(name).partition(".")[0] in names
             raise InvalidSchema(
                 f"there is no column {name!r} to rename; there are {', '.join(before.names)}"
+                + ("; fields of structs keep their names" if inside else "")
             )
         if not isinstance(new, str):
             raise InvalidSchema(f"{new!r} cannot be the name of a column")
