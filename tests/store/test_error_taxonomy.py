@@ -21,7 +21,7 @@ from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import VirtualClock
 
-FATAL = {"ForkedProducer", "InvalidProducerEpoch", "ProducerFenced"}
+FATAL = {"ForkedProducer", "InvalidProducerEpoch", "LogTruncated", "ProducerFenced"}
 ABORTABLE = {
     "CommitFailed",
     "ConcurrentTransactions",
