@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ _TIMEOUT_S = 300
 def start(store: Store, max_offsets: int, until: str) -> subprocess.Popen[str]:
     """Start the driver, with its JVM in one process group, and wait until its query runs."""
     checkpoint = Path(store.url).parent / "checkpoint"
+    forget_unbegun(checkpoint)
     command = [sys.executable, stream_job.__file__, store.url, str(checkpoint)]
     path = os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")]))
     with log_of(store).open("a") as log:
@@ -45,6 +47,16 @@ def start(store: Store, max_offsets: int, until: str) -> subprocess.Popen[str]:
         )
     await_word(process, store, "started")
     return process
+
+
+def forget_unbegun(checkpoint: Path) -> None:
+    """Do what docs/SPARK.md advises where Spark was killed while it put its first offsets.
+
+    It takes the temporary file for another query's offsets, whatever the source is.
+    """
+    offsets = checkpoint / "offsets"
+    if offsets.exists() and not any(path.name.isdigit() for path in offsets.iterdir()):
+        shutil.rmtree(checkpoint)
 
 
 def await_word(process: subprocess.Popen[str], store: Store, word: str) -> None:
