@@ -43,7 +43,8 @@ def test_what_is_not_installed_is_named(
     """And how it gets there."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(
-        InvalidOption, match=rf"to_{package}\(\) needs {package}: pip install '{package}>=\S+'( 'pytz')?$"
+        InvalidOption,
+        match=rf"to_{package}\(\) needs {package}: pip install '{package}>=\S+'( 'pytz')?$",
     ):
         getattr(scan, f"to_{package}")()
 
