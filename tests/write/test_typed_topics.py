@@ -139,8 +139,24 @@ def test_frames_of_other_libraries_are_taken(flights: Store) -> None:
     found = flights.scan("f", columns=["carrier", "flight"]).to_arrow()
     assert found.num_rows == 10
     assert set(found.column("flight").to_pylist()) == {1, 2}
-    with flights.producer() as producer, pytest.raises(InvalidRecord, match="PyCapsule"):
-        producer.send_batch("f", [1, 2])  # type: ignore[arg-type]
+
+
+def test_what_is_no_batch_is_refused_with_what_makes_one(flights: Store) -> None:
+    """Lazy frames, dictionaries and lists."""
+    row = {"carrier": "a", "flight": 1}
+    refused: list[tuple[Any, str]] = [
+        (pl.LazyFrame({"carrier": ["a"]}), r"not LazyFrame; its collect\(\) makes a frame"),
+        ({"carrier": ["a"]}, r"not dict; pyarrow\.table\(\) makes a table of columns, send\(\)"),
+        ([row], r"not list; pyarrow\.Table\.from_pylist\(\) makes a table of rows, send\(\)"),
+        (1, r"PyCapsule .*, not int$"),
+    ]
+    with flights.producer() as producer:
+        for given, said in refused:
+            with pytest.raises(InvalidRecord, match=said):
+                producer.send_batch("f", given)
+        producer.send_batch("f", pa.Table.from_pylist([row]))
+        producer.send_batch("f", pl.LazyFrame(row).collect())
+    assert flights.scan("f", columns=[*row]).to_arrow().to_pylist() == [row, row]
 
 
 @pytest.mark.parametrize(
