@@ -154,6 +154,11 @@ def rows_of(tables: Path, topic: str, version: int | None = None) -> pa.Table:
     return pa.table(DeltaTable(str(tables / topic), version=version).scan())
 
 
+def rows_then(store: Store, token: str, topic: str) -> int:
+    """How many rows a topic had when a snapshot of it was taken, which the token is of."""
+    return store.snapshot(topic, at=token).scan(topic).record_count
+
+
 # -- the story ------------------------------------------------------------------------------------
 
 
@@ -173,6 +178,7 @@ def demonstrate(folder: Path, sample: int | None) -> None:
     publish(store, folder / "tables")
     before = len(rows_of(folder / "tables", "late"))
     print(f"   Only what is committed is in the tables: {before:,} late flights.")
+    token = store.snapshot(TOPICS).token()
 
     headline("3. The job again; the tables again")
     run_process(store, batch_size)
@@ -188,9 +194,10 @@ def demonstrate(folder: Path, sample: int | None) -> None:
     headline("5. Upserts, and the time before")
     latest = rows_of(folder / "tables", "latest")
     print(f"   {len(latest):,} flight numbers, each with its last departure of the year.")
-    old = rows_of(folder / "tables", "late", version=0)
-    print(f"   late had {len(old):,} rows when the job was dead, and has ", end="")
-    print(f"{len(rows_of(folder / 'tables', 'late')):,}.")
+    now, old = (len(rows_of(folder / "tables", "late", version=n)) for n in (None, 0))
+    print(f"   The table late has {now:,} rows, and had {old:,} when the job was dead: version 0.")
+    now, old = store.scan("late").record_count, rows_then(store, token, "late")
+    print(f"   The topic late has {now:,} rows, and had {old:,} then, by a token of the store.")
 
 
 def main() -> None:

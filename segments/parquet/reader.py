@@ -313,7 +313,7 @@ class ParquetSegment:
         for piece, data in found:
             if len(data) < len(piece):
                 reason = f"the file has ended, {piece.stop} bytes were expected"
-                raise CorruptRecord.at(name, piece.start + len(data), reason)
+                raise self._damaged(group, reason)
         if is_all:
             group.check(found[0][1], name)
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from cli_command import cli, cli_each
 
@@ -133,6 +134,31 @@ def test_kafkas_own_indexes(tmp_path: Path) -> None:
     assert cli("index", "verify", *named).code == 0
     assert {path: path.read_bytes() for path in folder.glob("*.log")} == before
     assert not list(folder.glob(".*"))
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_parquet_files_have_no_indexes_and_people_are_told(tmp_path: Path, typed: bool) -> None:
+    """In a store nothing is shown or written, and stderr says why; of a file it is refused."""
+    store = txnlog.open(str(tmp_path), create=True)
+    schema = pa.schema([("value", pa.string())]) if typed else None
+    store.create_topic("t", schema=schema, config={"record.format": "parquet"})
+    with store.producer() as producer:
+        producer.send_batch("t", pa.table({"value": ["a", "b"]}))
+    (segment,) = store.segments("t")
+    path = tmp_path / segment.paths.log
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for verb in ("dump", "verify", "rebuild"):
+        done = cli("index", verb, "t", "--store", tmp_path, "-o", "json")
+        assert (done.code, json.loads(done.out)) == (0, []), done
+        assert "t: segments that are Parquet files have their index in their footer" in done.err
+        assert "there is nothing to do" in done.err
+    for verb in ("verify", "rebuild"):
+        alone = cli("index", verb, "--file", path)
+        assert (alone.code, alone.out) == (1, "")
+        assert (
+            f"{path} is a Parquet file: its footer is its index, and it has no other" in alone.err
+        )
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_wrong_files_are_refused(tmp_path: Path, store_path: Path) -> None:

@@ -86,6 +86,50 @@ def test_batches_of_typed_topics_are_shown_with_their_columns(tmp_path: Path) ->
     assert (verified["record_count"], verified["damages"]) == (2, [])
 
 
+@pytest.mark.parametrize("typed", [False, True])
+def test_parquet_segments_are_dumped_and_verified(tmp_path: Path, typed: bool) -> None:
+    """By row group, from the store and as a file; damage names the file and the row group."""
+    store = txnlog.open(str(tmp_path), create=True)
+    schema = pa.schema([("carrier", pa.string()), ("n", pa.int64())]) if typed else None
+    store.create_topic("t", schema=schema, config={"record.format": "parquet"})
+    shown = [{"key": "k", "value": "v"}, {"key": None, "value": None}]
+    with store.producer() as producer:
+        if typed:
+            producer.send_batch("t", pa.table({"carrier": ["AA", "BB"], "n": [1, None]}))
+            values = ['{"carrier":"AA","n":1}', '{"carrier":"BB","n":null}']
+            shown = [{"key": None, "value": value} for value in values]
+        else:
+            producer.send("t", b"v", b"k")
+            producer.send("t", None)
+    (segment,) = store.segments("t")
+    name = segment.paths.log
+    path = tmp_path / name
+    dump, verify = ("segments", "dump"), ("segments", "verify")
+    places = {name: ("t", "--store", tmp_path), str(path): ("--file", path)}
+    for said, place in places.items():
+        (group,) = cli(*dump, *place, "--records", "-o", "json").json()
+        assert (group["path"], group["codec"], group["crc_ok"]) == (said, "zstd", True)
+        assert (group["base_offset"], group["last_offset"], group["damage"]) == (0, 1, None)
+        assert [{name: r[name] for name in ("key", "value")} for r in group["records"]] == shown
+        assert [record["offset"] for record in group["records"]] == [0, 1]
+        (check,) = cli(*verify, *place, "-o", "json").json()
+        assert (check["path"], check["ok"], check["record_count"]) == (said, True, 2)
+
+    sound = path.read_bytes()
+    path.write_bytes(sound[:20] + bytes([sound[20] ^ 1]) + sound[21:])
+    for said, place in places.items():
+        damage = f"{said} at byte 4 (relative offset 0): row group 0: CRC-32C is"
+        for verb in (dump, verify):
+            done = cli(*verb, *place, "-o", "json")
+            (found,) = json.loads(done.out)
+            assert (done.code, damage in done.err, found["path"]) == (3, True, said), done
+        assert (found["ok"], found["record_count"]) == (False, 0)
+        assert found["damages"][0].startswith(damage)
+    path.write_bytes(sound[:-9])
+    cut = cli(*verify, "t", "--store", tmp_path)
+    assert (cut.code, name in cut.err) == (3, True)
+
+
 def test_dump_shows_batches_with_the_offsets_of_the_topic(store_path: Path) -> None:
     """Offsets and sequences are absolute with a store; --records adds the records."""
     known = batches_of(store_path, "orders", 0)[1]

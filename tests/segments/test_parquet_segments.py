@@ -36,6 +36,7 @@ def write(
     *,
     group_bytes: int | None = None,
     codec: Compression = Compression.ZSTD,
+    level: int | None = None,
 ) -> tuple[bytes, SegmentSummary]:
     """A segment of these records, and what its writer says of it."""
     sink = io.BytesIO()
@@ -43,6 +44,7 @@ def write(
         sink,
         record_format="parquet",
         compression=codec,
+        level=level,
         batch_bytes=group_bytes,
         stores_offsets=offsets is not None,
         origin={"txnlog.segment": "some-0.parquet"},
@@ -82,6 +84,38 @@ def test_any_engine_reads_the_file(codec: Compression) -> None:
     assert file.metadata.num_row_groups == summary.batch_count > 3
     assert summary.size_bytes == len(data)
     assert rows(placed(data, summary)).equals(pa.Table.from_batches([records]))
+
+
+@pytest.mark.parametrize(
+    ("codec", "levels"),
+    [(Compression.GZIP, (1, 9)), (Compression.LZ4, (1, 12)), (Compression.ZSTD, (-7, 1, 22))],
+)
+def test_levels_of_codecs_are_pyarrows(codec: Compression, levels: tuple[int, ...]) -> None:
+    """A file is as small as pyarrow makes one at the level, and says the codec, which is read."""
+    rng = random.Random(8)
+    words = [rng.randbytes(6).hex().encode() for _ in range(500)]
+    values = [b" ".join(rng.choices(words, k=40)) for _ in range(300)]
+    records = batch_of([(None, value, 0, []) for value in values])
+    sizes = []
+    for level in levels:
+        data, summary = write(records, codec=codec, level=level)
+        column = read_footer(placed(data, summary)).metadata.row_group(0).column(1)
+        assert column.compression == codec.name
+        sink = io.BytesIO()
+        parquet.write_table(
+            pa.table({"value": values}),
+            sink,
+            compression=codec.kafka_name,
+            compression_level=level,
+            write_statistics=False,
+            write_page_checksum=True,
+        )
+        expected = parquet.read_metadata(sink).row_group(0).column(0).total_compressed_size
+        assert column.total_compressed_size == pytest.approx(expected, abs=8)  # of page headers
+        assert rows(placed(data, summary)).column("value").to_pylist() == values
+        sizes.append(len(data))
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < 0.95 * sizes[0]
 
 
 def test_the_tag_is_the_footers_checksum() -> None:
@@ -176,6 +210,8 @@ def test_a_damaged_page_index_is_shown_apart() -> None:
 def test_no_flipped_bit_goes_unnoticed(known: bool) -> None:
     """Of a file that a log has placed each bit is covered; of a loose one all but the footer's.
 
+    The file is named, and the row group, where the bit is of one.
+
     What lies in the page index, which no record is read by, is for those to find who look at the
     whole file. With a footer that nothing vouches for pyarrow may end the process: see
     ``check_loose_footer``.
@@ -195,7 +231,9 @@ def test_no_flipped_bit_goes_unnoticed(known: bool) -> None:
             with pytest.raises(CorruptRecord, match="page index: CRC-32C"):
                 footer.check_page_index(index, "a segment")
             continue
-        with pytest.raises(CorruptRecord, match="a segment at byte "):
+        hit = [g for g in footer.groups if 0 <= position - g.position < g.size_bytes]
+        where = f".*: row group {hit[0].number}: CRC-32C" if hit else ""
+        with pytest.raises(CorruptRecord, match=f"^a segment at byte \\d+{where}"):
             rows(file)
 
 
@@ -276,11 +314,18 @@ def test_damage_of_a_large_file_is_found_where_it_is_read() -> None:
     damaged[middle] ^= 4
     file = placed(bytes(damaged), summary)
     for columns in (None, ["value"]):
-        with pytest.raises(CorruptRecord, match=r"row group 2"):
+        with pytest.raises(CorruptRecord, match=r"^a segment at byte \d+ .*: row group 2: "):
             rows(file, columns=columns)
     before = rows(file, stop_offset=groups[2].header.base_offset)
     assert before.num_rows == groups[2].header.base_offset
     assert rows(file, columns=["key"]).num_rows == 3000
+
+    def cut(start: int, stop: int) -> bytes:
+        return data[start:stop] if start > middle else data[start : min(stop, middle)]
+
+    ended = r"^a segment at byte \d+ .*: row group 2: the file has ended"
+    with pytest.raises(CorruptRecord, match=ended):
+        rows(replace(file, read=cut))
 
 
 def test_files_of_others_are_read_as_far_as_they_are_records() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,7 @@ def test_tables_of_a_job_that_died(demo: ModuleType, spark: SparkSession, tmp_pa
     with pytest.raises(Killed):
         demo.run_job(spark, dying, SAMPLE // 2)
     demo.publish(store, tables)
+    token = store.snapshot(demo.TOPICS).token()
     delayed = [row for row in flights.to_pylist() if (row["dep_delay"] or 0) > demo.LATE_MINUTES]
     before = demo.rows_of(tables, "late")
     assert 0 < len(before) < len(delayed)
@@ -71,6 +73,8 @@ def test_tables_of_a_job_that_died(demo: ModuleType, spark: SparkSession, tmp_pa
     late = demo.rows_of(tables, "late")
     assert _rows(late, demo.LATE) == sorted(tuple(map(str, _of(r, demo.LATE))) for r in delayed)
     assert demo.rows_of(tables, "late", version=0).num_rows == len(before)
+    assert demo.rows_then(store, token, "late") == len(before)
+    assert demo.rows_then(store, token, "flights") == len(flights)
     newest = {(r["carrier"], r["flight"]): r["time_hour"] for r in flights.to_pylist()}
     upserted = demo.rows_of(tables, "latest").to_pylist()
     assert {(r["carrier"], r["flight"]): r["time_hour"] for r in upserted} == newest
@@ -101,6 +105,10 @@ def test_the_whole_story(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stdout + told.stderr
     assert "killed with SIGKILL" in told.stdout
     assert "files had to be opened" in told.stdout
+    table, topic = re.findall(r"late has ([\d,]+) rows, and had ([\d,]+)", told.stdout)
+    assert table == topic
+    now, then = (int(count.replace(",", "")) for count in topic)
+    assert 0 < then < now
     again = subprocess.run(
         [*script, "--folder", str(tmp_path)], capture_output=True, text=True, check=False
     )

@@ -19,11 +19,12 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 from typed_formats import in_either_format
 
 from txnlog.admin import topics
 from txnlog.columns.checks import make_schema
-from txnlog.config import TopicConfig
+from txnlog.config import CompressionType, TopicConfig
 from txnlog.errors import (
     CorruptEntry,
     InvalidConfig,
@@ -139,8 +140,24 @@ def test_frames_of_other_libraries_are_taken(flights: Store) -> None:
     found = flights.scan("f", columns=["carrier", "flight"]).to_arrow()
     assert found.num_rows == 10
     assert set(found.column("flight").to_pylist()) == {1, 2}
-    with flights.producer() as producer, pytest.raises(InvalidRecord, match="PyCapsule"):
-        producer.send_batch("f", [1, 2])  # type: ignore[arg-type]
+
+
+def test_what_is_no_batch_is_refused_with_what_makes_one(flights: Store) -> None:
+    """Lazy frames, dictionaries and lists."""
+    row = {"carrier": "a", "flight": 1}
+    refused: list[tuple[Any, str]] = [
+        (pl.LazyFrame({"carrier": ["a"]}), r"not LazyFrame; its collect\(\) makes a frame"),
+        ({"carrier": ["a"]}, r"not dict; pyarrow\.table\(\) makes a table of columns, send\(\)"),
+        ([row], r"not list; pyarrow\.Table\.from_pylist\(\) makes a table of rows, send\(\)"),
+        (1, r"PyCapsule .*, not int$"),
+    ]
+    with flights.producer() as producer:
+        for given, said in refused:
+            with pytest.raises(InvalidRecord, match=said):
+                producer.send_batch("f", given)
+        producer.send_batch("f", pa.Table.from_pylist([row]))
+        producer.send_batch("f", pl.LazyFrame(row).collect())
+    assert flights.scan("f", columns=[*row]).to_arrow().to_pylist() == [row, row]
 
 
 @pytest.mark.parametrize(
@@ -765,6 +782,47 @@ def test_columns_share_files_until_they_are_merged(store: Store) -> None:
     store.merge_topic("f")
     assert len({segment.paths.log for segment in store.segments("f")}) == 3
     assert store.scan("f", filter=pc.field("flight") == 7).to_arrow().num_rows == 3
+
+
+@pytest.mark.parametrize("schema", [None, pa.schema([("value", pa.string())])])
+def test_parquet_has_the_levels_that_are_chosen(store: Store, schema: pa.Schema | None) -> None:
+    """By the topic or by the writer: a higher one takes fewer bytes. Others are refused."""
+    rng = np.random.default_rng(6)
+    words = [f"{word:x}" for word in rng.integers(1 << 60, size=500)]
+    table = pa.table({"value": [" ".join(rng.choice(words, 40)) for _ in range(200)]})
+    choices: list[tuple[CompressionType, tuple[str, str]]] = [
+        ("gzip", ("1", "9")),
+        ("zstd", ("1", "19")),
+    ]
+    for codec, levels in choices:
+        for level in levels:
+            config = {
+                "record.format": "parquet",
+                "compression.type": codec,
+                f"compression.{codec}.level": level,
+            }
+            store.create_topic(codec + level, schema=schema, config=config)
+            send(store, table, codec + level)
+        with store.producer(compression_type=codec, compression_level=int(levels[1])) as producer:
+            producer.send_batch(codec + levels[0], table)
+        (low, chosen), (high,) = (store.segments(codec + level) for level in levels)
+        assert chosen.size_bytes == pytest.approx(high.size_bytes, abs=32)
+        assert high.size_bytes < low.size_bytes - 64
+        for segment in (low, chosen, high):
+            file = pa.BufferReader(store.storage.get(segment.paths.log))
+            group = parquet.read_metadata(file).row_group(0)
+            found = {group.column(number).compression for number in range(group.num_columns)}
+            assert found == {codec.upper()}
+    for setting, said in (
+        ({"compression.gzip.level": 10}, "10 is not between 1 and 9"),
+        ({"compression.zstd.level": 23}, "23 is not between -7 and 22"),
+        ({"compression.zstd.level": "most"}, "an integer is needed, not 'most'"),
+        ({"compression.snappy.level": 1}, "unknown topic config 'compression.snappy.level'"),
+    ):
+        with pytest.raises(InvalidConfig, match=said):
+            store.create_topic("t", schema=schema, config={"record.format": "parquet", **setting})
+    with pytest.raises(InvalidConfig, match="snappy has no levels"):
+        store.producer(compression_type="snappy", compression_level=1)
 
 
 def test_parquet_is_compressed_by_zstd_if_nothing_else_is_said(store: Store) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -19,6 +19,13 @@ from txnlog.write.record_checks import Headers, Value
 from txnlog.write.segment_uploads import UploadBudget
 from txnlog.write.topic_buffer import TopicBuffer
 from txnlog.write.writer_settings import WriterSettings
+
+_INSTEAD: Final = {
+    "LazyFrame": "its collect() makes a frame",
+    "dict": "pyarrow.table() makes a table of columns, send() takes one record",
+    "list": "pyarrow.Table.from_pylist() makes a table of rows, send() takes one record",
+}
+"""What to do with what is often given instead of a batch, by the name of its class."""
 
 
 class SupportsArrow(Protocol):
@@ -146,9 +153,11 @@ def _to_batches(batch: object) -> list[pa.RecordBatch]:
         batches: list[pa.RecordBatch] = batch.to_batches()
         return batches
     if not hasattr(batch, "__arrow_c_stream__") and not hasattr(batch, "__arrow_c_array__"):
+        instead = _INSTEAD.get(type(batch).__name__)
+        hint = f"; {instead}" if instead else ""
         raise InvalidRecord(
             "send_batch takes a pyarrow RecordBatch or Table, or what speaks Arrow's PyCapsule "
-            f"interface as the frames of pandas and Polars do, not {type(batch).__name__}"
+            f"interface as the frames of pandas and Polars do, not {type(batch).__name__}{hint}"
         )
     try:
         return list(pa.table(batch).to_batches())

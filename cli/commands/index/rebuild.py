@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
+from txnlog.cli.commands.index.placed_segments import find_placed_segments
 from txnlog.cli.input.options import DryRunOption
 from txnlog.cli.input.segment_choice import (
     FileOption,
@@ -74,7 +75,7 @@ def _rebuild_placed(
     from txnlog.inspect.placed_indexes import rebuild_placed_indexes
 
     store = session.open_store()
-    segments = choice.find(store)
+    segments = find_placed_segments(choice, store)
     if not segments:
         return
     interval = TopicConfig.of(store.topic_spec(segments[0].topic).config).index_interval_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from txnlog.cli.commands.index.placed_segments import find_placed_segments
 from txnlog.cli.input.segment_choice import (
     FileOption,
     OptionalTargetArgument,
@@ -68,7 +69,7 @@ def _check_placed(
     from txnlog.inspect.placed_indexes import check_placed_indexes
 
     store = session.open_store()
-    for segment in choice.find(store):
+    for segment in find_placed_segments(choice, store):
         checks, damage = check_placed_indexes(store.storage, segment)
         yield from reporter.watch(checks, lambda check: check.damages)
         reporter.report(damage)
