@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections import Counter
 from dataclasses import replace
 from html import escape
 
@@ -13,13 +14,15 @@ import pytest
 from starlette.testclient import TestClient
 from ui_browser import HOSTILE, text_of
 
+from txnlog import TopicPartition
 from txnlog.inspect.describing import describe_segments_within
 from txnlog.inspect.history import GroupLogEntry
 from txnlog.inspect.placed_indexes import dump_placed_indexes
 from txnlog.log.segment_outline import SegmentOutline
 from txnlog.store import Store
-from txnlog.ui.console import Rates
+from txnlog.ui.console import Console, Rates
 from txnlog.ui.lag_curves import Appended, Commit, draw_lags, follow_lag
+from txnlog.ui.pages import groups, transactions
 from txnlog.ui.pages.topics import Scale, draw_bars
 from txnlog.ui.rendering import show_content, show_size
 
@@ -139,6 +142,34 @@ def test_a_transaction_is_walked_through(browser: TestClient) -> None:
     listed = text_of(browser, "/transactions")
     assert listed.index(OPEN_ID) < listed.index("failing")
     assert "etl" not in text_of(browser, "/transactions?find=OPEN").replace("Requests", "")
+
+
+def test_long_histories_are_read_from_their_newest_on(
+    console: Console, browser: TestClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a page costs does not grow with what lies further back; the list reads each id once."""
+    producer = store.producer(transactional_id="many")
+    producer.init_transactions()
+    for number in range(20):
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({TopicPartition("orders", 0): number}, "long")
+        producer.commit_transaction()
+    monkeypatch.setattr(transactions, "_SHOWN_STATES", 3)
+    monkeypatch.setattr(groups, "_SHOWN_ENTRIES", 2)
+    assert _requests(browser, console, "/transactions/many") == {"get": 3, "list": 1}
+    assert re.findall(r"many (\d+) commit", text_of(browser, "/groups/long")) == ["20", "19"]
+    listed = _requests(browser, console, "/transactions")
+    assert listed["list"] == listed["get"] == len(store.transactions())
+
+
+def _requests(browser: TestClient, console: Console, path: str) -> dict[str, int]:
+    """What a page asks for; it takes the counts itself, to show them."""
+    asked: Counter[str] = Counter()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(console.requests, "counts", asked)
+        patched.setattr(console.requests, "take", lambda: dict(asked))
+        assert browser.get(path).status_code == 200
+    return dict(asked)
 
 
 def test_a_group_shows_its_lag_over_time(browser: TestClient, store: Store) -> None:

@@ -143,9 +143,7 @@ def _read_entry(log: SequenceLog, number: int) -> bytes | None:
         return None
 
 
-def _describe_group_entry(
-    number: int, entry: GroupEntry, outcome: Outcome | None
-) -> GroupLogEntry:
+def _describe_group_entry(number: int, entry: GroupEntry, outcome: Outcome | None) -> GroupLogEntry:
     marker = None if outcome is None else outcome.value
     match entry:
         case OffsetsCommitted():
