@@ -36,15 +36,16 @@ def test_polars_and_duckdb_have_the_records(scan: Scan) -> None:
     assert len(scan.to_duckdb().fetchall()) == 3
 
 
-@pytest.mark.parametrize("package", ["pandas", "polars", "duckdb"])
+@pytest.mark.parametrize(
+    ("package", "with_it"), [("pandas", ""), ("polars", ""), ("duckdb", " 'pytz'")]
+)
 def test_what_is_not_installed_is_named(
-    scan: Scan, monkeypatch: pytest.MonkeyPatch, package: str
+    scan: Scan, monkeypatch: pytest.MonkeyPatch, package: str, with_it: str
 ) -> None:
     """And how it gets there."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(
-        InvalidOption, match=rf"to_{package}\(\) needs {package}: pip install '{package}>=\S+'$"
-    ):
+    needs = rf"to_{package}\(\) needs {package}: pip install '{package}>=\S+'{with_it}$"
+    with pytest.raises(InvalidOption, match=needs):
         getattr(scan, f"to_{package}")()
 
 
