@@ -12,19 +12,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
-from ui_browser import HOSTILE, text_of
+from ui_browser import HOSTILE, PORT, browser_of, text_of
 
 from txnlog import TopicPartition
 from txnlog.inspect.describing import describe_segments_within
 from txnlog.inspect.history import GroupLogEntry
 from txnlog.inspect.placed_indexes import dump_placed_indexes
 from txnlog.log.segment_outline import SegmentOutline
-from txnlog.store import Store
+from txnlog.store import Store, attach
+from txnlog.testing import HeapStorage
+from txnlog.ui.access import Access, loopback_hosts
 from txnlog.ui.console import Console, Rates
 from txnlog.ui.lag_curves import Appended, Commit, draw_lags, follow_lag
 from txnlog.ui.pages import groups, transactions
 from txnlog.ui.pages.topics import Scale, draw_bars
 from txnlog.ui.rendering import show_content, show_size
+from txnlog.ui.server import make_console
 
 OPEN_ID = f"open/{HOSTILE}"
 
@@ -252,6 +255,34 @@ def test_maintenance_is_told_in_words(browser: TestClient, store: Store) -> None
             producer.send("small", "a")
     told = text_of(browser, "/store/maintenance")
     assert re.search(r"Merge topic small, partition 0, segment count 12, size [\d.]+ (Ki)?B", told)
+
+
+def test_what_is_damaged_is_not_said_to_be_missing() -> None:
+    """A list that has an error in place of its only row is not empty."""
+    storage = HeapStorage()
+    made = attach(storage, create=True)
+    made.create_topic("orders")
+    made.consumer("orders", group_id="team").commit({TopicPartition("orders", 0): 0})
+    producer = made.producer(transactional_id="etl")
+    producer.init_transactions()
+    for folder in ("topics/orders/log", "groups/team", "transactions/etl"):
+        name = f"{folder}/{0:020}.json"
+        storage.delete([name])
+        storage.put(name, b"?")
+    damaged, nothing = (
+        browser_of(make_console(store, Access(loopback_hosts(PORT))))
+        for store in (made, attach(HeapStorage(), create=True))
+    )
+    with damaged as browser, nothing as empty:
+        for path, missing in (
+            ("/", "There is no topic"),
+            ("/groups", "There is none"),
+            ("/transactions", "There is none"),
+        ):
+            shown = text_of(browser, path)
+            assert f"{0:020}.json is damaged" in shown, path
+            assert missing not in shown, path
+            assert missing in text_of(empty, path)
 
 
 def test_what_is_not_there_is_said(browser: TestClient) -> None:
