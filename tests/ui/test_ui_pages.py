@@ -19,6 +19,8 @@ from txnlog.inspect.describing import describe_segments_within
 from txnlog.inspect.history import GroupLogEntry
 from txnlog.inspect.placed_indexes import dump_placed_indexes
 from txnlog.log.segment_outline import SegmentOutline
+from txnlog.names import log_file_prefix
+from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage
 from txnlog.ui.access import Access, loopback_hosts
@@ -163,6 +165,27 @@ def test_long_histories_are_read_from_their_newest_on(
     assert re.findall(r"many (\d+) commit", text_of(browser, "/groups/long")) == ["20", "19"]
     listed = _requests(browser, console, "/transactions")
     assert listed["list"] == listed["get"] == len(store.transactions())
+
+
+def test_a_groups_page_lists_its_log_once(
+    browser: TestClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And for its newest entries what follows the others alone, for the log may be long."""
+    for number in range(20):
+        store.consumer("orders", group_id="long").commit({TopicPartition("orders", 0): number})
+    monkeypatch.setattr(groups, "_SHOWN_ENTRIES", 2)
+    begun: list[str] = []
+    list_names = CountingStorage.list_names
+
+    def listing(storage: CountingStorage, folder: str, start_after: str = "") -> list[str]:
+        if folder == "groups/long":
+            begun.append(start_after)
+        return list_names(storage, folder, start_after)
+
+    monkeypatch.setattr(CountingStorage, "list_names", listing)
+    assert browser.get("/groups/long").status_code == 200
+    assert begun.count("") == 1
+    assert begun[-1] == log_file_prefix(18)
 
 
 def _requests(browser: TestClient, console: Console, path: str) -> dict[str, int]:

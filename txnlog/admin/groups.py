@@ -75,7 +75,8 @@ class GroupAdmin:
         damaged entry, its error instead. Raises GroupIdNotFound if the group has never committed
         an offset.
         """
-        return group_history(self._logs.storage, self._logs.clock, group_id, newest)
+        known_end = 0 if newest is None else self._logs.group(group_id).next_entry
+        return group_history(self._logs.storage, self._logs.clock, group_id, newest, known_end)
 
     def describe_group(self, group_id: str) -> GroupDescription:
         """A group's offsets, and its lag against the last stable offsets.

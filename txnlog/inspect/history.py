@@ -80,11 +80,14 @@ class GroupLogEntry:
 
 
 def group_history(
-    storage: Storage, clock: Clock, group_id: str, newest: int | None = None
+    storage: Storage, clock: Clock, group_id: str, newest: int | None = None, known_end: int = 0
 ) -> Iterator[GroupLogEntry | CorruptEntry]:
-    """See :meth:`txnlog.Store.group_history`."""
+    """See :meth:`txnlog.Store.group_history`. The log has reached ``known_end`` at least."""
     log = SequenceLog(storage, names.group_log(group_id), clock)
-    listing = log.listing()
+    first = max(known_end - newest, 0) if newest is not None else 0
+    listing = log.listing(first)
+    if newest is not None and first and len(listing.entries) < newest:
+        listing = log.listing()  # a file may hold several entries
     if not listing.entries and not listing.checkpoints:
         raise GroupIdNotFound(f"group {group_id!r} has no log in {storage.url}")
     outcomes = listing.outcomes
