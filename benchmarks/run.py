@@ -117,6 +117,12 @@ def _many(scale: Scale) -> list[str]:
     return measure(scale.folder, scale.of(5_000, 500))
 
 
+def _pages(scale: Scale) -> list[str]:
+    from pages import measure
+
+    return [*measure(scale.of(1_000, 100), scale.of(100_000, 1_000))]
+
+
 def _kafka_rows(scale: Scale) -> list[str]:
     from kafka_rows import measure
 
@@ -208,6 +214,7 @@ _SECTIONS: Final[Mapping[str, tuple[str, Callable[[Scale], list[str]]]]] = {
     "replicas": ("Replicas", _replicas),
     "compaction": ("Compaction", _compaction),
     "million": ("A million segments", _million),
+    "pages": ("Pages", _pages),
     "week": ("A week", _week),
 }
 """What ``--only`` takes: the title in the report, and what measures it."""

@@ -30,6 +30,8 @@ class CorruptRecord(TxnlogError):
     The message names the file, the position in it (bytes) and the offset as far as they are known.
     """
 
+    _advice = "restore the file from a backup"
+
     @classmethod
     def at(cls, name: str, position: int, reason: str, offset: int | None = None) -> Self:
         """The error for the batch at ``position`` (bytes) of file ``name``.
@@ -39,7 +41,7 @@ class CorruptRecord(TxnlogError):
         where = f"{name} at byte {position}"
         if offset is not None:
             where += f" (relative offset {offset})"
-        return cls(f"{where}: {reason}")
+        return cls(f"{where}: {reason}; {cls._advice}")
 
 
 class RecordTooLarge(TxnlogError):
@@ -62,6 +64,8 @@ class UnknownMagic(UnsupportedRecordFormat, CorruptRecord):
     The byte alone cannot tell which, so handlers of either error see it.
     """
 
+    _advice = "read it with a newer version of txnlog, or restore the file from a backup"
+
 
 class SegmentTooLarge(TxnlogError):
     """A segment would pass 2 GiB - 1 bytes or 2^31 - 1 records: roll to a new one earlier."""
@@ -74,3 +78,5 @@ class UnknownCodec(UnsupportedCompression, CorruptRecord):
 
     Damage or a newer format, as with UnknownMagic: handlers of either error see it.
     """
+
+    _advice = "read it with a newer version of txnlog, or restore the file from a backup"

@@ -103,6 +103,10 @@ class LogFile(Enum):
     SEEN = "seen"
 
 
+_LOG_FILES: Final[Mapping[str, LogFile]] = {kind.value: kind for kind in LogFile}
+"""For long listings: it takes a fifth of what a call of the enumeration does."""
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentPaths:
     """The files of one segment: they lie side by side, and differ in their endings alone."""
@@ -380,7 +384,7 @@ def log_file_prefix(number: int) -> str:
 def parse_log_file(name: str) -> tuple[int, LogFile] | None:
     """The entry number and kind of a file in a log folder; None if it is something else."""
     match = _LOG_FILE.fullmatch(name)
-    return (int(match[1]), LogFile(match[2] or match[3])) if match else None
+    return (int(match[1]), _LOG_FILES[match[2] or match[3]]) if match else None
 
 
 def witness_file(number: int, at_ms: int) -> str:

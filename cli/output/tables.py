@@ -9,13 +9,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain, zip_longest
-from typing import TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from txnlog.cli.output.fields import Field
 from txnlog.cli.output.output import Document, Layout
 from txnlog.cli.output.streams import write
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 T = TypeVar("T")
 
@@ -248,13 +251,26 @@ def _fold(
     columns: Sequence[Field[T]], widths: Sequence[int], cells: Sequence[str]
 ) -> Iterator[Sequence[str]]:
     """The lines of a row: names that are too long go on in the next one."""
-    from rich.cells import chop_cells
-
     pieces = [
-        [cell] if is_rigid(column) else chop_cells(cell, width) or [""]
+        [cell] if is_rigid(column) or len(cell) <= width // 2 else _fold_cell(cell, width)
         for column, width, cell in zip(columns, widths, cells, strict=True)
     ]
     return zip_longest(*pieces, fillvalue="")
+
+
+def _fold_cell(cell: str, width: int) -> list[str]:
+    """Lines that break between words; within one only if it is longer than a line."""
+    from rich.text import Text
+
+    return [line.plain.rstrip() for line in Text(cell).wrap(_measuring(), width, overflow="fold")]
+
+
+@cache
+def _measuring() -> Console:
+    """Rich wraps by a console, though it prints to none here."""
+    from rich.console import Console
+
+    return Console(file=io.StringIO())
 
 
 def is_rigid(column: Field[T]) -> bool:

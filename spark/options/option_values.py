@@ -25,14 +25,9 @@ from txnlog.spark.options.option_names import (
 _NO_MEANING = {
     "groupidprefix": (
         "option groupIdPrefix names the consumer groups that Spark makes up for Kafka; none are "
-        "made up here: remove it. Give group.id if a group is to be followed"
+        "made up here: remove it, or ignore it with ignoreKafkaClientOptions=true. Give group.id "
+        "if a group is to be followed"
     ),
-    "kafkaconsumer.polltimeoutms": "option kafkaConsumer.pollTimeoutMs is for Kafka's client, "
-    "which is not used here; remove it",
-    "fetchoffset.numretries": "option fetchOffset.numRetries is for Kafka's brokers, of which "
-    "there are none here; remove it",
-    "fetchoffset.retryintervalms": "option fetchOffset.retryIntervalMs is for Kafka's brokers, "
-    "of which there are none here; remove it",
 }
 
 _ACCEPTED = ", ".join([KAFKA_GROUP_ID, *(f"kafka.{name}" for name in KAFKA_SPELLINGS)])
@@ -110,7 +105,8 @@ class OptionValues:
             return
         self._errors.extend(InvalidOption(_NO_MEANING[key]) for key in given if key in _NO_MEANING)
         if of_kafka := [key for key in given if key not in _NO_MEANING]:
-            self._errors.append(InvalidOption(kafka_client_options.refusal(of_kafka, _ACCEPTED)))
+            shown = [*map(kafka_client_options.display_name, of_kafka)]
+            self._errors.append(InvalidOption(kafka_client_options.refusal(shown, _ACCEPTED)))
 
     def _judge_unknown(self, given: Sequence[str]) -> None:
         """What other verbs have, and what none has: the last of these tells what there is."""

@@ -37,6 +37,30 @@ def test_tables_fit_the_terminal_and_colour_can_be_turned_off(store_path: Path) 
     assert "\x1b[3" not in narrow
 
 
+def test_damage_is_told_in_whole_words_at_80_columns(tmp_path: Path) -> None:
+    """With the file, the place in it, the offsets that it holds, and what to do."""
+    store = txnlog.open(tmp_path / "store", create=True)
+    store.create_topic("orders")
+    with store.producer() as producer:
+        for number in range(7):
+            producer.send("orders", value=b"%d" % number)
+    (segment,) = store.segments("orders")
+    path = tmp_path / "store" / segment.paths.log
+    sound = path.read_bytes()
+    for damaged, told in (
+        (sound[:-1] + bytes([sound[-1] ^ 1]), r"at byte 0 \(relative offset 0\): CRC-32C is "),
+        (sound[:-1], rf"it has {len(sound) - 1} bytes, the log refers to {len(sound)}; restore it"),
+    ):
+        path.write_bytes(damaged)
+        command = ("doctor", "--deep", "--no-probe", "--store", tmp_path / "store")
+        code, shown = cli_on_terminal(*command, columns=80, env={"TERM": "xterm"})
+        assert code == 3
+        assert max(map(len, shown.splitlines())) <= 80
+        words = " ".join(shown.split())
+        assert re.search(told, words)
+        assert "restore the file from a backup; offsets 0 to 6 of orders:0 are in it" in words
+
+
 def test_what_operators_look_at_fits_80_columns(tmp_path: Path) -> None:
     """On the demo's store: no line is longer, and no cell is folded: a row is a line."""
     store = tmp_path / "demo"

@@ -236,6 +236,9 @@ def test_options_of_kafkas_client_are_passed_over_where_that_is_asked_for() -> N
     for refused in ({**READ, **CLIENT}, {**READ, **CLIENT, "ignoreKafkaClientOptions": "false"}):
         with pytest.raises(InvalidOption, match=r"ignore .* with ignoreKafkaClientOptions=true"):
             parse_read(refused)
+    for name in ("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "groupIdPrefix"):
+        with pytest.raises(InvalidOption, match=rf"{name}.* with ignoreKafkaClientOptions=true"):
+            parse_read({**READ, name: "1"})
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections import Counter
 from dataclasses import replace
 from html import escape
 
@@ -11,17 +12,24 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
-from ui_browser import HOSTILE, text_of
+from ui_browser import HOSTILE, PORT, browser_of, text_of
 
+from txnlog import TopicPartition
 from txnlog.inspect.describing import describe_segments_within
 from txnlog.inspect.history import GroupLogEntry
 from txnlog.inspect.placed_indexes import dump_placed_indexes
 from txnlog.log.segment_outline import SegmentOutline
-from txnlog.store import Store
-from txnlog.ui.console import Rates
+from txnlog.names import log_file_prefix
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import Store, attach
+from txnlog.testing import HeapStorage
+from txnlog.ui.access import Access, loopback_hosts
+from txnlog.ui.console import Console, Rates
 from txnlog.ui.lag_curves import Appended, Commit, draw_lags, follow_lag
+from txnlog.ui.pages import groups, transactions
 from txnlog.ui.pages.topics import Scale, draw_bars
 from txnlog.ui.rendering import show_content, show_size
+from txnlog.ui.server import make_console
 
 OPEN_ID = f"open/{HOSTILE}"
 
@@ -141,6 +149,55 @@ def test_a_transaction_is_walked_through(browser: TestClient) -> None:
     assert "etl" not in text_of(browser, "/transactions?find=OPEN").replace("Requests", "")
 
 
+def test_long_histories_are_read_from_their_newest_on(
+    console: Console, browser: TestClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a page costs does not grow with what lies further back; the list reads each id once."""
+    producer = store.producer(transactional_id="many")
+    producer.init_transactions()
+    for number in range(20):
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({TopicPartition("orders", 0): number}, "long")
+        producer.commit_transaction()
+    monkeypatch.setattr(transactions, "_SHOWN_STATES", 3)
+    monkeypatch.setattr(groups, "_SHOWN_ENTRIES", 2)
+    assert _requests(browser, console, "/transactions/many") == {"get": 3, "list": 1}
+    assert re.findall(r"many (\d+) commit", text_of(browser, "/groups/long")) == ["20", "19"]
+    listed = _requests(browser, console, "/transactions")
+    assert listed["list"] == listed["get"] == len(store.transactions())
+
+
+def test_a_groups_page_lists_its_log_once(
+    browser: TestClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And for its newest entries what follows the others alone, for the log may be long."""
+    for number in range(20):
+        store.consumer("orders", group_id="long").commit({TopicPartition("orders", 0): number})
+    monkeypatch.setattr(groups, "_SHOWN_ENTRIES", 2)
+    begun: list[str] = []
+    list_names = CountingStorage.list_names
+
+    def listing(storage: CountingStorage, folder: str, start_after: str = "") -> list[str]:
+        if folder == "groups/long":
+            begun.append(start_after)
+        return list_names(storage, folder, start_after)
+
+    monkeypatch.setattr(CountingStorage, "list_names", listing)
+    assert browser.get("/groups/long").status_code == 200
+    assert begun.count("") == 1
+    assert begun[-1] == log_file_prefix(18)
+
+
+def _requests(browser: TestClient, console: Console, path: str) -> dict[str, int]:
+    """What a page asks for; it takes the counts itself, to show them."""
+    asked: Counter[str] = Counter()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(console.requests, "counts", asked)
+        patched.setattr(console.requests, "take", lambda: dict(asked))
+        assert browser.get(path).status_code == 200
+    return dict(asked)
+
+
 def test_a_group_shows_its_lag_over_time(browser: TestClient, store: Store) -> None:
     """Its lag, its commits, and a curve over them."""
     shown = text_of(browser, "/groups/" + "%3Cscript%3Ealert('x')%3C%2Fscript%3E")
@@ -221,6 +278,34 @@ def test_maintenance_is_told_in_words(browser: TestClient, store: Store) -> None
             producer.send("small", "a")
     told = text_of(browser, "/store/maintenance")
     assert re.search(r"Merge topic small, partition 0, segment count 12, size [\d.]+ (Ki)?B", told)
+
+
+def test_what_is_damaged_is_not_said_to_be_missing() -> None:
+    """A list that has an error in place of its only row is not empty."""
+    storage = HeapStorage()
+    made = attach(storage, create=True)
+    made.create_topic("orders")
+    made.consumer("orders", group_id="team").commit({TopicPartition("orders", 0): 0})
+    producer = made.producer(transactional_id="etl")
+    producer.init_transactions()
+    for folder in ("topics/orders/log", "groups/team", "transactions/etl"):
+        name = f"{folder}/{0:020}.json"
+        storage.delete([name])
+        storage.put(name, b"?")
+    damaged, nothing = (
+        browser_of(make_console(store, Access(loopback_hosts(PORT))))
+        for store in (made, attach(HeapStorage(), create=True))
+    )
+    with damaged as browser, nothing as empty:
+        for path, missing in (
+            ("/", "There is no topic"),
+            ("/groups", "There is none"),
+            ("/transactions", "There is none"),
+        ):
+            shown = text_of(browser, path)
+            assert f"{0:020}.json is damaged" in shown, path
+            assert missing not in shown, path
+            assert missing in text_of(empty, path)
 
 
 def test_what_is_not_there_is_said(browser: TestClient) -> None:

@@ -66,13 +66,17 @@ class GroupAdmin:
                 if not isinstance(described, GroupIdNotFound):
                     yield described
 
-    def group_history(self, group_id: str) -> Iterator[GroupLogEntry | CorruptEntry]:
+    def group_history(
+        self, group_id: str, *, newest: int | None = None
+    ) -> Iterator[GroupLogEntry | CorruptEntry]:
         """The entries of a group's log, oldest first, as far back as the log goes.
 
-        Changes nothing; for a damaged entry, its error instead. Raises GroupIdNotFound if the
-        group has never committed an offset.
+        With ``newest`` only the last so many, and no others are read. Changes nothing; for a
+        damaged entry, its error instead. Raises GroupIdNotFound if the group has never committed
+        an offset.
         """
-        return group_history(self._logs.storage, self._logs.clock, group_id)
+        known_end = 0 if newest is None else self._logs.group(group_id).next_entry
+        return group_history(self._logs.storage, self._logs.clock, group_id, newest, known_end)
 
     def describe_group(self, group_id: str) -> GroupDescription:
         """A group's offsets, and its lag against the last stable offsets.

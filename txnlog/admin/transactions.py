@@ -102,13 +102,14 @@ class TransactionAdmin:
         return describe_transaction(self._logs.transactions.describe(transactional_id))
 
     def transaction_history(
-        self, transactional_id: str
+        self, transactional_id: str, *, newest: int | None = None
     ) -> Iterator[TransactionDescription | CorruptEntry]:
         """The states of a transactional id, oldest first, as far back as its log goes.
 
-        Changes nothing; for a damaged state, its error instead. Raises TransactionalIdNotFound.
+        With ``newest`` only the last so many, and no others are read. Changes nothing; for a
+        damaged state, its error instead. Raises TransactionalIdNotFound.
         """
-        return transaction_history(self._logs.storage, self._logs.clock, transactional_id)
+        return transaction_history(self._logs.storage, self._logs.clock, transactional_id, newest)
 
     def describe_producers(
         self, topic: str, partition: int | None = None

@@ -80,7 +80,15 @@ class DataFiles:
                 continue
             placed = expected.pop(path)
             if not placed.start <= size_bytes < placed.stop:
-                detail = f"it has {size_bytes} bytes, the log refers to {placed.start}"
+                detail = (
+                    f"it has {size_bytes} bytes, the log refers to {placed.start}; "
+                    "restore it from a backup"
+                )
+                if names.is_accelerator(path):
+                    detail = (
+                        f"it has {size_bytes} bytes, the log refers to {placed.start}; "
+                        f"`txnlog index rebuild {self.topic}` rebuilds it"
+                    )
                 yield Finding("data", self.topic, "damage", detail, path=path)
         self.missing = [*expected]
 

@@ -35,7 +35,7 @@ from txnlog.state.membership import (
     PartitionsAssigned,
     RebalanceBegun,
 )
-from txnlog.state.transaction import DECODER, TransactionRef
+from txnlog.state.transaction import DECODER, Outcome, TransactionRef
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 
 Read = TypeVar("Read")
@@ -80,17 +80,20 @@ class GroupLogEntry:
 
 
 def group_history(
-    storage: Storage, clock: Clock, group_id: str
+    storage: Storage, clock: Clock, group_id: str, newest: int | None = None, known_end: int = 0
 ) -> Iterator[GroupLogEntry | CorruptEntry]:
-    """See :meth:`txnlog.Store.group_history`."""
+    """See :meth:`txnlog.Store.group_history`. The log has reached ``known_end`` at least."""
     log = SequenceLog(storage, names.group_log(group_id), clock)
-    listing = log.listing()
+    first = max(known_end - newest, 0) if newest is not None else 0
+    listing = log.listing(first)
+    if newest is not None and first and len(listing.entries) < newest:
+        listing = log.listing()  # a file may hold several entries
     if not listing.entries and not listing.checkpoints:
         raise GroupIdNotFound(f"group {group_id!r} has no log in {storage.url}")
-    outcomes = {number: outcome.value for number, outcome in listing.outcomes.items()}
+    outcomes = listing.outcomes
     return _read_entries(
         log,
-        listing.entries,
+        _newest_of(listing.entries, newest),
         lambda number, data: _describe_group_entry(
             number, envelope.decode(data, ENTRY_DECODER, log.path(number)), outcomes.get(number)
         ),
@@ -98,7 +101,7 @@ def group_history(
 
 
 def transaction_history(
-    storage: Storage, clock: Clock, transactional_id: str
+    storage: Storage, clock: Clock, transactional_id: str, newest: int | None = None
 ) -> Iterator[TransactionDescription | CorruptEntry]:
     """See :meth:`txnlog.Store.transaction_history`."""
     log = SequenceLog(storage, names.transaction_log(transactional_id), clock)
@@ -109,11 +112,15 @@ def transaction_history(
         )
     return _read_entries(
         log,
-        listing.entries,
+        _newest_of(listing.entries, newest),
         lambda number, data: describe_transaction(
             Head(number, envelope.decode(data, DECODER, log.path(number)))
         ),
     )
+
+
+def _newest_of(numbers: Sequence[int], newest: int | None) -> Sequence[int]:
+    return numbers if newest is None else numbers[max(len(numbers) - newest, 0) :]
 
 
 def _read_entries(
@@ -139,7 +146,8 @@ def _read_entry(log: SequenceLog, number: int) -> bytes | None:
         return None
 
 
-def _describe_group_entry(number: int, entry: GroupEntry, marker: str | None) -> GroupLogEntry:
+def _describe_group_entry(number: int, entry: GroupEntry, outcome: Outcome | None) -> GroupLogEntry:
+    marker = None if outcome is None else outcome.value
     match entry:
         case OffsetsCommitted():
             moved = tuple(_describe_offset(offset) for offset in entry.offsets)

@@ -103,7 +103,13 @@ def check_placed_segment(storage: Storage, segment: SegmentDescription) -> Segme
         more += _find_contradictions(segment, found)
     if segment.aborted_count:
         more += _check_transaction_index(storage, segment)
-    return replace(_make_check(segment.paths.log, found, more), position=segment.position)
+    checked = _make_check(segment.paths.log, found, more)
+    held = (
+        f"; offsets {segment.base_offset} to {segment.end_offset - 1} of "
+        f"{segment.topic}:{segment.partition} are in it"
+    )
+    damages = tuple(f"{damage}{held}" for damage in checked.damages)
+    return replace(checked, damages=damages, position=segment.position)
 
 
 def _make_check(path: str, found: Verification, more: Iterable[str] = ()) -> SegmentCheck:

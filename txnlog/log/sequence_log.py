@@ -23,6 +23,7 @@ from txnlog.storage.base import Storage
 
 _LOOKED_FOR = 64
 """So many names are asked for one by one; where there are more a listing is cheaper."""
+_OUTCOMES = {LogFile.COMMIT: Outcome.COMMIT, LogFile.ABORT: Outcome.ABORT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class SequenceLog:
                 seen_ms = names.witness_time_ms(name)
                 witnesses[number] = (*witnesses.get(number, ()), seen_ms)
             else:
-                outcome = Outcome(kind.value)
+                outcome = _OUTCOMES[kind]
                 if outcomes.setdefault(number, outcome) is not outcome:
                     raise self._both_markers(number)
         return Listing(tuple(entries), outcomes, tuple(checkpoints), witnesses)

@@ -36,9 +36,8 @@ def show_group(console: Console, request: Request) -> Response:
     group_id = named_in(request, "group_id")
     store = console.store
     group = store.describe_group(group_id)
-    history = [
-        entry for entry in store.group_history(group_id) if not isinstance(entry, TxnlogError)
-    ][-_SHOWN_ENTRIES:]
+    found = store.group_history(group_id, newest=_SHOWN_ENTRIES)
+    history = [entry for entry in found if not isinstance(entry, TxnlogError)]
     now_ms = store.logs.clock.now_ms()
     return console.page(
         request,

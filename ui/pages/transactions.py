@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from txnlog import names
+from txnlog.admin.transactions import why_hanging
 from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.inspect.descriptions import TransactionDescription
 from txnlog.names import LogFile
@@ -48,7 +49,8 @@ def list_transactions(console: Console, request: Request) -> Response:
     known = [item for item in found if not isinstance(item, TxnlogError)]
     shown = [item for item in known if wanted.lower() in item.transactional_id.lower()]
     shown.sort(key=lambda item: (item.ends_by_ms is None, -item.updated_at_ms))
-    hanging = store.hanging_transactions()
+    now_ms = store.logs.clock.now_ms()
+    overdue = {item.transactional_id: why_hanging(item, now_ms) for item in shown}
     return console.page(
         request,
         "transactions.html",
@@ -56,11 +58,7 @@ def list_transactions(console: Console, request: Request) -> Response:
             "title": "Transactions",
             "paged": page_of(request, shown),
             "count": len(shown),
-            "hanging": {
-                item.transaction.transactional_id: item
-                for item in hanging
-                if not isinstance(item, TxnlogError)
-            },
+            "hanging": {name: hung for name, hung in overdue.items() if hung is not None},
             "errors": [item for item in found if isinstance(item, TxnlogError)],
             "find": wanted,
         },
@@ -70,8 +68,8 @@ def list_transactions(console: Console, request: Request) -> Response:
 def show_transaction(console: Console, request: Request) -> Response:
     """The states of one id, as far back as its log reaches, and the files of the newest one."""
     transactional_id = named_in(request, "transactional_id")
-    found = [*console.store.transaction_history(transactional_id)]
-    states = [item for item in found if not isinstance(item, TxnlogError)][-_SHOWN_STATES:]
+    found = [*console.store.transaction_history(transactional_id, newest=_SHOWN_STATES)]
+    states = [item for item in found if not isinstance(item, TxnlogError)]
     marks = draw_marks(states)
     return console.page(
         request,
