@@ -80,7 +80,7 @@ class DataFiles:
                 continue
             placed = expected.pop(path)
             if not placed.start <= size_bytes < placed.stop:
-                detail = f"it has {size_bytes} bytes, the log refers to {placed.start}"
+                detail = f"it has {size_bytes} bytes, but the log refers to {placed.start}"
                 yield Finding("data", self.topic, "damage", detail, path=path)
         self.missing = [*expected]
 
@@ -99,7 +99,7 @@ class DataFiles:
         if elsewhere and _is_placed(self.storage, elsewhere[0]):
             detail = (
                 f"no root in sync has shown {len(elsewhere)} files, such as this one: `txnlog "
-                "replicas reassign` copies what only roots have that are out"
+                "replicas reassign` copies what only roots that are out have"
             )
             yield Finding("data", self.topic, "note", detail, path=elsewhere[0])
         for path, size_bytes in self.unplaced.items():
