@@ -334,7 +334,7 @@ def _check_copied(root: str, done: Sequence[Reassigned]) -> None:
     if lacking:
         raise NotEnoughReplicas(
             f"{lacking} data files are at too few roots without {root}: `txnlog replicas reassign` "
-            "says of which topics; `--force` takes it out all the same"
+            "shows of which topics; `--force` takes it out all the same"
         )
 
 

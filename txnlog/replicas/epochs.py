@@ -37,7 +37,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 }
 _MEANINGS: Final[Mapping[str, str]] = {
     MIN_INSYNC: "with fewer roots in sync nothing is acknowledged",
-    LAG_TIME: "a root that fails, or does not answer, for so long is put out",
+    LAG_TIME: "a root that fails, or does not answer, for this long is put out",
     UNCLEAN: "whether a root that is not in sync may lead where no other one answers",
     AUTO_RETURN: "whether maintenance brings back roots that were put out and answer again",
     FACTOR: "at how many roots the data of topics is, or all",

@@ -147,7 +147,7 @@ def _to_batches(batch: object) -> list[pa.RecordBatch]:
         return batches
     if not hasattr(batch, "__arrow_c_stream__") and not hasattr(batch, "__arrow_c_array__"):
         raise InvalidRecord(
-            "send_batch takes a pyarrow RecordBatch or Table, or what speaks Arrow's PyCapsule "
+            "send_batch takes a pyarrow RecordBatch or Table, or what supports Arrow's PyCapsule "
             f"interface as the frames of pandas and Polars do, not {type(batch).__name__}"
         )
     try:
