@@ -45,7 +45,7 @@ def run() -> int:
         if os.environ.get("TXNLOG_DEBUG"):
             raise
         _say(
-            f"unexpected {type(error).__name__}: {error}; this is a mistake in txnlog: "
+            f"unexpected {type(error).__name__}: {error}; this is a bug in txnlog: "
             "set TXNLOG_DEBUG=1 to see where, and report it"
         )
         code = FAILURE

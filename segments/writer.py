@@ -186,7 +186,7 @@ class SegmentWriter:
             return
         row = int(np.argmax(sizes > self._max_record_bytes))
         raise RecordTooLarge(
-            f"record {row} of the batch takes {int(sizes[row])} bytes, the limit "
+            f"record {row} of the batch takes {int(sizes[row])} bytes, but the limit "
             f"max.message.bytes is {self._max_record_bytes}"
         )
 

@@ -230,7 +230,7 @@ class _Round:
         expected = RECORDS * (RECORDS - 1) // 2
         if total != expected:
             raise InvalidOption(
-                f"{RECORDS} records were written, and others are read: their values add up to "
+                f"{RECORDS} records were written, but others were read: their values add up to "
                 f"{total}, not {expected}"
             )
 

@@ -8,8 +8,8 @@
         producer.send("orders", value=b"...", key=b"...")
     store.scan("orders").to_arrow()
 
-Names are loaded when they are first used, so importing the package is cheap. The public line is
-what stands in ``__all__`` here, in :mod:`txnlog.errors`, :mod:`txnlog.results`, :mod:`txnlog.spark`
+Names are loaded when they are first used, so importing the package is cheap. The public API is
+what is in ``__all__`` here, in :mod:`txnlog.errors`, :mod:`txnlog.results`, :mod:`txnlog.spark`
 and :mod:`txnlog.testing`; every other module may change from one release to the next.
 """
 

@@ -109,7 +109,7 @@ _TOPIC_KEYS = {
         "lz4",
         _one_of("producer", "none", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         "codec of the topic's batches; record.format=columns has no gzip and no snappy; producer: "
-        "whatever each writer chooses, lz4 if it does not",
+        "whatever each writer chooses, lz4 if it chooses none",
     ),
     "compression.gzip.level": _Key("", _level(1, 9), "empty: the codec's own default"),
     "compression.lz4.level": _Key("", _level(1, 12), "empty: the codec's own default"),
@@ -118,14 +118,15 @@ _TOPIC_KEYS = {
         "columns",
         _one_of("columns", "kafka", "parquet"),
         "how records are stored: batches in Arrow's columns, or in Kafka's own format; or each "
-        "segment a Parquet file, for which a topic is made or not",
+        "segment a Parquet file, which is settled when a topic is made",
     ),
     "schema.compatibility": _Key(
         "BACKWARD",
         _one_of("BACKWARD", "FORWARD", "FULL", "NONE"),
         "which changes of a typed topic's schema are refused: those after which older records "
-        "could not be read (BACKWARD), or newer ones by who knows the older schema (FORWARD, FULL; "
-        "they are alike here); NONE: what has no place in the new schema is not read any more",
+        "could not be read (BACKWARD), or newer ones by those who know the older one (FORWARD, "
+        "FULL; they are the same here); NONE: what has no place in the new schema is not read any "
+        "more",
     ),
     "segment.bytes": _Key(
         str(1 << 30),
@@ -191,7 +192,7 @@ _TOPIC_KEYS = {
     "retention.bytes": _Key(
         "-1",
         _integer(-1, _LONG_MAX),
-        "a partition's oldest segments are deleted likewise while the rest is at least so "
+        "a partition's oldest segments are deleted likewise while the rest is at least this "
         "large, bytes; -1: none",
     ),
     "file.delete.delay.ms": _Key(
@@ -444,7 +445,7 @@ def check_merged_topic_config(config: Mapping[str, str]) -> None:
     if settings.record_format == "columns" and settings.compression in _ROWS_ONLY:
         raise InvalidConfig(
             f"topic config compression.type: {settings.compression.kafka_name} needs "
-            "record.format=kafka or parquet; record.format=columns has none, lz4 and zstd"
+            "record.format=kafka or parquet; record.format=columns has only none, lz4 and zstd"
         )
     if settings.max_compaction_lag_ms < settings.min_compaction_lag_ms:
         raise InvalidConfig(

@@ -262,7 +262,7 @@ class Consumer(Polling):
             raise IllegalState("poll(): subscribe to a topic or assign partitions first")
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that it reads. A consumer that has not polled yet joins its group here."""
+        """The partitions that it reads. If it has not polled yet, it joins its group first."""
         self._open()
         if not self._assigned:
             self._join_in()
@@ -420,7 +420,7 @@ class Consumer(Polling):
             if group is not None and self._sharing is not None and where in group.held():
                 raise ConcurrentTransactions(
                     f"{where} has no position yet: {group.held()[where]} of its former owner is "
-                    "about to move it and is not decided yet; poll on, and ask later"
+                    "about to move it and is not decided yet; keep polling, and ask later"
                 )
             self._locate(self._snapshot(), [where], group)
         return self._positions[where]

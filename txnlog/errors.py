@@ -100,8 +100,8 @@ class NotEnoughReplicas(StorageError):
 class LogTruncated(TxnlogError):
     """An unclean election was held since this process opened the store: logs may have lost entries.
 
-    What it knows of them, and has written and not committed yet, may be gone; nothing was
-    acknowledged since. Open the store anew.
+    What it knows of them, and what it has written and not committed yet, may be gone; nothing has
+    been acknowledged since. Reopen the store.
     """
 
     fatal = True
@@ -115,7 +115,7 @@ class PutIfAbsentBroken(TxnlogError):
     """The probe found that the filesystem lets two writers create the same name."""
 
 
-# -- the store and what lies in it ---------------------------------------------------------------
+# -- the store and what is in it ---------------------------------------------------------------
 
 
 class StoreNotFound(TxnlogError):
@@ -135,13 +135,13 @@ class UnsupportedVersion(TxnlogError):
 
 
 class CorruptEntry(TxnlogError):
-    """A log entry, checkpoint or store file is damaged: it does not decode as it was written."""
+    """A log entry, checkpoint or store file is damaged: it does not decode to what was written."""
 
 
 class CorruptTransactionState(CorruptEntry):
     """The newest state of a transactional id is damaged or gone.
 
-    Its transaction is taken for aborted when the store's longest timeout has passed, unless a
+    Its transaction is treated as aborted when the store's longest timeout has passed, unless a
     commit marker shows that it was committed; ``Store.abort_transaction(..., force=True)`` does so
     at once.
     """
@@ -228,7 +228,8 @@ class InvalidProducerEpoch(ProducerFenced):
 class ForkedProducer(TxnlogError):
     """A producer, or a transaction of Spark, is used in a child of the process that made it.
 
-    Its records would be written twice, or with numbers of the other. Make a new one in the child.
+    Its records would be written twice, or with the other one's numbers. Make a new one in the
+    child.
     """
 
     fatal = True
@@ -261,7 +262,7 @@ class ConcurrentTransactions(TxnlogError):
 
 
 class CommitFailed(TxnlogError):
-    """The consumer group moved on since these offsets were read; nothing was committed.
+    """The consumer group has moved on since these offsets were read; nothing was committed.
 
     Somebody else has committed the same records. Abort, read from the group's offsets again, and
     repeat the work.
@@ -271,7 +272,7 @@ class CommitFailed(TxnlogError):
 
 
 class IllegalGeneration(CommitFailed):
-    """These partitions were reassigned since the records were read, even if to the same member.
+    """These partitions were reassigned after the records were read, even if to the same member.
 
     Abort what was done with the records and poll: the consumer goes on with what it owns now.
     """
@@ -325,7 +326,7 @@ class CommitStateUnknown(TxnlogError):
 
 
 class SnapshotExpired(TxnlogError):
-    """The segments that a read was planned for were rewritten since, and are deleted by now.
+    """The segments that a read was planned for have been rewritten since, and are deleted by now.
 
     They were merged or compacted, longer ago than the topic's ``file.delete.delay.ms``. The
     records are in other segments: plan the read again.
@@ -341,7 +342,7 @@ class NoOffsetForPartition(TxnlogError):
 
 
 class Wakeup(TxnlogError):
-    """Another thread called ``wakeup()`` of the consumer that polled. Nothing was lost."""
+    """Another thread called the ``wakeup()`` of the consumer that polled. Nothing was lost."""
 
 
 # -- remedies --------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ FIELDS: list[Field[Measurement]] = [
 def measure_store(
     session: Session,
     records: Annotated[
-        int, typer.Option("--records", min=1, help="How many are written and read.")
+        int, typer.Option("--records", min=1, help="How many records are written and read.")
     ] = 1_000_000,
     record_bytes: Annotated[
         int, typer.Option("--record-bytes", min=0, max=1_000_000, help="Size of a value.")
@@ -85,7 +85,7 @@ def measure_store(
         int, typer.Option("--commits", min=1, help="How many small transactions.")
     ] = 100,
     partitions: Annotated[
-        int, typer.Option("--partitions", min=1, max=1000, help="Of the topic that is written.")
+        int, typer.Option("--partitions", min=1, max=1000, help="The topic's partitions.")
     ] = 4,
 ) -> None:
     """Measure the speed of writes, reads and small transactions.

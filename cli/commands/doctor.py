@@ -63,8 +63,8 @@ def examine_store(
 
     Reads only, but for the probe, which creates some small files and deletes them; ends no
     transaction; may run while others write. L1, T3 and so on are rules in docs/PROTOCOL.md.
-    Orphans, files that nothing refers to, are not damage: they only take up space. One younger
-    than --orphan-age (24h unless the store says otherwise) may be an upload that still runs.
+    Orphans, files that nothing refers to, are not damage: they only take up space. One younger than
+    --orphan-age (24h unless the store says otherwise) may be an upload that is still running.
 
     What cannot be read is reported, and the rest is checked. Exit code 3 if there is damage, 1 if
     something could not be read, 4 if there are only transactions that hang.

@@ -135,9 +135,9 @@ def dump_log(
 ) -> None:
     """Show a topic's log: each entry, decoded, with its marker.
 
-    WHAT are the offsets that an append gives, by partition; in JSON it is all that the entry
-    holds. Decides nothing and ends nothing. Numbers that are missing are shown as well: old
-    ones are cleaned up behind a checkpoint, any other is damage, and the exit code is 3.
+    WHAT are the offsets that an append gives, by partition; in JSON it is all that the entry holds.
+    Decides nothing and ends nothing. Numbers that are missing are shown as well: old ones that a
+    checkpoint covers are cleaned up, any other is damage, and the exit code is 3.
 
     \b
     Example:

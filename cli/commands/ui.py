@@ -15,7 +15,7 @@ PASSWORD_VARIABLE = "TXNLOG_UI_PASSWORD"  # noqa: S105 - the name of a variable
 
 def serve_pages(
     session: Session,
-    port: Annotated[int, typer.Option("--port", help="0: one that is free.")] = 0,
+    port: Annotated[int, typer.Option("--port", help="0: any free port.")] = 0,
     host: Annotated[
         str, typer.Option("--host", help="Another address needs a password, see below.")
     ] = "127.0.0.1",
@@ -25,10 +25,10 @@ def serve_pages(
 ) -> None:
     """Show a store in the browser, until Ctrl-C. Prints the URL to open.
 
-    The URL has a token, so that nobody else on this machine can look; keep it to yourself. With
-    an address that other machines reach, pages ask for the password that the variable
-    TXNLOG_UI_PASSWORD has, and go over the network as plain HTTP. Pages change nothing, except
-    that who looks at a topic ends transactions that are past their timeout, as every reader does.
+    The URL has a token, so that nobody else on this machine can look; keep it to yourself. With an
+    address that other machines reach, pages ask for the password that the variable
+    TXNLOG_UI_PASSWORD has, and go over the network as plain HTTP. Pages change nothing, except that
+    looking at a topic ends transactions that are past their timeout, as every reader does.
 
     \b
     Example:

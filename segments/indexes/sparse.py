@@ -59,7 +59,7 @@ class OffsetIndex:
         _check_ascending(entries["position"], 0, name, "positions")
         if len(entries) and entries["position"][-1] >= segment_bytes:
             raise CorruptRecord(
-                f"{name}: position {entries['position'][-1]} lies behind the segment's "
+                f"{name}: position {entries['position'][-1]} lies beyond the segment's "
                 f"{segment_bytes} bytes"
             )
         return cls(entries)

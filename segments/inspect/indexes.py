@@ -164,7 +164,7 @@ class _OffsetCheck(_Check):
     def finish(self, size_bytes: int) -> None:
         while self.at < len(self.entries):
             position = self.entries[self.at][1]
-            self.report(f"byte {position} lies behind the segment's {size_bytes}")
+            self.report(f"byte {position} lies beyond the segment's {size_bytes}")
             self.at += 1
 
 

@@ -253,7 +253,7 @@ def _refuse(store: Store, ref: TransactionRef, scope: CommitScope) -> InvalidTxn
     """Abort the read's transaction, and tell what happened and what to do."""
     name = ref.transactional_id
     if scope.in_block:
-        remedy = "Inside of transaction(...) read with txn.read(...); for a stream read without it"
+        remedy = "Inside transaction(...) read with txn.read(...); for a stream read without it"
     else:
         remedy = (
             f'Load again, and give the write .option("transactional.id", "{name}"); for several '

@@ -232,7 +232,7 @@ def _kafka_option(key: str) -> InvalidOption:
     """Of one that would say what is read or written, if there were a client of Kafka's."""
     if key == "kafka.partitioner.class":
         return InvalidOption(
-            "option kafka.partitioner.class names a Java class; there is option partitioner with "
+            "option kafka.partitioner.class names a Java class; use the option partitioner with "
             "murmur2 (Kafka's default), crc32 (librdkafka's default), sticky, round_robin, random, "
             "and package.module:function of Python"
         )

@@ -170,7 +170,7 @@ def _choose_group(values: OptionValues, starting: Position | str | None) -> str 
         return own
     if own is None and kafka is None:
         raise InvalidOption(
-            "option startingOffsets=group starts at a group's offsets: give group.id, which one"
+            "option startingOffsets=group starts at a group's offsets: give group.id to say whose"
         )
     return kafka if own is None else own
 

@@ -64,7 +64,7 @@ def warn_of_rates(options: Mapping[str, str]) -> None:
     given = {name.lower() for name in options}
     if names := [name for name in RATE_OPTIONS if name.lower() in given]:
         _logger.warning(
-            "%s: for streams, and of no effect in a batch read; maxRecords limits what that reads",
+            "%s: only for streams, without effect in a batch read; there maxRecords is the limit",
             ", ".join(names),
         )
 
@@ -101,7 +101,7 @@ def _check_start(values: OptionValues) -> None:
     if (values.get("startingOffsets") or "").strip().lower() == GROUP:
         raise InvalidOption(
             "option startingOffsets=group is for a batch read: a stream goes on from its "
-            "checkpoint, and where a new one starts is earliest, latest or offsets"
+            "checkpoint, and a new one starts at earliest, latest or offsets"
         )
 
 

@@ -57,7 +57,7 @@ def foreach_batch(
         if not query_id:
             raise InvalidOption(
                 "foreach_batch(...) makes a function for writeStream.foreachBatch; it was called "
-                "outside of a streaming query, or on Spark Connect, which does not tell the query"
+                "outside of a streaming query, or on Spark Connect, which does not name the query"
             )
         application_id, version = query_batch(query_id, batch_id)
         with transaction(

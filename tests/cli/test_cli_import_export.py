@@ -114,7 +114,7 @@ def test_wrong_usage_is_explained(store: Store, folder: Path, tmp_path: Path) ->
     store.create_topic("t")
     for arguments, code, said in [
         (("import", folder), 2, "--topic"),
-        (("import", tmp_path / "none", "--topic", "t"), 1, "is not a log folder of Kafka's"),
+        (("import", tmp_path / "none", "--topic", "t"), 1, "is not a Kafka log folder"),
         (("export", "nothing", tmp_path / "x"), 1, "'nothing' does not exist"),
         (("export", "t", tmp_path / "x", "--magic", 3), 2, "--magic"),
         (("export", "t", tmp_path / "x", "--compression", "lzo"), 2, "'lzo' is not one of"),

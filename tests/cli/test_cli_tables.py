@@ -53,7 +53,7 @@ def test_what_is_asked_for_must_be_clear(typed_store: Path, tmp_path: Path) -> N
         assert said in done.err
     inside = cli(*publish, "--delta", typed_store / "t")
     assert inside.code == 1
-    assert "lie in each other" in inside.err
+    assert "are nested" in inside.err
     nowhere = cli(*publish, "--iceberg", "nonsense://user:hidden-word@host", "--table", "a.b")
     assert nowhere.code == 1
     assert "hidden-word" not in nowhere.err

@@ -406,13 +406,13 @@ def test_wrong_folders_are_explained(store: Store, folders: Path) -> None:
     (folders / "empty").mkdir()
     for paths, said in [
         ([], "no log folder was named"),
-        ([str(folders / "nowhere")], "is not a log folder of Kafka's"),
-        ([str(folders / "empty")], "is not a log folder of Kafka's"),
+        ([str(folders / "nowhere")], "is not a Kafka log folder"),
+        ([str(folders / "empty")], "is not a Kafka log folder"),
         ([str(unnamed)], "its name is not <topic>-<partition>"),
         ([str(folders)], "none of 'new': name the folders of one of compacted, hanging, mixed"),
         ([orders, str(folders / "stamped-0")], "are partitions of two topics"),
         ([orders, str(other)], "name the folder of one replica"),
-        ([str(cleaned)], "amid a cleaning"),
+        ([str(cleaned)], "during a cleaning"),
         ([str(damaged)], "log-start-offset-checkpoint cannot be read"),
     ]:
         with pytest.raises(InvalidOption, match=said):

@@ -143,7 +143,7 @@ def test_streams_through_connect(python: Path, tmp_path: Path) -> None:
     done = run_client(python, STREAMS_JOB, str(tmp_path), cwd=tmp_path)
     values = store.scan("out", columns=["value"]).to_arrow().column("value").to_pylist()
     assert list(map(int, values)) == list(range(100))
-    assert "or on Spark Connect, which does not tell the query" in done.stdout
+    assert "or on Spark Connect, which does not name the query" in done.stdout
 
 
 def test_errors_arrive_with_their_text(connected: dict[str, Any]) -> None:

@@ -68,7 +68,7 @@ def test_an_operator_names_the_leader(made: txnlog.Store) -> None:
     assert values(made) == ["1", "2", "3"]
     with pytest.raises(InvalidOption, match="leads already"):
         made.elect_leader("r1")
-    with pytest.raises(InvalidOption, match="r9 is none of"):
+    with pytest.raises(InvalidOption, match="r9 is not one of"):
         made.elect_leader("r9")
 
 
@@ -447,7 +447,7 @@ def test_a_disk_that_is_too_small_is_not_filled_again_and_again(
 
     assert [tries(), tries()] == [1, 0]
     assert store.replicas().why.startswith("r1-1 gives up joining")
-    assert any("have failed: 1)" in one.detail for one in store.examine())
+    assert any("failed tries to bring it back: 1)" in one.detail for one in store.examine())
     clock.time_ms += 11 * 60_000
     assert [tries(), tries()] == [1, 0]
     clock.time_ms += 11 * 60_000
@@ -537,7 +537,7 @@ def test_settings_are_changed(made: txnlog.Store, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"min.insync.replica": None}, "min.insync.replica is no setting of replicas"),
+        ({"min.insync.replica": None}, "min.insync.replica is not a setting of replicas"),
         ({"min.insync.replicas": 3}, "but there are 2 roots"),
         ({"replica.lag.time.max.ms": "soon"}, "must be a number"),
         ({"replica.auto.return": "yes"}, "must be true or false"),

@@ -117,7 +117,7 @@ def test_a_factor_of_a_topic_that_is_not_there(
     store.alter_replicas({f"{FACTOR}.t": 1, f"{FACTOR}.orders": 1})
     told = [one.getMessage() for one in caplog.records if "no topic" in one.getMessage()]
     assert told == [
-        "there is no topic 'orders' yet: replication.factor.orders holds for it when it is made"
+        "there is no topic 'orders' yet: replication.factor.orders applies once it is made"
     ]
 
 
@@ -133,7 +133,7 @@ def test_doctor_tells_of_a_note_that_was_left(store: txnlog.Store, tmp_path: Pat
     folder = tmp_path / "b" / root_names.incarnation_folder(0)
     LocalStorage(str(folder)).put(root_names.trim_note(f"{7:032x}"), note)
     (detail,) = told()
-    assert detail.startswith("1 data files are not put at r1-0 again")
+    assert detail.startswith("1 data files will not be put at r1-0 again")
     store.remove_replica("r1")
     store.add_replica(str(tmp_path / "b"))
     assert told() == []

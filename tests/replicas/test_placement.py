@@ -145,7 +145,7 @@ def test_settings_that_make_no_sense() -> None:
         ({FACTOR: 1, MIN_INSYNC: 2}, InvalidOption, "min.insync.replicas is 2"),
         ({f"{FACTOR}.t": 1, MIN_INSYNC: 2}, InvalidOption, "min.insync.replicas is 2"),
         ({f"{FACTOR}.a b": 1}, InvalidConfig, "characters other than"),
-        ({f"{RACK}.r9": "a"}, InvalidConfig, "no setting of replicas"),
+        ({f"{RACK}.r9": "a"}, InvalidConfig, "not a setting of replicas"),
         ({f"{RACK}.r0": " "}, InvalidConfig, "must be a label"),
         ({f"{RACK}.r0": "x\n"}, InvalidConfig, "must be a label"),
     ):

@@ -94,7 +94,7 @@ def test_who_had_the_store_open_goes_no_further(
     store.create_topic("t", partitions=1)
     go_on = does(store)
     lose_all_but_the_last(store, tmp_path)
-    with pytest.raises(LogTruncated, match="open the store anew") as raised:
+    with pytest.raises(LogTruncated, match="reopen the store") as raised:
         go_on()
     assert raised.value.fatal
     after = reopened(tmp_path)

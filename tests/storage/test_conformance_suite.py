@@ -281,8 +281,8 @@ def test_a_proxy_may_be_told(way: Way, proxy: str, expected: Way) -> None:
         ("s3://bucket/x", "s3://bucket/y", "leads to the same server"),
         ("sftp://me/x", "http://p:9", "nothing tells how to reach sftp://me/x through a proxy"),
         ("s3://bucket/x", "http://p:9", "nothing tells how to reach"),
-        ("s3://bucket/x", "p:9", "is no way to s3://bucket/x"),
-        ("webhdfs://me:1/x", "http://p", "is no way to webhdfs://me:1/x"),
+        ("s3://bucket/x", "p:9", "is not a way to s3://bucket/x"),
+        ("webhdfs://me:1/x", "http://p", "is not a way to webhdfs://me:1/x"),
     ],
 )
 def test_a_proxy_that_leads_nowhere_is_refused(

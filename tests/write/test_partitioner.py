@@ -219,7 +219,7 @@ def test_a_function_of_ones_own_chooses(chosen: Callable[..., list[int]] | str) 
     [
         ([0], "returned 1 partitions for 2 records; it must return a whole number from 0 to 2"),
         ([0, None], "returned 1 partitions for 2 records"),
-        ([0, 3], "returned 3, and there are 3 partitions"),
+        ([0, 3], "returned 3, but there are 3 partitions"),
         ([0, -1], "returned -1"),
         ([0.5, 1.5], "returned double"),
         (["x", object()], "it must return a whole number"),

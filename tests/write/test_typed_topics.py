@@ -164,7 +164,7 @@ def test_what_is_no_batch_is_refused_with_what_makes_one(flights: Store) -> None
     ("columns", "reason"),
     [
         ({"carrier": ["a", None], "flight": [1, 2]}, r"column 'carrier' is null in row 1"),
-        ({"flight": [1]}, "column 'carrier' is missing, and may not be null"),
+        ({"flight": [1]}, "column 'carrier' is missing, and must not be null"),
         ({"carrier": ["a"], "flight": [1], "x": [1]}, "column 'x' is not in its schema"),
         (
             {"carrier": ["a"] * 3, "flight": [1, 1 << 31, 1 << 40]},
@@ -537,7 +537,7 @@ def test_kafkas_format_brings_no_columns(flights: Store, tmp_path: Path) -> None
     flights.export_kafka("plain", str(tmp_path / "folders"))
     for number in range(3):
         (tmp_path / "folders" / f"plain-{number}").rename(tmp_path / "folders" / f"f-{number}")
-    with pytest.raises(InvalidOption, match="has a schema, and what Kafka has"):
+    with pytest.raises(InvalidOption, match="has a schema, and Kafka has"):
         flights.import_kafka("f", [str(tmp_path / "folders")])
 
 

@@ -235,8 +235,8 @@ def compact_now(
     check_whole_number(memory_bytes, "max_memory_bytes", InvalidOption, least=1 << 20)
     if not TopicConfig.of(logs.topic_spec(topic).config).compacts:
         raise InvalidOption(
-            f"topic {topic!r} is not to be compacted: alter its cleanup.policy to compact, or to "
-            "compact,delete"
+            f"topic {topic!r} is not set to be compacted: alter its cleanup.policy to compact, "
+            "or to compact,delete"
         )
     told_ms = logs.clock.now_ms() if dry_run else storage_time_ms(logs.storage, logs.clock)
     times = Times.of(logs.clock.now_ms(), told_ms)

@@ -32,14 +32,14 @@ MEANINGS: Final[Mapping[str, str]] = {
     "txnlog_topic_open_transactions": "Undecided transactions that hold stable offsets back.",
     "txnlog_partition_log_start_offset": "The first offset.",
     "txnlog_partition_last_stable_offset": "Where read_committed stops.",
-    "txnlog_partition_end_offset": "The next offset to be given.",
+    "txnlog_partition_end_offset": "The offset that the next record will get.",
     "txnlog_partition_segments": "Segments.",
     "txnlog_partition_size_bytes": "Bytes of its segments.",
     "txnlog_group_committed_offset": "The next offset that the group reads.",
     "txnlog_group_lag_records": "Offsets that the group has yet to read, up to the stable one.",
     "txnlog_transactional_ids": "Transactional ids by the state of their newest transaction.",
     "txnlog_transaction_open_seconds": "For how long a transaction has been open.",
-    "txnlog_transaction_overdue_seconds": "For how long others could have ended a transaction.",
+    "txnlog_transaction_overdue_seconds": "For how long others could already end a transaction.",
     "txnlog_unreadable": "Topics, groups and ids that could not be read.",
 }
 """What each metric says. All are gauges: a topic that is recreated begins at 0 again."""

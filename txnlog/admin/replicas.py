@@ -49,7 +49,7 @@ def open_replicas(
     clock = clock or SystemClock()
     found = find_replicas(url, storage_options, clock)
     if found is None:
-        raise InvalidOption(f"{url} has no replicas: it is a store on one root, or none")
+        raise InvalidOption(f"{url} has no replicas: it is a store on one root, or no store")
     return ReplicaSet(Logs(found, StoreConfig.of({}, closes_chapters=True), clock))
 
 
@@ -83,7 +83,7 @@ class ReplicaAdmin:
 
         It comes as a new incarnation, an empty folder, and copies everything, or its share where
         ``replication.factor`` says so; what it held before stays beside that. If this is killed or
-        fails, call it again: that begins anew.
+        fails, call it again: that starts over.
 
         Args:
             url: the root's path or URL.
@@ -322,7 +322,10 @@ def _warn_of_unknown(storage: ReplicatedStorage, topics: Sequence[str]) -> None:
         known = storage.list_folders(names.TOPICS)
         for topic in sorted(set(topics).difference(known)):
             _logger.warning(
-                "there is no topic %r yet: %s.%s holds for it when it is made", topic, FACTOR, topic
+                "there is no topic %r yet: %s.%s applies once it is made",
+                topic,
+                FACTOR,
+                topic,
             )
 
 
@@ -331,7 +334,7 @@ def _check_copied(root: str, done: Sequence[Reassigned]) -> None:
     if lacking:
         raise NotEnoughReplicas(
             f"{lacking} data files are at too few roots without {root}: `txnlog replicas reassign` "
-            "tells of which topics, `--force` takes it out all the same"
+            "shows of which topics; `--force` takes it out all the same"
         )
 
 

@@ -94,7 +94,7 @@ class Rewriting:
             )
         except TxnlogError as error:
             # Vacuum finds them by their age.
-            what = "topic %r: it was not noted what was rewritten: %s"
+            what = "topic %r: what was rewritten was not recorded: %s"
             _logger.warning(what, self._log.name, error)
         logs.tidy([self._log])
         return True

@@ -82,7 +82,7 @@ class TopicAdmin:
             typed = make_schema(schema, key, defaults)
             config = {"record.format": PARQUET, **(config or {})}
         elif key is not None or defaults is not None:
-            raise InvalidSchema("key and defaults are of columns of a schema, and there is none")
+            raise InvalidSchema("key and defaults are for columns of a schema, and there is none")
         if config is not None and config.get("record.format") == PARQUET:
             # Set, and no default of the format: topics that are there already keep theirs.
             config = {"compression.type": "zstd", **config}
@@ -343,7 +343,7 @@ class TopicAdmin:
         if before is not None and timestamp_ms is not None:
             raise InvalidOption("give either before or timestamp_ms")
         if before is not None and any(isinstance(item, str) for item in chosen):
-            raise InvalidOption("an offset is of one partition: name partitions, not whole topics")
+            raise InvalidOption("an offset is for one partition: name partitions, not whole topics")
         starts = _offsets(self.list_offsets(chosen, at="earliest"))
         target = _offsets(self.list_offsets(chosen, at="stable"))
         if timestamp_ms is not None:

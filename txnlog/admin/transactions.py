@@ -375,7 +375,7 @@ def _may_hang(transactional_id: str, error: TxnlogError) -> TxnlogError:
     if not isinstance(error, CorruptEntry):
         return error
     return CorruptTransactionState(
-        f"transactional id {transactional_id!r} may hang, for its newest state cannot be read: "
+        f"transactional id {transactional_id!r} may hang, since its newest state cannot be read: "
         f"{error}. Without a backup, `txnlog txns abort --force {shlex.quote(transactional_id)}` "
         "aborts its transaction, unless a marker shows that it was committed"
     )

@@ -194,9 +194,9 @@ class _Change:
         is_key = is_top and one.name in self._key
         nullable = after.nullable and not is_key
         if one.field.nullable and not nullable:
-            raise InvalidSchema(f"column {where!r} may be null in older records, so it stays so")
+            raise InvalidSchema(f"column {where!r} may be null in older records: it stays nullable")
         if nullable and not one.field.nullable:
-            self._refuse_for_older_readers(f"column {where!r} cannot come to be null")
+            self._refuse_for_older_readers(f"column {where!r} cannot become nullable")
         import pyarrow as pa
 
         kind = self._changed_type(one.field, after, where)
@@ -210,8 +210,8 @@ class _Change:
             )
         if _default_text(after) not in (None, _default_text(one.field)):
             raise InvalidSchema(
-                f"column {where!r} is there already, and older records are read with the default "
-                "that it has: it stays"
+                f"column {where!r} exists already, and older records are read with the default "
+                "that it has, which cannot change"
             )
         return pa.field(after.name, kind, nullable, one.field.metadata)
 
@@ -245,17 +245,17 @@ class _Change:
         """The element of a list, or the value of a map."""
         where = f"{where}.{before.name}"
         if before.nullable and not after.nullable:
-            raise InvalidSchema(f"column {where!r} may be null in older records, so it stays so")
+            raise InvalidSchema(f"column {where!r} may be null in older records: it stays nullable")
         if after.nullable and not before.nullable:
-            self._refuse_for_older_readers(f"column {where!r} cannot come to be null")
+            self._refuse_for_older_readers(f"column {where!r} cannot become nullable")
         kind = self._changed_type(before, after, where)
         return None if kind is None else before.with_type(kind).with_nullable(after.nullable)
 
 
 def _name_refusal(name: str) -> InvalidSchema:
     return InvalidSchema(
-        f"there was a column {name!r}, whose values would show in it to who finds columns by their "
-        "names: choose another name, or set schema.compatibility=NONE"
+        f"there was a column {name!r}, whose values would show in it to those who find "
+        "columns by their names: choose another name, or set schema.compatibility=NONE"
     )
 
 

@@ -112,7 +112,7 @@ def _check_default(field: pa.Field, key: Sequence[str]) -> None:
     if len(text) > _MAX_DEFAULT_BYTES:
         raise InvalidSchema(
             f"the default of column {field.name!r} has {len(text)} bytes as text; "
-            f"{_MAX_DEFAULT_BYTES} are the most"
+            f"at most {_MAX_DEFAULT_BYTES} are allowed"
         )
     try:
         value = default_of(field)

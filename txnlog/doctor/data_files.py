@@ -81,12 +81,12 @@ class DataFiles:
             placed = expected.pop(path)
             if not placed.start <= size_bytes < placed.stop:
                 detail = (
-                    f"it has {size_bytes} bytes, the log refers to {placed.start}; "
+                    f"it has {size_bytes} bytes, but the log refers to {placed.start}; "
                     "restore it from a backup"
                 )
                 if names.is_accelerator(path):
                     detail = (
-                        f"it has {size_bytes} bytes, the log refers to {placed.start}; "
+                        f"it has {size_bytes} bytes, but the log refers to {placed.start}; "
                         f"`txnlog index rebuild {self.topic}` rebuilds it"
                     )
                 yield Finding("data", self.topic, "damage", detail, path=path)
@@ -107,7 +107,7 @@ class DataFiles:
         if elsewhere and _is_placed(self.storage, elsewhere[0]):
             detail = (
                 f"no root in sync has shown {len(elsewhere)} files, such as this one: `txnlog "
-                "replicas reassign` copies what only roots have that are out"
+                "replicas reassign` copies what only roots that are out have"
             )
             yield Finding("data", self.topic, "note", detail, path=elsewhere[0])
         for path, size_bytes in self.unplaced.items():

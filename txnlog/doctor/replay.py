@@ -302,8 +302,8 @@ class Replay(Generic[EntryT, StateT]):
             doomed = {n for item in self._judge.found.values() for n in item.checkpoints}
             sound = [number for number in self._good_checkpoints if number not in doomed]
             mend = (
-                "restore this folder from a backup, or write the records or offsets again: of the "
-                "entries that tell it some were cleaned up"
+                "restore this folder from a backup, or write the records or offsets again: some "
+                "of the entries that tell it were cleaned up"
             )
             if sound or from_entry_0:
                 mend = (

@@ -98,7 +98,7 @@ def epoch_violations(before: Epoch, after: Epoch) -> Iterator[tuple[str, str]]:
     if after.unclean is not None:
         was = before.left.get(after.leader)
         if was is None or (after.unclean, after.last_unclean) != (was.epoch + 1, after.number):
-            yield "R5", f"its unclean election of {after.leader} is not what went before allows"
+            yield "R5", f"what went before does not allow its unclean election of {after.leader}"
         return
     for member in after.in_sync:
         if member in before.in_sync:
@@ -135,12 +135,12 @@ def _check_members(storage: ReplicatedStorage) -> Iterator[Finding]:
     joining = {root_of(member) for member in epoch.joining}
     for root, known in sorted(epoch.roots.items()):
         if root in joining:
-            detail = "it is joining; if nobody copies any more, `txnlog replicas add` begins anew"
+            detail = "it is joining; if nobody copies any more, `txnlog replicas add` starts over"
             yield Finding("replicas", root, "note", detail)
         elif root not in {root_of(member) for member in epoch.in_sync}:
             why = "was taken out" if root in epoch.taken_out else "is out"
             if tried := epoch.failed_joins.get(root):
-                why += f" (tries to bring it back that have failed: {tried.count})"
+                why += f" (failed tries to bring it back: {tried.count})"
             detail = f"it {why}; `txnlog replicas add {known.url}` brings it back"
             yield Finding("replicas", root, "note", detail)
 
@@ -156,7 +156,7 @@ def _check_pointers(storage: ReplicatedStorage) -> Iterator[Finding]:
                 continue
             detail = (
                 f"nothing in {known.url} says that the controller is at {epoch.controller}: "
-                f"`txnlog replicas move-controller {epoch.controller}` tells it"
+                f"`txnlog replicas move-controller {epoch.controller}` writes it there"
             )
             yield Finding("replicas", root, "note", detail)
 
@@ -179,8 +179,8 @@ def _check_notes(storage: ReplicatedStorage) -> Iterator[Finding]:
             if count := len(read_notes(storage.agreement, epoch, [member])[member]):
                 root = root_of(member)
                 detail = (
-                    f"{count} data files are not put at {member} again, and copies there count "
-                    "for none: `txnlog replicas reassign` is under way, or was killed while it "
+                    f"{count} data files will not be put at {member} again, and copies there "
+                    "do not count: `txnlog replicas reassign` is under way, or was killed while it "
                     f"deleted. If none runs, `txnlog replicas remove {root}`, then `add`"
                 )
                 yield Finding("replicas", root, "note", detail, "R11")

@@ -164,7 +164,7 @@ def _trim_violations(state: TopicState, starts: Mapping[int, int]) -> Iterator[V
     for number, start in starts.items():
         end = state.partitions[number].end_offset
         if not 0 <= start <= end:
-            yield "L5", f"partition {number} is trimmed to {start}, behind its end {end}"
+            yield "L5", f"partition {number} is trimmed to {start}, beyond its end {end}"
 
 
 def _rewrite_violations(state: TopicState, places: Sequence[Placement]) -> Iterator[Violation]:

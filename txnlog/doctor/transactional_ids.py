@@ -205,8 +205,8 @@ def _examine_id(logs: Logs, transactional_id: str) -> _IdExamination:
 
 
 _DAMAGED_NEWEST = (
-    "{}. It is the newest state of this id: how its transaction ended, or that it is open, nobody "
-    "can tell, and readers wait for it until the store's longest timeout has passed. If there is "
+    "{}. It is the newest state of this id: nobody can tell how its transaction ended, or whether "
+    "it is open, and readers wait for it until the store's longest timeout has passed. If there is "
     "no backup, `txnlog txns abort --force {}` does at once what they do then: it aborts it, "
     "unless a marker shows that it was committed"
 )

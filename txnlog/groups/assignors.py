@@ -30,7 +30,7 @@ class Assignor:
     """How partitions are shared out, under the name by which members must agree on it.
 
     Attributes:
-        name: the same in all members that mean the same.
+        name: the same in all members whose assignor is the same.
         assign: called as ``assign(partition_counts, subscriptions, owned)``; see :data:`Assign`.
         cooperative: members keep what stays theirs while a rebalance goes on. Worth it only for an
             assignor that leaves most partitions where they are.
@@ -109,7 +109,9 @@ def check_assignors(
     found = tuple(map(_check, several))
     names = [assignor.name for assignor in found]
     if not found or len({*names}) < len(names):
-        raise InvalidOption(f"partition_assignment_strategy names {names}: one or more, each once")
+        raise InvalidOption(
+            f"partition_assignment_strategy names {names}: name one or more, each once"
+        )
     return found
 
 

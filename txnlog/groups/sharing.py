@@ -38,10 +38,10 @@ class ConsumerRebalanceListener:
     """
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """These are taken away: commit what was read of them. Others are given them behind it."""
+        """These are taken away: commit what was read of them. Others are given them afterwards."""
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """These were given to this consumer, beside those that it has: it may seek in them."""
+        """These were given to this consumer, besides those that it has: it may seek in them."""
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
         """These may be somebody else's already, so nothing of them can be committed any more."""

@@ -124,7 +124,7 @@ def _read_entries(
         before = values
         yield entry
     if rest:
-        damage = f"{path}: {rest} bytes at the end are no whole {layout.itemsize}-byte entry"
+        damage = f"{path}: {rest} bytes at the end are not a whole {layout.itemsize}-byte entry"
         yield IndexEntry(path, kind, count, damage=damage)
 
 

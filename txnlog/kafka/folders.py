@@ -118,7 +118,7 @@ def _folders_at(
     topics = sorted({m["topic"] for m in inside})
     if not inside:
         raise InvalidOption(
-            f"{storage.url} is not a log folder of Kafka's: it holds neither segments (*.log) nor "
+            f"{storage.url} is not a Kafka log folder: it holds neither segments (*.log) nor "
             "folders like orders-0"
         )
     if len(topics) > 1 and topic not in topics:
@@ -162,7 +162,7 @@ def _folder(
     for file in files:
         if file.endswith(_UNFINISHED):
             raise InvalidOption(
-                f"{storage.url}/{file} shows that the broker was stopped amid a cleaning: start "
+                f"{storage.url}/{file} shows that the broker was stopped during a cleaning: start "
                 "and stop it once, then import"
             )
     bases = _base_offsets(files)

@@ -97,8 +97,8 @@ class GroupCommit:
             except TxnlogError as error:
                 if self._may_be_placed():
                     unknown = StorageError(
-                        f"topic {self._log.name!r}: what was proposed to other writers may be "
-                        f"placed, or not: {error}"
+                        f"topic {self._log.name!r}: what was proposed to other writers may or "
+                        f"may not be placed: {error}"
                     )
                     unknown.retriable = False
                     raise unknown from error
@@ -141,7 +141,7 @@ class GroupCommit:
                 self._clock.sleep(self._clock.jitter() * min(0.002 * 2**lost, _MOST_PAUSE_S))
 
     def _too_slow(self, lost: int) -> StorageError:
-        written = "nothing was written" if self._own is None else "it may be placed yet"
+        written = "nothing was written" if self._own is None else "it may still be placed"
         return StorageError(
             f"topic {self._log.name!r}: other writers were faster {lost} times in "
             f"{self._timeout_ms} ms; {written}: try again later"

@@ -98,8 +98,8 @@ class GroupMetadata:
         if where not in self.starting_offsets:
             if self.committer is not None:
                 raise IllegalGeneration(
-                    f"offsets of {where} cannot be committed: it is not, or no longer, this "
-                    f"member's of group {self.group_id!r}; abort and poll"
+                    f"offsets of {where} cannot be committed: it does not, or no longer, belong "
+                    f"to this member of group {self.group_id!r}; abort and poll"
                 )
             raise InvalidOption(
                 f"offsets of {where} cannot be committed: the consumer of group "

@@ -119,7 +119,7 @@ def check_history(storage: Storage, segments: Iterable[UploadedSegment]) -> None
             raise UploadExpired(
                 f"topic {segment.topic!r}: the records were uploaded before or after the unclean "
                 f"election of epoch {max(history, segment.history)}, and this process has begun on "
-                "the other side of it: they may be lost. Nothing was placed: open the store anew, "
+                "the other side of it: they may be lost. Nothing was placed: reopen the store, "
                 "and write them again"
             )
 

@@ -277,7 +277,7 @@ class Settlement:
             ):
                 raise CorruptTransactionState(
                     f"the newest state of transactional id {transactional_id!r} cannot be read: "
-                    f"{damage.reason}. What it left open is taken for aborted when the store's "
+                    f"{damage.reason}. What it left open is treated as aborted when the store's "
                     f"longest timeout ({self._max_timeout_ms} ms) has passed; "
                     f"`txnlog txns abort --force {shlex.quote(transactional_id)}` does so at once"
                 )

@@ -413,7 +413,7 @@ class StateLog(Generic[EntryT, StateT]):
                         raise
                     # What refuses it may be what we have put.
                     unknown = StorageError(
-                        f"{self.log.path(in_doubt)}, which was put, may count or not: it was "
+                        f"{self.log.path(in_doubt)}, which was put, may or may not count: it was "
                         f"closed before that was known, and is refused now: {error}"
                     )
                     unknown.retriable = False

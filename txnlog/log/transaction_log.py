@@ -122,7 +122,7 @@ class TransactionLog:
             except CorruptEntry as error:
                 raise CorruptTransactionState(
                     f"{error}. Until then nobody can tell what became of a transaction of "
-                    f"{transactional_id!r} that is not marked; it is taken for aborted when the "
+                    f"{transactional_id!r} that is not marked; it is treated as aborted when the "
                     "store's longest timeout has passed, or at once by "
                     f"`txnlog txns abort --force {shlex.quote(transactional_id)}`"
                 ) from error

@@ -19,7 +19,7 @@ Pairs: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
-    """One record. ``timestamp`` is in milliseconds; ``timestamp_type`` 0 create, 1 append."""
+    """One record. ``timestamp`` is in milliseconds; ``timestamp_type``: 0 create, 1 append."""
 
     topic: str
     partition: int

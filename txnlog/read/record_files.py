@@ -69,7 +69,9 @@ def check_file_format(path: Path, file_format: str | None) -> str:
     chosen = file_format or _ENDINGS.get(path.suffix.lower())
     known = ", ".join(_WRITERS)
     if chosen is None:
-        raise InvalidOption(f"the ending of {path} tells no file format; name one of {known}")
+        raise InvalidOption(
+            f"the ending of {path} does not tell the file format; name one of {known}"
+        )
     if chosen not in _WRITERS:
         raise InvalidOption(f"file format {chosen!r} is not one of {known}")
     return chosen

@@ -95,7 +95,7 @@ class SnapshotToken:
             if version.isascii() and version.isdigit():
                 raise UnsupportedVersion(
                     f"the token of a snapshot has version {version:.20}; this txnlog knows "
-                    f"{_VERSION}: a newer one has made it"
+                    f"{_VERSION}: a newer one made it"
                 )
             raise _refusal(text, f"it does not begin with {_PREFIX}{_VERSION}.")
         try:
@@ -132,4 +132,4 @@ def _check(text: str, pinned: PinnedOffsets) -> PinnedOffsets:
 
 
 def _refusal(text: str, reason: str) -> InvalidOption:
-    return InvalidOption(f"{text!r:.60} is not a token that Snapshot.token() has made: {reason}")
+    return InvalidOption(f"{text!r:.60} is not a token that Snapshot.token() made: {reason}")

@@ -178,7 +178,7 @@ def _check_left(view: TopicView, cut: Mapping[int, int], at_ms: int) -> None:
         if start and cut[number] <= start < part.end_offset:
             raise OffsetOutOfRange(
                 f"the records of {view.topic}:{number} below offset {start} were deleted, and all "
-                f"that are left came after {_moment(at_ms)}: nobody can tell what stood there then"
+                f"that are left came after {_moment(at_ms)}: nobody can tell what was there then"
             )
 
 

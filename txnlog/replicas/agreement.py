@@ -129,7 +129,7 @@ class Agreement:
         if self.history() != epoch.last_unclean:
             raise LogTruncated(
                 f"{epoch.leader} leads by the unclean election of epoch {epoch.last_unclean}, and "
-                "logs may have lost entries that this process knows: open the store anew"
+                "logs may have lost entries that this process knows: reopen the store"
             )
 
     def may_differ(self, epoch: Epoch) -> bool:
@@ -392,7 +392,7 @@ class Agreement:
         Nobody looks at what data its logs name: that takes too long here, and doctor tells it.
         """
         if places(epoch):
-            why = f"{why}; data that no root has which answers may be lost: doctor tells which"
+            why = f"{why}; data that no answering root has may be lost: doctor tells which"
         for member in sorted(epoch.left, key=lambda gone: -epoch.left[gone].epoch):
             try:
                 self.check_mark(epoch, member)

@@ -54,7 +54,7 @@ class Controller:
         found = self._places.get(url)
         if found is None:
             if self._open_place is None:
-                raise StorageError(f"the controller has moved to {url}: open the store anew")
+                raise StorageError(f"the controller has moved to {url}: reopen the store")
             found = self._places[url] = self._open_place(url)
         return found
 

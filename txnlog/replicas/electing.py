@@ -85,7 +85,7 @@ def elect(
     """
     epoch = agreement.refresh()
     if root not in epoch.roots:
-        raise InvalidOption(f"{root} is none of {', '.join(epoch.roots)}")
+        raise InvalidOption(f"{root} is not one of {', '.join(epoch.roots)}")
     if root_of(epoch.leader) == root:
         raise InvalidOption(f"{root} leads already, in epoch {epoch.number}")
     member = next((one for one in epoch.in_sync if root_of(one) == root), None)
@@ -96,8 +96,9 @@ def elect(
         raise InvalidOption(f"{root} was never in sync: it cannot be elected")
     if not unclean:
         raise InvalidOption(
-            f"{root} is not in sync since epoch {epoch.left[member].epoch}: what was acknowledged "
-            "since then may be lost if it leads. An unclean election does it all the same"
+            f"{root} has not been in sync since epoch {epoch.left[member].epoch}: what was "
+            "acknowledged since then may be lost if it leads. An unclean election allows it all "
+            "the same"
         )
     return _elect_unclean(agreement, epoch, member, name_segments, dry_run=dry_run)
 
@@ -219,7 +220,7 @@ def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
     member = member_of(epoch, root)
     if member is None:
         if root not in epoch.roots or root in epoch.taken_out:
-            raise InvalidOption(f"{root} is none of {', '.join(epoch.members)}")
+            raise InvalidOption(f"{root} is not one of {', '.join(epoch.members)}")
         proposed = kept_out(epoch, root, who)
     elif member != epoch.leader:
         proposed = taken_out(without(epoch, member, who), root)

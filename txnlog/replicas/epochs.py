@@ -37,7 +37,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 }
 _MEANINGS: Final[Mapping[str, str]] = {
     MIN_INSYNC: "with fewer roots in sync nothing is acknowledged",
-    LAG_TIME: "a root that fails, or does not answer, for so long is put out",
+    LAG_TIME: "a root that fails, or does not answer, for this long is put out",
     UNCLEAN: "whether a root that is not in sync may lead where no other one answers",
     AUTO_RETURN: "whether maintenance brings back roots that were put out and answer again",
     FACTOR: "at how many roots the data of topics is, or all",
@@ -251,7 +251,7 @@ def elected_unclean(epoch: Epoch, leader: Member, who: Proposer) -> Epoch:
     left = dict(epoch.left)
     was = left.pop(leader, None)
     if was is None:
-        raise ValueError(f"{leader} was never in sync, or is: it cannot be elected like this")
+        raise ValueError(f"{leader} was never in sync, or is now: it cannot be elected like this")
     for gone in epoch.in_sync:
         left[gone] = Left(epoch.number, who.at_ms)
     return _next(
@@ -381,7 +381,7 @@ def _check_key(key: str, roots: Collection[str]) -> str:
     # The next one may have its label before it comes in.
     if root == key or root not in (*roots, f"r{len(roots)}"):
         known = ", ".join([*sorted(_DEFAULTS), f"{FACTOR}.<topic>", f"{RACK}.<root>"])
-        raise InvalidConfig(f"{key} is no setting of replicas: {known}")
+        raise InvalidConfig(f"{key} is not a setting of replicas: {known}")
     return RACK
 
 

@@ -52,11 +52,11 @@ def old_incarnations(storage: ReplicatedStorage, epoch: Epoch, root: str) -> tup
 def _why_not(epoch: Epoch, member: Member) -> str | None:
     known = epoch.roots.get(root_of(member))
     if known is None or not member.rpartition("-")[2].isdecimal():
-        return f"{member} is no incarnation of {', '.join(epoch.roots)}"
+        return f"{member} is not an incarnation of {', '.join(epoch.roots)}"
     if member in epoch.members:
         return f"{member} is a member of epoch {epoch.number}"
     if incarnation_of(member) >= known.incarnations:
-        return f"{member} is about to join, or was never named: epoch {epoch.number} knows it not"
+        return f"{member} is about to join, or was never named: it is not in epoch {epoch.number}"
     return None
 
 

@@ -78,7 +78,7 @@ def move_controller(
         InvalidOption: it is there already, or the URL is a root's, or may not be written down.
         NotAStore, StoreExists: the place holds something else, or another store's epochs.
         PutIfAbsentBroken: nobody could decide anything there.
-        NotEnoughReplicas: somebody else has moved it, or changes the set all the time: try again.
+        NotEnoughReplicas: somebody else has moved it, or keeps changing the set: try again.
         StorageError: one of the two places fails; call it again.
     """
     opener, agreement = storage.open_member, storage.agreement
@@ -168,8 +168,8 @@ def move(agreement: Agreement, to: Storage) -> Epoch:
         if agreement.propose(moved := decided_at(epoch, to.url, who), at=epoch.controller):
             return moved
     raise NotEnoughReplicas(
-        f"the controller was not moved to {to.url}: somebody else has moved it, or the set changes "
-        "all the time. Look at it and try again"
+        f"the controller was not moved to {to.url}: somebody else has moved it, or the set keeps "
+        "changing. Look at it and try again"
     )
 
 
@@ -208,7 +208,7 @@ def _copy_epoch(old: Storage, to: Storage, number: int) -> None:
             )
         to.confirm(path)
     except ObjectNotFound as error:
-        raise StorageError(f"{path} is gone while it is copied") from error
+        raise StorageError(f"{path} disappeared while it was copied") from error
 
 
 # -- roots -------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def put_pointer(agreement: Agreement, epoch: Epoch, root: str, storage: Storage)
     moves = len(epoch.controllers) - 1
     mark = _mark_of(storage)
     if mark.controller not in known_controllers(agreement, epoch) or mark.member != root:
-        raise StoreExists(f"{storage.url} is another root than {root}, or of another store")
+        raise StoreExists(f"{storage.url} is not root {root}, or is of another store")
     if moves < 1:
         return
     path, data = root_names.controller_pointer(moves), envelope.encode(Mark(epoch.controller, root))

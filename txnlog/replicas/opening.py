@@ -176,7 +176,7 @@ def mark_root(
     try:
         if storage.get(root_names.REPLICA_FILE) not in known:
             raise StoreExists(
-                f"{storage.url} is another root than {root_of(member)} of {controller}, or a "
+                f"{storage.url} is not root {root_of(member)} of {controller}, or is a "
                 "replica of another store"
             )
     except ObjectNotFound as error:

@@ -100,7 +100,7 @@ def reassign(
                 f"{failed.member} at {where} failed while data was reassigned: {failed}"
             ) from failed
         return sorted(done.values(), key=lambda one: one.topic)
-    raise NotEnoughReplicas("the set of roots changed again and again: call it again")
+    raise NotEnoughReplicas("the set of roots kept changing: call it again")
 
 
 def _as_if_out(epoch: Epoch, root: str | None) -> Epoch:

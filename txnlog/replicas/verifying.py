@@ -35,12 +35,12 @@ _AT_ONCE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDifference:
-    """An object that the roots in sync do not all have alike.
+    """An object that is not the same on all roots in sync.
 
     ``kind`` is 'missing' (``members`` lack it), 'damaged' (theirs is not as it was written, and
     another one's is), 'differs' (theirs are not the leader's, and nothing tells which are right) or
-    'extra' (the leader has it not: it is being deleted, was left by a deletion, or was never
-    acknowledged). ``is_repaired``: it is alike everywhere now.
+    'extra' (the leader lacks it: it is being deleted, was left by a deletion, or was never
+    acknowledged). ``is_repaired``: it is the same everywhere now.
     """
 
     name: str
@@ -163,7 +163,7 @@ class _Judge:
                 return None  # it was deleted meanwhile
         if leaders is None and not names.is_unique(name):
             why = (
-                "the leader has it not: it is being deleted, was left by a deletion that was cut "
+                "the leader lacks it: it is being deleted, was left by a deletion that was cut "
                 "short, or was never acknowledged"
             )
             return ReplicaDifference(name, "extra", tuple(there), size_bytes, why)

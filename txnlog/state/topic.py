@@ -534,7 +534,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         """
         if self.schema is not None:
             raise InvalidOption(
-                f"topic {topic!r} has a schema, and what Kafka has are keys and values: import "
+                f"topic {topic!r} has a schema, and Kafka has keys and values: import "
                 "into another topic, and write the columns from there"
             )
         self.check_partitions(topic, offsets)

@@ -152,7 +152,7 @@ class _Publication:
                 found[partition] = version
         if not found:
             raise InvalidOption(
-                f"at {self._target.url} there is a table already, and not of this topic (or of an "
+                f"there is a table at {self._target.url} already, not of this topic (or of an "
                 f"earlier one that was called {self._topic.name}): choose another folder"
             )
         return found

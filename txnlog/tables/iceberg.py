@@ -167,8 +167,8 @@ class _Publication:
         properties = self._table.properties
         if properties.get(_TOPIC_ID) != self._topic.topic_id:
             raise InvalidOption(
-                f"there is a table {self._name} already, and not of this topic (or of an earlier "
-                f"one that was called {self._topic.name}): choose another name"
+                f"there is a table {self._name} already, which is not of this topic (or of an "
+                f"earlier one that was called {self._topic.name}): choose another name"
             )
         if properties.get(_RETRIES) != "0":
             self._table.transaction().set_properties(_PROPERTIES).commit_transaction()

@@ -117,7 +117,7 @@ def check_apart(storage: Storage, table_url: str) -> None:
     table = _as_folder(table_url)
     if store.startswith(table) or table.startswith(store):
         raise InvalidOption(
-            f"{table_url} and the store {storage.url} lie in each other, so cleaning the table "
+            f"{table_url} and the store {storage.url} are nested, so cleaning the table "
             "could delete the store's files: choose a folder beside the store"
         )
 

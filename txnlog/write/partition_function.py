@@ -51,7 +51,7 @@ class FunctionPartitioner:
         low, high = (bound.as_py() for bound in pc.min_max(chosen).values())
         if low < 0 or high >= self._partitions:
             raise InvalidRecord(
-                f"partitioner {self._name} returned {low if low < 0 else high}, and there are "
+                f"partitioner {self._name} returned {low if low < 0 else high}, but there are "
                 f"{self._partitions} partitions{self._remedy}"
             )
         return np.asarray(chosen.cast(pa.int32()))

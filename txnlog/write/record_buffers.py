@@ -156,7 +156,7 @@ def _to_batches(batch: object) -> list[pa.RecordBatch]:
         instead = _INSTEAD.get(type(batch).__name__)
         hint = f"; {instead}" if instead else ""
         raise InvalidRecord(
-            "send_batch takes a pyarrow RecordBatch or Table, or what speaks Arrow's PyCapsule "
+            "send_batch takes a pyarrow RecordBatch or Table, or what supports Arrow's PyCapsule "
             f"interface as the frames of pandas and Polars do, not {type(batch).__name__}{hint}"
         )
     try:

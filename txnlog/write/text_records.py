@@ -245,7 +245,7 @@ def _refuse_twice(pairs: Sequence[tuple[str, object]]) -> None:
 _STRICT: Final = json.JSONDecoder(object_pairs_hook=_refuse_twice)
 
 _SHAPE: Final = (
-    'A line is an object with a "value" and, as wanted, "key", "headers", "timestamp_ms" and '
+    'A line is an object with a "value" and optionally "key", "headers", "timestamp_ms" and '
     '"partition", as `records read -o jsonl` prints it: {"key": "k", "value": "v"}; a tombstone '
     'says "value": null. To write whole lines as values add --value-is-line, for JSON of any '
     "shape, or use --input lines, whatever is in them"

@@ -80,16 +80,16 @@ class TypedRecords:
             if name not in columns.names and name not in extra:
                 raise self.refusal(
                     f"column {name!r} is not in its schema{self._explain(name)}; the columns are "
-                    f"{', '.join(columns.names)}, and as wanted {', '.join(extra)}"
+                    f"{', '.join(columns.names)}, and optionally {', '.join(extra)}"
                 )
             if names.count(name) > 1:
-                raise self.refusal(f"column {name!r} is there {names.count(name)} times")
+                raise self.refusal(f"column {name!r} occurs {names.count(name)} times")
         for field in columns:
             absent = field.name not in names
             needed = not field.nullable and (field.name in self.schema.key or DELETED not in names)
             needed = needed and default_of(field) is None
             if absent and needed:
-                raise self.refusal(f"column {field.name!r} is missing, and may not be null")
+                raise self.refusal(f"column {field.name!r} is missing, and must not be null")
 
     def _explain(self, name: str) -> str:
         """What became of a column that the schema has not."""
@@ -150,7 +150,7 @@ class TypedRecords:
             wrong = wrong & ~np.asarray(deleted)
         if wrong.any():
             row = int(np.argmax(wrong))
-            raise self.refusal(f"column {path!r} is null in row {row}, and may not be")
+            raise self.refusal(f"column {path!r} is null in row {row}, and must not be")
 
     def _check_text(self, array: pa.Array, name: str) -> None:
         """Arrow takes any bytes for text, and whoever reads them fails."""

@@ -77,9 +77,9 @@ def show_log(
 ) -> None:
     """Show the entries of a group's log, oldest first. Changes nothing.
 
-    An entry of a TRANSACTION counts if its MARKER is commit. OFFSETS shows where each
-    partition went, and from where if the writer said it. GENERATION is what an assignment begins,
-    and in which a member has committed. Old entries are deleted once a checkpoint covers them.
+    An entry of a TRANSACTION counts if its MARKER is commit. OFFSETS shows where each partition
+    went, and from where if the writer said so. GENERATION is the one that an assignment begins, or
+    in which a member has committed. Old entries are deleted once a checkpoint covers them.
 
     \b
     Example:

@@ -23,7 +23,7 @@ def list_groups(
         bool, typer.Option("--all", help="Each partition of each group, with offset and lag.")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Again and again, until Ctrl-C; see --interval.")
+        bool, typer.Option("--watch", help="Repeat until Ctrl-C; see --interval.")
     ] = False,
     interval: IntervalOption = 2.0,
 ) -> None:

@@ -19,7 +19,9 @@ def remove_members(
     members: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MEMBER", help="Member or instance ids; all if none.", show_default=False
+            metavar="MEMBER",
+            help="Member or instance ids; all if none are named.",
+            show_default=False,
         ),
     ] = None,
     yes: YesOption = False,
@@ -27,8 +29,8 @@ def remove_members(
 ) -> None:
     """Take members out of a group, and show what they had. The others share it out.
 
-    For members that died or hang, and would be missed only when their session times out. One
-    that lives notices, and joins again. Asks first on a terminal; elsewhere it needs --yes.
+    For members that died or hang, and would otherwise be missed only when their session times out.
+    One that lives notices, and joins again. Asks first on a terminal; elsewhere it needs --yes.
 
     \b
     Example:

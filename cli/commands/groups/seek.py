@@ -76,11 +76,11 @@ def seek_group(
         str, typer.Option("--metadata", metavar="TEXT", help="A note to keep with the offsets.")
     ] = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Also if the group has members: they are not told.")
+        bool, typer.Option("--force", help="Even if the group has members: they are not told.")
     ] = False,
     dry_run: DryRunOption = False,
     execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; without it this only shows what would be.")
+        bool, typer.Option("--execute", help="Do it; otherwise this only shows what would change.")
     ] = False,
 ) -> None:
     """Move a group's offsets, all of them in one step. Shows what it would do; --execute does it.

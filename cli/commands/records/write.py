@@ -154,13 +154,13 @@ def write_records(
     """Write records from stdin, and show where they are. All become visible in one step.
 
     A mistake in a line, Ctrl-C or a failing storage: nothing is written. With --flush-every or
-    --batch records are written as they come: what is shown stays, and what fails tells how many
-    are written.
+    --batch records are written as they come: what is shown stays, and an error says how many are
+    written.
 
-    In JSON a record has a value, null for a tombstone, and as wanted key, headers, timestamp_ms
-    and partition; a line of another shape is refused, or is a value with --value-is-line. It may
-    be what `records read -o jsonl` has printed, and is then copied with its time, into the
-    partition of the same number.
+    In JSON a record has a value, null for a tombstone, and optionally key, headers, timestamp_ms
+    and partition; a line of another shape is refused, or is a value with --value-is-line. It may be
+    what `records read -o jsonl` has printed, and is then copied with its time, into the partition
+    of the same number.
 
     \b
     Example:

@@ -27,15 +27,15 @@ def add_replica(
     url: Annotated[str, typer.Argument(metavar="ROOT", help="Path or URL of the root.")],
     rack: Annotated[
         str | None,
-        typer.Option(metavar="LABEL", help="Where it stands: data is spread over racks."),
+        typer.Option(metavar="LABEL", help="Its rack: data is spread over racks."),
     ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Bring in a root, new or old; wait until it is in sync.
 
-    It begins anew in an empty folder beside what it has, and everything, or its share where
-    replication.factor says so, is copied through this command, while others write. If it is
-    killed or fails, run it again.
+    It starts with an empty folder beside what it has, and everything, or its share where
+    replication.factor says so, is copied through this command, while others write. If it is killed
+    or fails, run it again.
 
     \b
     Example:

@@ -18,7 +18,7 @@ def configure_replicas(
     settings: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY=VALUE]...", help="What is to hold from now on.", show_default=False
+            metavar="[KEY=VALUE]...", help="The settings from now on.", show_default=False
         ),
     ] = None,
     unset: Annotated[
@@ -27,7 +27,7 @@ def configure_replicas(
     ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Change settings of the replicas. If one is wrong, none is changed. Shows what holds.
+    """Change settings of the replicas. If one is wrong, none is changed. Shows the settings.
 
     \b
     Example:

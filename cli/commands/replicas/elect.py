@@ -48,7 +48,7 @@ def elect_leader(
     ],
     unclean: Annotated[
         bool,
-        typer.Option("--unclean", help="Also one that is not in sync: what that loses is told."),
+        typer.Option("--unclean", help="Also one that is not in sync: shows what that loses."),
     ] = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
@@ -56,11 +56,11 @@ def elect_leader(
     """Have a root lead. If it is in sync nothing is lost, and the old leader stays in sync.
 
     With --unclean one that was in sync once may lead, if nobody in sync answers: what was
-    acknowledged since it was put out may be lost. That is told first, as far as roots that answer
-    show what there was: MISSING is what they have and it has not, UNSEEN are those of which
-    nobody can tell. Where data is at some roots only older records may be lost, too: LOST are
-    the ranges of offsets of which nobody that answers has a copy, or only those STILL AT which
-    one may yet be deleted. Then it asks, or needs --yes.
+    acknowledged since it was put out may be lost. That is shown first, as far as roots that answer
+    know what there was: MISSING is what they have and it lacks, UNSEEN are those of which nobody
+    can tell. Where data is at some roots only, older records may be lost, too: LOST are the ranges
+    of offsets of which nobody that answers has a copy, or only those STILL AT which one may yet be
+    deleted. Then it asks, or needs --yes.
 
     \b
     Example:

@@ -40,9 +40,9 @@ def follow_store(
     """Keep a copy of the store elsewhere: a standby. Shows each round that was made.
 
     The folder is empty or missing at first, on any filesystem. Between rounds it shows what the
-    store had at the last one, REACHED: it can be read like a store, and nobody can write to it.
-    Ended anywhere, the next one goes on; with --once it is for a timer. Every hour, and with each
-    --once, what the store has deleted goes there, too.
+    store had at the last one, REACHED: it can be read like a store, and nobody can write to it. It
+    can be ended anywhere, and the next one goes on; with --once it is for a timer. Every hour, and
+    with each --once, what the store has deleted is deleted there, too.
 
     \b
     Example:

@@ -29,12 +29,12 @@ def forget_incarnations(
         list[str] | None,
         typer.Argument(
             metavar="MEMBER",
-            help="Old incarnations, such as r1-0; all that there are if none.",
+            help="Old incarnations, such as r1-0; all if none are named.",
             show_default=False,
         ),
     ] = None,
     lost: Annotated[
-        bool, typer.Option("--lost", help="Their root is gone for good: wait for it no more.")
+        bool, typer.Option("--lost", help="Their root is gone for good: do not wait for it.")
     ] = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,

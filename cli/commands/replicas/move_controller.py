@@ -28,12 +28,12 @@ def move_controller(
     url: Annotated[str, typer.Argument(metavar="URL", help="Path or URL of an empty folder.")],
     dry_run: DryRunOption = False,
 ) -> None:
-    """Move the controller to another place, while others write. It must be reachable still.
+    """Move the controller to another place, while others write. It must still be reachable.
 
-    Whoever uses the store goes on there by himself; what is needed to reach a server they must
-    have before. TOLD are the roots that name the new place: by these, or by its own URL, the
-    store is found when the old place is gone. Leave that as it is until nobody can be asleep who
-    knows no other. If this is killed or fails, or a root was not told, run it again.
+    Every process that uses the store moves there by itself; it must already have what is needed to
+    reach a new server. TOLD are the roots that name the new place: by these, or by its own URL, the
+    store is found when the old place is gone. Leave that as it is until no process can be asleep
+    that knows no other. If this is killed or fails, or a root was not told, run it again.
 
     \b
     Example:

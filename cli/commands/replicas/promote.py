@@ -41,10 +41,10 @@ def promote_standby(
 ) -> None:
     """Make a standby a store of its own. Shows what of its source is missing there.
 
-    Nobody who follows can change it any more. It has what its source had at REACHED, with
-    offsets, groups and transactional ids; transactions that were open then are aborted when
-    their timeout has passed. If the source lives, stop those who write there, follow once more
-    and promote: nothing is missing, and the store has moved. Ended anywhere, repeat it.
+    Nobody who follows can change it any more. It has what its source had at REACHED, with offsets,
+    groups and transactional ids; transactions that were open then are aborted when their timeout
+    has passed. If the source lives, stop those who write there, follow once more and promote:
+    nothing is missing, and the store has moved. If it is ended half-way, repeat it.
 
     \b
     Example:

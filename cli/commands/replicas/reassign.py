@@ -35,9 +35,9 @@ def reassign_replicas(
     """Move data to the roots where it belongs.
 
     After replication.factor, racks or the set of roots have changed, or a root was put out: see
-    `replicas config`. Copies are made first; then those that are too many are deleted. It may run
-    while others write, and be killed anywhere: run it again. LACKING are files of which there are
-    too few copies still, because no root that answers has them, or too few can take them.
+    `replicas config`. Copies are made first; then surplus ones are deleted. It may run while others
+    write, and be killed anywhere: run it again. LACKING are files of which there are still too few
+    copies, because no root that answers has them, or too few can take them.
 
     \b
     Example:

@@ -34,10 +34,10 @@ def verify_replicas(
 ) -> None:
     """Compare the roots in sync, by names and sizes. Safe while others write.
 
-    KIND is missing (the roots at AT lack it), damaged (theirs is not what was written, and
-    another one's is), differs (nothing tells which is right) or extra (the leader does not have
-    it: it is being deleted, was left by a deletion that was cut short, or was never
-    acknowledged). What differs is looked at twice before it is told.
+    KIND is missing (the roots at AT lack it), damaged (theirs is not what was written, and another
+    one's is), differs (nothing tells which is right) or extra (the leader does not have it: it is
+    being deleted, was left by a deletion that was cut short, or was never acknowledged). What
+    differs is looked at twice before it is reported.
 
     --repair copies what is missing, if its bytes are sound, and replaces damaged data files; it
     changes nothing else. Exit code 3 if something is missing, damaged or differs after that.

@@ -30,18 +30,18 @@ def create_store(
         typer.Option(
             "--controller",
             metavar="URL",
-            help="With --replica: where it is kept which roots are in sync.",
+            help="With --replica: where it is recorded which roots are in sync.",
             show_default=False,
         ),
     ] = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Show a store that exists as it is.")
+        bool, typer.Option("--if-not-exists", help="If the store exists, show it as it is.")
     ] = False,
 ) -> None:
     """Make an empty or missing folder a store and show it. Its settings are fixed from then on.
 
-    On a server it first tries whether of many writers that create a file only one succeeds:
-    some hundred small requests, once.
+    On a server it first checks that of many writers that create a file only one succeeds: some
+    hundred small requests, once.
 
     \b
     Example:

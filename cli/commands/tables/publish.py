@@ -58,8 +58,8 @@ def publish_table(
 ) -> None:
     """Publish a topic as a table, or bring the table up to date. Its segments are Parquet files.
 
-    The table refers to the topic's segments. Called again it adds what was committed since, and
-    takes away what was merged, compacted or deleted.
+    The table refers to the topic's segments. Called again, it adds what has been committed since,
+    and takes away what has been merged, compacted or deleted.
 
     \b
     Example:

@@ -39,7 +39,7 @@ def compact_topic(
 ) -> None:
     """Compact a topic by key now. The newest record of each key stays; offsets are kept.
 
-    Whatever is new is compacted, however little that is; `maintain` waits until it is worth while.
+    Whatever is new is compacted, however little that is; `maintain` waits until it is worthwhile.
     Records younger than min.compaction.lag.ms stay, tombstones for delete.retention.ms. The old
     files stay where they are, for readers that are at work; `maintain` deletes them later.
 

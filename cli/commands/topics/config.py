@@ -59,7 +59,7 @@ def set_config(
     session: Session,
     topic: TopicArgument,
     settings: Annotated[
-        list[str], typer.Argument(metavar="KEY=VALUE", help="What is to hold from now on.")
+        list[str], typer.Argument(metavar="KEY=VALUE", help="The settings from now on.")
     ],
     dry_run: DryRunOption = False,
 ) -> None:

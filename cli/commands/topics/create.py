@@ -19,7 +19,7 @@ def create_topic(
     partitions: Annotated[int, typer.Option("--partitions", "-p", help="How many.")] = 1,
     config: SettingsOption = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Show a topic that exists as it is.")
+        bool, typer.Option("--if-not-exists", help="If the topic exists, show it as it is.")
     ] = False,
     dry_run: DryRunOption = False,
 ) -> None:

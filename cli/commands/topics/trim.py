@@ -83,7 +83,7 @@ def trim_records(
     wanted = [parse_target(target) for target in targets or ()]
     place = None if before is None else parse_place(before)
     if isinstance(place, Offset) and any(target.partition is None for target in wanted):
-        raise typer.BadParameter("--before OFFSET is of one partition: name TOPIC:PARTITION")
+        raise typer.BadParameter("--before OFFSET is for one partition: name TOPIC:PARTITION")
     if place == "earliest":
         raise typer.BadParameter("--before earliest would change nothing")
     from_file = None if offset_json_file is None else _read_file(offset_json_file)

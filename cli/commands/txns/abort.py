@@ -20,7 +20,7 @@ def abort_transaction(
     reason: Annotated[
         str,
         typer.Option(
-            "--reason", metavar="TEXT", help="Kept with the id, and told to the fenced producer."
+            "--reason", metavar="TEXT", help="Kept with the id, and shown to the fenced producer."
         ),
     ] = "an operator ended it with txnlog txns abort",
     number: Annotated[
@@ -44,11 +44,11 @@ def abort_transaction(
     Its producer is fenced: if it still lives, its next call fails and says why. Asks first on
     a terminal; elsewhere it needs --yes. Repeating it does no harm.
 
-    Where the newest state of the id is damaged nobody can tell whether that transaction is
-    open, committed or aborted: it is taken for aborted when the store's longest timeout has
-    passed. Restore that file from a backup if you can. Else --force aborts it at once: if it
-    was committed, those of its records are lost for good that no marker shows as committed.
-    --force changes nothing where the state can be read.
+    Where the newest state of the id is damaged nobody can tell whether that transaction is open,
+    committed or aborted: it is treated as aborted when the store's longest timeout has passed.
+    Restore that file from a backup if you can. Otherwise --force aborts it at once: if it was
+    committed, those of its records that no marker shows as committed are lost for good. --force
+    changes nothing where the state can be read.
 
     \b
     Example:

@@ -46,7 +46,7 @@ _SMALL_READS_AT_ONCE = 8
 _HINTS_BY_CODE = {
     "NoSuchBucket": "create the bucket, or correct the URL or the endpoint",
     "InvalidAccessKeyId": "the server does not know this access key: check storage_options",
-    "SignatureDoesNotMatch": "the secret does not fit the key: check storage_options",
+    "SignatureDoesNotMatch": "the secret does not match the key: check storage_options",
     "RequestTimeTooSkewed": "the clock of this machine and the server's differ by too much: set it",
     "ExpiredToken": "the session has expired: get new credentials",
     "NoCredentialsError": "give key and secret in storage_options, or configure a profile",
@@ -156,8 +156,8 @@ class S3Storage(ServerStorage):
         except TypeError as error:
             why = redact(str(error), self._secrets)
             raise InvalidOption(
-                f"{self.url}: s3fs or botocore does not know a storage option, or not its type: "
-                f"{why}"
+                f"{self.url}: s3fs or botocore does not know a storage option, or does not take "
+                f"its type: {why}"
             ) from error
         except Exception as error:
             raise self._failure("connecting to", "", error) from error

@@ -240,7 +240,7 @@ def _no_answer(address: str, error: requests.RequestException) -> _NoAnswer:
     failed = _NoAnswer(f"{type(error).__name__} of {host}: {reason}")
     failed.unsent = _is_unsent(error)
     if isinstance(error, requests.exceptions.SSLError):
-        failed.hint = "the certificate is not trusted: set session_verify to a file of yours"
+        failed.hint = "the certificate is not trusted: set session_verify to a certificate file"
     elif failed.unsent:
         failed.hint = "nothing answers: check host and HTTP port, and that the cluster runs"
     return failed

@@ -80,7 +80,7 @@ class Way:
             return Way(proxy_url, self.options)
         if other.scheme not in ("http", "https") or other.hostname is None or other.port is None:
             raise InvalidOption(
-                f"{proxy_url} is no way to {self.url}: give --proxy http://host:port, or a URL "
+                f"{proxy_url} is not a way to {self.url}: give --proxy http://host:port, or a URL "
                 f"that begins with {mine.scheme}://"
             )
         return self.through(other.hostname, other.port, other.scheme)
