@@ -178,7 +178,7 @@ def _micro_batches(
     source = folder / "micro-batch.parquet"
     pq.write_table(rows, source, compression="zstd")
     frame = spark.read.parquet(str(source))
-    for topic in ("by-spark", "by-driver", "by-producer", "sticky"):
+    for topic in ("by-spark", "by-driver", "into-one", "by-producer", "sticky"):
         store.create_topic(topic, partitions=PARTITIONS, schema=rows.schema, config=CODEC)
     numbers = itertools.count()
     producers = {
@@ -220,6 +220,11 @@ def _micro_batches(
         "ours by the driver": partial(
             ours_in_spark, "by-driver", lambda txn: txn.send_batch("by-driver", frame.toArrow())
         ),
+        "ours by the driver into one": partial(
+            ours_in_spark,
+            "into-one",
+            lambda txn: txn.send_batch("into-one", frame.toArrow(), partition=0),
+        ),
         "Python task": lambda: _drain(frame.mapInArrow(lambda rows: rows, frame.schema)),
         "Delta in Spark": partial(delta, "delta-by-spark", frame.toArrow),
         "ours": partial(ours, "sticky"),
@@ -234,6 +239,11 @@ def _micro_batches(
     for kind, one, two in (
         ("a DataFrame, in Spark's tasks", "ours in Spark", "Delta in Spark"),
         ("a DataFrame, by the driver, as Delta", "ours by the driver", "Delta in Spark"),
+        (
+            "a DataFrame, by the driver, into one partition",
+            "ours by the driver into one",
+            "Delta in Spark",
+        ),
         ("a DataFrame through Python tasks, to `noop`", "Python task", "Delta in Spark"),
         ("an Arrow table without Spark, into one partition", "ours", "Delta"),
         (f"the same, spread over {PARTITIONS} partitions", "ours, spread", "Delta"),
