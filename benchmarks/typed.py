@@ -116,6 +116,7 @@ def _filters(store: txnlog.Store, repetitions: int) -> list[str]:
     snapshot = store.snapshot("flights")
     files = [store.storage.local_path(part.paths.log) for part in snapshot.scan("flights").ranges]
     plain = dataset.dataset(files)
+    columns = [*snapshot.scan("flights").columns]  # its files have more
     month, day = pc.field("month"), pc.field("day")
     kept = {
         f"`{ONE_PERCENT}`": (month == 1) & (day <= 3),
@@ -131,7 +132,7 @@ def _filters(store: txnlog.Store, repetitions: int) -> list[str]:
     for (where, expression), (what, names) in itertools.product(kept.items(), kinds.items()):
         runs: dict[str, Callable[[], object]] = {
             "ours": partial(_scan, snapshot, names, expression),
-            "dataset": partial(plain.to_table, names or plain.schema.names, expression),
+            "dataset": partial(plain.to_table, names or columns, expression),
         }
         taken = interleaved(runs, 2 * repetitions)
         lines.append(_line(f"{where}, {what}", taken["ours"], taken["dataset"]))
@@ -177,7 +178,7 @@ def _micro_batches(
     source = folder / "micro-batch.parquet"
     pq.write_table(rows, source, compression="zstd")
     frame = spark.read.parquet(str(source))
-    for topic in ("by-spark", "by-driver", "by-producer", "sticky"):
+    for topic in ("by-spark", "by-driver", "into-one", "by-producer", "sticky"):
         store.create_topic(topic, partitions=PARTITIONS, schema=rows.schema, config=CODEC)
     numbers = itertools.count()
     producers = {
@@ -219,6 +220,11 @@ def _micro_batches(
         "ours by the driver": partial(
             ours_in_spark, "by-driver", lambda txn: txn.send_batch("by-driver", frame.toArrow())
         ),
+        "ours by the driver into one": partial(
+            ours_in_spark,
+            "into-one",
+            lambda txn: txn.send_batch("into-one", frame.toArrow(), partition=0),
+        ),
         "Python task": lambda: _drain(frame.mapInArrow(lambda rows: rows, frame.schema)),
         "Delta in Spark": partial(delta, "delta-by-spark", frame.toArrow),
         "ours": partial(ours, "sticky"),
@@ -233,6 +239,11 @@ def _micro_batches(
     for kind, one, two in (
         ("a DataFrame, in Spark's tasks", "ours in Spark", "Delta in Spark"),
         ("a DataFrame, by the driver, as Delta", "ours by the driver", "Delta in Spark"),
+        (
+            "a DataFrame, by the driver, into one partition",
+            "ours by the driver into one",
+            "Delta in Spark",
+        ),
         ("a DataFrame through Python tasks, to `noop`", "Python task", "Delta in Spark"),
         ("an Arrow table without Spark, into one partition", "ours", "Delta"),
         (f"the same, spread over {PARTITIONS} partitions", "ours, spread", "Delta"),

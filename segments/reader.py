@@ -6,8 +6,10 @@ is for the caller to add; in Kafka's they are absolute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,13 +33,14 @@ from txnlog.segments.indexes.sparse import (
     TimeEntry,
     TimeIndex,
 )
-from txnlog.segments.parquet.chosen_rows import RowChoice, read_chosen
-from txnlog.segments.parquet.reader import ParquetSegment
-from txnlog.segments.parquet.reader import first_chunk as parquet_first_chunk
+from txnlog.segments.parquet.chosen_rows import RowChoice, chosen_calls
+from txnlog.segments.parquet.open_segment import ParquetSegment
+from txnlog.segments.parquet.open_segment import first_chunk as parquet_first_chunk
+from txnlog.segments.parquet.reader import RowGroupRecords, row_group_calls
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
 from txnlog.segments.records import TIMESTAMP_COLUMNS, Int32Array, Int64Array, timestamps_ms
 from txnlog.segments.schema_columns import Columns
-from txnlog.segments.segment_file import SegmentFile
+from txnlog.segments.segment_file import SegmentFile, SizedCall, work_on
 
 # A scan of headers fetches this much, and skips payloads that are worth a request of their own;
 # smaller ones are read, because a request costs as much as some hundred KiB.
@@ -128,9 +131,17 @@ def read_segment(
     if stop_offset is not None and stop_offset <= start_offset:
         return
     if file.is_parquet:
-        yield from _read_row_groups(
-            file, start_offset, stop_offset, columns, skip, max_uncompressed_bytes, choice
+        calls = row_group_batches(
+            file,
+            start_offset=start_offset,
+            stop_offset=stop_offset,
+            columns=columns,
+            skip=skip,
+            max_uncompressed_bytes=max_uncompressed_bytes,
+            choice=choice,
         )
+        with closing(work_on(file, calls)) as batches:
+            yield from (batch for batch in batches if batch is not None)
         return
     window = Window(file, chunk_bytes if aligned else None)
     stop_hint = _stop_hint(file, stop_offset, index)
@@ -191,31 +202,43 @@ def first_chunk(
     return range(position, max(least_stop, min(position + chunk_bytes, stop_hint)))
 
 
-def _read_row_groups(
+def row_group_batches(
     file: SegmentFile,
-    start_offset: int,
-    stop_offset: int | None,
-    columns: Columns,
-    skip: SkipBatch | None,
-    max_uncompressed_bytes: int,
-    choice: RowChoice | None,
-) -> Iterator[SegmentBatch]:
+    *,
+    start_offset: int = 0,
+    stop_offset: int | None = None,
+    columns: Columns = None,
+    skip: SkipBatch | None = None,
+    max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
+    choice: RowChoice | None = None,
+) -> Generator[SizedCall[SegmentBatch | None]]:
+    """What ``read_segment`` does for each row group of a Parquet file; None: nothing is wanted.
+
+    Each call comes with about how many bytes it takes. They may run in several threads: the file is
+    read when they are asked for, but for them.
+    """
     segment = ParquetSegment(file)
     groups = [
         group
         for group in segment.groups(start_offset, stop_offset)
         if skip is None or not skip(group.header)
     ]
-    rows = (
-        segment.read(groups, columns, max_uncompressed_bytes)
+    calls = (
+        row_group_calls(segment, groups, columns, max_uncompressed_bytes)
         if choice is None
-        else read_chosen(segment, groups, columns, max_uncompressed_bytes, choice)
+        else chosen_calls(segment, groups, columns, max_uncompressed_bytes, choice)
     )
-    for found in rows:
+
+    def cut(call: Callable[[], RowGroupRecords | None]) -> SegmentBatch | None:
+        found = call()
+        if found is None:
+            return None
         decoded = DecodedBatch(found.group.header, found.records, found.offset_deltas)
-        batch = _cut_to_range(decoded, found.group.position, start_offset, stop_offset)
-        if batch is not None:
-            yield batch
+        return _cut_to_range(decoded, found.group.position, start_offset, stop_offset)
+
+    with closing(calls):
+        for size_bytes, call in calls:
+            yield size_bytes, partial(cut, call)
 
 
 def _stop_hint(file: SegmentFile, stop_offset: int | None, index: OffsetIndex | None) -> int:

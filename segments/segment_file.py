@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.identity import SegmentIdentity
+
+T = TypeVar("T")
 
 # Bytes [start, stop) of a file. Fewer may be returned only if the file has ended.
 ReadRange: TypeAlias = Callable[[int, int], BytesLike]
 # The bytes of several ranges of a file, in their order.
 ReadRanges: TypeAlias = Callable[[Sequence[range]], Generator[BytesLike]]
-# Results of calls, each with about how many bytes it takes, in their order. What raises, the calls
-# or what they are taken from, raises in its turn.
-WorkAhead: TypeAlias = Callable[[Iterable[tuple[int, Callable[[], Any]]]], Generator[Any]]
+# About how many bytes the result of a call takes, and the call.
+SizedCall: TypeAlias = tuple[int, Callable[[], T]]
+# Results of calls, in their order. What raises, the calls or what they come from, raises in its
+# turn.
+WorkAhead: TypeAlias = Callable[[Iterable[SizedCall[Any]]], Generator[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +41,10 @@ class SegmentFile:
     is_parquet: bool = False
     read_ahead: ReadRanges | None = None
     work_ahead: WorkAhead | None = None
+
+
+def work_on(file: SegmentFile, calls: Iterable[SizedCall[T]]) -> Generator[T]:
+    """What calls return, in order: by ``work_ahead``, if the file has that."""
+    if file.work_ahead is not None:
+        return file.work_ahead(calls)
+    return (call() for _, call in calls)

@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from txnlog import display
 from txnlog.errors import require_package
+from txnlog.read.scanned_ranges import read_each, read_ranges
 from txnlog.read.schema import ScanColumns
-from txnlog.read.segment_ranges import SegmentRange, read_each, read_ranges
+from txnlog.read.segment_ranges import SegmentRange
 from txnlog.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Scan:
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Read record batches, partition by partition in the order of their offsets.
 
-        Memory is bounded, however large the topic is: one chunk and one batch; 16 MiB more for
+        Memory is bounded, however large the topic is: one chunk and one batch; 32 MiB more for
         Parquet files of which few columns are read; 64 MiB more where the storage is so slow that
         several requests run at once.
 

@@ -33,7 +33,8 @@ from txnlog.segments.batches import (
 )
 from txnlog.segments.errors import CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat
 from txnlog.segments.identity import NO_TAG
-from txnlog.segments.parquet.reader import ParquetSegment
+from txnlog.segments.parquet.open_segment import ParquetSegment
+from txnlog.segments.parquet.reader import read_row_groups
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
 from txnlog.segments.reader import check_order, read_batch, read_header
 from txnlog.segments.records import timestamps_ms
@@ -174,7 +175,7 @@ def _dump_row_groups(file: SegmentFile, max_uncompressed_bytes: int) -> Iterator
         crc_ok = None if group.crc is None else crc32c.crc32c(data) == group.crc
         decoded, damage = None, None
         try:
-            (found,) = segment.read([group], None, max_uncompressed_bytes)
+            (found,) = read_row_groups(segment, [group], None, max_uncompressed_bytes)
             decoded = DecodedBatch(group.header, found.records, found.offset_deltas)
         except (CorruptRecord, UnsupportedRecordFormat) as error:
             damage = str(error)

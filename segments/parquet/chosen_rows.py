@@ -5,21 +5,27 @@ Of row groups without such rows nothing else is read, nor anything of those that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
-from typing import Final, Protocol
+from functools import partial
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from txnlog.segments.parquet.footer import RowGroup
-from txnlog.segments.parquet.reader import ParquetSegment, RowGroupRecords, keep_rows
+from txnlog.segments.parquet.open_segment import Found, ParquetSegment
+from txnlog.segments.parquet.reader import RowGroupReading, RowGroupRecords, keep_rows
 from txnlog.segments.records import RECORD_SCHEMA, Int32Array
 from txnlog.segments.schema_columns import Columns
+from txnlog.segments.segment_file import SizedCall, work_on
 
 _LOOKED_AT_BYTES: Final = 32 << 20
 """Of row groups with so many bytes of these columns, or of one, it is looked at once which rows are
 wanted; then the other columns are read: the requests of both are in flight together."""
+_AT_ONCE_BYTES: Final = 512 << 10
+"""Other columns with no more bytes in a row group are fetched with those that are looked at."""
 
 
 class RowChoice(Protocol):
@@ -27,7 +33,7 @@ class RowChoice(Protocol):
 
     @property
     def columns(self) -> Columns:
-        """What it looks at: a part of the columns that are read."""
+        """What it looks at; these need not be among the columns that are read."""
 
     def groups(self, segment: ParquetSegment, groups: Sequence[RowGroup]) -> Sequence[RowGroup]:
         """The row groups that may have such rows."""
@@ -36,33 +42,110 @@ class RowChoice(Protocol):
         """For each row whether it is wanted, by ``columns`` of it; never null."""
 
 
-def read_chosen(
+def chosen_calls(
     segment: ParquetSegment,
     groups: Sequence[RowGroup],
     columns: Columns,
     max_uncompressed_bytes: int,
     choice: RowChoice,
-) -> Iterator[RowGroupRecords]:
-    """The rows of row groups that are wanted, as ``segment.read`` returns all of them."""
-    rest = _without(columns, choice.columns)
+) -> Generator[SizedCall[RowGroupRecords | None]]:
+    """What reads the rows of row groups that are wanted, in order; None: of one there are none.
+
+    Each call comes with about how many bytes it takes, and may run in any thread.
+    """
     for some in _together(segment, choice.groups(segment, groups), choice.columns):
-        chosen: list[tuple[RowGroupRecords, pa.BooleanArray]] = []
-        for found in segment.read(some, choice.columns, max_uncompressed_bytes):
-            rows = choice.rows(found)
-            if not rows.true_count:
-                continue
-            records = keep_rows(found.records, rows)
-            kept = RowGroupRecords(found.group, records, _offset_deltas(found, rows))
-            if rest:
-                chosen.append((kept, rows))
-            else:
-                yield _in_order(kept, kept.records, columns)
-        if chosen:
-            wanted = [kept.group for kept, _ in chosen]
-            rows_of = [rows for _, rows in chosen]
-            others = segment.read(wanted, rest, max_uncompressed_bytes, rows_of)
-            for (kept, _), other in zip(chosen, others, strict=True):
-                yield _in_order(kept, other.records, columns)
+        choosing = _Choosing(segment, some, columns, max_uncompressed_bytes, choice)
+        if choosing.is_at_once:
+            yield from choosing.whole_calls()
+            continue
+        looked_at = [found for found in work_on(segment.file, choosing.looking_calls()) if found]
+        yield from choosing.other_calls(looked_at)
+
+
+_Looked: TypeAlias = tuple[RowGroupRecords, pa.BooleanArray]
+"""What was looked at of the rows that are wanted, and which rows of the row group these are."""
+
+
+class _Choosing:
+    """Reads what is looked at of row groups, and the other columns of the rows that are wanted."""
+
+    def __init__(
+        self,
+        segment: ParquetSegment,
+        groups: Sequence[RowGroup],
+        columns: Columns,
+        max_uncompressed_bytes: int,
+        choice: RowChoice,
+    ) -> None:
+        self._segment = segment
+        self._groups = groups
+        self._columns = columns
+        self._choice = choice
+        self._looking = RowGroupReading(segment, groups, choice.columns, max_uncompressed_bytes)
+        looked_at = frozenset(_names(choice.columns))
+        self._returned = [name for name in _names(columns) if name in looked_at]
+        """Those that are looked at of the columns that are read."""
+        rest = _without(columns, looked_at)
+        self._others: RowGroupReading | None = None
+        if rest:
+            self._others = RowGroupReading(segment, groups, rest, max_uncompressed_bytes, few=True)
+
+    @property
+    def is_at_once(self) -> bool:
+        """Whether all columns are fetched together: all are there, or the others are small."""
+        if self._segment.data is not None or self._others is None:
+            return True
+        stored = self._others.stored
+        return all(self._segment.stored_bytes(g, stored) <= _AT_ONCE_BYTES for g in self._groups)
+
+    def whole_calls(self) -> Generator[SizedCall[RowGroupRecords | None]]:
+        """What reads all columns of each row group."""
+        readings = [self._looking, self._others] if self._others else [self._looking]
+        for group, found in self._fetch(readings, self._groups):
+            size_bytes = sum(reading.size_bytes(group) for reading in readings)
+            yield size_bytes, partial(self._choose, group, found)
+
+    def looking_calls(self) -> Generator[SizedCall[_Looked | None]]:
+        """What looks at the columns of each row group; None: no row is wanted."""
+        for group, found in self._fetch([self._looking], self._groups):
+            yield self._looking.size_bytes(group), partial(self._look, group, found)
+
+    def other_calls(self, looked_at: Sequence[_Looked]) -> Generator[SizedCall[RowGroupRecords]]:
+        """What reads the other columns of row groups where rows are wanted."""
+        assert self._others is not None
+        groups = [kept.group for kept, _ in looked_at]
+        fetches = self._fetch([self._others], groups)
+        for (group, found), looked in zip(fetches, looked_at, strict=True):
+            yield self._others.size_bytes(group), partial(self._complete, looked, found)
+
+    def _fetch(
+        self, readings: Sequence[RowGroupReading], groups: Sequence[RowGroup]
+    ) -> Generator[tuple[RowGroup, Found]]:
+        pieces = [
+            [piece for reading in readings for piece in self._segment.pieces(group, reading.stored)]
+            for group in groups
+        ]
+        with closing(self._segment.fetch(pieces)) as fetched:
+            yield from zip(groups, fetched, strict=True)
+
+    def _choose(self, group: RowGroup, found: Found) -> RowGroupRecords | None:
+        looked = self._look(group, found)
+        return None if looked is None else self._complete(looked, found)
+
+    def _look(self, group: RowGroup, found: Found) -> _Looked | None:
+        read = self._looking.decode(group, found)
+        rows = self._choice.rows(read)
+        if not rows.true_count:
+            return None
+        records = keep_rows(read.records.select(self._returned), rows)
+        return RowGroupRecords(group, records, _offset_deltas(read, rows)), rows
+
+    def _complete(self, looked: _Looked, found: Found) -> RowGroupRecords:
+        kept, rows = looked
+        others = kept.records
+        if self._others is not None:
+            others = self._others.decode(kept.group, found, rows).records
+        return _in_order(kept, others, self._columns)
 
 
 def _together(
@@ -82,9 +165,8 @@ def _together(
         yield some
 
 
-def _without(columns: Columns, others: Columns) -> Columns:
-    """Those of the columns that are not among others."""
-    taken = frozenset(_names(others))
+def _without(columns: Columns, taken: Container[str]) -> Columns:
+    """The columns but for some."""
     if isinstance(columns, pa.Schema):
         return pa.schema([field for field in columns if field.name not in taken])
     return [name for name in _names(columns) if name not in taken]

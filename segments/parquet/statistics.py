@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from txnlog.segments.parquet.reader import ParquetSegment
+from txnlog.segments.parquet.open_segment import ParquetSegment
 from txnlog.segments.records import CONVERSION_ERRORS
 
 

@@ -58,7 +58,7 @@ class TaskReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Stream a task's records in bounded memory. Raises CorruptRecord, ProducerFenced."""
-        from txnlog.read.segment_ranges import read_ranges
+        from txnlog.read.scanned_ranges import read_ranges
 
         if self._origin is not None:
             from txnlog.spark.batch.provenance import leave_note

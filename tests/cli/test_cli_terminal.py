@@ -49,7 +49,7 @@ def test_damage_is_told_in_whole_words_at_80_columns(tmp_path: Path) -> None:
     sound = path.read_bytes()
     for damaged, told in (
         (sound[:-1] + bytes([sound[-1] ^ 1]), r"at byte 0 \(relative offset 0\): CRC-32C is "),
-        (sound[:-1], rf"it has {len(sound) - 1} bytes, the log refers to {len(sound)}; restore it"),
+        (sound[:-1], rf" {len(sound) - 1} bytes, but the log refers to {len(sound)}; restore it"),
     ):
         path.write_bytes(damaged)
         command = ("doctor", "--deep", "--no-probe", "--store", tmp_path / "store")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import math
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +20,8 @@ from hypothesis import strategies as st
 from typed_formats import in_either_format
 
 from txnlog.errors import CorruptRecord, InvalidOption
+from txnlog.storage import open_storage
+from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
@@ -67,10 +71,10 @@ def _value(name: str, number: int) -> Any:
     }[name]
 
 
-def _typed_store(record_format: str = "parquet") -> Store:
+def _typed_store(record_format: str = "parquet", storage: Storage | None = None) -> Store:
     """Two partitions of typed records, some in one row group each, written under two schemas."""
     clock = VirtualClock(START_MS)
-    store = attach(HeapStorage(), create=True, clock=clock)
+    store = attach(storage or HeapStorage(), create=True, clock=clock)
     older = pa.schema([f for f in TYPED if f.name not in ("day", "flag")])
     older = older.set(older.get_field_index("number"), pa.field("number", pa.int32()))
     config = {"record.format": record_format}
@@ -117,6 +121,15 @@ def typed() -> Iterator[Store]:
         # Several row groups in each file.
         patched.setattr("txnlog.segments.writer.DEFAULT_ROW_GROUP_BYTES", 600)
         yield _typed_store()
+
+
+@pytest.fixture(scope="module")
+def on_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """The same in files, of which few columns are read by Arrow's scanner, however small."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("txnlog.segments.writer.DEFAULT_ROW_GROUP_BYTES", 600)
+        patched.setattr("txnlog.read.arrow_scans.WHOLE_BYTES", 0)
+        yield _typed_store(storage=open_storage(str(tmp_path_factory.mktemp("store"))))
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +256,20 @@ def test_very_many_filters_of_typed_records(
     _check(typed, "typed", columns, kept)
 
 
+SCANNED = ["id", "number", "small", "day", "at", "flag", "place.x"]
+
+
+@settings(SOME, max_examples=15)
+@given(kept=_filters(SCANNED), columns=some_of([*SCANNED, "price"]), start=st.integers(0, 30))
+def test_what_arrow_scans_is_what_a_plain_filter_keeps(
+    on_disk: Store, kept: pc.Expression, columns: list[str], start: int
+) -> None:
+    """Also of files of an earlier schema, and of a file from its middle on."""
+    everything = on_disk.scan("typed", {0: start, 1: 3}, columns=ALL["typed"]).to_arrow()
+    found = on_disk.scan("typed", {0: start, 1: 3}, columns=columns, filter=kept).to_arrow()
+    assert str(found.to_pylist()) == str(everything.filter(kept).select(columns).to_pylist())
+
+
 @settings(SOME, max_examples=8)
 @TYPED_FILTERS
 def test_a_filter_of_typed_batches_keeps_what_a_plain_one_keeps(
@@ -346,17 +373,17 @@ def test_only_row_groups_that_can_match_are_read_and_columns_where_one_does(
     typed: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First what the filter looks at, then the other columns of the row groups where it is true."""
-    monkeypatch.setattr("txnlog.segments.parquet.reader.WHOLE_BYTES", 0)
+    monkeypatch.setattr("txnlog.segments.parquet.open_segment.WHOLE_BYTES", 0)
     read: list[tuple[int, list[str]]] = []
 
-    def decode(self: Any, source: Any, group: Any, stored: Any) -> pa.Table:
-        read.append((group.number, [*stored]))
-        return original(self, source, group, stored)
+    def decode(self: Any, group: Any, found: Any) -> pa.Table:
+        read.append((group.number, self.stored))
+        return original(self, group, found)
 
-    from txnlog.segments.parquet.reader import ParquetSegment
+    from txnlog.segments.parquet.reader import RowGroupReading
 
-    original = ParquetSegment._decode
-    monkeypatch.setattr(ParquetSegment, "_decode", decode)
+    original = RowGroupReading._read
+    monkeypatch.setattr(RowGroupReading, "_read", decode)
     found = typed.scan("typed", columns=["name"], filter=pc.field("id") == 70).to_arrow()
     assert found["name"].to_pylist() == ["n070"]
     [(group, first), (same, then)] = read
@@ -399,8 +426,8 @@ def test_a_filter_over_json(typed: Store) -> None:
 
 def test_a_plan_with_a_filter_travels(typed: Store) -> None:
     """Spark's tasks get it as it is."""
+    from txnlog.read.scanned_ranges import read_ranges
     from txnlog.read.schema import scan_columns
-    from txnlog.read.segment_ranges import read_ranges
 
     scan = typed.scan("typed")
     schema = typed.topic_spec("typed").schema
@@ -454,3 +481,138 @@ def test_damage_is_noticed_in_what_is_looked_at() -> None:
         except CorruptRecord:
             noticed += 1
     assert noticed > len(data) // 61 // 2
+
+
+# -- by Arrow's scanner ----------------------------------------------------------------------------
+
+ODD = (pc.field("id") > 25) & (pc.field("small") != 0)
+"""Keeps some of each file, but for the first ones of an earlier schema."""
+
+
+def _scanned(patched: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the files of which the scanner gives batches, of each run."""
+    from txnlog.read.arrow_scans import _Scanning
+
+    original, found = _Scanning._scan, []
+
+    def scan(self: Any) -> Iterator[tuple[int, pa.RecordBatch]]:
+        for number, batch in original(self):
+            found.append(number)
+            yield number, batch
+
+    patched.setattr(_Scanning, "_scan", scan)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("columns", "kept", "is_scanned"),
+    [
+        (["number"], ODD, True),
+        (["number", "price"], ODD, True),
+        (["number", "price", "cost"], ODD, False),  # the filter helps more with the others
+        (["name"], pc.field("id") > 25, False),
+        (["id"], pc.field("price") > 3, False),  # statistics pass over NaN
+        (["id", "_offset"], ODD, False),
+        (["id"], pc.field("_partition") == 1, False),
+    ],
+)
+def test_arrow_scans_few_columns_of_whole_files(
+    on_disk: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    columns: list[str],
+    kept: pc.Expression,
+    is_scanned: bool,
+) -> None:
+    scanned = _scanned(monkeypatch)
+    _check(on_disk, "typed", columns, kept)
+    assert bool(scanned) == is_scanned
+    scanned.clear()
+    monkeypatch.setattr("txnlog.read.arrow_scans.WHOLE_BYTES", 4 << 20)
+    _check(on_disk, "typed", columns, kept)
+    assert not scanned  # of small ones our own reader checks all bytes
+
+
+def test_a_default_is_there_of_files_without_the_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow knows of none: such files are read by our own reader, between others."""
+    monkeypatch.setattr("txnlog.read.arrow_scans.WHOLE_BYTES", 0)
+    scanned = _scanned(monkeypatch)
+    store = attach(open_storage(str(tmp_path)), create=True, clock=VirtualClock(START_MS))
+    schemas = [pa.schema([("id", pa.int64())]), pa.schema([("id", pa.int64()), ("n", pa.int64())])]
+    store.create_topic("t", schema=schemas[0])
+    for turn, schema in enumerate(schemas):
+        if turn:
+            store.alter_topic("t", schema=schema, defaults={"n": 7})
+        with store.producer() as producer:
+            rows = pa.table([[turn * 10 + n for n in range(10)]] * len(schema), schema=schema)
+            producer.send_batch("t", rows)
+    found = store.scan("t", columns=["n"], filter=pc.field("id").isin([4, 9, 14, 19]))
+    assert found.to_arrow()["n"].to_pylist() == [7, 7, 14, 19]
+    assert scanned
+
+
+def test_where_the_scanner_fails_our_reader_goes_on(
+    on_disk: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row is lost or comes twice, wherever it is."""
+    from txnlog.read.arrow_scans import _Scanning
+
+    expected = on_disk.scan("typed", columns=["number"], filter=ODD).to_arrow()
+    original = _Scanning._scan
+    monkeypatch.setattr(
+        "txnlog.read.arrow_scans._BATCH_BYTES", 64
+    )  # several batches of each row group
+    total = len(_scan_all(on_disk, monkeypatch))
+    assert total > 8
+    for most in range(total + 1):
+
+        def scan(self: Any, most: int = most) -> Iterator[tuple[int, pa.RecordBatch]]:
+            for at, found in enumerate(original(self)):
+                if at == most:
+                    raise OSError("the disk is damaged")
+                yield found
+
+        monkeypatch.setattr(_Scanning, "_scan", scan)
+        assert on_disk.scan("typed", columns=["number"], filter=ODD).to_arrow() == expected
+
+
+def _scan_all(store: Store, patched: pytest.MonkeyPatch) -> list[int]:
+    with patched.context() as inner:
+        scanned = _scanned(inner)
+        store.scan("typed", columns=["number"], filter=ODD).to_arrow()
+    return scanned
+
+
+def test_damage_is_noticed_in_what_arrow_scans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The right rows, or an error of that row group or of the footer, whichever byte is wrong."""
+    monkeypatch.setattr("txnlog.segments.writer.DEFAULT_ROW_GROUP_BYTES", 600)
+    monkeypatch.setattr("txnlog.read.arrow_scans.WHOLE_BYTES", 0)
+    store = _typed_store(storage=open_storage(str(tmp_path / "store")))
+    scan = store.scan("typed", columns=["number"], filter=ODD)
+    expected = scan.to_arrow()
+    scanned = _scanned(monkeypatch)
+    part = scan.ranges[-1]
+    path = Path(str(store.storage.local_path(part.paths.log)))
+    data = path.read_bytes()
+    errors: list[str] = []
+    for at in range(0, len(data), 151):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        try:
+            assert scan.to_arrow() == expected
+        except CorruptRecord as error:
+            errors.append(str(error))
+    assert len(errors) > 5
+    assert all(part.paths.log in error for error in errors)
+    assert any("row group" in error for error in errors)
+    assert scanned
+    other = Path(str(store.storage.local_path(scan.ranges[0].paths.log))).read_bytes()
+    for wrong in (data[:-1], data[: len(data) // 2], other):
+        path.write_bytes(wrong)
+        with pytest.raises(CorruptRecord, match=re.escape(part.paths.log)):
+            scan.to_arrow()
+    path.unlink()
+    with pytest.raises(CorruptRecord, match="is gone"):
+        scan.to_arrow()

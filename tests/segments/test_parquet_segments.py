@@ -24,7 +24,8 @@ from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
 from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.inspect.dump import dump_segment
 from txnlog.segments.parquet.footer import footer_tag, read_footer
-from txnlog.segments.parquet.reader import WHOLE_BYTES, ParquetSegment
+from txnlog.segments.parquet.open_segment import WHOLE_BYTES, ParquetSegment
+from txnlog.segments.parquet.reader import read_row_groups, repeating_columns
 from txnlog.segments.reader import find_timestamp, read_segment
 from txnlog.segments.segment_file import SegmentFile
 from txnlog.segments.writer import SegmentSummary, SegmentWriter
@@ -293,11 +294,11 @@ def test_some_rows_are_those_of_all(gaps: bool) -> None:
     segment = ParquetSegment(file)
     groups = [*segment.groups(0, None)]
     assert len(groups) > 3
-    assert segment._repeating(groups, ["key", "value"]) == ["key"]
+    assert repeating_columns(segment, groups, ["key", "value"]) == ["key"]
     for names in (None, ["value", "key"], ["timestamp"], []):
-        whole = [*segment.read(groups, names, 1 << 30)]
+        whole = [*read_row_groups(segment, groups, names, 1 << 30)]
         masks = [pa.array(np.arange(g.header.record_count) % (g.number + 2) == 1) for g in groups]
-        some = segment.read(groups, names, 1 << 30, masks)
+        some = read_row_groups(segment, groups, names, 1 << 30, masks)
         for one, other, mask in zip(whole, some, masks, strict=True):
             assert other.offset_deltas is None
             expected = one.records.filter(mask) if one.records.num_columns else one.records

@@ -24,8 +24,8 @@ from txnlog.columns.layouts import file_layout, has_become
 from txnlog.errors import CorruptEntry, InvalidConfig, InvalidRecord, InvalidSchema
 from txnlog.names import schema_version, segment_order
 from txnlog.read.dataset import make_dataset
+from txnlog.read.scanned_ranges import read_ranges
 from txnlog.read.schema import scan_columns
-from txnlog.read.segment_ranges import read_ranges
 from txnlog.schema import encode_columns
 from txnlog.segments.schema_columns import DEFAULT
 from txnlog.store import Store, attach

@@ -20,8 +20,9 @@ from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 from txnlog.columns.layouts import FileLayout, file_layout
 from txnlog.errors import CorruptRecord
 from txnlog.names import schema_version
+from txnlog.read.scanned_ranges import read_ranges
 from txnlog.read.schema import ScanColumns
-from txnlog.read.segment_ranges import SegmentRange, read_ranges
+from txnlog.read.segment_ranges import SegmentRange
 from txnlog.schema import TopicSchema
 from txnlog.segments.parquet.footer import check_footer
 from txnlog.segments.parquet.renamed_columns import rename_columns

@@ -17,8 +17,9 @@ from txnlog.config import check_whole_number
 from txnlog.errors import InvalidOption
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import RECORD_COLUMNS
+from txnlog.read.scanned_ranges import read_each
 from txnlog.read.schema import TYPED_METADATA, ScanColumns, scan_columns
-from txnlog.read.segment_ranges import SegmentRange, read_each
+from txnlog.read.segment_ranges import SegmentRange
 from txnlog.schema import DELETED, PARTITION, TOPIC, TopicSchema
 from txnlog.storage.base import Storage
 
@@ -92,7 +93,7 @@ class Fetcher:
     def next(self) -> Fetched | None:
         """The next batch, or the end of a range; None if all is read.
 
-        Raises what :func:`txnlog.read.segment_ranges.read_ranges` does.
+        Raises what :func:`txnlog.read.scanned_ranges.read_ranges` does.
         """
         return next(self._reads, None) if self._reads is not None else None
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from txnlog.read.schema import ScanColumns
 from txnlog.segments.parquet.footer import RowGroup
-from txnlog.segments.parquet.reader import ParquetSegment, RowGroupRecords
+from txnlog.segments.parquet.open_segment import ParquetSegment
+from txnlog.segments.parquet.reader import RowGroupRecords
 from txnlog.segments.parquet.statistics import ValueRange, value_ranges
 from txnlog.segments.reader import SegmentBatch
 from txnlog.segments.schema_columns import Columns
@@ -102,16 +103,11 @@ def known_of(
     return known
 
 
-def keep_rows(
-    batches: Iterator[pa.RecordBatch], columns: ScanColumns, *, is_chosen: bool
-) -> Iterator[pa.RecordBatch]:
-    """The rows that the filter keeps, with the columns that were asked for alone.
-
-    With ``is_chosen`` there are no others among them any more.
-    """
+def keep_rows(batches: Iterator[pa.RecordBatch], columns: ScanColumns) -> Iterator[pa.RecordBatch]:
+    """The rows that the filter keeps, with the columns that were asked for alone."""
     assert columns.row_filter is not None
     names = [*columns.names]
     for batch in batches:
-        kept = batch if is_chosen else batch.filter(columns.row_filter.rows(batch))
+        kept = batch.filter(columns.row_filter.rows(batch))
         if kept.num_rows:
             yield kept.select(names)

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from txnlog.config import check_whole_number
 from txnlog.errors import InvalidOption
+from txnlog.read.scanned_ranges import read_each, read_ranges
 from txnlog.read.schema import ScanColumns
-from txnlog.read.segment_ranges import SegmentRange, read_each, read_ranges
+from txnlog.read.segment_ranges import SegmentRange
 from txnlog.storage.base import Storage
 
 _Ranges: TypeAlias = Sequence[SegmentRange]

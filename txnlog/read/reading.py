@@ -108,7 +108,7 @@ class Reading:
     def take_records(self, limit: int) -> list[ConsumerRecord]:
         """The next records, at most so many; fewer only if that is all there is.
 
-        Raises what :func:`txnlog.read.segment_ranges.read_ranges` does, and drops everything.
+        Raises what :func:`txnlog.read.scanned_ranges.read_ranges` does, and drops everything.
         """
         found: list[ConsumerRecord] = []
         while len(found) < limit:

@@ -32,7 +32,7 @@ class RowFilter:
     """A filter of a scan, and which of the scan's columns it needs. It can be pickled."""
 
     def __init__(self, expression: pc.Expression, columns: pa.Schema) -> None:
-        self._expression = expression
+        self.expression = expression
         self._columns = columns
 
     @property
@@ -51,9 +51,9 @@ class RowFilter:
         if len(self._columns):
             batch = batch.select([*self._columns.names])
         try:
-            return _evaluate(self._expression, batch).fill_null(False)
+            return _evaluate(self.expression, batch).fill_null(False)
         except pa.ArrowException as error:
-            raise InvalidOption(f"the filter {self._expression} fails: {error}") from error
+            raise InvalidOption(f"the filter {self.expression} fails: {error}") from error
 
     def can_match(self, known: Sequence[Known]) -> list[bool]:
         """Which of some sets of rows may hold one that is kept, of each as much as is known."""
@@ -65,7 +65,7 @@ class RowFilter:
                 owners.append(number)
                 guarantees.append(guarantee)
         try:
-            satisfiable = _satisfiable(self._expression, self._columns, guarantees)
+            satisfiable = _satisfiable(self.expression, self._columns, guarantees)
         except pa.ArrowException:  # so will the values, or the rows that are there do not fail
             return [True] * len(known)
         matching = {owners[at] for at in satisfiable}
@@ -134,7 +134,11 @@ def parse_filter(
         raise InvalidOption(
             f"the filter {expression} does not fit the columns {', '.join(columns)}: {error}"
         )
-    needed = pa.schema(_needed(expression, everything, []))
+    # Mostly those whose names stand in it: then the others need not be asked about.
+    written = str(expression)
+    named = [field for field in everything if field.name in written]
+    some = named if _problem(expression, named) is None else everything
+    needed = pa.schema(_needed(expression, some, []))
     null = pa.RecordBatch.from_arrays([pa.nulls(1, f.type) for f in needed], names=needed.names)
     null = null if len(needed) else pa.record_batch({"": pa.nulls(1)})
     try:

@@ -11,11 +11,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
+from typing import NamedTuple
 
 import crc32c
 import msgspec
-import numpy as np
-import pyarrow as pa
 
 from txnlog.errors import (
     CorruptRecord,
@@ -27,14 +26,10 @@ from txnlog.errors import (
 )
 from txnlog.log.rewriting import current_records
 from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
-from txnlog.read.filtered_reads import FileChoice, keep_rows
-from txnlog.read.json_records import json_keys, json_pieces, json_values
+from txnlog.read.in_turn import InTurn
 from txnlog.read.other_copies import read_any_copy
-from txnlog.read.schema import ScanColumns
-from txnlog.schema import HEADERS
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
-from txnlog.segments.number_arrays import arrow_of, constant_array
 from txnlog.segments.parquet.chosen_rows import RowChoice
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, aligned_chunks
 from txnlog.segments.reader import (
@@ -43,8 +38,8 @@ from txnlog.segments.reader import (
     find_timestamp,
     first_chunk,
     read_segment,
+    row_group_batches,
 )
-from txnlog.segments.records import HEADERS_TYPE, timestamps_ms
 from txnlog.segments.schema_columns import Columns
 from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.state.placement import Segment
@@ -144,52 +139,6 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
         return self.segment.size_bytes * self.record_count // max(offsets, 1)
 
 
-def read_ranges(
-    storage: Storage, parts: Sequence[SegmentRange], columns: ScanColumns
-) -> Iterator[pa.RecordBatch]:
-    """Read ranges one after the other as record batches of exactly ``columns.schema``.
-
-    Their requests are in flight together, where the storage makes that worth while: see
-    :meth:`txnlog.storage.base.Storage.run_ahead`.
-
-    Raises:
-        UnknownTopicOrPartition: the topic was deleted since the range was planned.
-        CorruptRecord: the segment is damaged or gone; the message says where.
-    """
-    with closing(read_each(storage, parts, columns)) as reads:
-        for _, batches in reads:
-            yield from batches
-
-
-def read_each(
-    storage: Storage,
-    parts: Sequence[SegmentRange],
-    columns: ScanColumns,
-    ahead_bytes: int = MAX_AHEAD_BYTES,
-) -> Generator[tuple[SegmentRange, Iterator[pa.RecordBatch]]]:
-    """The same, each range with its own batches, to be read before the next one is asked for.
-
-    At most ``ahead_bytes`` are on their way, or one request's that asks for more.
-    """
-    reading, looked_at = columns.with_looked_at, columns.looked_at
-    assemble, assemble_looked_at = _Assembler(reading), _Assembler(looked_at)
-    choose = None
-    if columns.row_filter is not None:
-
-        def choose(part: SegmentRange) -> RowChoice:
-            shift = part.segment.offset_shift
-            return FileChoice(columns, part.partition, shift, partial(assemble_looked_at, part))
-
-    with closing(read_stored(storage, parts, reading.stored, choose, ahead_bytes)) as reads:
-        for part, stored in reads:
-            if reading.as_json:
-                stored = json_pieces(stored)
-            batches: Iterator[pa.RecordBatch] = map(partial(assemble, part), stored)
-            if choose is not None:
-                batches = keep_rows(batches, columns, is_chosen=part.paths.is_parquet)
-            yield part, batches
-
-
 def read_batches(storage: Storage, part: SegmentRange, columns: Columns) -> Iterator[SegmentBatch]:
     """Read one range as it is stored: offsets are those in the file. Raises CorruptRecord."""
     with closing(read_stored(storage, [part], columns)) as reads:
@@ -197,27 +146,56 @@ def read_batches(storage: Storage, part: SegmentRange, columns: Columns) -> Iter
             yield from batches
 
 
+class Wanted(NamedTuple):
+    """What is read of a range: columns; of a Parquet file those rows alone that are chosen."""
+
+    columns: Columns
+    choice: RowChoice | None = None
+
+
 def read_stored(
     storage: Storage,
     parts: Sequence[SegmentRange],
     columns: Columns = None,
-    choose: Callable[[SegmentRange], RowChoice] | None = None,
+    wanted: Callable[[SegmentRange], Wanted] | None = None,
     ahead_bytes: int = MAX_AHEAD_BYTES,
 ) -> Generator[tuple[SegmentRange, Iterator[SegmentBatch]]]:
     """Read ranges as they are stored, each with its batches, to be read before the next one.
 
-    ``choose`` tells which rows of a range are wanted, if it lies in a Parquet file.
-    Requests are in flight together, as in :func:`read_ranges`. Raises what that does.
+    ``wanted`` tells for each range what else than all rows of these columns is read of it.
+    Requests are in flight together, where the storage makes that worth while: see
+    :meth:`txnlog.storage.base.Storage.run_ahead`. Of Parquet files row groups are decoded side by
+    side, those of the next file while the last of one are.
+
+    Raises:
+        UnknownTopicOrPartition: the topic was deleted since the range was planned.
+        CorruptRecord: the segment is damaged or gone; the message says where.
     """
     together = _read_together(_side_by_side(parts), storage.small_reads_at_once())
     calls = (call for runs in together for call in _requests(storage, runs))
+    of = wanted or (lambda _: Wanted(columns))
     with closing(storage.run_ahead(calls, ahead_bytes)) as results:
-        for runs in together:
-            opened: deque[_Opened] = deque()
-            for part in chain.from_iterable(runs):
-                reading = _Reading(storage, part, results, opened, ahead_bytes)
-                yield part, reading.batches(columns, partial(choose, part) if choose else None)
+        readings = InTurn(
+            _readings(storage, together, results, ahead_bytes),
+            lambda reading: reading.calls(*of(reading.part)),
+            lambda reading: reading.runs_ahead,
+        )
+        with closing(readings):
+            for reading in readings:
+                yield reading.part, reading.batches(of, readings.results)
                 reading.skip_rest()
+
+
+def _readings(
+    storage: Storage,
+    together: Sequence[list[list[SegmentRange]]],
+    results: Iterator[list[_Opened] | bytes],
+    ahead_bytes: int,
+) -> Iterator[_Reading]:
+    for runs in together:
+        opened: deque[_Opened] = deque()
+        for part in chain.from_iterable(runs):
+            yield _Reading(storage, part, results, opened, ahead_bytes)
 
 
 def _side_by_side(parts: Sequence[SegmentRange]) -> list[list[SegmentRange]]:
@@ -371,21 +349,45 @@ class _Reading:
     ) -> None:
         self._storage = storage
         self._ahead_bytes = ahead_bytes
-        self._part = part
+        self.part = part
         self._results = results
         self._of_run = opened
         self._opened: _Opened | None = None
         self._later = deque(_later_chunks(part))
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether it is opened, and work on it begun, while what comes before it is read."""
+        return self.part.paths.is_parquet and self.part.segment.size_bytes > _SMALL_BYTES
+
+    def calls(
+        self, columns: Columns, choice: RowChoice | None
+    ) -> Iterator[SizedCall[SegmentBatch | None]]:
+        """What reads it, of a Parquet file: a call for each row group."""
+        part, shift = self.part, self.part.segment.offset_shift
+        return row_group_batches(
+            part.open(self._storage, self._read, self._ahead_bytes),
+            start_offset=part.start_offset - shift,
+            stop_offset=part.stop_offset - shift,
+            columns=columns,
+            skip=self._open().skip,
+            choice=choice,
+        )
+
     def batches(
-        self, columns: Columns, choose: Callable[[], RowChoice] | None
+        self,
+        wanted: Callable[[SegmentRange], Wanted],
+        made_ahead: Callable[[], Iterator[SegmentBatch | None]],
     ) -> Iterator[SegmentBatch]:
-        """The batches; raises what :func:`read_ranges` does."""
-        part, shift = self._part, self._part.segment.offset_shift
+        """The batches, from ``made_ahead`` if it runs ahead. Raises what ``read_stored`` does."""
+        part, shift = self.part, self.part.segment.offset_shift
 
         def read(other: Storage | None, start_offset: int) -> Iterator[SegmentBatch]:
+            if other is None and self.runs_ahead:
+                return (batch for batch in made_ahead() if batch is not None)
             opened = self._open()
             own = part.open(self._storage, self._read, self._ahead_bytes)
+            columns, choice = wanted(part)
             return read_segment(
                 own if other is None else part.open(other, ahead_bytes=self._ahead_bytes),
                 start_offset=start_offset,
@@ -394,7 +396,7 @@ class _Reading:
                 columns=columns,
                 skip=opened.skip,
                 aligned=other is None and _is_whole(part),
-                choice=choose() if choose else None,
+                choice=choice,
             )
 
         try:
@@ -433,7 +435,7 @@ class _Reading:
             start = self._later.popleft().stop
             pieces.append(piece)
         if start < stop:
-            pieces.append(self._part.read_bytes(self._storage, start, stop))
+            pieces.append(self.part.read_bytes(self._storage, start, stop))
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -535,59 +537,3 @@ def load_transaction_index(storage: Storage, part: SegmentRange) -> TransactionI
     if crc32c.crc32c(data) != known.aborted_crc:
         raise CorruptRecord(f"{path} is not as it was written; restore it from a backup")
     return TransactionIndex.decode(data, name=path)
-
-
-class _Assembler:
-    """Adds the columns that are not stored: topic, partition, offset, timestampType.
-
-    The constant columns are made once and sliced, so they cost next to nothing per batch.
-    """
-
-    def __init__(self, columns: ScanColumns) -> None:
-        self._columns = columns
-        self._schema = columns.schema
-        stored = columns.stored
-        self._stored = frozenset(stored.names if isinstance(stored, pa.Schema) else stored)
-        self._constants: dict[str, tuple[object, pa.Array]] = {}
-        """By column, the newest value and an array that has nothing else."""
-
-    def __call__(self, part: SegmentRange, batch: SegmentBatch) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(
-            [self._column(name, part, batch) for name in self._columns.names], schema=self._schema
-        )
-
-    def _column(self, name: str, part: SegmentRange, batch: SegmentBatch) -> pa.Array:
-        if self._columns.as_json and name in ("key", "value", "headers"):
-            return self._json_column(name, batch)
-        meaning = self._columns.meaning(name)
-        if meaning == "offset":
-            return arrow_of(batch.offsets() + part.segment.offset_shift)
-        if meaning == "timestamp":
-            milliseconds = timestamps_ms(batch.records)
-            return arrow_of(milliseconds * np.int64(1000)).view(self._schema.field(name).type)
-        if name in self._stored:
-            column = batch.records.column(name)
-            kind = self._schema.field(name).type
-            return column if column.type == kind else column.cast(kind)
-        if meaning == "topic":
-            return self._constant(name, part.topic, batch.record_count)
-        if meaning == "partition":
-            return self._constant(name, part.partition, batch.record_count)
-        stamped = part.log_append_time
-        if part.segment.kafka is not None:
-            stamped = batch.header.is_log_append_time
-        return self._constant(name, int(stamped), batch.record_count)
-
-    def _json_column(self, name: str, batch: SegmentBatch) -> pa.Array:
-        schema = self._columns.topic_schema
-        assert schema is not None
-        if name == "headers":
-            return batch.records.column(HEADERS).cast(HEADERS_TYPE)
-        return (json_keys if name == "key" else json_values)(batch.records, schema)
-
-    def _constant(self, name: str, value: int | str, length: int) -> pa.Array:
-        known, array = self._constants.get(name, (None, None))
-        if array is None or known != value or len(array) < length:
-            array = constant_array(value, self._schema.field(name).type, length)
-            self._constants[name] = value, array
-        return array.slice(0, length)

@@ -24,6 +24,9 @@ MAX_AHEAD_BYTES: Final = 64 << 20
 MAX_WORK_BYTES: Final = 16 << 20
 """So much is computed ahead: results of whoever reads few columns."""
 
+MAX_RESULT_BYTES: Final = MAX_WORK_BYTES // 2
+"""A result that takes more is not computed before it is its turn."""
+
 _FIRST_CALLS: Final = 4
 """So many calls begin at once; each result that is taken lets one more begin than it has freed.
 Who looks at the beginning of something large and goes away has asked for little more."""
@@ -145,9 +148,9 @@ def run_in_order(calls: Iterable[SizedCall[T]]) -> Generator[T]:
 def work_ahead(calls: Iterable[SizedCall[T]]) -> Generator[T]:
     """Results of calls that compute and request nothing, in order; processors work side by side.
 
-    A few results are made ahead, as many as are small. ``calls`` is consumed by whoever iterates;
-    what it or a call raises is raised in its turn. However the iteration ends, what runs is waited
-    for.
+    A few results are made ahead, as many as are small; one that is large, in the thread of whoever
+    iterates, when it is its turn. ``calls`` is consumed there too; what it or a call raises is
+    raised in its turn. However the iteration ends, what runs is waited for.
     """
     process = os.getpid()
     most_calls = os.cpu_count() or 1
@@ -164,11 +167,15 @@ def work_ahead(calls: Iterable[SizedCall[T]]) -> Generator[T]:
     with THREADS.for_round() as executor:
         try:
             for size_bytes, call in _in_turn(calls):
+                is_large = size_bytes > MAX_RESULT_BYTES
                 while begun and (
-                    len(begun) > most_calls or held_bytes + size_bytes > MAX_WORK_BYTES
+                    is_large or len(begun) > most_calls or held_bytes + size_bytes > MAX_WORK_BYTES
                 ):
                     held_bytes -= begun[0][0][0]
                     yield take()
+                if is_large:
+                    yield call()
+                    continue
                 begun.append(((size_bytes, call), _submit(executor, call)))
                 held_bytes += size_bytes
             while begun:

@@ -20,8 +20,9 @@ from pyarrow import parquet
 from txnlog.errors import InvalidOption, ObjectNotFound, SnapshotExpired
 from txnlog.log.open_logs import Logs
 from txnlog.names import OWN_FILE, PARQUET_ENDING, schema_version
+from txnlog.read.scanned_ranges import read_ranges
 from txnlog.read.schema import ScanColumns
-from txnlog.read.segment_ranges import SegmentRange, read_ranges
+from txnlog.read.segment_ranges import SegmentRange
 from txnlog.schema import TopicSchema
 from txnlog.segments.parquet.footer import read_footer
 from txnlog.storage.base import Storage

@@ -1,0 +1,182 @@
+"""An open segment that is a Parquet file: its footer, what its columns are called, its bytes.
+
+Offsets are relative to the segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from txnlog.segments.batch_header import BytesLike
+from txnlog.segments.errors import CorruptRecord
+from txnlog.segments.parquet.footer import (
+    FOOTER_CHUNK_BYTES,
+    MAGIC,
+    Footer,
+    RowGroup,
+    read_footer,
+)
+from txnlog.segments.records import TIMESTAMP_COLUMNS
+from txnlog.segments.schema_columns import Columns, match_fields
+from txnlog.segments.segment_file import SegmentFile
+
+WHOLE_BYTES: Final = 4 << 20
+"""A file up to this is read in one request."""
+_MERGE_BYTES: Final = 1 << 20
+"""Columns with no more between them are read together: a request costs as much."""
+
+Found: TypeAlias = Sequence[tuple[range, BytesLike]]
+"""Pieces of a file, and their bytes."""
+
+
+def count_leaves(kind: pa.DataType) -> int:
+    """How many columns of a Parquet file hold a column of this type."""
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(count_leaves(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def first_chunk(size_bytes: int) -> range:
+    """The bytes that are read first of a file: all of them, or its end."""
+    if size_bytes <= WHOLE_BYTES:
+        return range(size_bytes)
+    return range(size_bytes - FOOTER_CHUNK_BYTES, size_bytes)
+
+
+class ParquetSegment:
+    """An open file: its footer, and all of its bytes if there are few.
+
+    Raises CorruptRecord where the file is damaged, or not the one it should be.
+    """
+
+    def __init__(self, file: SegmentFile) -> None:
+        self.file = file
+        self.data: bytes | None = None
+        self._checked: set[int] = set()
+        self._names_of: tuple[pa.Schema, list[str | None]] | None = None
+        if file.size_bytes <= WHOLE_BYTES:
+            self.data = data = bytes(file.read(0, file.size_bytes))
+            file = replace(file, read=lambda start, stop: data[start:stop])
+        self.footer: Footer = read_footer(file)
+        if self.data is not None and not self.data.startswith(MAGIC):
+            raise CorruptRecord.at(file.name, 0, "a Parquet file begins with PAR1")
+        self.schema: pa.Schema = self.footer.metadata.schema.to_arrow_schema()
+
+    @property
+    def timestamp_column(self) -> str:
+        """The name of the column with the times of records. Raises CorruptRecord."""
+        names = self.schema.names
+        for name in TIMESTAMP_COLUMNS:
+            if name in names:
+                return name
+        raise CorruptRecord(f"{self.file.name}: no column is called {TIMESTAMP_COLUMNS[1]}")
+
+    def groups(self, start_offset: int, stop_offset: int | None) -> Iterator[RowGroup]:
+        """The row groups with any offset of [start_offset, stop_offset)."""
+        for group in self.footer.groups:
+            if stop_offset is not None and group.header.base_offset >= stop_offset:
+                return
+            if group.header.last_offset >= start_offset:
+                yield group
+
+    def names_of(self, columns: pa.Schema) -> list[str | None]:
+        """What each column of a schema is called in the file; None: the file has no such column."""
+        if self._names_of is None or self._names_of[0] is not columns:
+            fields = [*self.schema]
+            places = match_fields(fields, [*columns])
+            names = [None if at is None else fields[at].name for at in places]
+            self._names_of = columns, names
+        return self._names_of[1]
+
+    @cached_property
+    def leaves(self) -> dict[str, list[int]]:
+        """By the name of each column, the numbers of those that Parquet has it as.
+
+        By number: a name may have dots, as paths to nested columns do.
+        """
+        counts = [count_leaves(field.type) for field in self.schema]
+        numbers = iter(range(sum(counts)))
+        return {
+            name: [*islice(numbers, count)]
+            for name, count in zip(self.schema.names, counts, strict=True)
+        }
+
+    def column_bytes(self, group: RowGroup, columns: Columns) -> int:
+        """About how many bytes these columns take in a row group, decompressed."""
+        names = self.names_of(columns) if isinstance(columns, pa.Schema) else columns
+        chunks = self._chunks(group, self.leaves if names is None else names)
+        return sum(chunk.total_uncompressed_size for chunk in chunks)
+
+    def stored_bytes(self, group: RowGroup, columns: Iterable[str]) -> int:
+        """How many bytes of the file these columns take in a row group."""
+        return sum(chunk.total_compressed_size for chunk in self._chunks(group, columns))
+
+    def _chunks(self, group: RowGroup, columns: Iterable[str | None]) -> Iterator[Any]:
+        """What the footer says of columns, as far as there are such."""
+        described = self.footer.metadata.row_group(group.number)
+        leaves = self.leaves
+        wanted = (leaves[name] for name in {*columns} if name in leaves)
+        return (described.column(leaf) for some in wanted for leaf in some)
+
+    def pieces(self, group: RowGroup, columns: Iterable[str]) -> list[range]:
+        """The bytes of some columns of a row group, as few ranges; of all columns it is one."""
+        found: list[range] = []
+        for chunk in self._chunks(group, columns):
+            start = chunk.dictionary_page_offset or chunk.data_page_offset
+            found.append(range(start, start + chunk.total_compressed_size))
+        merged: list[range] = []
+        for piece in sorted(found, key=lambda piece: piece.start):
+            if merged and piece.start - merged[-1].stop <= _MERGE_BYTES:
+                merged[-1] = range(merged[-1].start, piece.stop)
+            else:
+                merged.append(piece)
+        return merged
+
+    def fetch(self, pieces: Sequence[Sequence[range]]) -> Generator[Found]:
+        """Pieces of each of some row groups; none if all bytes of the file are there."""
+        if self.data is not None:
+            yield from ([] for _ in pieces)
+            return
+        ahead = self.file.read_ahead or self._read_in_order
+        with closing(ahead([piece for some in pieces for piece in some])) as fetched:
+            for some in pieces:
+                yield [(piece, next(fetched)) for piece in some]
+
+    def _read_in_order(self, pieces: Sequence[range]) -> Generator[BytesLike]:
+        yield from (self.file.read(piece.start, piece.stop) for piece in pieces)
+
+    def check(self, group: RowGroup, found: Found, *, is_all: bool) -> None:
+        """Raise CorruptRecord where what was read of a row group is known to be damaged.
+
+        ``is_all``: one of the pieces is all of it.
+        """
+        if self.data is not None:
+            if group.number not in self._checked:
+                stop = group.position + group.size_bytes
+                group.check(memoryview(self.data)[group.position : stop], self.file.name)
+                self._checked.add(group.number)
+            return
+        for piece, data in found:
+            if len(data) < len(piece):
+                reason = f"the file has ended, {piece.stop} bytes were expected"
+                raise self.damaged(group, reason)
+        if is_all:
+            whole = range(group.position, group.position + group.size_bytes)
+            (data,) = (data for piece, data in found if piece == whole)
+            group.check(data, self.file.name)
+
+    def damaged(self, group: RowGroup, reason: str) -> CorruptRecord:
+        """The error that says so of a row group."""
+        return CorruptRecord.at(
+            self.file.name,
+            group.position,
+            f"row group {group.number}: {reason}",
+            group.header.base_offset,
+        )

@@ -1,0 +1,143 @@
+"""Ranges of pinned segments as record batches with the columns of a scan."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from txnlog.read.filtered_reads import FileChoice, keep_rows
+from txnlog.read.json_records import json_keys, json_pieces, json_values
+from txnlog.read.schema import ScanColumns
+from txnlog.read.segment_ranges import SegmentRange, Wanted, read_stored
+from txnlog.schema import HEADERS
+from txnlog.segments.number_arrays import arrow_of, constant_array
+from txnlog.segments.reader import SegmentBatch
+from txnlog.segments.records import HEADERS_TYPE, timestamps_ms
+from txnlog.storage.ahead import MAX_AHEAD_BYTES
+from txnlog.storage.base import Storage
+
+
+def read_ranges(
+    storage: Storage, parts: Sequence[SegmentRange], columns: ScanColumns
+) -> Iterator[pa.RecordBatch]:
+    """Read ranges one after the other as record batches of exactly ``columns.schema``.
+
+    Their requests are in flight together, where the storage makes that worth while: see
+    :meth:`txnlog.storage.base.Storage.run_ahead`.
+
+    Raises:
+        UnknownTopicOrPartition: the topic was deleted since the range was planned.
+        CorruptRecord: the segment is damaged or gone; the message says where.
+    """
+    with closing(read_each(storage, parts, columns)) as reads:
+        for _, batches in reads:
+            yield from batches
+
+
+def read_each(
+    storage: Storage,
+    parts: Sequence[SegmentRange],
+    columns: ScanColumns,
+    ahead_bytes: int = MAX_AHEAD_BYTES,
+) -> Generator[tuple[SegmentRange, Iterator[pa.RecordBatch]]]:
+    """The same, each range with its own batches, to be read before the next one is asked for.
+
+    At most ``ahead_bytes`` are on their way, or one request's that asks for more.
+    """
+    if columns.row_filter is None:
+        assemble = _Assembler(columns)
+        with closing(read_stored(storage, parts, columns.stored, ahead_bytes=ahead_bytes)) as reads:
+            for part, stored in reads:
+                yield part, map(partial(assemble, part), _pieces(stored, columns))
+        return
+    from txnlog.read.arrow_scans import scan_or_read
+
+    read = partial(_read_filtered, storage, columns=columns, ahead_bytes=ahead_bytes)
+    yield from scan_or_read(storage, parts, columns, read)
+
+
+def _read_filtered(
+    storage: Storage, parts: Sequence[SegmentRange], columns: ScanColumns, ahead_bytes: int
+) -> Generator[tuple[SegmentRange, Iterator[pa.RecordBatch]]]:
+    reading = columns.with_looked_at
+    assemble, assemble_chosen = _Assembler(reading), _Assembler(columns)
+    assemble_looked_at = _Assembler(columns.looked_at)
+
+    def wanted(part: SegmentRange) -> Wanted:
+        if not part.paths.is_parquet:
+            return Wanted(reading.stored)
+        shift = part.segment.offset_shift
+        looked_at = partial(assemble_looked_at, part)
+        return Wanted(columns.stored, FileChoice(columns, part.partition, shift, looked_at))
+
+    with closing(read_stored(storage, parts, None, wanted, ahead_bytes)) as reads:
+        for part, stored in reads:
+            pieces = _pieces(stored, columns)
+            if part.paths.is_parquet:
+                yield part, map(partial(assemble_chosen, part), pieces)
+            else:
+                yield part, keep_rows(map(partial(assemble, part), pieces), columns)
+
+
+def _pieces(stored: Iterator[SegmentBatch], columns: ScanColumns) -> Iterator[SegmentBatch]:
+    return json_pieces(stored) if columns.as_json else stored
+
+
+class _Assembler:
+    """Adds the columns that are not stored: topic, partition, offset, timestampType.
+
+    The constant columns are made once and sliced, so they cost next to nothing per batch.
+    """
+
+    def __init__(self, columns: ScanColumns) -> None:
+        self._columns = columns
+        self._schema = columns.schema
+        stored = columns.stored
+        self._stored = frozenset(stored.names if isinstance(stored, pa.Schema) else stored)
+        self._constants: dict[str, tuple[object, pa.Array]] = {}
+        """By column, the newest value and an array that has nothing else."""
+
+    def __call__(self, part: SegmentRange, batch: SegmentBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(
+            [self._column(name, part, batch) for name in self._columns.names], schema=self._schema
+        )
+
+    def _column(self, name: str, part: SegmentRange, batch: SegmentBatch) -> pa.Array:
+        if self._columns.as_json and name in ("key", "value", "headers"):
+            return self._json_column(name, batch)
+        meaning = self._columns.meaning(name)
+        if meaning == "offset":
+            return arrow_of(batch.offsets() + part.segment.offset_shift)
+        if meaning == "timestamp":
+            milliseconds = timestamps_ms(batch.records)
+            return arrow_of(milliseconds * np.int64(1000)).view(self._schema.field(name).type)
+        if name in self._stored:
+            column = batch.records.column(name)
+            kind = self._schema.field(name).type
+            return column if column.type == kind else column.cast(kind)
+        if meaning == "topic":
+            return self._constant(name, part.topic, batch.record_count)
+        if meaning == "partition":
+            return self._constant(name, part.partition, batch.record_count)
+        stamped = part.log_append_time
+        if part.segment.kafka is not None:
+            stamped = batch.header.is_log_append_time
+        return self._constant(name, int(stamped), batch.record_count)
+
+    def _json_column(self, name: str, batch: SegmentBatch) -> pa.Array:
+        schema = self._columns.topic_schema
+        assert schema is not None
+        if name == "headers":
+            return batch.records.column(HEADERS).cast(HEADERS_TYPE)
+        return (json_keys if name == "key" else json_values)(batch.records, schema)
+
+    def _constant(self, name: str, value: int | str, length: int) -> pa.Array:
+        known, array = self._constants.get(name, (None, None))
+        if array is None or known != value or len(array) < length:
+            array = constant_array(value, self._schema.field(name).type, length)
+            self._constants[name] = value, array
+        return array.slice(0, length)
