@@ -171,7 +171,7 @@ class _Scanning:
             columns=[*columns.names],
             filter=looked_at.expression,
             batch_size=_BATCH_BYTES // sum(-(-field.type.bit_width // 8) for field in read),
-            batch_readahead=1,
+            batch_readahead=2,
             fragment_readahead=_FILES_AHEAD,
         )
         for tagged in scanner.scan_batches():
