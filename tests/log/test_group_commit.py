@@ -229,7 +229,7 @@ def test_while_others_may_place_it_no_error_is_final(store: Store, clock: Virtua
 def test_who_gives_up_says_that_it_may_be_placed_yet(store: Store) -> None:
     """The time is over before it was its turn again."""
     process = another(store, Losing(store))
-    with pytest.raises(StorageError, match="placed yet"):
+    with pytest.raises(StorageError, match="may still be placed"):
         process.logs.topic("t").place(upload(store, b"x"), timeout_ms=-1)
 
 
