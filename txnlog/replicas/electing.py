@@ -97,8 +97,8 @@ def elect(
     if not unclean:
         raise InvalidOption(
             f"{root} has not been in sync since epoch {epoch.left[member].epoch}: what was "
-            "acknowledged since then may be lost if it leads. An unclean election allows it all "
-            "the same"
+            "acknowledged since then may be lost if it leads. An unclean election elects it "
+            "anyway"
         )
     return _elect_unclean(agreement, epoch, member, name_segments, dry_run=dry_run)
 
