@@ -12,22 +12,23 @@ from functools import partial
 from importlib.metadata import files
 from pathlib import Path
 
+import micro_batches
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, Transaction, WriterProperties, write_deltalake
 from pyarrow import dataset
 from pyspark.sql import DataFrame, SparkSession
 from timing import Taken, interleaved
 
 import txnlog
-from txnlog.spark import SparkTransaction, read, register, transaction
+from txnlog.spark import read, register
 
 PARTITIONS = 4
 CODEC = {"compression.type": "zstd"}
 ONE_PERCENT = "month = 1 AND day <= 3"
-MICRO_BATCH_ROWS = 20_000
+UNMEASURED = {"spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1)}
+"""Spark does not ask after each row how large a batch is by now: docs/SPARK.md says when."""
 
 
 def measure(spark: SparkSession, folder: Path, copies: int, repetitions: int) -> list[str]:
@@ -45,10 +46,10 @@ def measure(spark: SparkSession, folder: Path, copies: int, repetitions: int) ->
             piece = rows.slice(number * step, step).combine_chunks()
             pq.write_table(piece, source / f"{number}.parquet", compression="zstd")
             producer.send_batch("flights", piece, partition=number)
-    reads = _reads(spark, store, source, folder, repetitions)
-    filters = _filters(store, repetitions)
-    writes = _writes(spark, store, source, folder, repetitions)
-    batches = _micro_batches(spark, store, flights, folder, repetitions)
+    reads = _reads(spark, store, source, folder, 3 * repetitions)
+    filters = _filters(store, 5 * repetitions)
+    writes = _writes(spark, store, source, folder, 2 * repetitions)
+    batches = micro_batches.measure(spark, store, flights, folder, repetitions)
     head = f"{len(rows):,} rows of {len(rows.schema)} columns, {PARTITIONS} partitions, zstd."
     return [head, "", *reads, "", *filters, "", *writes, "", *batches]
 
@@ -134,7 +135,7 @@ def _filters(store: txnlog.Store, repetitions: int) -> list[str]:
             "ours": partial(_scan, snapshot, names, expression),
             "dataset": partial(plain.to_table, names or columns, expression),
         }
-        taken = interleaved(runs, 2 * repetitions)
+        taken = interleaved(runs, repetitions)
         lines.append(_line(f"{where}, {what}", taken["ours"], taken["dataset"]))
     return lines
 
@@ -161,99 +162,24 @@ def _writes(
         target = folder / "written.parquet"
         frame.write.mode("overwrite").option("compression", "zstd").parquet(str(target))
 
-    runs: dict[str, Callable[[], object]] = {"Parquet": parquet, "ours": ours}
-    taken = interleaved(runs, repetitions, {"ours": lambda: store.delete_topic(topics.pop())})
-    return [*_head("write"), _line("typed rows", taken["ours"], taken["Parquet"])]
+    def unmeasured() -> None:
+        with _settings(spark, UNMEASURED):
+            ours()
 
-
-def _micro_batches(
-    spark: SparkSession, store: txnlog.Store, flights: pa.Table, folder: Path, repetitions: int
-) -> list[str]:
-    """A batch that is committed once, whoever repeats it: into a topic, and into a Delta table.
-
-    No Delta jar fits this Spark, so the table is written by deltalake, on the driver, as whoever
-    has such a Spark does it in ``foreachBatch``. It syncs no file; ours are synced.
-    """
-    rows = flights.slice(0, MICRO_BATCH_ROWS).combine_chunks()
-    source = folder / "micro-batch.parquet"
-    pq.write_table(rows, source, compression="zstd")
-    frame = spark.read.parquet(str(source))
-    for topic in ("by-spark", "by-driver", "into-one", "by-producer", "sticky"):
-        store.create_topic(topic, partitions=PARTITIONS, schema=rows.schema, config=CODEC)
-    numbers = itertools.count()
-    producers = {
-        "by-producer": store.producer(transactional_id="spread"),
-        "sticky": store.producer(transactional_id="sticky", partitioner="sticky"),
-    }
-    for producer in producers.values():
-        producer.init_transactions()
-
-    def ours_in_spark(topic: str, write: Callable[[SparkTransaction], None]) -> None:
-        with transaction(
-            spark,
-            store,
-            transactional_id=topic,
-            application_id="bench",
-            version=next(numbers),
-        ) as txn:
-            write(txn)
-
-    def ours(topic: str) -> None:
-        producers[topic].begin_transaction()
-        producers[topic].send_batch(topic, rows)
-        producers[topic].commit_transaction()
-
-    def delta(name: str, made: Callable[[], pa.Table]) -> None:
-        once = CommitProperties(app_transactions=[Transaction("bench", next(numbers))])
-        write_deltalake(
-            folder / name,
-            made(),
-            mode="append",
-            writer_properties=WriterProperties(compression="ZSTD"),
-            commit_properties=once,
-        )
+    def drop() -> None:
+        store.delete_topic(topics.pop())
 
     runs: dict[str, Callable[[], object]] = {
-        "ours in Spark": partial(
-            ours_in_spark, "by-spark", lambda txn: txn.write(frame, topic="by-spark")
-        ),
-        "ours by the driver": partial(
-            ours_in_spark, "by-driver", lambda txn: txn.send_batch("by-driver", frame.toArrow())
-        ),
-        "ours by the driver into one": partial(
-            ours_in_spark,
-            "into-one",
-            lambda txn: txn.send_batch("into-one", frame.toArrow(), partition=0),
-        ),
-        "Python task": lambda: _drain(frame.mapInArrow(lambda rows: rows, frame.schema)),
-        "Delta in Spark": partial(delta, "delta-by-spark", frame.toArrow),
-        "ours": partial(ours, "sticky"),
-        "ours, spread": partial(ours, "by-producer"),
-        "Delta": partial(delta, "delta", lambda: rows),
+        "Parquet": parquet,
+        "as Spark is": ours,
+        "`maxBytesPerBatch` off": unmeasured,
     }
-    taken = interleaved(runs, 5 * repetitions)
-    for producer in producers.values():
-        producer.close()
-    head = f"| a micro-batch of {MICRO_BATCH_ROWS:,} rows | ours, s | Delta, s | ours / Delta's |"
-    lines = [f"{head} by CPU time |", "|---|---|---|---|---|"]
-    for kind, one, two in (
-        ("a DataFrame, in Spark's tasks", "ours in Spark", "Delta in Spark"),
-        ("a DataFrame, by the driver, as Delta", "ours by the driver", "Delta in Spark"),
-        (
-            "a DataFrame, by the driver, into one partition",
-            "ours by the driver into one",
-            "Delta in Spark",
-        ),
-        ("a DataFrame through Python tasks, to `noop`", "Python task", "Delta in Spark"),
-        ("an Arrow table without Spark, into one partition", "ours", "Delta"),
-        (f"the same, spread over {PARTITIONS} partitions", "ours, spread", "Delta"),
-    ):
-        mine, other = taken[one], taken[two]
-        by_cpu = mine.cpu_s / other.cpu_s if other.cpu_s else 0.0
-        ratio = mine.elapsed_s / other.elapsed_s
-        figures = f"{mine.elapsed_s:.3f} | {other.elapsed_s:.3f} | {ratio:.2f} | {by_cpu:.2f}"
-        lines.append(f"| {kind} | {figures} |")
-    return lines
+    taken = interleaved(runs, repetitions, {kind: drop for kind in runs if kind != "Parquet"})
+    whole = taken.pop("Parquet")
+    return [
+        *_head("write of typed rows"),
+        *(_line(kind, one, whole) for kind, one in taken.items()),
+    ]
 
 
 def _drain(frame: DataFrame) -> None:
