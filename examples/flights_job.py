@@ -106,6 +106,7 @@ def start_spark() -> SparkSession:
         .appName(JOB)
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.sql.execution.arrow.maxBytesPerBatch", (1 << 31) - 1)  # rows are small
         .config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
         .getOrCreate()

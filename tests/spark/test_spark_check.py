@@ -24,6 +24,20 @@ def test_a_set_up_that_works_is_found_to(spark: SparkSession, store: Store) -> N
     assert [*Path(store.url).glob("staging/*")] == []
 
 
+def test_advice_is_for_those_who_have_not_decided(spark: SparkSession, store: Store) -> None:
+    """Spark measures each batch after each of its rows unless it is told not to."""
+    name = "spark.sql.execution.arrow.maxBytesPerBatch"
+    spark.conf.unset(name)
+    [advice] = check(spark, store).advice
+    assert name in advice
+    spark.conf.set(name, (1 << 31) - 1)
+    try:
+        found = check(spark, store)
+    finally:
+        spark.conf.unset(name)
+    assert (found.ok, found.advice) == (True, ())
+
+
 def test_what_is_wrong_is_said(spark: SparkSession, tmp_path: Path) -> None:
     """The first thing that fails is the last that is tried, and nothing is raised."""
     found = check(spark, str(tmp_path / "nowhere"))
@@ -53,3 +67,5 @@ def test_of_sparks_pages_of_traceback_the_line_that_counts_is_shown() -> None:
     assert _problem(RuntimeError("Job aborted\n at y")) == "RuntimeError: Job aborted"
     found = SetUpCheck((CheckStep("one"), CheckStep("two", "it broke")))
     assert (found.ok, str(found)) == (False, "ok      one\nFAILED  two: it broke")
+    found = SetUpCheck((CheckStep("one"),), ("set it",))
+    assert (found.ok, str(found)) == (True, "ok      one\nadvice  set it")
