@@ -92,3 +92,22 @@ def test_errors_come_in_their_turn_and_end_one_reader_alone() -> None:
         else:
             found += failing.results()
     assert found == [0, 2]
+
+
+def test_nothing_is_begun_after_it_was_closed() -> None:
+    """And what ran by then is over: a file may be closed."""
+    begun: list[int] = []
+
+    def call(number: int) -> int:
+        begun.append(number)
+        return number
+
+    readers = Opened([[partial(call, number) for number in range(100)]])
+    next(iter(readers))
+    results = readers.results()
+    assert next(results) == 0
+    readers.close()
+    known = [*begun]
+    assert [*results] == []
+    assert begun == known
+    assert len(known) < 100
