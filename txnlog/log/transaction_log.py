@@ -157,7 +157,7 @@ class TransactionLog:
     def find_beginning(self, head: Head) -> int:
         """The number of the state with which the open transaction of ``head`` began.
 
-        It is put anew with each topic that the transaction joins. Reads the states before it, as
+        It is put again with each topic that the transaction joins. Reads the states before it, as
         far as they are there.
         """
         log, number = self._log(head.state.transactional_id), head.number
@@ -196,7 +196,7 @@ class TransactionLog:
     def expired(self, transactional_id: str) -> Head | None:
         """The last state of an id whose log was removed, None if it never had one.
 
-        Numbers go on from there. If they began anew, a state that a stalled instance puts long
+        Numbers go on from there. If they started over, a state that a stalled instance puts long
         after would pass for the newest one.
         """
         log = SequenceLog(self._storage, names.expired_log(transactional_id), self._clock)
