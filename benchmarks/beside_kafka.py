@@ -1,7 +1,7 @@
 """Records one by one beside confluent-kafka, with a broker of Kafka's on the same machine.
 
-The broker is Kafka's own from Maven Central, fetched once into the user's cache. What cannot be had
-here is said, and left out.
+The broker is Kafka's own from Maven Central, fetched once into the user's cache. If something
+cannot be measured here, the report says so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 class CannotStartError(Exception):
-    """Why there is no broker."""
+    """There is no broker; the message says why."""
 
 
 def measure(
@@ -45,13 +45,13 @@ def measure(
     Args:
         folder: for the broker's files.
         count: how many records.
-        repetitions: of runs that take turns.
-        ours: what txnlog does, by the names of the same in Kafka's client: send, iterate, poll.
+        repetitions: how many alternating runs.
+        ours: txnlog's calls, by the names that they have in Kafka's client: send, iterate, poll.
     """
     try:
         import confluent_kafka
     except ImportError:
-        return ["Beside confluent-kafka nothing was measured: it is not installed."]
+        return ["Not measured beside confluent-kafka: it is not installed."]
     try:
         with _broker(folder) as (servers, broker):
             client = _Client(servers, count)
@@ -59,15 +59,15 @@ def measure(
             return [
                 f"Beside confluent-kafka {confluent_kafka.__version__}, with Kafka {_VERSION} on",
                 f"the same machine: {count:,} records of 16 + 100 bytes, one partition, without",
-                f"compression, median of {repetitions} runs that take turns. CPU time is the",
-                "client's; the last column is what the broker takes besides.",
+                f"compression, median of {repetitions} alternating runs. CPU time is the",
+                "client's; the last column is the broker's.",
                 "",
                 "| what | client | records/s | records a CPU second | broker, CPU s |",
                 "|---|---|---|---|---|",
                 *_lines(ours, theirs, broker, count, repetitions),
             ]
     except CannotStartError as error:
-        return [f"Beside confluent-kafka nothing was measured: {error}"]
+        return [f"Not measured beside confluent-kafka: {error}"]
 
 
 def _lines(
@@ -95,7 +95,7 @@ def _lines(
 
 
 class _Client:
-    """What confluent-kafka does with so many records."""
+    """The same calls of confluent-kafka, with that many records."""
 
     def __init__(self, servers: str, count: int) -> None:
         self._servers = servers

@@ -33,7 +33,7 @@ def measure(folder: Path, commits: int) -> list[str]:
     ours, delta = _sizes(folder / "ours"), _sizes(folder / "delta")
     return [
         f"{commits:,} commits of {RECORDS} records of 116 random bytes, without a transaction:",
-        f"ours into {PARTITIONS} partitions of one topic, Delta's by deltalake, as it is set.",
+        f"ours into {PARTITIONS} partitions of one topic, Delta's by deltalake with its defaults.",
         "",
         "| | files | MB |",
         "|---|---|---|",

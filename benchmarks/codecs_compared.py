@@ -100,7 +100,7 @@ def _random(count: int) -> pa.Table:
 
 
 def _sizes(store: txnlog.Store, flights: pa.Table, folder: Path) -> list[str]:
-    """The flights once, at one commit, as a topic and deltalake have them if nothing is said.
+    """The flights in one commit, by a topic and by deltalake, each with its defaults.
 
     The bytes of their files, and how long one line of code takes.
     """

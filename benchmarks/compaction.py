@@ -1,4 +1,4 @@
-"""Compaction by key of one partition: speed, memory, and what is left."""
+"""Compaction by key of one partition: speed, memory, and how many records are left."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _KEY_BYTES, _VALUE_BYTES = 16, 100
 
 
 def measure(folder: Path, count: int) -> list[str]:
-    """Lines of Markdown: a topic of ``count`` records whose keys come ten times each."""
+    """Lines of Markdown: a topic of ``count`` records in which each key occurs ten times."""
     head = (
         f"{count:,} records of {_KEY_BYTES} + {_VALUE_BYTES} bytes in one partition, "
         f"{count // 10:,} keys, lz4, local disk. First all of it is dirty; then a tenth as many "
-        "records follow, and supersede a part of what is clean. CPU time of a process of its own, "
-        "all told: keys are read and compared, records read, filtered, encoded and written. Memory "
-        "is what it grew by from where the store is open."
+        "records follow, and supersede part of the clean ones. CPU time of a separate process, in "
+        "all: keys are read and compared, records read, filtered, encoded and written. Memory is "
+        "the growth since the store was opened."
     )
     lines = [
         head,
@@ -86,7 +86,7 @@ def _fixed(data: bytes, width: int) -> pa.Array:
 
 @contextmanager
 def _growth() -> Iterator[list[float]]:
-    """By how many MB the resident size grows at most, looked at 100 times a second."""
+    """The largest growth of the resident size (MB), sampled 100 times a second."""
     pa.default_memory_pool().release_unused()
     before = _resident_mb()
     grown, ended = [0.0], threading.Event()

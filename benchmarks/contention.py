@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class DelayedStorage(ForwardingStorage):
-    """One process's view of a storage: each request takes 30 ms, those made together as long.
+    """One process's view of a storage: each request takes 30 ms, requests made together as well.
 
     The effect comes in the middle, as it does on an object store.
     """
@@ -73,9 +73,9 @@ class DelayedStorage(ForwardingStorage):
 
 
 class _Writer:
-    """A process that flushes one record after the other, until the time is over.
+    """A process that flushes one record after the other until the time is up.
 
-    With a transactional id each in a transaction of its own.
+    With a transactional id, each record has its own transaction.
     """
 
     def __init__(self, storage: Storage, transactional_id: str | None) -> None:
@@ -107,11 +107,11 @@ class _Writer:
 
 
 def measure(seconds: float) -> list[str]:
-    """Lines of Markdown: a table of what writers get, by how many there are."""
+    """Lines of Markdown: commits by number of writers."""
     what = (
         f"Each writer flushes one record at a time, for {seconds:.0f} s; each request takes "
         f"{1000 * REQUEST_S:.0f} ms. Writers are threads of one process, each with a store of its "
-        "own. Slowest and fastest: how many commits that writer has made."
+        "own. Slowest and fastest: the commits of that writer."
     )
     head = (
         "| writers | transactions | commits/s | slowest | fastest | median commit s | worst s "

@@ -27,9 +27,9 @@ _WARM = 144
 def measure(folder: Path, commits: int) -> Iterator[str]:
     """Markdown lines: costs at some moments of a store's growth, on disk and in memory."""
     yield f"One producer, {len(TOPICS)} topics and a group in each transaction; defaults. CPU in"
-    yield "ms (user and system), metadata that was put, requests. An idle poll is one of a"
-    yield "consumer of both topics that finds nothing; a cold plan is that of the last 1,000"
-    yield "records by a process that has just begun. All within one cleaning age."
+    yield "ms (user and system), metadata put, requests. An idle poll is one by a"
+    yield "consumer of both topics that finds nothing; a cold plan is a plan of the last 1,000"
+    yield "records by a process that has just started. All within one cleaning age."
     for name, storage in (
         ("local disk, not synced", open_storage(str(folder / "growth")).relaxed()),
         ("memory, listings like S3's", HeapStorage()),
@@ -44,7 +44,7 @@ def measure(folder: Path, commits: int) -> Iterator[str]:
 
 
 def measure_beside_new(commits: int) -> Iterator[str]:
-    """Markdown lines: windows on a store that has grown, in memory, in turns with a new store's.
+    """Markdown lines: windows of a grown store, in memory, alternating with a new store's.
 
     CPU is of one process in one run, so that ratios hold on a busy machine too.
     """
@@ -99,7 +99,7 @@ def _grow(storage: Storage, commits: int) -> Iterator[str]:
 
 
 class WeighingStorage(CountingStorage):
-    """Counts requests, and the bytes of small objects that are put."""
+    """Counts requests, and the bytes of small objects put."""
 
     put_bytes = 0
 

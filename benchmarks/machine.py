@@ -1,4 +1,4 @@
-"""What a result must say about where it was measured. No host names, no paths."""
+"""Where a result was measured. No host names, no paths."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def measure(folder: Path, commits: int) -> list[str]:
     live = f"{merge.merged_count} live"
     asked_after = sum(counting.take().values()) // 9
     return [
-        f"{commits * ROWS:,} rows of 16 + 100 bytes, {ROWS} a commit, one partition, local disk. A",
-        "scan plans and reads all of them; CPU.",
+        f"{commits * ROWS:,} rows of 16 + 100 bytes, {ROWS} per commit, one partition, local disk.",
+        "A scan plans and reads all of them; CPU.",
         "",
         "| | scan, ms | of one commit | requests | data files |",
         "|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""Planning where a topic has a million segments: its log and manifests are forged."""
+"""Planning a topic of a million segments, whose log and manifests are synthetic."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def measure(count: int) -> list[str]:
     newest = attach(storage).scan("t", {p: end - 1000 // PARTITIONS for p, end in ends.items()})
     newest_s = time.process_time() - started
     return [
-        f"{count:,} segments of {RECORDS} records in {PARTITIONS} partitions, forged, in memory.",
+        f"{count:,} synthetic segments of {RECORDS} records in {PARTITIONS} partitions, in memory.",
         "",
         "| plan | CPU s | MB |",
         "|---|---|---|",
@@ -49,7 +49,7 @@ def measure(count: int) -> list[str]:
 
 
 def _forge(storage: Storage, count: int) -> None:
-    """A topic with so many appends, all but the last few dozen of them settled."""
+    """A topic with that many appends, all but the last few dozen settled."""
     store = attach(storage, create=True)
     store.create_topic("t", partitions=PARTITIONS)
     log = store.logs.topic("t")

@@ -1,4 +1,4 @@
-"""The ceilings: a Python data source that does nothing but hand Arrow batches over, both ways."""
+"""The ceilings: a Python data source that only passes Arrow batches on, both ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages of `txnlog ui` take of the CPU over a large store."""
+"""CPU time of the pages of `txnlog ui` over a large store."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ PAGES = (
 
 
 def measure(topics: int, commits: int) -> Iterator[str]:
-    """Markdown lines: the CPU of each page, in ms; each look is that of a console just begun."""
+    """Markdown lines: the CPU of each page, in ms; each visit is to a new console."""
     store = _fill(topics, commits)
     yield f"{topics:,} topics, of which one has {commits:,} segments, each a transaction with a"
     yield "group's offset, all within one cleaning age; in memory, with listings like S3's. CPU of"
-    yield f"a first look and the median of {TURNS} others, each by a console of its own that knows"
+    yield f"a first visit and the median of {TURNS} others, each in a new console that knows"
     yield "nothing of the store yet."
     yield ""
     yield "| page | first, ms | median, ms |"

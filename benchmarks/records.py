@@ -39,7 +39,7 @@ def measure(folder: Path, count: int, repetitions: int) -> list[str]:
     (yardstick, *_) = taken.values()
     lines = [
         f"{count:,} records of 16 + 100 bytes, one partition, a local disk, median of",
-        f"{repetitions} runs that take turns. The last column is by CPU time.",
+        f"{repetitions} alternating runs. The last column is by CPU time.",
         "",
         "| what | records/s | records a CPU second | to the yardstick |",
         "|---|---|---|---|",
@@ -91,7 +91,7 @@ def _poll_batches(store: Store) -> None:
 
 
 def _memory(store: Store, folder: Path) -> list[str]:
-    """Bytes that a record takes, and the peaks of processes that read something large."""
+    """Bytes per record, and the peak memory of processes that read a large topic."""
     consumer = store.consumer("read", auto_offset_reset="earliest")
     consumer.poll(max_records=1)
     tracemalloc.start()
@@ -112,9 +112,9 @@ def _memory(store: Store, folder: Path) -> list[str]:
             values = pa.Array.from_buffers(pa.binary(400), _LARGE // 4, [None, pa.py_buffer(noise)])
             producer.send_batch("read", pa.record_batch({"value": values}))
     lines = [
-        f"A record that is held takes {per_record:.0f} bytes, of which its key and value are 116.",
-        f"{_LARGE * 400 / 1e6:.0f} MB in 4 partitions, read in a process of its own from a storage",
-        "that waits 5 ms for each request; what it takes above one that has read nothing:",
+        f"A record in memory takes {per_record:.0f} bytes, of which its key and value are 116.",
+        f"{_LARGE * 400 / 1e6:.0f} MB in 4 partitions, read in a separate process from a storage",
+        "that waits 5 ms for each request; memory beyond that of a process that has read nothing:",
         "",
         "| reading | `fetch_max_bytes` | peak, MB |",
         "|---|---|---|",
@@ -138,7 +138,7 @@ def _peak_mb(url: str, way: str, most_bytes: int) -> float:
 
 
 def _read_large(url: str, way: str, most_bytes: int) -> None:
-    """In a process of its own: read everything, and print the peak of its memory in MB."""
+    """In a separate process: read everything, and print the peak of its memory in MB."""
     import time
 
     from txnlog.clock import SystemClock
@@ -160,7 +160,7 @@ def _read_large(url: str, way: str, most_bytes: int) -> None:
     elif way == "batches":
         while consumer.poll_batches():
             pass
-    # Not ru_maxrss: that begins with what the parent had.
+    # Not ru_maxrss: that starts at the parent's.
     status = Path("/proc/self/status").read_text()
     print(int(status.partition("VmHWM:")[2].split()[0]) / 1024)
 

@@ -1,8 +1,8 @@
 """What a second root costs: requests, and latency in virtual time, beside a store on one root.
 
-Every request takes the time that its place is given here, those that are made together as long as
-the slowest; nothing else takes any. So the figures are the same on every machine, and say how many
-requests wait for one another. Only one thread runs.
+Every request takes the time given for its place, requests made together take as long as the
+slowest; nothing else takes any time. So the figures are the same on every machine, and show how
+many requests wait for one another. Only one thread runs.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _WARM = 3
 
 @dataclass
 class Timeline:
-    """The time of all that happens in a run."""
+    """The virtual time of a run."""
 
     now_ms: float = 0.0
 
 
 class TimedStorage(ForwardingStorage):
-    """A place whose requests take so long; it counts them by kind."""
+    """A place whose requests take a given time; it counts them by kind."""
 
     def __init__(self, inner: Storage, line: Timeline, request_ms: float) -> None:
         super().__init__(inner)
@@ -86,7 +86,7 @@ class TimedStorage(ForwardingStorage):
         return self
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
-        """All begin now; it is over when the last one is."""
+        """All begin now; this returns when the last one is done."""
         begun_ms = over_ms = self._line.now_ms
         found = []
         for call in calls:
@@ -109,14 +109,15 @@ class Cost:
 
     took_ms: float
     places: tuple[Counter[str], ...]
-    """The roots', the leader's first; then the controller's, where there is one."""
+    """The roots', the leader's first; then the controller's, if there is one."""
 
 
 def measure() -> list[str]:
     """Lines of Markdown: a table of latencies, and one of requests."""
     what = (
-        "`python benchmarks/run.py --only replicas`. Virtual time: a request takes what its place "
-        "is given, those that are made together as long as the slowest, all else nothing. On one "
+        "`python benchmarks/run.py --only replicas`. Virtual time: a request takes the time "
+        "given for its place, requests made together take as long as the slowest, everything else "
+        "nothing. On one "
         f"root: the slower of both. Medians of {COMMITS} commits, which are all alike."
     )
     head = "| leader, follower, controller | commit | on one root | on two | ratio |"

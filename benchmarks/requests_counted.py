@@ -61,8 +61,8 @@ def measure() -> list[str]:
         ),
         "",
         "A listing counts once here. An object store answers it in one request for each 1,000",
-        "names; a log keeps one or two names an entry until `log.cleanup.age.ms` (15 minutes) has",
-        "passed. A local disk reads the whole folder, in which about 1,200 entries are at most.",
+        "names; a log keeps one or two names per entry until `log.cleanup.age.ms` (15 minutes) has",
+        "passed. A local disk reads the whole folder, which has at most about 1,200 entries.",
     ]
 
 

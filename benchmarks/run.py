@@ -29,7 +29,7 @@ class Scale:
     quick: bool
 
     def of(self, whole: int, quick: int) -> int:
-        """How many, in a whole run or a quick one."""
+        """Sizes of a whole run or a quick one."""
         return quick if self.quick else whole
 
     @property
@@ -74,7 +74,7 @@ def _spark(scale: Scale) -> list[str]:
         lines = spark_speed.measure(spark, scale.folder, scale.rows, scale.repetitions)
     head = (
         f"{scale.rows:,} rows of 16 + 100 bytes, local[{spark_speed.CORES}], topics of "
-        f"{spark_speed.PARTITIONS} partitions, median of {scale.repetitions} runs that take turns. "
+        f"{spark_speed.PARTITIONS} partitions, median of {scale.repetitions} alternating runs. "
         "Reads go to Spark's `noop`; rows to be written come from Parquet."
     )
     return [head, "", *lines]

@@ -56,7 +56,7 @@ def measure(folder: Path, commits: int) -> list[str]:
 
 
 def _beside_delta(folder: Path, commits: int) -> list[str]:
-    """The same records appended by deltalake, in turns with ours; it syncs nothing."""
+    """The same records appended by deltalake, alternating with ours; it syncs nothing."""
     plain, job = _make(folder / "beside").producer(), _make(folder / "jobs")
     producer = job.producer(transactional_id="job")
     producer.init_transactions()
@@ -135,7 +135,7 @@ def _send(producer: Producer, topic: str, turn: int) -> None:
 
 
 def _counted(store: Store, commit: Callable[[int], None], commits: int) -> list[Counter[str]]:
-    """What each commit has cost. Requests are those of ``CountingStorage``."""
+    """The cost of each commit. Requests are those of ``CountingStorage``."""
     counting = store.storage
     assert isinstance(counting, CountingStorage)
     found = []

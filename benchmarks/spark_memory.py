@@ -1,4 +1,4 @@
-"""What a task's Python process needs, and what planning costs, when a topic is large."""
+"""Memory of a task's Python process, and the cost of planning, for a large topic."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def measure(
     size_gb = store.scan("large").record_count * ROW_BYTES / 1e9
     head = (
         f"{size_gb:.1f} GB of keys and values in {PARTITIONS} partitions; the largest resident "
-        f"size of any Python worker. One that has only started has {idle_mb:.0f} MB."
+        f"size of any Python worker. One that has only started takes {idle_mb:.0f} MB."
     )
     lines = ["| task | MB | beyond the idle worker's |", "|---|---|---|"]
     for name, peak in (("write", written), ("read", read)):
@@ -127,7 +127,7 @@ def _planning(folder: Path) -> list[str]:
     assert len(pinned.ranges) == SEGMENTS
     requests = ", ".join(f"{count} {kind}" for kind, count in sorted(counting.take().items()))
     line = (
-        f"The plan of a topic of {SEGMENTS:,} segments, which makes {len(tasks)} tasks, takes "
+        f"Planning a topic of {SEGMENTS:,} segments, into {len(tasks)} tasks, takes "
         f"{cpu_s:.2f} s of CPU and these requests: {requests}."
     )
     return [line]

@@ -163,7 +163,7 @@ class _Targets:
 
 
 def _small_jobs(spark: SparkSession, store: txnlog.Store, repetitions: int) -> list[str]:
-    """What a job costs that has next to nothing to do."""
+    """The cost of a job with next to nothing to do."""
     store.create_topic("small", partitions=2)
     with store.producer() as producer:
         for number in range(10):

@@ -15,10 +15,10 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Medians of one kind of run. ``cpu_s`` is 0 where the system does not tell it.
+    """Medians of one kind of run. ``cpu_s`` is 0 if the system does not report it.
 
     CPU time is that of this process and all below it: unlike elapsed time it hardly changes when
-    somebody else uses the machine.
+    the machine is busy.
     """
 
     elapsed_s: float
@@ -31,7 +31,7 @@ def interleaved(
     cleanups: Mapping[str, Callable[[], object]] | None = None,
     settle_s: float = 0.0,
 ) -> dict[str, Taken]:
-    """Measure each; they take turns, so that what disturbs one disturbs all.
+    """Measure each in turn, so that a disturbance hits all of them.
 
     One turn before the first is not counted: JVM and worker processes warm up. Nor are
     ``cleanups``, which follow the run of their name, nor ``settle_s``, a pause before each run: a

@@ -61,7 +61,7 @@ def measure(apart_s: int, hours: int, plot: Path | None) -> list[str]:
         f"One commit (two topics, offsets of a group) every {apart_s} s of virtual time, in",
         f"memory; `cleanup.policy=compact,delete`, `retention.ms` a day, {KEYS:,} keys,",
         "`file.delete.delay.ms` and `log.cleanup.age.ms` 6 h, `maintain` every hour, a reader that",
-        "is pinned for 6 hours, a writer that dies in a commit every hour. CPU in ms.",
+        "stays pinned for 6 hours, a writer that dies in a commit every hour. CPU in ms.",
         *(["", "![What it costs, hour by hour](week.svg)"] if plot else []),
         "",
         "| " + " | ".join(name.replace("-", " ") for name in columns) + " |",
@@ -195,7 +195,7 @@ _CURVES: list[tuple[str, Callable[[Hour], float]]] = [
 
 
 def _draw(hours: Sequence[Hour]) -> str:
-    """An SVG: a curve over the hours for each thing that was measured, from zero on."""
+    """An SVG: a curve over the hours for each measure, from zero on."""
     high = _TOP + _HEIGHT * len(_CURVES) + 20
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 20} {high}"',

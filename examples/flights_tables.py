@@ -85,7 +85,7 @@ def step(txn: SparkTransaction) -> None:
 
 
 def newest_of_each(flights: DataFrame) -> DataFrame:
-    """Of each flight number the last departure; a later batch says it anew."""
+    """Of each flight number the last departure; a later batch says it again."""
     row = sf.struct("time_hour", "origin", "dest").alias("row")
     newest = flights.groupBy(*NUMBER).agg(sf.max(row).alias("row"))
     return newest.select(*NUMBER, "row.*")

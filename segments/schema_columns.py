@@ -66,7 +66,7 @@ def default_as_text(value: pa.Scalar) -> bytes:
 def default_of(field: pa.Field) -> pa.Scalar | None:
     """What records that were written without a field have there; None: nothing, so it is null.
 
-    Raises ValueError: it is no value of its type.
+    Raises ValueError: it is not a value of its type.
     """
     text = (field.metadata or {}).get(DEFAULT)
     if text is None:
@@ -207,5 +207,5 @@ def _mask(array: pa.Array) -> pa.Array | None:
 
 
 def _offsets(array: pa.Array) -> pa.Array:
-    """Those of a list's rows; as an array that is no slice, as Arrow wants it beside a mask."""
+    """Those of a list's rows; as an array that is not a slice, as Arrow wants it beside a mask."""
     return pa.array(array.offsets.to_numpy())

@@ -231,7 +231,7 @@ class Consumer(Polling):
         """Read these too, which the group has given to this consumer."""
         self._drop_buffered()
         self._assigned |= dict.fromkeys(partitions)
-        if self._pattern is not None:  # others may have found topics that are made anew
+        if self._pattern is not None:  # others may have found topics that are made again
             self._topics = tuple(dict.fromkeys([*self._topics, *(w.topic for w in partitions)]))
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:

@@ -499,7 +499,8 @@ def is_accelerator(path: str) -> bool:
 def parse_data_file(name: str) -> tuple[int, str, str] | None:
     """The partition (or SHARED), stem and ending of a file of ``topics/<topic>/data``.
 
-    The ending of a segment itself is ``log``, whatever it is. None if it is no file of a segment.
+    The ending of a segment itself is ``log``, whatever it is. None if it is not a file of a
+    segment.
     """
     match = _DATA_FILE.fullmatch(name)
     if match is None:

@@ -70,7 +70,7 @@ class TopicSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     def record_columns(self) -> pa.Schema:
         """What is stored of each record: its columns, its time and headers, whether it deletes.
 
-        What is no key may be null there: a record that deletes has its key alone. So may what is
+        What is not a key may be null there: a record that deletes has its key alone. So may what is
         nested; that is checked when it is written.
         """
         return _record_columns(self)

@@ -201,7 +201,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
         return display.table("Store", ("", ""), [*facts, *self.config.items()])
 
     def __reduce__(self) -> tuple[Callable[..., Store], tuple[object, ...]]:
-        # Travels as an address; what it has read is read anew where it arrives.
+        # Travels as an address; what it has read is read again where it arrives.
         return Store, (self._storage, self._file, self._clock)
 
     @property

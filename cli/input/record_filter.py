@@ -103,7 +103,7 @@ class Condition:
     operand: object
 
     def holds_of(self, batch: pa.RecordBatch) -> list[bool]:
-        """Of each row of a batch. What is no JSON, or is not there, counts as null."""
+        """Of each row of a batch. What is not JSON, or is not there, counts as null."""
         return [self._holds(data) for data in batch.column(self.column).to_pylist()]
 
     def _holds(self, data: bytes | None) -> bool:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 class DamageReporter:
     """Says on stderr what is damaged; at the end of its block the command ends with exit code 3.
 
-    What could not be read for another reason is no damage: then the exit code is 1.
+    What could not be read for another reason is not damage: then the exit code is 1.
     """
 
     def __init__(self) -> None:

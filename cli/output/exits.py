@@ -11,7 +11,7 @@ DAMAGE: Final = 3
 HANGING: Final = 4
 INTERRUPTED: Final = 130
 OUTPUT_CLOSED: Final = 141
-"""What a shell reports for a program that SIGPIPE ended: nobody reads on, which is no failure."""
+"""The exit code of a program that SIGPIPE ended: its reader has left, which is not a failure."""
 
 
 class OutputClosed(Exception):

@@ -3,8 +3,8 @@
     python examples/recipes/workers.py --store worker-store
 
 No Spark, no broker: each worker is a process that opens the store. What it makes of its jobs and
-how far it has read are committed together, so a job that a dead worker had begun is begun anew by
-another one, and nothing of the first try is ever seen.
+how far it has read are committed together, so another worker does a job that a dead one had begun,
+and nothing of the first try is ever seen.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ WORKERS = 6
 
 
 def work(root: str, name: str, ended: Event) -> None:
-    """One worker: do jobs until told to stop. Start anew where the group has moved on."""
+    """One worker: do jobs until told to stop. Start over where the group has moved on."""
     store = txnlog.open(root)
     while not ended.is_set():
         try:
             do_jobs(store, name, ended)
         except CommitFailed as error:
-            print(f"{name}: begins anew: {type(error).__name__}")
+            print(f"{name}: starts over: {type(error).__name__}")
 
 
 def do_jobs(store: txnlog.Store, name: str, ended: Event) -> None:

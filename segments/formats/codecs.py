@@ -20,7 +20,8 @@ from txnlog.segments.compression import Compression
 from txnlog.segments.errors import UnsupportedCompression
 
 # How much is decompressed between two looks at the limit. Pieces that malloc need not get from the
-# system anew: decoding 2 MiB batches of lz4 runs at 8 M records/s with 64 KiB, at 4 M with 256 KiB.
+# system again: decoding 2 MiB batches of lz4 runs at 8 M records/s with 64 KiB, at 4 M with 256
+# KiB.
 _STEP_BYTES = 1 << 16
 
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS  # 16: with gzip's header and trailer

@@ -100,7 +100,7 @@ def leave_note(storage: Storage, origin: Origin) -> None:
     execution = current_execution()
     if execution is not None:
         name = read_note(origin.transaction.transactional_id, execution)
-        # Whoever began the transaction has checked the server: not each of Spark's workers anew.
+        # Whoever began the transaction has checked the server: not each of Spark's workers again.
         storage.trust()
         storage.put_if_absent(name, envelope.encode(origin))
 

@@ -47,7 +47,7 @@ _WRITABLE: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "timestamp": ((TimestampType,), "cast it to timestamp"),
 }
 _NOT_WRITTEN = ("offset", "timestampType")
-"""A read has them and a write decides them anew, so they may be there and mean nothing."""
+"""A read has them and a write decides them again, so they may be there and mean nothing."""
 
 
 def row_schema(columns: Sequence[str], metadata: Mapping[str, str] | None = None) -> StructType:

@@ -36,7 +36,7 @@ from txnlog.write.typed_records import TypedRecords, encode_keys
 
 _KAFKA_ROW = {"key", "value", "topic", "partition", "offset", "timestamp", "timestampType"}
 _NOT_WRITTEN = (TOPIC, OFFSET)
-"""A read has them and a write decides them anew, so they may be there and mean nothing."""
+"""A read has them and a write decides them again, so they may be there and mean nothing."""
 
 _PLAIN: tuple[tuple[type[DataType], pa.DataType], ...] = (
     (BooleanType, pa.bool_()),

@@ -43,7 +43,7 @@ def store_options(
         storage_options: instead of, or beside those that it was opened with.
 
     Raises:
-        InvalidOption: an option is no plain data, or the URL has a password in it.
+        InvalidOption: an option is not plain data, or the URL has a password in it.
     """
     address = store.storage.address()
     parts = urlsplit(address.url)

@@ -150,7 +150,7 @@ class StreamPlanner:
         left = dict.fromkeys(newest.topic_ids, 0)
         for where, latest in newest.partitions():
             done = end.at(where, newest.topic_ids[where.topic])
-            # What was found since, or made anew, is read from its start.
+            # What was found since, or made again, is read from its start.
             left[where.topic] += max(latest - max(done or 0, self._partition(where)[0]), 0)
         return left
 

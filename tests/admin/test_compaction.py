@@ -157,7 +157,7 @@ def test_tombstones_stay_for_their_time(store: Store, clock: VirtualClock) -> No
 
 
 def test_a_tombstone_that_is_superseded_goes_at_once(store: Store) -> None:
-    """A key that comes back is no tombstone's any more."""
+    """A key that comes back is not a tombstone's any more."""
     put(store, ("a", None))
     compact(store)
     put(store, ("a", "1"))

@@ -62,7 +62,7 @@ def offsets(store: Store, group_id: str = "g") -> dict[TopicPartition, int | Non
 
 
 def test_lag_counts_to_the_last_stable_offset(store: Store, clock: VirtualClock) -> None:
-    """What an open transaction holds back is no lag; what was committed since is."""
+    """What an open transaction holds back is not a lag; what was committed since is."""
     commit(store, {A0: 4, A1: 10, B0: 0})
     with store.producer() as plain:
         plain.send("a", b"x", partition=1)
@@ -336,7 +336,7 @@ def test_a_decision_that_is_learnt_late_brings_no_deleted_offset_back() -> None:
 
 
 def test_groups_are_deleted(store: Store, clock: VirtualClock) -> None:
-    """A deleted group has never read anything; a new one of the id begins anew."""
+    """A deleted group has never read anything; a new one of the id starts over."""
     commit(store, {A0: 5, B0: 1})
     commit(store, {A0: 2}, "kept")
     store.delete_group("g")

@@ -162,7 +162,7 @@ def test_parquet_files_have_no_indexes_and_people_are_told(tmp_path: Path, typed
 
 
 def test_wrong_files_are_refused(tmp_path: Path, store_path: Path) -> None:
-    """A file that is no index, one that is not there, a URL to be written."""
+    """A file that is not an index, one that is not there, a URL to be written."""
     text = tmp_path / "notes.txt"
     text.write_text("x")
     lone = tmp_path / "lone.index"

@@ -43,7 +43,7 @@ def test_ls_prints_one_row_or_object_for_each_topic(store_path: Path) -> None:
 
 
 def test_ls_lists_what_patterns_match(store_path: Path) -> None:
-    """Names, or patterns as shells have them; what matches nothing is no error."""
+    """Names, or patterns as shells have them; what matches nothing is not an error."""
     for patterns, expected in (
         (["*"], ["empty", "orders", "paid"]),
         (["ord*", "paid"], ["orders", "paid"]),

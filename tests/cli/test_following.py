@@ -65,7 +65,7 @@ def test_it_sweeps_at_first_and_every_hour(clock: Time) -> None:
 def test_a_storage_that_fails_for_less_than_a_minute_is_borne(
     clock: Time, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is said once each time; one that works in between is patience anew."""
+    """It is said once each time; one that works in between is patience again."""
     fails = {10.0, 20.0, 60.0, 70.0, 110.0}
     standby: Any = Standby(clock, lambda at: StorageError("slow") if at in fails else None)
     rounds = follow._follow(standby, 10.0)

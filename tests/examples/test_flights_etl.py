@@ -48,7 +48,7 @@ def test_every_flight_is_accounted_for_after_two_kills(demo: tuple[Path, str]) -
 
 
 def test_the_proof_fails_where_one_record_is_doubled_or_lost(demo: tuple[Path, str]) -> None:
-    """The proof is no formality: each way to break the store is named."""
+    """The proof is not a formality: each way to break the store is named."""
     store, _ = demo
     opened = txnlog.open(str(store))
     assert run_demo("--prove", store=store).returncode == 0

@@ -24,7 +24,7 @@ def run_recipe(name: str, store: Path, *arguments: str) -> dict[str, int]:
         timeout=120,
         check=True,
     )
-    lines = [line for line in done.stdout.splitlines() if "begins anew" not in line]
+    lines = [line for line in done.stdout.splitlines() if "starts over" not in line]
     told = dict(line.split(": ") for line in lines)
     return {who: int(count.split()[0].replace(",", "")) for who, count in told.items()}
 

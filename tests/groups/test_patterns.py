@@ -136,7 +136,7 @@ def test_members_learn_of_new_topics_from_each_other(group: Group) -> None:
 
 
 def test_a_topic_that_goes_costs_one_rebalance(group: Group) -> None:
-    """Whoever sees it gone has partitions assigned anew; subscriptions follow with the next one."""
+    """A member that sees it gone triggers a rebalance; subscriptions follow with the next one."""
     add(group, "logs-a")
     add(group, "logs-b")
     members = [begin(group, metadata_max_age_ms=10_000) for _ in range(3)]
@@ -373,7 +373,7 @@ def test_who_waits_for_long_is_no_idle_member(group: Group) -> None:
 
 
 def test_who_was_taken_out_subscribes_to_something_else(group: Group) -> None:
-    """It is no error of subscribe(): the next poll joins again, with that."""
+    """It is not an error of subscribe(): the next poll joins again, with that."""
     consumer = group.consumer()
     take_part(consumer)
     group.store.remove_group_members("g")

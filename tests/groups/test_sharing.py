@@ -461,7 +461,7 @@ def test_a_child_of_a_fork_is_a_member_of_its_own(tmp_path: Path) -> None:
 def test_what_a_member_hands_over_is_committed_if_it_commits_by_itself(
     group: Group, assignor: str
 ) -> None:
-    """Whoever is given the partitions goes on behind it; and what comes back counts anew."""
+    """Whoever is given the partitions goes on behind it; and what comes back counts again."""
     one, two = (
         group.process().consumer(
             group_id="g",
@@ -516,7 +516,7 @@ def test_who_unsubscribes_leaves_and_may_come_back(group: Group, again: str) -> 
 
 
 def test_unsubscribing_without_a_group(group: Group) -> None:
-    """It begins anew then, as one that was just made; what has no subscription has none to end."""
+    """It starts over then, as one that was just made; what has no subscription has none to end."""
     consumer = group.store.consumer("t", auto_offset_reset="earliest")
     assert len(consumer.poll(max_records=100)) == 40
     for _ in range(2):

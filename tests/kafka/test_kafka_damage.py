@@ -258,7 +258,7 @@ def test_a_batch_that_is_cut_by_the_log_start_is_cut_in_an_export(
 
 
 def test_log_append_time_of_old_messages_survives_markers(store: Store, tmp_path: Path) -> None:
-    """Behind an added marker they are encoded anew; the time's type stays."""
+    """Behind an added marker they are encoded again; the time's type stays."""
     store.create_topic("t")
     with store.producer(transactional_id="id") as producer:
         producer.init_transactions()

@@ -88,7 +88,7 @@ def test_a_transaction_that_was_left_open_counts_as_aborted(store: Store) -> Non
 
 
 def test_bytes_stay_as_they_are(store: Store) -> None:
-    """No record is written anew, whatever its codec."""
+    """No record is written again, whatever its codec."""
     store.import_kafka("orders", [str(BROKER)])
     for number in range(2):
         originals = sorted((BROKER / f"orders-{number}").glob("*.log"))
@@ -187,7 +187,7 @@ def test_deleting_the_topic_deletes_all_files(store: Store) -> None:
 
 
 def test_without_its_transaction_index_a_segment_is_damaged(store: Store) -> None:
-    """It is no accelerator: lost or changed, aborted records must not show."""
+    """It is not an accelerator: lost or changed, aborted records must not show."""
     store.import_kafka("stamped", [str(BROKER)])
     (path, *_) = [name for name in files_of(store) if name.endswith(".txnindex")]
     data = store.storage.get(path)
@@ -269,7 +269,7 @@ def test_an_interrupt_while_placing_deletes_nothing(
 
 
 def test_deleted_segments_are_not_copied(store: Store, tmp_path: Path) -> None:
-    """What lies wholly below the log start is no part of the topic."""
+    """What lies wholly below the log start is not part of the topic."""
     path = folder(tmp_path, {0: batch(0, *[b"a"] * 10), 10: batch(10, *[b"b"] * 10)})
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 12\n")
     done = store.import_kafka("t", [path])

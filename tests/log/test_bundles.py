@@ -212,7 +212,7 @@ def test_a_process_that_looks_finds_what_is_behind_a_bundle(store: Store) -> Non
 
 
 def test_a_process_that_looks_needs_no_listing_behind_a_bundle_of_two(clock: VirtualClock) -> None:
-    """The file behind it has the next number but one: that is no sign of a lost entry."""
+    """The file behind it has the next number but one: that is not a sign of a lost entry."""
     store = new_store(HeapStorage(like_disk=True), clock, {"t": 2})
     append(store, b"first", partition=0)
     counting = CountingStorage(store.storage)

@@ -256,7 +256,7 @@ def test_a_storage_whose_clock_was_set_back_is_asked_in_vain(
 def test_a_transaction_that_joins_topics_late_is_not_younger(
     heap: HeapStorage, clock: VirtualClock
 ) -> None:
-    """Its state is put anew with each topic; its time goes on from its beginning."""
+    """Its state is put again with each topic; its time goes on from its beginning."""
     storage = TimedStorage(heap, clock)
     process = VirtualClock(clock.time_ms)
     store = attach(storage, clock=process)

@@ -188,7 +188,7 @@ def test_a_producer_that_idles_before_a_completion_does_not_believe_in_a_reused_
 
 
 def test_an_id_of_jobs_that_live_shortly_is_cleaned_up(store: Store, clock: VirtualClock) -> None:
-    """Each begins anew, finds states of all ages, and deletes those that are old."""
+    """Each starts over, finds states of all ages, and deletes those that are old."""
     counts = []
     for _ in range(16):
         producer = begin(store, "job")

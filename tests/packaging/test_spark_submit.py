@@ -204,7 +204,8 @@ def test_no_secret_shows_in_plans_ui_logs_or_errors(
         if secret in text
     ]
     assert leaks == []
-    # The looking is no formality: the texts are there, and show what docs/SPARK.md says they show.
+    # The looking is not a formality: the texts are there, and show what docs/SPARK.md says they
+    # show.
     kinds = ("plan", "view", "sql", "error", "ui /api", "ui /SQL/execution", "log", "event log")
     assert [kind for kind in kinds if not any(where.startswith(kind) for where in texts)] == []
     assert all(len(text) > 100 for text in texts.values())

@@ -107,7 +107,7 @@ def test_the_readme_is_short() -> None:
 
 
 def script(name: str) -> ModuleType:
-    """A module of scripts/, which is no package."""
+    """A module of scripts/, which is not a package."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec
     assert spec.loader

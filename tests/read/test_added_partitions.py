@@ -75,7 +75,7 @@ def test_a_partition_that_is_named_is_known_at_once(store: Store) -> None:
 
 
 def test_looking_again_may_fail(store: Store, storage: FaultyStorage, clock: VirtualClock) -> None:
-    """It is no reason to end a transaction: the topic is used as it was known."""
+    """It is not a reason to end a transaction: the topic is used as it was known."""
     producer = begin(store)
     send(producer, range(10))
     clock.time_ms += MAX_AGE_MS + 1

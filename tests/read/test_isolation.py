@@ -241,7 +241,7 @@ def committer(number: int) -> Body:
 
 
 def looker(seen: list[int]) -> Body:
-    """A process that takes snapshots of all topics, opening the store anew for every other one."""
+    """A process that takes snapshots of all topics, opening the store again for every other one."""
 
     def body(process: Process) -> None:
         store = process.store()

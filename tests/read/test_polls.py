@@ -81,7 +81,7 @@ def test_a_poll_that_fails_midway_loses_no_records(store: Store, clock: VirtualC
 
 
 def test_an_offset_that_is_committed_during_a_poll_is_not_out_of_range() -> None:
-    """An offset beyond the poll's snapshot is no reason to begin anew: the copy would come twice.
+    """An offset beyond the poll's snapshot must not start over: the copy would come twice.
 
     Before each request of the poll in turn others write, copy what they wrote, and move the group.
     """

@@ -415,7 +415,7 @@ def test_a_checkpoint_that_comes_in_the_middle_of_a_listing(
 def test_a_reader_that_sleeps_between_its_listings(
     clock: VirtualClock, heap: HeapStorage, level: IsolationLevel, listing: int
 ) -> None:
-    """When it wakes, what came meanwhile is not kept apart any more: it says so, or begins anew."""
+    """When it wakes, newer appends are no longer kept apart: it says so, or starts over."""
     for topic in ("t", "u"):
         with process(heap, clock).producer() as plain:
             plain.send(topic, b"0")

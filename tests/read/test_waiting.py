@@ -101,7 +101,7 @@ def test_a_writer_of_the_same_process_ends_the_wait(store: Store, eventful: Even
 
 
 def test_what_comes_during_a_look_is_looked_for_at_once(eventful: EventfulClock) -> None:
-    """The listing that has just missed it is no reason to wait."""
+    """The listing that has just missed it is not a reason to wait."""
     counted = ListingsCounted(HeapStorage())
     store = new_store(counted, eventful)
     consumer = store.consumer("t", auto_offset_reset="earliest")

@@ -28,7 +28,7 @@ class Cluster:
         self.store.create_topic("t", partitions=1)
 
     def commit(self, number: int) -> None:
-        """A transaction of an instance of its own, as a job that was started anew."""
+        """A transaction of an instance of its own, as a job that was started again."""
         producer = self.store.producer(transactional_id="job")
         producer.init_transactions()
         with producer.transaction():

@@ -213,7 +213,7 @@ def test_a_copy_that_nobody_can_judge_any_more_replaces_no_other(
 
 
 def test_entries_are_given_to_followers_alone(made: txnlog.Store, tmp_path: Path) -> None:
-    """What the leader has not is no difference that anybody could mend: it may be deleted."""
+    """What the leader has not is not a difference that anybody could mend: it may be deleted."""
     LocalStorage(str(tmp_path / FIRST)).put_if_absent("f/leads", b"1")
     LocalStorage(str(tmp_path / SECOND)).put_if_absent("f/follows", b"2")
     extra, missing = differences(made, repair=True)

@@ -507,7 +507,7 @@ def test_a_missing_store_on_a_filesystem_that_holds_no_replicas() -> None:
 
 
 def test_roots_are_paths_or_text(tmp_path: Path) -> None:
-    """One name of a root is no list of letters."""
+    """One name of a root is not a list of letters."""
     roots: list[Any] = [tmp_path / name for name in "abc"]
     store = txnlog.open(roots[0], replicas=[roots[1]], controller=roots[2], create=True)
     assert store.replicas().in_sync == ("r0-0", "r1-0")

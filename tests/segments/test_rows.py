@@ -258,7 +258,7 @@ def test_padded_varints_are_read() -> None:
 
 @pytest.mark.parametrize("commit", [False, True])
 def test_control_batches_are_no_data(commit: bool) -> None:
-    """A marker is 78 bytes, is read as what it says, and is no record in any column."""
+    """A marker is 78 bytes, is read as what it says, and is not a record in any column."""
     data = encode_marker(
         commit=commit,
         offset=77,

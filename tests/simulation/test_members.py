@@ -194,7 +194,7 @@ def test_nobody_expels_the_dead(monkeypatch: Patch) -> None:
 
 @pytest.mark.more
 def test_nobody_assigns_what_the_dead_had(monkeypatch: Patch) -> None:
-    """An expired member's partitions must be assigned anew by whoever is left."""
+    """An expired member's partitions must be reassigned by whoever is left."""
 
     def mutate(patch: Patch) -> None:
         patch.setattr(member, "may_assign", lambda group, _: group.generation == 0)

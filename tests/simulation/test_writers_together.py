@@ -236,7 +236,7 @@ def trim(process: Process, _judge: Judge) -> None:
 
 
 def make_anew(process: Process, _judge: Judge) -> None:
-    """Delete the topic, and make it anew."""
+    """Delete the topic, and make it again."""
     store = opened(process)
     process.clock.sleep(process.chance.random())
     with suppress(TxnlogError):

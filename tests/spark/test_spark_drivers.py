@@ -46,7 +46,7 @@ def test_two_drivers_with_one_transactional_id(form: str, tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_two_drivers_with_one_group(form: str, tmp_path: Path) -> None:
-    """Of the same records one commits; the other reads anew and goes on."""
+    """Of the same records one commits; the other reads again and goes on."""
     store = prepare(str(tmp_path / "store"), 20_000)
     folder, script = tmp_path / "spark", "spark_driver.py"
     with (

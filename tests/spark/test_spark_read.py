@@ -151,7 +151,7 @@ def test_a_group_says_where_to_start_and_is_not_moved(spark: SparkSession, store
 
 
 def test_kafka_group_id_starts_nowhere_else(spark: SparkSession, store: Store) -> None:
-    """As in Spark's Kafka source, it is no place to start; startingOffsets=group is."""
+    """As in Spark's Kafka source, it is not a place to start; startingOffsets=group is."""
     store.create_topic("t")
     fill(store, "t", 0, 10)
     store.consumer("t", group_id="g").commit({TopicPartition("t", 0): 7})

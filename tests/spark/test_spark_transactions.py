@@ -108,7 +108,7 @@ def test_a_loop_goes_on_where_the_last_one_stopped(spark: SparkSession, topics: 
 
 
 def test_a_group_that_consumers_share_is_left_to_them(spark: SparkSession, topics: Store) -> None:
-    """A job is no member: it may move the group when its consumers have left."""
+    """A job is not a member: it may move the group when its consumers have left."""
     with topics.consumer("in", group_id="g", auto_offset_reset="earliest") as consumer:
         assert len(consumer.poll()) == 100
         with pytest.raises(GroupNotEmpty), begin(spark, topics) as txn:

@@ -324,7 +324,7 @@ def test_older_versions_refuse_a_group_that_had_members() -> None:
             envelope.decode(heap.get(path), kinds.CHECKPOINT_DECODER, path, older)
         except UnsupportedVersion:
             refused.append(name)
-        except CorruptEntry:  # an entry is no checkpoint
+        except CorruptEntry:  # an entry is not a checkpoint
             assert name == f"{4:020d}.json"
     assert refused == [f"{n:020d}.json" for n in range(4)] + [f"{4:020d}.checkpoint"]
 

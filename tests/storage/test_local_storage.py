@@ -374,7 +374,7 @@ def test_denied_permission_is_a_clear_error(
 
 
 def test_a_file_where_a_folder_is_needed_is_a_clear_error(storage: LocalStorage) -> None:
-    """The message names what is in the way; deleting below it is no error, for nothing is there."""
+    """The message names the file in the way; deleting below it is not an error."""
     storage.put("a", b"x")
     for call in (lambda: storage.put_if_absent("a/b", b"x"), lambda: storage.get("a/b")):
         with pytest.raises(StorageError, match="a file stands where a folder is needed"):

@@ -211,7 +211,7 @@ fsspec.register_implementation("breaks", Breaks, clobber=True)
 
 
 def test_a_single_writer_concludes_nothing_from_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be looked up is not absent; a move that was not made is no success."""
+    """What cannot be looked up is not absent; a move that was not made is not a success."""
     storage = open_storage("breaks://a", unsafe_single_writer=True)
     storage.put_if_absent("x", b"old")
     with monkeypatch.context() as patch:

@@ -161,7 +161,7 @@ class FailsReads(Races):
 
 
 def test_a_loser_that_cannot_read_has_seen_nothing() -> None:
-    """It is no proof of anything: the error is raised."""
+    """It is not a proof of anything: the error is raised."""
     storage = FailsReads(in_memory())
     with pytest.raises(StorageError, match="connection was reset"):
         probe(storage)
@@ -222,7 +222,7 @@ class KeepsAnothers(Races):
     ],
 )
 def test_losers_must_see_the_winners_object(kind: type[Races], why: str) -> None:
-    """Whoever is refused reads and lists at once: half an object, or none, is no object store."""
+    """A refused writer reads and lists at once: half an object, or none, is not an object store."""
     storage = kind(in_memory())
     with pytest.raises(PutIfAbsentBroken, match=why):
         probe(storage)

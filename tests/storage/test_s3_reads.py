@@ -107,7 +107,7 @@ def test_a_read_is_what_botocore_would_send(
     ids=["version 2", "in the URL"],
 )
 def test_what_is_signed_in_another_way_is_botocores(config: dict[str, Any]) -> None:
-    """It is no pattern for others."""
+    """It is not a pattern for others."""
     options = {**KEYS, "endpoint_url": "http://s3.example.test", "config_kwargs": config}
     storage = S3Storage("bucket/a", {**options, "skip_instance_cache": True})
     request = botocores_request(storage, "first", None)

@@ -245,7 +245,7 @@ def test_throttling_is_waited_out() -> None:
 
 
 def test_a_broken_body_is_read_again_and_never_returned() -> None:
-    """Half an object is no object: repeated, then an error."""
+    """Half an object is not an object: repeated, then an error."""
     with scripted_server(half_a_body, success) as (storage, asked):
         assert storage.get("a") == b""
         assert len(asked) == 2

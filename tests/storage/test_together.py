@@ -71,7 +71,7 @@ def test_a_call_that_comes_late_begins_while_the_caller_waits() -> None:
 
 
 def test_every_error_of_a_thread_is_raised_here() -> None:
-    """Also one that is no Exception; the first in order, when all calls have ended."""
+    """Also one that is not an Exception; the first in order, when all calls have ended."""
 
     class Stopped(BaseException):
         pass

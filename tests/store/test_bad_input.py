@@ -407,7 +407,7 @@ def test_names_of_versions_and_reasons_that_are_no_text_are_refused(store: Store
 
 
 def test_what_kafkas_users_leave_out_may_be_left_out(store: Store) -> None:
-    """headers=None is no headers, and one topic needs no list around it."""
+    """headers=None means no headers, and one topic needs no list around it."""
     store.create_topic("one")
     with store.producer() as producer:
         producer.send("one", value=b"v", headers=None)

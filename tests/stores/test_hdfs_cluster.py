@@ -137,7 +137,7 @@ def test_logins_that_are_cut_are_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_acknowledged_survives_kill_9(kind: str, tmp_path: Path) -> None:
-    """NameNode and DataNode die at once; begun anew they have every object, whole."""
+    """NameNode and DataNode die at once; started again they have every object, whole."""
     ports = free_port(), free_port()
     bodies = {f"a/{number}": b"%d" % number * 1000 for number in range(40)}
     with running(tmp_path, ports) as cluster:

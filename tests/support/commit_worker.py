@@ -2,7 +2,7 @@
 
 Run as ``python commit_worker.py URL OPTIONS NAME COMMITS MODE``. With MODE ``plain`` each commit is
 a flush without a transaction; with ``transaction`` it puts one record into each of two topics.
-Begun anew after a kill it goes on where what is committed ends.
+Started again after a kill it goes on where what is committed ends.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ CLAIM = -1
 
 
 class Lost(Exception):
-    """A request cannot be answered; who made it begins anew."""
+    """A request cannot be answered; who made it starts over."""
 
 
 class Violation(AssertionError):

@@ -36,7 +36,7 @@ DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks
 SPARK_DOCUMENTS = ("README.md", "docs/MOVING_FROM_KAFKA.md", "docs/SPARK.md", "docs/TUTORIAL.md")
 """Those whose code needs Spark: tests/spark runs it, in the session of all its tests."""
 PLAIN = {"text", "xml", "properties"}
-"""What is shown and is no code of ours: formats, timelines, other programs' settings."""
+"""Blocks that are not code of ours: formats, timelines, other programs' settings."""
 NOT_RUN = re.compile(r"<!-- not run: (.+) -->\s*")
 MAKE = re.compile(r"make(?P<targets>(?: [a-z-]+)*)(?: \w+=.*)?$")
 PIP = re.compile(r"(?:\S*python -m )?(?:\S*/)?pip install (?:-\S+ )*(?P<what>.+)$")

@@ -41,7 +41,7 @@ class GroupRun:
         transactional: members copy in transactions; else they commit by themselves.
         assignors: of the members, in turn.
         static: whether members have instance ids.
-        pattern: members subscribe by a pattern; topics that match are made, deleted and made anew
+        pattern: members subscribe by a pattern; topics that match are made, deleted and made again
             as long as faults happen.
         together_ms: so often all members leave at one instant, as long as faults happen; 0: never.
         rough_ms, calm_ms: for how long faults happen, and how long it goes on after that.

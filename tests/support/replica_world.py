@@ -297,7 +297,7 @@ class World:
         for _ in range(3):
             listed = storage.list_names("topics/t/log")
             if listed != [f"{number:03d}" for number in range(len(listed))]:
-                return  # a listing is no instant: it may show one and miss the one before it
+                return  # a listing is not a snapshot: it may show one and miss the one before it
             name = f"topics/t/log/{len(listed):03d}"
             began_s, stalls = process.clock.monotonic_s(), max(len(self.slow_roots) - 1, 0)
             began_in = self.roots.epoch().number

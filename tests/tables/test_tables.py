@@ -391,7 +391,7 @@ def test_killed_at_any_step(
 
 @pytest.mark.parametrize("made", [pytest.param(False, marks=pytest.mark.more), True])
 def test_two_at_once(made: bool, store: Store, table: Published) -> None:
-    """One plans, another publishes more meanwhile: the first begins anew, adds no file twice."""
+    """One plans, another publishes more meanwhile: the first starts over, adds no file twice."""
     module: Any = delta if isinstance(table, DeltaPublished) else iceberg
     send(store, rows(0, 10))
     if made:

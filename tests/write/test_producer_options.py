@@ -204,7 +204,7 @@ def down(store: Store, clock: VirtualClock) -> Down:
 def test_a_flush_is_retried_until_the_delivery_timeout(
     store: Store, clock: VirtualClock, down: Down
 ) -> None:
-    """A storage that comes back in time is no error, one that does not is CommitStateUnknown."""
+    """No error if the storage comes back in time, else CommitStateUnknown."""
     producer = attach(down, clock=clock).producer(delivery_timeout_ms=30_000)
     producer.send("t", b"one")
     down.names = "topics/t/log"
@@ -401,7 +401,7 @@ def test_an_aborted_version_may_come_again(store: Store) -> None:
 def test_a_version_without_records_survives_a_put_in_doubt(
     store: Store, monkeypatch: pytest.MonkeyPatch, failing: str, effect: bool
 ) -> None:
-    """The commit is repeated, recognises its own states, and is no fenced producer's."""
+    """The commit is repeated, recognises its own states, and is not a fenced producer's."""
     producer = store.producer(transactional_id="sink")
     producer.init_transactions()
     real = store.logs.transactions.put

@@ -1,6 +1,6 @@
 """Conditions 1 to 10 on the real log of a topic: sequences, epochs, expiry, reopening.
 
-Each append goes through storage; the topic is judged by a process that opens the store anew.
+Each append goes through storage; the topic is judged by a process that opens the store again.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ def test_an_idle_transaction_goes_on_in_every_partition(
 ) -> None:
     """L9: what it wrote before it was idle counts, also where it has not written since.
 
-    Forgotten by its next append, its sequence would begin again in the other partition (L4).
+    Forgotten by its next append, its sequence would start over in the other partition (L4).
     """
     waiting = begin(store, "open", EXPIRATION_MS)
     for partition in (0, 1):
@@ -374,7 +374,7 @@ def test_reopening_gives_the_producers_that_are_in_memory(
 def test_an_idle_producer_loses_nothing_when_its_topic_is_read_anew(
     store: Store, clock: VirtualClock
 ) -> None:
-    """What a process in memory has forgotten is no repeat for one that reads it anew."""
+    """What a process in memory has forgotten is not a repeat for one that reads it again."""
     producer = begin(store, "p", EXPIRATION_MS)
     send(producer, b"1")
     send(producer, b"2")

@@ -370,7 +370,7 @@ def test_a_consumer_gets_keys_and_json(flights: Store) -> None:
 
 
 def test_a_snapshot_is_a_dataset(any_storage: Storage) -> None:
-    """Engines read the files themselves; what is no whole file stands beside them."""
+    """Engines read the files themselves; what is not a whole file stands beside them."""
     store = attach(any_storage, create=True)
     schema = pa.schema([pa.field("n", pa.int64(), nullable=False), ("t", pa.string())])
     store.create_topic("t", partitions=2, schema=schema)
@@ -542,7 +542,7 @@ def test_kafkas_format_brings_no_columns(flights: Store, tmp_path: Path) -> None
 
 
 def test_filtered_pandas_frames_are_taken_without_their_index(flights: Store) -> None:
-    """Such an index has no name, so it is no column; one with a name is."""
+    """Such an index has no name, so it is not a column; one with a name is."""
     frame = pd.DataFrame({"carrier": ["a", "b", "c"], "flight": [1, 2, 3]})
     send(flights, frame[frame.flight > 1])
     send(flights, pa.Table.from_pandas(frame[frame.flight == 2]))

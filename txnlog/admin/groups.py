@@ -1,7 +1,7 @@
 """What :class:`~txnlog.store.Store` can tell and do about consumer groups.
 
 A group is its log. Where it has members, offsets are moved or deleted only with force; a job that
-is no member notices by itself: its next commit within a transaction is refused.
+is not a member notices by itself: its next commit within a transaction is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Merging: many small segments that lie side by side become few large ones.
 
-Offsets, timestamps and headers stay as they are, and records are encoded anew: in large batches, by
-the topic's settings of today. What came from Kafka stays as it is, byte for byte.
+Offsets, timestamps and headers stay as they are, and records are encoded again: in large batches,
+by the topic's settings of today. What came from Kafka stays as it is, byte for byte.
 """
 
 from __future__ import annotations

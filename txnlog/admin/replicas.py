@@ -43,7 +43,7 @@ def open_replicas(
         clock: for tests.
 
     Raises:
-        InvalidOption: it is no replicated store.
+        InvalidOption: it is not a replicated store.
         StorageError: the controller fails.
     """
     clock = clock or SystemClock()
@@ -158,7 +158,7 @@ class ReplicaAdmin:
 
         Raises:
             InvalidOption: the store is not replicated, or every root has everything.
-            InvalidTopic: what is given is no topic's name.
+            InvalidTopic: what is given is not a topic's name.
             NotEnoughReplicas: a root in sync fails, or the set goes on changing: call it again.
             StorageError: the controller fails.
         """
@@ -298,7 +298,7 @@ class ReplicaAdmin:
     ) -> Iterator[ReplicaDifference]:
         """Compare the roots that are in sync. Memory is bounded; safe while others write.
 
-        What differs is looked at again before it is told, since a listing is no instant.
+        What differs is looked at again before it is told, since a listing is not a snapshot.
 
         Args:
             with_contents: read every object, and compare the bytes; else names and sizes.

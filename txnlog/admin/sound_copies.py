@@ -28,9 +28,9 @@ class SoundCopies:
     def __call__(self, storage: Storage, name: str) -> bool | None:
         """Whether every batch is there and can be read.
 
-        None where nothing tells: it is no segment's file, nothing refers to it, or its topic's log
-        cannot be read. Memory is that of a batch, beside the descriptions of a topic's segments.
-        Raises StorageError.
+        None where nothing tells: it is not a segment's file, nothing refers to it, or its topic's
+        log cannot be read. Memory is that of a batch, beside the descriptions of a topic's
+        segments. Raises StorageError.
         """
         if names.parse_data_file(name) is None or names.is_accelerator(name):
             return None

@@ -93,7 +93,7 @@ class TransactionAdmin:
         ids = self._logs.transactions.ids()
         work = partial(describe_or_error, self.describe_transaction)
         for name, item in zip(ids, for_each(self._logs.storage, work, ids), strict=True):
-            # One that was removed since it was listed is no damage.
+            # One that was removed since it was listed is not damage.
             if not isinstance(item, TransactionalIdNotFound):
                 yield name, item
 

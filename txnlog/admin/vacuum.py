@@ -278,7 +278,7 @@ Files = dict[FileKey, _Segment]
 
 
 def _list_segments(storage: Storage, topic: str) -> Files:
-    """The files of a topic's data by segment. What is no file of a segment is left alone."""
+    """The files of a topic's data by segment. What is not a file of a segment is left alone."""
     found: Files = {}
     for path, size_bytes in list_topic_files(storage, topic):
         parsed = names.parse_data_file(path)

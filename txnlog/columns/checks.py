@@ -37,7 +37,7 @@ def make_schema(
         defaults: by column, the value of records that are sent without it.
 
     Raises:
-        InvalidSchema: a name, a type or a default cannot be, or a key is no column.
+        InvalidSchema: a name, a type or a default cannot be, or a key is not a column.
     """
     ids = Ids(0)
     checked = check_columns(columns, ids)
@@ -51,7 +51,7 @@ def with_defaults(
 ) -> pa.Schema:
     """The same with these defaults, Python's or Arrow's values, beside those that fields have.
 
-    Raises InvalidSchema: one is no value of its column, or the column can have none.
+    Raises InvalidSchema: one is not a value of its column, or the column can have none.
     """
     from txnlog.segments.schema_columns import DEFAULT
 

@@ -1,4 +1,4 @@
-"""Replays the logs of topics and groups: folds them anew, and judges every entry on the way."""
+"""Replays the logs of topics and groups: folds them again, and judges every entry on the way."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Replay(Generic[EntryT, StateT]):
         """Rule L17: chapters are closed behind a checkpoint. Nobody can append to one."""
         end = closed_end(listed)
         if end > newest:
-            # A listing is no instant; what was closed was behind a checkpoint before.
+            # A listing is not a snapshot; what was closed was behind a checkpoint before.
             newest = max(self.log.listing().checkpoints, default=0)
         if end > newest:
             detail = (

@@ -125,7 +125,7 @@ def _placement_violations(state: TopicState, places: Sequence[Placement]) -> Ite
 def _sequence_violations(
     topic: str, state: TopicState, entry: Append, owner: ProducerRef | TransactionRef
 ) -> Iterator[Violation]:
-    """L4: a producer's batches have consecutive sequences; one that was forgotten begins anew."""
+    """L4: a producer's batches have consecutive sequences; one that was forgotten starts over."""
     batches: dict[int, tuple[int, int]] = {}
     for place in entry.segments:
         base, count = batches.get(place.partition, (place.base_sequence, 0))

@@ -213,6 +213,6 @@ _DAMAGED_NEWEST = (
 
 
 def _is_newer(found: DumpedEntry[TransactionState]) -> bool:
-    """True of what a newer txnlog has written, which is no damage that anybody should mend."""
+    """True of what a newer txnlog has written, which is not damage that anybody should mend."""
     version = (found.content or {}).get("format")
     return isinstance(version, int) and version > envelope.NEWEST

@@ -65,7 +65,7 @@ class Observer:
         self._looked_at_s: float | None = None
 
     def forget(self) -> None:
-        """Begin to watch anew."""
+        """Start watching again."""
         self._watched = {}
         self._looked_at_s = None
 

@@ -37,7 +37,7 @@ class Leaving:
         self._asked = False
 
     def run(self) -> bool:
-        """Leave; whether this process has put the entry that says so: else it is no member.
+        """Leave; whether this process has put the entry that says so: else it is not a member.
 
         Raises StorageError; it may have left then.
         """

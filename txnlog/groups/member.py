@@ -239,7 +239,7 @@ class Member:
                 self._beat()
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
-        """Read other topics from now on. Raises UnknownMemberId if it is no member any more."""
+        """Read other topics from now on. Raises UnknownMemberId if it is no longer a member."""
         with self._lock:
             self._topics = topics
             if self._joined and not self._left:
@@ -353,13 +353,13 @@ class Member:
             with self._log.reading() as state:
                 members = state.membership.members.values()
                 newest = max((held.joined_entry for held in members), default=-1)
-                if newest != joined:  # nobody names more without joining anew
+                if newest != joined:  # nobody names more without joining again
                     found = frozenset().union(*(held.member.topics for held in members))
                 self._named = state.next_entry, newest, found
         return found
 
     def saw_topics(self, asked: Collection[str], topics: Mapping[str, AssignedTopic]) -> None:
-        """Have partitions assigned anew if topics are others than when that was done last.
+        """Have partitions reassigned if topics are others than when that was done last.
 
         Args:
             asked: those that were looked for, of all that this member has subscribed to.
@@ -473,7 +473,7 @@ class Member:
         """Whether the storage says that a heartbeat is older than the session timeout.
 
         Asked once of a member that was there before, when it has missed two heartbeats: so who
-        begins anew after a crash need not wait for the session of his former self.
+        starts over after a crash need not wait for the session of his former self.
         """
         _, silent_s = self._observer.silence(beat.member_id)
         patience_s = 2 * self._settings.heartbeat_interval_ms / 1000
@@ -509,7 +509,7 @@ class Member:
         """Delete what members have left that are none any more.
 
         The log was read behind the listing, and a member's first heartbeat comes behind its entry:
-        so whoever the log does not know is no member any more, and will not be one.
+        so whoever the log does not know is no longer a member, and will not be one.
         """
         with self._log.reading() as state:
             strangers = [b for b in beats if b.member_id not in state.membership.members]

@@ -55,7 +55,7 @@ def plan_assignment(
     topics: Mapping[str, AssignedTopic],
     assignors: Iterable[Assignor],
 ) -> Plan | None:
-    """Assign the partitions anew; None if there is no reason to, or somebody is waited for.
+    """Reassign the partitions; None if there is no reason to, or somebody is waited for.
 
     A partition that goes from one member to another takes two assignments where members keep what
     they have: the first takes it from its owner, the second, when he has let go of it, gives it

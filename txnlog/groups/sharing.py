@@ -96,7 +96,7 @@ class Sharing:
     def committer(self) -> Committer | None:
         """As whom the consumer commits; None if it has not joined: then there may be no members.
 
-        Raises UnknownMemberId if it is no member any more.
+        Raises UnknownMemberId if it is no longer a member.
         """
         if not self.has_joined:
             return None
@@ -108,7 +108,7 @@ class Sharing:
         return self._member.committer
 
     def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None) -> None:
-        """Share in these topics: from the next poll on, if it is no member yet."""
+        """Share in these topics: from the next poll on, if it is not a member yet."""
         self._listener = listener or ConsumerRebalanceListener()
         self.change_topics(topics)
 
@@ -207,7 +207,7 @@ class Sharing:
     def saw(self, reader: Reader, asked: Collection[str], topics: Iterable[SeenTopic]) -> bool:
         """Tell the group which topics there are; whether that has changed what is this consumer's.
 
-        Each look of a poll that waits is one, so a consumer that waits for long is no idle one.
+        Each look of a poll that waits is one, so a consumer that waits for long is not an idle one.
 
         Args:
             reader: what reads the partitions.

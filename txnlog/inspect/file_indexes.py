@@ -81,7 +81,7 @@ def rebuild_file_indexes(
         not in the indexes.
 
     Raises:
-        InvalidOption: the file is no local segment.
+        InvalidOption: the file is not a local segment.
         StorageError: a file cannot be read or written.
     """
     paths = SegmentPaths.of(path)

@@ -3,7 +3,7 @@
 Offset and time indexes are accelerators: readers check what they say and do without. So a damaged
 one may be deleted and put again, the only case in which a name is used twice: whoever reads
 meanwhile finds the old one, the new one or none, and reads the same records. A transaction index
-is no accelerator: nothing else says which records are aborted, and it cannot be rebuilt.
+is not an accelerator: nothing else says which records are aborted, and it cannot be rebuilt.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def export_log_dirs(
             _discard(writer)
         raise
     finally:
-        # Deleting prunes empty folders, and a broker refuses one that is no partition's.
+        # Deleting prunes empty folders, and a broker refuses one that is not a partition's.
         with suppress(StorageError):
             target.delete([_TEMPORARY])
     return KafkaExport(topic, target.url, tuple(exported))
@@ -273,7 +273,7 @@ class _PartitionExporter:
             hides_aborted=segment.has_aborted,
         )
 
-    # -- records that are encoded anew -----------------------------------------------------------
+    # -- records that are encoded again -----------------------------------------------------------
 
     def _encode(self, segment: Segment) -> None:
         for batch in self._read(segment):
@@ -406,7 +406,7 @@ class _PartitionExporter:
         self._write(data, header.base_offset, header.last_offset, times, indexed_offsets(decoded))
 
     def _copy_records(self, decoded: DecodedBatch) -> None:
-        """Encode a batch anew: without records that were deleted, or behind markers."""
+        """Encode a batch again: without records that were deleted, or behind markers."""
         header, deltas = decoded.header, decoded.offset_deltas
         if deltas is None:
             deltas = np.arange(decoded.records.num_rows, dtype=np.int32)

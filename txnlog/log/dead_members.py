@@ -28,7 +28,7 @@ def find_dead_members(
     """
     newest = _newest_heartbeats(storage, group_id)
     if not {*group.members} <= {*newest}:
-        # A listing is not one instant: it may have missed a heartbeat and the one behind it.
+        # A listing is not a snapshot: it may have missed a heartbeat and the one behind it.
         newest = {**_newest_heartbeats(storage, group_id), **newest}
     probe = names.heartbeat(group_id, Heartbeat(clock.token(), 0, 0, 0))
     storage.put_if_absent(probe, b"now\n")

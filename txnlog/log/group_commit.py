@@ -1,12 +1,12 @@
 """Group commit: writers that lose an entry number do not queue for the next one.
 
-Whoever was not the first leaves a proposal beside the log, and looks again. One of those who wait,
-the one whose proposal comes first, puts the next entry, and in it what all of them have proposed;
-the others find themselves placed. Nobody depends on anybody: if nothing comes, the next few in turn
-put it, then all. A writer that is alone does none of this. An append of a transaction is placed
-like any other, as an entry of its own in a bundle: what becomes of it is its transaction's matter.
+A writer that loses leaves a proposal beside the log, and looks again. Of those that wait, the one
+whose proposal comes first puts the next entry with the appends of all proposals; the others find
+themselves placed. No writer depends on another: if nothing comes, the next few may put it, then
+all. A writer that is alone does none of this. An append of a transaction is placed like any other,
+as an entry of its own in a bundle, which its transaction decides.
 
-It only saves requests. That an append is placed once follows from the log alone, see PROTOCOL.md.
+This only saves requests. That an append is placed once follows from the log alone, see PROTOCOL.md.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Append, TopicEntry
 
 MOST_AGE_MS = 60_000
-"""A proposal that is so old, by wall clocks, is left to its own writer."""
+"""An older proposal, by wall clocks, is left to its own writer."""
 _TURNS = (1, 1, 1, 4, 16)
-"""How many of those who wait may put the next entry when nothing has come so many times; then all
-may."""
+"""How many waiting writers may put the next entry after 0, 1, ... looks without news; then all may.
+"""
 _BUSY_S = 2.0
-"""For so long after others were faster an append is proposed at once."""
+"""For how long after a lost race an append is proposed at once."""
 _FEW = 2
-"""So many proposals are no crowd: two writers had better put what they have."""
+"""Up to this many proposals, writers had better put their own entries."""
 _LEAST_PAUSE_S = 0.001
 _MOST_PAUSE_S = 0.25
 
@@ -53,7 +53,7 @@ class GroupCommit:
     Args:
         log: the topic's.
         proposals: those of the topic.
-        build: judges the append and makes it for a state; None if that has it already.
+        build: judges the append and builds it for a state; None if the state has it already.
         begun_ms: when uploads of its segments began, by this process's clock.
         timeout_ms: how long it goes on while others are faster.
     """
@@ -78,7 +78,7 @@ class GroupCommit:
         self._known: dict[str, Proposal | None] = {}
         self._round_s = 0.0
         self._is_next = False
-        """Whether it is to be the next but one: it looks again at once."""
+        """Whether its turn is the next but one: then it looks again at once."""
 
     def run(self, *, refreshed: bool = False) -> int | None:
         """Append it. With ``refreshed`` the log was refreshed just now.
@@ -153,7 +153,7 @@ class GroupCommit:
     # -- its own proposal ------------------------------------------------------------------------
 
     def _propose_if_busy(self) -> bool:
-        """Where others were faster a moment ago, a first attempt would most likely be lost."""
+        """If others were faster a moment ago, a first attempt would probably be lost."""
         if self._log.next_entry == 0 or not self._proposals.is_busy(self._clock):
             return False
         with self._log.reading() as state:
@@ -162,7 +162,7 @@ class GroupCommit:
             except (StorageError, LogTruncated):
                 raise
             except TxnlogError:
-                return False  # as far as was known here; what has come since decides
+                return False  # as far as was known here; newer entries decide
             if append is not None:
                 self._propose(state, append)
         return self._own is not None
@@ -184,7 +184,7 @@ class GroupCommit:
         self._is_sent = False
 
     def _check_own(self, state: TopicState) -> None:
-        """Let go of a proposal that nobody will place any more. Raises StorageError."""
+        """Drop a proposal that nobody will place any more. Raises StorageError."""
         own = self._own
         if own is None or own.may_be_placed(state):
             return
@@ -198,7 +198,7 @@ class GroupCommit:
         self._own = None
 
     def _may_be_placed(self) -> bool:
-        """Whether somebody else may have placed it, or may do so yet, as far as is known."""
+        """Whether another writer may have placed it, or may still do so, as far as is known."""
         if self._own is None:
             return False
         try:
@@ -207,10 +207,10 @@ class GroupCommit:
         except TxnlogError:
             return True
 
-    # -- those of others -------------------------------------------------------------------------
+    # -- others' proposals -----------------------------------------------------------------------
 
     def _refresh(self) -> list[str]:
-        """Refresh the log; with a proposal of its own also see which there are, beside that."""
+        """Refresh the log; with a proposal of its own, list the proposals at the same time."""
         if self._own is None:
             self._log.refresh()
             return []
@@ -227,14 +227,14 @@ class GroupCommit:
         return shown
 
     def _list(self, next_entry: int) -> list[str]:
-        """Those that there are; read at once if it is likely to be this process's turn."""
+        """The proposals, read at once if it is likely to be this process's turn."""
         shown = self._proposals.names(next_entry)
         if self._is_next:
             self._read([name for name in shown if name != self._own_name][:MOST_TOGETHER])
         return shown
 
     def _is_my_turn(self, state: TopicState, shown: Sequence[str], quiet: int) -> bool:
-        """Whether it is among the first of those who wait; it always is if it proposes nothing."""
+        """Whether it is among the first that wait; always true if it proposes nothing."""
         if self._own is None or quiet >= len(_TURNS):
             return True
         waiting = self._waiting(state, shown)
@@ -243,7 +243,7 @@ class GroupCommit:
         return len(earlier) < _TURNS[quiet]
 
     def _put(self, state: TopicState, append: Append, shown: Sequence[str]) -> int | None:
-        """Put the next entry, with what others have proposed; None if somebody else was first."""
+        """Put the next entry with others' proposals; None if another process was first."""
         if self._own is None:
             number = self._log.put_next(append)
             if number is None:
@@ -306,9 +306,9 @@ class GroupCommit:
         self._proposals.delete(sorted({self._own_name, *shown} - kept))
 
     def _check_uploads(self, number: int, taken: Sequence[Proposal]) -> None:
-        """Say so if this process has slept, and vacuum has meanwhile taken what it has placed.
+        """Warn if this process has slept, and vacuum meanwhile deleted files that it has placed.
 
-        Their writers find out as well, if they are alive.
+        Their writers notice too, if they are alive.
         """
         segments = [
             SegmentRef(self._log.name, at.partition, at.name, at.position)

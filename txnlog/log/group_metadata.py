@@ -29,7 +29,7 @@ def check_offset(
     """Return what is to be committed for a partition; a bare offset takes ``metadata``.
 
     Raises:
-        InvalidOption: it is no offset or no partition, or the metadata is no string.
+        InvalidOption: it is not an offset or not a partition, or the metadata is not a string.
         OffsetMetadataTooLarge: the metadata takes more than 4096 bytes.
     """
     if not (hasattr(where, "topic") and hasattr(where, "partition")):
@@ -62,7 +62,7 @@ class GroupMetadata:
     offset. ``topic_ids`` distinguish the topics that were read from others of the same names.
     ``starting_entries`` are the entries of the group's log that had moved the offsets last; where
     one is not known, offsets are compared. ``committer`` is the member that has read, and in which
-    generation; None if the consumer is no member of the group.
+    generation; None if the consumer is not a member of the group.
     """
 
     group_id: str

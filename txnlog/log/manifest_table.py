@@ -57,7 +57,7 @@ SCHEMA = pa.schema(
     ]
 )
 _WITHOUT_SHARED = pa.schema([field for field in SCHEMA if field.name != "position"])
-"""What is written where every segment has a file of its own: older versions read it, too."""
+"""The columns if every segment has a file of its own: older versions read them, too."""
 _SEGMENT = (
     "entry",
     "name",
@@ -180,7 +180,7 @@ class ManifestTable:
         return self.ints("base_offset") + np.asarray(counts.to_numpy(), dtype=np.int64)
 
     def ref(self, name: str, data: bytes, first_entry: int, end_entry: int) -> ManifestRef:
-        """What a list says of it, where ``data`` are its bytes."""
+        """Its description in a list; ``data`` are its bytes."""
         partitions, starts = np.unique(self.ints("partition"), return_index=True)
         spans = None
         if len(partitions) <= MAX_SPANS and len(self):
@@ -220,14 +220,14 @@ class ManifestTable:
         return ManifestTable(self.table.filter(pa.array(mask)))
 
     def before(self, entry: int) -> ManifestTable:
-        """What entries before ``entry`` have placed."""
+        """The rows of entries before ``entry``."""
         return self.where(self.ints("entry") < entry)
 
     def of_producers(self, producer_ids: Sequence[int]) -> ManifestTable:
         return self.where(np.isin(self.ints("producer_id"), np.asarray(producer_ids, np.int64)))
 
     def timed(self) -> ManifestTable:
-        """The rows of which it is known when they were appended, by the topic's own time."""
+        """The rows whose append time is known, by the topic's own time."""
         return self.where(self.ints("topic_time_ms") >= 0)
 
     def first_time_before_ms(self) -> int:
@@ -251,7 +251,7 @@ class ManifestTable:
         return self.where(self.ints("entry") == entry)
 
     def shared_of(self, entries: Collection[int]) -> ManifestTable:
-        """What these entries have placed in files that segments share."""
+        """The rows that these entries have placed in shared files."""
         is_one = np.isin(self.ints("entry"), np.fromiter(entries, np.int64, len(entries)))
         return self.where(is_one & (self.ints("position") != OWN_FILE))
 
@@ -263,7 +263,7 @@ class ManifestTable:
     def untrimmed(
         self, log_starts: Sequence[int], idle_since_ms: int | None = None
     ) -> ManifestTable:
-        """What reaches beyond the log starts of its partitions, or is not older than a time.
+        """The rows beyond the log starts of their partitions, or not older than a time.
 
         ``idle_since_ms`` is the topic's own time.
         """
@@ -281,12 +281,12 @@ class ManifestTable:
         return kept
 
     def is_aborted(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Which rows an aborted transaction has placed."""
+        """The rows that aborted transactions have placed."""
         column = self.table.column("aborted")
         return np.asarray(column.to_numpy(), dtype=bool)
 
     def committed(self) -> ManifestTable:
-        """What was not aborted."""
+        """The rows that were not aborted."""
         return self.where(~self.is_aborted())
 
     def aborted_entries(self) -> set[int]:
@@ -321,12 +321,12 @@ class ManifestTable:
         last = low + int(np.searchsorted(self.ints("base_offset")[low:high], end, "left"))
         return ManifestTable(self.table.slice(first, max(last - first, 0)))
 
-    # -- as what they stand for ------------------------------------------------------------------
+    # -- as values -------------------------------------------------------------------------------
 
     def segments(self) -> list[Segment]:
         """The segments, in order."""
         found = {name: self.table.column(name).to_pylist() for name in _SEGMENT}
-        # Of a million segments each number takes 32 MB, unless equal ones are the same object.
+        # With a million segments each number takes 32 MB, unless equal ones share one object.
         sizes: dict[int, int] = {}
         found["size_bytes"] = [sizes.setdefault(size, size) for size in found["size_bytes"]]
         times = zip(found["min_timestamp_ms"], found["max_timestamp_ms"], strict=True)
@@ -386,13 +386,13 @@ class ManifestTable:
         now_ms: int,
         is_whole: bool = True,
     ) -> dict[int, ProducerState]:
-        """What is remembered of producers after these appends.
+        """The memory of producers after these appends.
 
         Args:
-            expiration_ms: who was idle for so long, by the topic's own time, was forgotten.
+            expiration_ms: producers idle for this long, by the topic's own time, were forgotten.
             before: by producer, an entry: only those before it count.
-            log_starts: where partitions begin. Of what lies below and is older than the expiry it
-                is only remembered when it was: lists may leave it out.
+            log_starts: where partitions begin. Of appends below that are older than the expiry only
+                the time is remembered: lists may leave them out.
             now_ms: the topic's own time.
             is_whole: there are no older appends of them elsewhere.
         """

@@ -1,10 +1,10 @@
-"""The manifests of one topic: where its settled segments are found, and how more are settled.
+"""The manifests of one topic: finding its settled segments, and settling more.
 
 A manifest list names the manifests that hold every append before an entry. Lists are numbered, and
-each is put, if absent, by somebody who has read the one before it: so the newest is complete. What
-a list does not name and is not newer than it is garbage. Whoever misses a list or a manifest that
-an older checkpoint leads to takes the newest list: facts do not change, so all that came before
-the entry he looks behind is there too.
+each is put, if absent, by a process that has read the one before it: so the newest is complete. A
+manifest that is not newer than the newest list and not named by it is garbage. A process that
+misses a list or a manifest to which an older checkpoint refers takes the newest list: facts do not
+change, so everything before the entry in question is there too.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
     from txnlog.log.manifest_table import ManifestTable
 
 SETTLED_AT_ONCE = 128
-"""So many entries, or more, go into a manifest together."""
+"""The fewest entries that go into a manifest together."""
 KEPT_ENTRIES = 64
-"""So many of the newest entries are not left to manifests: where most cuts fall."""
+"""How many of the newest entries stay out of manifests: most cuts fall there."""
 FANOUT = 8
-"""So many manifests of about one size become one."""
+"""How many manifests of similar size are merged into one."""
 MAX_SEGMENTS = 1 << 16
-"""A manifest that holds so many segments is joined to no other."""
+"""A manifest with this many segments is not merged any further."""
 KEPT_LISTS = 32
-"""So many superseded lists stay, each a few kilobytes: nobody sleeps over as many."""
+"""How many superseded lists stay, each a few kilobytes: no process sleeps through as many."""
 _REWRITES_KEPT_MS = 86_400_000
-"""Rewrites that others stand for are kept so much longer than the files that they lead to."""
+"""How much longer replaced rewrites are kept than the files that they refer to."""
 _CACHE_BYTES = 8 << 20
 _ATTEMPTS = 20
 
@@ -77,9 +77,9 @@ class _Staged:
 
 @dataclass(frozen=True, slots=True)
 class KeptApart:
-    """Consistent cuts look at no entries before ``first_entry``.
+    """Consistent cuts ignore entries before ``first_entry``.
 
-    What was left out is not newer than ``kept_since_ms``; -1 if nothing was.
+    None of these is newer than ``kept_since_ms``; -1 if there are none.
     """
 
     first_entry: int
@@ -120,7 +120,7 @@ class Manifests:
         raise CorruptEntry(f"{self.folder} shows lists that cannot be read; try again later")
 
     def log_start_offsets(self) -> dict[int, int]:
-        """By partition, what the newest list that was read leaves out may lie below."""
+        """By partition, the offset below which the newest list read may lack segments."""
         with self._lock:
             return dict(self._list.log_start_offsets) if self._list else {}
 
@@ -231,7 +231,7 @@ class Manifests:
                 self._cached_bytes -= dropped
         return table
 
-    # -- what is asked of what is settled --------------------------------------------------------
+    # -- looking up settled entries --------------------------------------------------------------
 
     def rewrites(
         self,
@@ -262,10 +262,11 @@ class Manifests:
         return [rewrite for rewrite in known[1] if rewrite.entry < settled.end]
 
     def unfold(self, state: TopicState, *, segments_alone: bool = False) -> TopicState:
-        """A state as if nothing of it had been left to manifests: a copy, and as large as the past.
+        """A state with everything in manifests: a copy, as large as the topic's past.
 
-        With ``segments_alone`` it lacks producers and the appends that are kept apart: most of what
-        it takes, and nothing to those who ask for files. Raises what :meth:`read` does.
+        With ``segments_alone`` it lacks producers and the appends that are kept apart, which take
+        most of the memory and which callers that ask for files do not need. Raises what
+        :meth:`read` does.
         """
         from txnlog.log.manifest_table import ManifestTable
 
@@ -317,7 +318,7 @@ class Manifests:
     def outcome_is_abort(
         self, settled: Settled | None, topic_id: str | None, number: int
     ) -> bool | None:
-        """Whether a settled append was aborted; None if nothing of it is left."""
+        """Whether a settled append was aborted; None if none of it is left."""
 
         def use(listing: ManifestList) -> bool | None:
             assert settled is not None
@@ -377,12 +378,12 @@ class Manifests:
     def kept_apart(
         self, settled: Settled | None, topic_id: str | None, before_ms: int
     ) -> KeptApart:
-        """How far back the settled appends are looked at for consistent cuts.
+        """How far back consistent cuts look at settled appends.
 
         Args:
             settled: where they are.
             topic_id: of the topic that was read.
-            before_ms: manifests are let go while all of their appends are older.
+            before_ms: manifests are ignored while all of their appends are older.
         """
 
         def use(listing: ManifestList) -> KeptApart:
@@ -429,20 +430,20 @@ class Manifests:
     # -- settling --------------------------------------------------------------------------------
 
     def stage(self, state: TopicState, before: ManifestList | None, end: int) -> _Staged:
-        """Upload the manifests that hold what lies before entry ``end``; nobody knows them yet.
+        """Upload the manifests for the entries before ``end``; nothing refers to them yet.
 
-        Small manifests are joined, and what was trimmed is left out.
+        Small manifests are merged, and trimmed segments are left out.
         """
         from txnlog.log.manifest_table import ManifestTable
 
         assert state.topic_id is not None
         if before is not None and before.topic_id != state.topic_id:
-            # The topic was recreated: the lists go on, and hold nothing of the old one.
+            # The topic was recreated: its lists continue the numbers, without the old topic's rows.
             before = ManifestList(before.number, state.topic_id, 0, (), {})
         number = before.number + 1 if before else 0
         starts = [partition.log_start_offset for partition in state.partitions]
         first = first_entry = before.end if before else 0
-        # Of what was trimmed it is still remembered which producers wrote it, until they expire.
+        # The producers of trimmed segments are still remembered, until they expire.
         idle_since_ms = state.append_time_ms - state.producer_id_expiration_ms
         head = ManifestTable.of(
             [
@@ -516,7 +517,7 @@ class Manifests:
         return RewriteRef(name, len(data), spans)
 
     def publish(self, staged: _Staged) -> bool:
-        """Put the list; False if somebody else was first. Raises StorageError: it is not known."""
+        """Put the list; False if another process was first. Raises StorageError: unknown."""
         path = f"{self.folder}/{names.manifest_list(staged.listing.number)}"
         data = envelope.encode(staged.listing, list_version(staged.listing))
         if not create_once(self._storage, path, data, self._clock):
@@ -526,9 +527,9 @@ class Manifests:
         return True
 
     def _withdraw(self, staged: _Staged) -> None:
-        """Delete what was uploaded for a list that has lost, but for what the newest one names.
+        """Delete the uploads for a list that has lost, except those named by the newest.
 
-        It may have won all the same, and its name been freed since.
+        It may have won after all, and its name may have been freed since.
         """
         newest = self.newest()
         if newest is not None and newest.number >= staged.listing.number:
@@ -536,10 +537,10 @@ class Manifests:
             self._storage.delete(f"{self.folder}/{name}" for name in sorted(doomed))
 
     def collect(self, listing: ManifestList) -> None:
-        """Delete what ``listing``, which was just put, does not name and is not newer.
+        """Delete files that ``listing``, which was just put, does not name and that are not newer.
 
-        Not if there is a newer one: then that is somebody else's to do. Lists are kept for a while,
-        so that none of their names is used again by somebody who slept.
+        Not if there is a newer list: then its writer does it. Lists are kept for a while, so that
+        no writer that slept uses one of their names again.
         """
         found = [f"{self.folder}/{name}" for name in self._storage.list_names(self.folder)]
         lists = [names.parse_manifest_list(path.rpartition("/")[2]) for path in found]
@@ -549,7 +550,7 @@ class Manifests:
     def leftovers(
         self, paths: Collection[str], exists: Callable[[], bool]
     ) -> tuple[list[str], list[str]]:
-        """Which of the folder's files nobody needs, as the newest list has it.
+        """The folder's files that are not needed according to the newest list.
 
         Args:
             paths: a listing of the folder, begun before this call.
@@ -557,8 +558,7 @@ class Manifests:
 
         Returns:
             Those; and manifests of a list that is not there yet, if there is no topic. Of one that
-            exists they stay: whoever has uploaded them may sleep for however long, and put the
-            newest list then.
+            exists they stay: their writer may sleep for however long, and put the newest list then.
 
         Raises CorruptEntry, StorageError.
         """
@@ -587,7 +587,7 @@ def list_version(listing: ManifestList) -> int:
 
 
 def _superseded(paths: Iterable[str], newest: ManifestList, live: Collection[str]) -> list[str]:
-    """The lists and manifests that nobody needs who can find the newest list."""
+    """The lists and manifests not needed by a process that can find the newest list."""
     doomed = []
     for path in paths:
         name = path.rpartition("/")[2]

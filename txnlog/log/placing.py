@@ -1,6 +1,6 @@
 """One append on its way into a topic's log: what it is in a given state, or why it may not be.
 
-It is judged anew for each state that it could follow, and recognised if it is there already. Puts
+It is judged again for each state that it could follow, and recognised if it is there already. Puts
 nothing; asks manifests where the state alone does not tell.
 """
 

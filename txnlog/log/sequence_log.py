@@ -43,7 +43,7 @@ class Listing:
     def files_from(self, first: int) -> tuple[int, ...]:
         """The files of the entries from ``first`` on.
 
-        A listing is not one instant: an entry may show while one before it does not yet.
+        A listing is not a snapshot: an entry may show while one before it does not yet.
         """
         return self.entries[bisect_left(self.entries, first) :]
 

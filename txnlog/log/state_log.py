@@ -146,7 +146,7 @@ class StateLog(Generic[EntryT, StateT]):
     def reading(self) -> Iterator[StateT]:
         """The state as it was last refreshed, by whichever thread, held still for the block.
 
-        A refresh that failed has dropped it; then it is read anew.
+        A refresh that failed has dropped it; then it is read again.
         """
         with self.lock:
             if self._dropped:
@@ -213,14 +213,14 @@ class StateLog(Generic[EntryT, StateT]):
             begin = state.next_entry
             self._fold(state, listing.files_from(begin))
             if self._may_be_freed(begin, listed_at):
-                # What was read may be strays, and what was not found is no end.
+                # What was read may be strays, and a missing name is not the end.
                 self._drop()
                 return False
         except ObjectNotFound:
             self._drop()
             return False
         except BaseException:
-            # Half a fold is no state; what is folded next time is folded from the start.
+            # A partial fold is useless: the next one starts from the beginning.
             self._drop()
             raise
         undecided = state.undecided_entries()

@@ -53,17 +53,17 @@ from txnlog.state.transaction import Outcome, TransactionKey, TransactionRef
 from txnlog.storage.base import Storage
 
 ADOPT_AFTER = 512
-"""A process that only reads lets go of what others have settled when it holds so many appends."""
+"""With this many appends in memory, a process that only reads adopts a newer manifest list."""
 
 _WRITERS_HERE = 16
-"""So many producers of this process are not left to manifests: they will go on."""
+"""How many of this process's producers stay in the state: they are likely to go on."""
 _DAY_MS = 86_400_000
 
 _logger = logging.getLogger(__name__)
 
 
 class TopicLog(StateLog[TopicEntry, TopicState]):
-    """A topic's log and state, and the manifests that hold what is settled of it."""
+    """A topic's log and state, and the manifests of its settled appends."""
 
     def __init__(
         self,
@@ -103,17 +103,17 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             )
 
     def is_busy(self) -> bool:
-        """Whether others were appending a moment ago: a refresh ahead of :meth:`place` is lost."""
+        """Whether others appended a moment ago: a refresh before :meth:`place` would be wasted."""
         return self._proposals.is_busy(self.clock)
 
     def create(
         self, partitions: int, config: Mapping[str, str], schema: TopicSchema | None = None
     ) -> None:
-        """Make the topic, with settings and a schema that were checked.
+        """Create the topic, with checked settings and schema.
 
         Raises:
             TopicAlreadyExists, InvalidPartitions: nothing was written.
-            InvalidTopic: the storage takes its name for that of another.
+            InvalidTopic: the storage treats its name as that of another.
         """
         self.append(self._creation(partitions, config, schema))
 
@@ -156,7 +156,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             transaction: the open transaction that they belong to, or
             writer: the idempotent producer that wrote them.
             since_entry: if an earlier call for these segments had an unknown outcome, a number that
-                the log had not passed by then: what was placed since is not placed again.
+                the log had not passed by then: segments placed since are not placed again.
             first_of_epoch: partitions that nobody has written to with the transaction's epoch.
             refreshed: the log was refreshed just now.
             timeout_ms: how long it goes on while other writers are faster.
@@ -177,7 +177,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         except UploadExpired as error:
             if since_entry is None:
                 raise
-            # Placed by an earlier call, they may have been let go of since.
+            # Placed by an earlier call, they may have been released since.
             expired = error
         placing = Placing(
             self.manifests,
@@ -216,7 +216,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         segments: Sequence[Placement],
         begun_ms: int | None = None,
     ) -> int:
-        """Make segments of Kafka's a part of the topic, with their own offsets, in one entry.
+        """Make segments from Kafka part of the topic, with their own offsets, in one entry.
 
         Args:
             topic_id: of the topic that they were uploaded for.
@@ -251,9 +251,9 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
     def _hold_records(
         self, refs: Iterable[names.SegmentRef], offsets: Mapping[TopicPartition, range]
     ) -> bool:
-        """Whether segments, which were placed at these offsets, hold records there still.
+        """Whether segments placed at these offsets still hold the records there.
 
-        Else they were merged, compacted or deleted since, and whoever did that let them go.
+        Otherwise they were merged, compacted or deleted since, and so released.
         """
         self.refresh()
         with self.reading() as state:
@@ -269,9 +269,9 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return any((ref.partition, ref.name) in holding for ref in refs)
 
     def _entries_of(self, offsets: Mapping[TopicPartition, range]) -> set[int]:
-        """The entries that have placed these records, to be made durable: others have put them.
+        """The entries that have placed these records, to be made durable: other processes put them.
 
-        What is in a manifest is: whoever put that had confirmed its list.
+        Those in a manifest already are: its writer has confirmed the list.
         """
         with self.reading() as state:
             return {
@@ -281,10 +281,10 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                 if segment.base_offset == places.start
             }
 
-    # -- what is settled -------------------------------------------------------------------------
+    # -- settled appends -------------------------------------------------------------------------
 
     def whole_state(self) -> TopicState:
-        """A copy of the state as if nothing were left to manifests: as large as the past.
+        """A copy of the state with everything in manifests: as large as the topic's past.
 
         Raises CorruptEntry, StorageError.
         """
@@ -329,14 +329,14 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         Raises CorruptEntry, StorageError.
         """
         with self.reading() as state:
-            # The older of two clocks: one that runs ahead must not make us forget too early.
+            # The earlier of two clocks: one that runs ahead must not make us forget too early.
             now_ms = min(self.clock.now_ms(), state.log_time_ms)
             apart = self.manifests.kept_apart(
                 state.settled, state.topic_id, now_ms - self._policy.recent_ms
             )
             let_go_ms = state.kept_since_ms
             if let_go_ms > state.append_time_ms + _DAY_MS:
-                # Somebody's clock ran ahead by days. By the topic's own time it was let go by now.
+                # A clock ran ahead by days. By the topic's own time it is old enough by now.
                 let_go_ms = state.append_time_ms
             return KeptApart(
                 max(apart.first_entry, state.let_go_entry + 1), max(apart.kept_since_ms, let_go_ms)
@@ -404,7 +404,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return checkpoint_version(self._state)
 
     def _find_beginning(self) -> int:
-        # What is not cleaned up yet may be a hundred listings long.
+        # Names that are not cleaned up yet may take a hundred listings.
         try:
             newest = self.manifests.newest()
         except (CorruptEntry, StorageError) as error:
@@ -413,10 +413,10 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return newest.end if newest is not None else 0
 
     def _checkpoint_interval(self) -> int:
-        # Where much is undecided, or cannot be settled behind it, a checkpoint is large.
+        # If much is undecided, or blocked from settling by that, a checkpoint is large.
         recent = self._state.recent
         interval = max(CHECKPOINT_INTERVAL, len(recent) // 8)
-        # What is read is files, and a bundle holds several entries.
+        # Files are read, and a bundle holds several entries.
         files = sum(entry.file in (-1, entry.number) for entry in recent)
         bundled = interval * len(recent) // max(files, 1)
         return max(interval, min(bundled, SETTLED_AT_ONCE))
@@ -428,7 +428,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                 try:
                     self._adopt(self.manifests.newest())
                 except (StorageError, CorruptEntry) as error:
-                    # It spares memory alone.
+                    # It only saves memory.
                     _logger.warning("%s was not read: %s", self.manifests.folder, error)
 
     def checkpoint(self) -> None:
@@ -439,13 +439,13 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                 self.manifests.collect(staged)
 
     def _held_back(self) -> bool:
-        """Whether what could be left to manifests is too little: the rest is not decided."""
+        """Whether too few appends can be moved to manifests, because the rest is undecided."""
         state = self._state
         begun = state.settled.end if state.settled else 0
         return state.first_unsettled(KEPT_ENTRIES) - begun < SETTLED_AT_ONCE
 
     def _adopt(self, found: ManifestList | None) -> None:
-        """Leave to manifests what a list that was found there holds."""
+        """Drop from the state what a list found there holds."""
         state = self._state
         if found is None or found.topic_id != state.topic_id:
             return
@@ -462,10 +462,10 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return found.topic_id != state.topic_id and found.end > state.next_entry
 
     def _settle(self) -> ManifestList | None:
-        """Leave what is decided and not of the newest to a manifest, if it is enough.
+        """Move decided appends, except the newest, to a manifest, if there are enough.
 
         Returns:
-            The list that was put; None if there is none: too little, or somebody else was first.
+            The list that was put; None if there is none: too few, or another process was first.
         """
         if not self._state.exists or self._held_back():
             return None
@@ -480,7 +480,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             if end - begun < SETTLED_AT_ONCE:
                 return None
             staged = self.manifests.stage(self._state, newest, end)
-            # Who slept may have used a name that was freed: others go on with the newer lists.
+            # If we slept, we may have used a freed name: others go on with the newer lists.
             if not self.manifests.publish(staged) or self._stalled_since(since):
                 return None
         except (StorageError, CorruptEntry) as error:

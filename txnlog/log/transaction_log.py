@@ -29,7 +29,7 @@ from txnlog.state.transaction import DECODER, TransactionState, may_follow
 from txnlog.storage.base import Storage
 
 _KEPT_ENTRIES = 64
-"""So many of the newest entries of an id's log stay, whatever their age."""
+"""How many of the newest entries of an id's log stay, whatever their age."""
 _ATTEMPTS = 20
 _READ_ONLY = FreeingRule(DAY_MS)
 
@@ -60,7 +60,7 @@ class Damage:
 
 
 class Witness(msgspec.Struct, frozen=True, tag_field="kind", tag="seen"):
-    """The content of a witness, for people: its name alone counts. By the clock of who put it."""
+    """The content of a witness, for people: its name alone counts. By its writer's clock."""
 
     at_ms: int
 
@@ -157,7 +157,7 @@ class TransactionLog:
     def find_beginning(self, head: Head) -> int:
         """The number of the state with which the open transaction of ``head`` began.
 
-        It is put anew with each topic that the transaction joins. Reads the states before it, as
+        It is put again with each topic that the transaction joins. Reads the states before it, as
         far as they are there.
         """
         log, number = self._log(head.state.transactional_id), head.number
@@ -196,7 +196,7 @@ class TransactionLog:
     def expired(self, transactional_id: str) -> Head | None:
         """The last state of an id whose log was removed, None if it never had one.
 
-        Numbers go on from there. If they began anew, a state that a stalled instance puts long
+        Numbers go on from there. If they started over, a state that a stalled instance puts long
         after would pass for the newest one.
         """
         log = SequenceLog(self._storage, names.expired_log(transactional_id), self._clock)
@@ -223,7 +223,7 @@ class TransactionLog:
         kept.create(head.number, envelope.encode(head.state))
         kept.delete_below(head.number)
         log = self._log(transactional_id)
-        # The newest goes last: nobody may take an older one for the newest and go on from it.
+        # The newest is deleted last: nobody may take an older one for the newest and go on from it.
         log.delete_below(head.number)
         log.delete_entries(head.number, head.number + 1)
 
@@ -232,7 +232,7 @@ class TransactionLog:
 
         Args:
             number: one more than the entry that ``state`` follows.
-            state: the next state; its nonce tells it from everybody else's.
+            state: the next state; its nonce distinguishes it from all others.
             since: :meth:`now` from before that entry was read, to notice a stall (hazard 3).
 
         Raises:
@@ -244,7 +244,7 @@ class TransactionLog:
         stalled = since.stalled_past(self._freeing.age_ms, self._clock)
         if not stalled and not self._storage.lists_whole_folders():
             return True
-        # In this order: the marks go when the copy that an expiry leaves is there.
+        # In this order: the marks are deleted once the copy that an expiry leaves exists.
         if log.chapters.is_closed(number) or self._is_stray(state.transactional_id, number - 1):
             return False
         return not (stalled and self._has_older_writers) or not (
@@ -254,7 +254,7 @@ class TransactionLog:
     def _was_passed(self, log: SequenceLog, number: int, state: TransactionState) -> bool:
         """True if the entry after ours was built on another one than ours.
 
-        A cleaning that failed in part leaves neighbours to a name that it has freed.
+        A cleaning that failed in part leaves neighbours of a name that it has freed.
         """
         try:
             later = self._decode(log, number + 1)
@@ -265,7 +265,7 @@ class TransactionLog:
     def confirm(self, head: Head) -> None:
         """Make sure that a state which was found in its log is durable.
 
-        For whoever reports it as reached, or puts elsewhere what follows from it.
+        For callers that report it as reached, or put something elsewhere that follows from it.
 
         Raises:
             StorageError: it may not be durable.
@@ -294,7 +294,7 @@ class TransactionLog:
         return not may_follow(later, state)
 
     def now(self) -> Moment:
-        """This moment: what is read from now on may be built on; see :meth:`put`."""
+        """This moment: anything read from now on may be built on; see :meth:`put`."""
         return Moment.now(self._clock)
 
     def clean(self, transactional_id: str, newest: int) -> None:
@@ -307,7 +307,7 @@ class TransactionLog:
         Raises:
             StorageError: nothing is lost; the next time does it.
         """
-        # Kept, because it knows what was closed the last time.
+        # Kept, because it knows which chapters were closed last time.
         log = self._cleaned.setdefault(transactional_id, self._log(transactional_id))
         log.chapters.clean(newest - _KEPT_ENTRIES, self._freeing)
 

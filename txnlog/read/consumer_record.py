@@ -97,7 +97,7 @@ def _headers_of(column: pa.Array, count: int) -> Iterable[Pairs]:
         listed = (row or () for row in column.to_pylist())
         return [tuple((pair["key"], pair["value"]) for pair in row) for row in listed]
     names, contents = column.values.slice(first, last - first).flatten()
-    texts = map(bytes.decode, _byte_strings(names))  # type: ignore[arg-type]  # a name is no null
+    texts = map(bytes.decode, _byte_strings(names))  # type: ignore[arg-type]  # a name is not null
     pairs = [*zip(texts, _byte_strings(contents), strict=False)]
     return map(tuple, _cut(pairs.__getitem__, bounds - first))
 

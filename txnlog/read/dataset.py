@@ -1,8 +1,8 @@
 """A pinned topic as a pyarrow dataset: engines that know Arrow read its Parquet files themselves.
 
 They prune columns and row groups, and push filters down. A file that was exchanged for another one
-is noticed when it is opened, by its footer, which is read anyway. What is no whole Parquet file, as
-the rest of a segment whose first records were deleted, is read here and stands beside the files.
+is noticed when it is opened, by its footer, which is read anyway. What is not a whole Parquet file,
+as the rest of a segment whose first records were deleted, is read here and stands beside the files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def make_dataset(
 ) -> dataset.Dataset:
     """The records of ranges, with columns that are stored. Nothing of whole files is read yet.
 
-    Raises CorruptRecord, and what reading raises, for what is no whole file.
+    Raises CorruptRecord, and what reading raises, for what is not a whole file.
     """
     schema = columns.schema
     files = _Files(storage, columns.topic_schema)

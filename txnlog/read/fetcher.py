@@ -33,7 +33,7 @@ _RECORDS_AT_ONCE: Final = 8192
 class Fetched:
     """A batch of one partition's records, and where that is read on after it.
 
-    ``batch`` is None at the end of a range: what comes before ``next_offset`` is no record.
+    ``batch`` is None at the end of a range: what comes before ``next_offset`` is not a record.
     """
 
     where: TopicPartition
@@ -111,7 +111,7 @@ class Fetcher:
                     for batch in batches:
                         for piece in _pieces_of(batch) if as_records else (batch,):
                             yield Fetched(where, piece.column(offset)[-1].as_py() + 1, piece)
-                    # What came from Kafka may end with what is no record.
+                    # What came from Kafka may end with what is not a record.
                     yield Fetched(where, part.stop_offset, None)
 
 

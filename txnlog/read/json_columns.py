@@ -1,7 +1,7 @@
 """Columns of Arrow as JSON: of each value its text. No loop over values runs in Python.
 
 Texts of the parts of a value are joined column by column. Times are in RFC 3339, decimals and dates
-strings, bytes base64, maps lists of pairs; what is no number is null. Times that RFC 3339 cannot
+strings, bytes base64, maps lists of pairs; what is not a number is null. Times that RFC 3339 cannot
 say, before the year 1 or after 9999, are as Arrow writes them.
 """
 

@@ -42,7 +42,7 @@ def json_keys(records: pa.RecordBatch, schema: TopicSchema) -> pa.Array:
 
 
 def json_pieces(batches: Iterable[SegmentBatch]) -> Iterator[SegmentBatch]:
-    """The same records in slices, each so small that its JSON is no burden on the memory."""
+    """The same records in slices, each so small that its JSON is not a burden on the memory."""
     for batch in batches:
         count = batch.record_count
         if count <= 1 or _most_bytes(batch.records) <= _MOST_BYTES:

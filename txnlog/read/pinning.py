@@ -43,7 +43,7 @@ def pin_topics(
 ) -> PinnedTopics:
     """Read every topic once, list each again, and leave out what is not whole (invariant S1).
 
-    A listing is not one instant, and several are not one either. The second one finds what belongs
+    A listing is not a snapshot, and several are not one either. The second one finds what belongs
     to a transaction that the first has shown in part. It is left out for a single topic whose
     listing has decided nothing: what it shows was there before it began, or is not decided.
 

@@ -100,7 +100,7 @@ class ScanColumns:
         return replace(self, names=(*self.names, *more), row_filter=None)
 
     def meaning(self, name: str) -> str:
-        """What a column that is no user's own is called in scans of topics without a schema."""
+        """What a column that is not a user's own is called in scans of topics without a schema."""
         return name if self._is_plain else _MEANING.get(name, "")
 
     @property

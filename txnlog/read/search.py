@@ -22,7 +22,7 @@ def find_records(key: bytes | None, pattern: str | None) -> pc.Expression | None
     Returns:
         A filter over the columns ``key`` and ``value``; None if every record will do.
 
-    Raises InvalidOption: it is no regular expression.
+    Raises InvalidOption: it is not a regular expression.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

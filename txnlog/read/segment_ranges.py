@@ -520,7 +520,7 @@ def _load_aborted(storage: Storage, part: SegmentRange) -> SkipBatch | None:
 def load_transaction_index(storage: Storage, part: SegmentRange) -> TransactionIndex:
     """The aborted transactions of a segment that came from Kafka.
 
-    Unlike the other indexes it is no accelerator: without it aborted records would show.
+    Unlike the other indexes it is not an accelerator: without it aborted records would show.
 
     Raises:
         CorruptRecord: it is damaged or gone.

@@ -84,7 +84,7 @@ class SnapshotToken:
         """What a text says.
 
         Raises:
-            InvalidOption: it is no token, or was damaged.
+            InvalidOption: it is not a token, or is damaged.
             UnsupportedVersion: a newer txnlog has made it.
         """
         head, dot, body = text.partition(".")

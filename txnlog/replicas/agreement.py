@@ -1,7 +1,7 @@
 """What a request to a replicated store goes through until the epochs agree with what it did.
 
 A request is a *step* that is done under one epoch. When it has been done at every member, the
-epochs are listed again: if there is no newer one, it counts, and else it is done anew under that.
+epochs are listed again: if there is no newer one, it counts, and else it is done again under that.
 That look comes last. Made beside the requests to the followers it would prove nothing: one of them
 may be elected, and another member may copy what it has, before the request reaches it.
 """

@@ -30,8 +30,8 @@ class Lacked:
 class Listings:
     """Names and sizes of several members, in a file without a name that goes with this object.
 
-    A listing is no instant, and they are made one after the other: what differs here is looked at
-    again before anything is concluded.
+    A listing is not a snapshot, and they are made one after the other: what differs here is looked
+    at again before anything is concluded.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:

@@ -101,7 +101,8 @@ class Controller:
             return known
         epoch = self.at(number, storage)
         if known is None and not epoch.controller:
-            # A copy that says nothing of a move came after one that does. A listing is no instant.
+            # A copy that says nothing of a move came after one that does. A listing is not an
+            # instant.
             return self._newest_at(storage, epoch)
         return epoch
 

@@ -140,7 +140,7 @@ DECODER = msgspec.json.Decoder(Epoch)
 
 
 def check_epoch(epoch: Epoch, number: int) -> None:
-    """Raises ValueError: it is no epoch of this number, or names what it does not know."""
+    """Raises ValueError: it is not an epoch of this number, or names what it does not know."""
     known = [*epoch.in_sync, *epoch.joining, *epoch.left]
     if epoch.number != number:
         raise ValueError(f"it says that it is epoch {epoch.number}")

@@ -135,7 +135,7 @@ class MemberOpener:
     Plain data, so it travels to other processes. The options may hold secrets.
 
     Args:
-        options: for every root that is no local path; under a root's own URL, or the controller's,
+        options: for every root that is not local; under a root's own URL, or the controller's,
             those for it alone.
     """
 

@@ -14,7 +14,7 @@ from txnlog.replicas.joining import Joined, join
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 
 _JOINS_IN_MS: Final = 24 * 3600 * 1000
-"""Who has been joining for longer was killed over it: somebody else may begin anew."""
+"""Who has been joining for longer was killed over it: somebody else may start over."""
 _FIRST_PAUSE_MS: Final = 10 * 60 * 1000
 _LONGEST_PAUSE_MS: Final = 24 * 3600 * 1000
 Prepare: TypeAlias = Callable[[ReplicatedStorage, str], tuple[str, str]]

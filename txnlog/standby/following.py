@@ -229,7 +229,7 @@ class Standby:
         )
 
     def _check_that_logs_go_on(self, view: View, known: Mapping[str, LogVersion]) -> None:
-        """Raises StorageError: one does not. SourceMoved: nobody can tell, so all is read anew."""
+        """Raises StorageError: one does not. SourceMoved: nobody can tell, so all is read again."""
         changed = [
             (one, version)
             for one in view.logs

@@ -5,7 +5,7 @@ coordinates, and a commit is judged where it stands, against those that own the 
 
 A partition has one holder at any time. Its owner may read and commit it. When it is taken from an
 owner it is *revoking*: its holder may still commit what it has read, and nobody else is given the
-partition before the holder was seen to have let go, or is no member any more (invariant M2).
+partition before the holder was seen to have let go, or is no longer a member (invariant M2).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class MembersExpired(msgspec.Struct, frozen=True, tag_field="kind", tag="members
 
 
 class RebalanceBegun(msgspec.Struct, frozen=True, tag_field="kind", tag="rebalance-begun"):
-    """Partitions are to be assigned anew, though the members are the same: topics have changed."""
+    """Partitions are to be reassigned, though the members are the same: topics have changed."""
 
     nonce: str
     at_ms: int
@@ -293,7 +293,7 @@ class Membership(msgspec.Struct, omit_defaults=True):
         self.gone = kept | dict.fromkeys(member_ids, number)
 
     def _begin(self) -> None:
-        """Partitions are to be assigned anew; where members are eager, all give up theirs now."""
+        """Partitions are to be reassigned; where members are eager, all give up theirs now."""
         self.changed = True
         owners = [held for held in self.members.values() if held.owned]
         if self.cooperative or not owners:
@@ -350,7 +350,7 @@ class Membership(msgspec.Struct, omit_defaults=True):
         """
         if next_entry < asked or self.is_overtaken(member.member_id, asked, next_entry):
             return False
-        # A static member that has come since may be the same one, begun anew.
+        # A static member that has come since may be the same one, started again.
         holder = self.instance(member.instance_id)
         return holder is None or holder.joined_entry < asked
 
@@ -434,8 +434,8 @@ class Membership(msgspec.Struct, omit_defaults=True):
 
         Raises:
             GroupNotEmpty: there are members, ``committer`` is none, and nothing forces it.
-            UnknownMemberId, FencedInstanceId: the committer is no member any more.
-            IllegalGeneration: a partition was given to another member, or anew, since.
+            UnknownMemberId, FencedInstanceId: the committer is no longer a member.
+            IllegalGeneration: a partition was given to another member, or again, since.
             RebalanceInProgress: the partitions are about to be assigned.
             CommitFailed: a partition is not the committer's.
         """

@@ -102,7 +102,7 @@ def remember(
     """What is known of a producer after one more append of it (invariant L9).
 
     ``at_ms`` is the time that the append carries, ``now_ms`` the topic's own at it. Whoever wrote
-    last before ``idle_since_ms``, which is the topic's too, is forgotten and begins anew: but not
+    last before ``idle_since_ms``, which is the topic's too, is forgotten and starts over: but not
     within one transaction. Whether that is still open does not matter, since not everybody knows
     yet. ``is_whole``: of one that is not known nothing older is known elsewhere.
     """

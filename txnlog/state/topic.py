@@ -521,7 +521,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         return repeated
 
     def _name_at(self, partition: int, offset: int) -> str | None:
-        """The name of the segment that begins at an offset; None if it is no part any more."""
+        """The name of the segment that begins at an offset; None if it is no longer in it."""
         segments = self.partitions[partition].segments
         at = bisect_left(segments, offset, key=lambda segment: segment.base_offset)
         found = segments[at] if at < len(segments) else None

@@ -79,7 +79,7 @@ class TransactionRef(msgspec.Struct, frozen=True, order=True):
 
     @property
     def key(self) -> TransactionKey:
-        """Identity of the transaction. The epoch is no part of it: a time-out bumps it."""
+        """Identity of the transaction. The epoch is not part of it: a time-out bumps it."""
         return TransactionKey(self.transactional_id, self.producer_id, self.number)
 
     def __str__(self) -> str:

@@ -91,7 +91,7 @@ class _Ahead(Generic[T]):
                 self._begin()
                 if self._begun:
                     (size_bytes, call), future = self._begun.popleft()
-                    # A child of a fork has no threads: what it has inherited is begun anew.
+                    # A child of a fork has no threads: what it has inherited is started again.
                     result = future.result() if self._is_mine() else call()
                     self._held_bytes -= size_bytes
                 else:

@@ -271,7 +271,7 @@ class Storage(ABC):
         return iter(())
 
     def abort_uploads(self, uploads: Iterable[UnfinishedUpload]) -> None:
-        """Drop the parts; whoever is still at it gets an error. One that is over is no error."""
+        """Drop the parts; a writer still at it gets an error. Ended uploads are skipped."""
         for upload in uploads:
             raise InvalidOption(f"{self.url} has no uploads to abort, such as {upload.name}")
 

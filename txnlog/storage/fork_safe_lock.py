@@ -10,9 +10,9 @@ class ForkSafeLock:
     """A reentrant lock of the whole process, for its life: ``with lock.mutex: ...``.
 
     A plain lock that another thread of the parent held during the fork would be held in the child
-    for ever. It is no context manager itself: Ctrl-C between taking it in a method of Python's and
-    the block would leave it taken for ever, which does not happen to the interpreter's own lock.
-    Whoever forks while holding it lets go of the one it has taken.
+    for ever. It is not a context manager itself: Ctrl-C between taking it in a method of Python's
+    and the block would leave it taken for ever, which does not happen to the interpreter's own
+    lock. Whoever forks while holding it lets go of the one it has taken.
     """
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ def parse_options(
     booleans: Collection[str] = (),
     integers: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Options with strings made what their names call for; what is no string stays as it is.
+    """Options with strings made what their names call for; what is not a string stays as it is.
 
     Args:
         options: as they were given.

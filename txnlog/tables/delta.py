@@ -200,7 +200,7 @@ class _Publication:
         *,
         anew: bool,
     ) -> None:
-        """``anew``: other columns and other files at once, since they show each other's wrongly."""
+        """``anew``: replace columns and files at once, since they show each other's wrongly."""
         now_ms = self._logs.clock.now_ms()
         actions: list[AddAction | RemoveAction] = [
             AddAction(

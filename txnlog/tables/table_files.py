@@ -112,7 +112,7 @@ def store_url(storage: Storage) -> str:
 def check_apart(storage: Storage, table_url: str) -> None:
     """Raise InvalidOption if a table's folder lies in the store's, or the other way round.
 
-    An engine's VACUUM deletes what lies in the table's folder and is no part of the table.
+    An engine's VACUUM deletes what lies in the table's folder and is not part of the table.
     """
     store = _as_folder(store_url(storage))
     table = _as_folder(table_url)

@@ -33,7 +33,7 @@ class FaultRates:
     the two numbers of ``delay_ms``; likewise a pause and a late landing.
 
     ``partial`` is a probability per deletion, ``sync_fails`` per put, upload and confirmation. What
-    is no fault but normal for storages has rates of its own: ``tear_listing`` for listings and
+    is not a fault but normal for storages has rates of its own: ``tear_listing`` for listings and
     ``tear_delete`` for deletions that take several steps, each at least ``tear_ms`` after the one
     before it, with other processes in between. ``power_cut`` is a probability per step of the
     whole simulation, see :meth:`~txnlog.testing.Simulation.power_cut`; it is not taken from the

@@ -150,7 +150,7 @@ class Simulation:
             name: for the trace; each process has its own.
             body: called with the :class:`Process`.
             rates: how often its requests go wrong, if not as everybody's.
-            restart: begin the body anew, some time after the process was stopped by a fault.
+            restart: begin the body again, some time after the process was stopped by a fault.
             skew_ms: by how much the process's wall clock is ahead at the beginning.
         """
         if any(actor.name == name for actor in self._actors):
@@ -206,7 +206,7 @@ class Simulation:
     def power_cut(self) -> None:
         """All processes stop, and what is not durable is lost or not, by chance.
 
-        Those that are spawned with ``restart`` begin anew. Not by a process itself, since it would
+        Those that are spawned with ``restart`` start over. Not by a process itself, since it would
         go on to its next request; by its rate, by ``choose``, or before and after a run.
         """
         gone: list[str] = []

@@ -326,7 +326,7 @@ def check_explicit(
 ) -> pa.Array:
     """A column of explicit partitions as int32, null where there is none.
 
-    Raises InvalidRecord: it holds no integers, or one that is no partition of the topic.
+    Raises InvalidRecord: it holds no integers, or one that is not a partition of the topic.
     """
     if not pa.types.is_integer(column.type):
         raise InvalidRecord(f"column {name!r} is {column.type}; an integer type is needed")

@@ -316,7 +316,7 @@ def read_json_values(
         Batches with the columns ``key``, ``value`` and ``headers``.
 
     Raises:
-        InvalidRecord: a line is no JSON; the message has its number.
+        InvalidRecord: a line is not JSON; the message has its number.
         RecordTooLarge: a line is longer than ``max_line_bytes``.
     """
     decoder = msgspec.json.Decoder(msgspec.Raw)

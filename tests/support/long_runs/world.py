@@ -42,7 +42,7 @@ class World:
         return self.done[process.name] <= self.transactions
 
     def spawn(self, name: str, body: Body, *, writes: bool = True, skew_ms: int = 0) -> None:
-        """Add a process that begins anew when it is stopped; writers keep the others going."""
+        """Add a process that starts over when it is stopped; writers keep the others going."""
         self.running += writes
 
         def outer(process: Process) -> None:
@@ -69,7 +69,7 @@ def prepare(simulation: Simulation, cleanup_age_ms: int, transactions: int, skew
 
 @contextmanager
 def survived() -> Iterator[None]:
-    """Errors are a part of life, and the next turn begins anew; damage is not."""
+    """Errors are a part of life, and the next turn starts over; damage is not."""
     try:
         yield
     except (CorruptEntry, CorruptRecord) as error:

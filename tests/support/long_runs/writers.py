@@ -1,7 +1,7 @@
 """Processes of a long run that transfer, copy, feed, reset a group or clean up.
 
 They tell the judge what they mean to write before they do, and what they were told of it. One
-that is stopped begins anew; the judge stands outside of them and remembers.
+that is stopped starts over; the judge stands outside of them and remembers.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def recopy(world: World, process: Process) -> None:
                     return
                 learnt = judge.tick()
             except CommitFailed:
-                # Begins anew where the group is by now.
+                # Begins again where the group is by now.
                 for where in consumer.assignment():
                     found = consumer.committed(where)
                     consumer.seek(where, found.offset if found else 0)

@@ -140,7 +140,7 @@ class HdfsStorage(ServerStorage):
 
     @property
     def client(self) -> HdfsClient:
-        """The connections: made when first used, and anew after a fork.
+        """The connections: made when first used, and again after a fork.
 
         Raises UnsupportedFilesystem: the package for it is not installed.
         """

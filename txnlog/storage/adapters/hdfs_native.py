@@ -143,7 +143,7 @@ class NativeHdfsClient(HdfsClient):
             raise
 
     def _give_up(self, client: Client) -> None:
-        """Connect anew, unless another thread has."""
+        """Connect again, unless another thread has."""
         with _RECONNECT_LOCK.mutex:
             if self._client is client:
                 self.leak()  # a call still waits in it

@@ -40,7 +40,7 @@ class Answer(Enum):
 
 
 class RequestFailed(Exception):
-    """A request had no answer, or one that is no success.
+    """A request had no answer, or one that is not a success.
 
     Args:
         answer: of what kind.

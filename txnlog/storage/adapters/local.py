@@ -52,7 +52,7 @@ class LocalStorage(Storage):
         # Resolved once: a link put in place of the root later leads nobody elsewhere.
         self._root = Path(os.path.realpath(root))
         self._fsync = fsync
-        # Folders whose names are durable, and their inodes. Begun anew when one of them goes.
+        # Folders whose names are durable, and their inodes. Started again when one of them goes.
         self._synced: dict[Path, int] = {}
         self._folds_case: bool | None = None
         self._round = threading.local()
@@ -358,7 +358,7 @@ class LocalStorage(Storage):
         synced: dict[Path, int] = {}
         try:
             while (inode := _sync_folder(folder)) is not None and inode != known.get(folder):
-                if folder in known:  # others have made it anew
+                if folder in known:  # others have made it again
                     self._synced = known = {}
                 synced[folder] = inode
                 if folder == self._root:

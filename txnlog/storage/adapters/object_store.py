@@ -124,7 +124,7 @@ class ObjectStore(ServerStorage):
 
     @property
     def client(self) -> ObjectClient:
-        """The connection: made when first used, and anew after a fork.
+        """The connection: made when first used, and again after a fork.
 
         An event loop does not survive a fork, nor may two processes share a socket.
         """

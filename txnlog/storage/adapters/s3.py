@@ -131,7 +131,7 @@ class S3Storage(ServerStorage):
 
     @property
     def client(self) -> S3Client:
-        """The connection: made when first used, and anew after a fork.
+        """The connection: made when first used, and again after a fork.
 
         An event loop does not survive a fork, nor may two processes share a socket.
 

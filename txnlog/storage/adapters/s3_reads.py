@@ -1,7 +1,7 @@
 """Reads of S3 objects that take a third of the processor time that botocore takes for one.
 
 A read that botocore has made, and that was answered, is the pattern of those that follow: the same
-request for another key and range, signed anew, over the same connections. Whatever comes back that
+request for another key and range, signed again, over the same connections. Whatever comes back that
 is not simply the object is left to botocore, with its retries and errors. Knows requests and
 signatures; nothing of stores.
 """

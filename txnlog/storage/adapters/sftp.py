@@ -114,7 +114,7 @@ class SftpStorage(ServerStorage):
 
     @property
     def client(self) -> SftpClient:
-        """The connection: made when first used, and anew after a fork, or if it was lost.
+        """The connection: made when first used, and again after a fork, or if it was lost.
 
         Storages of one user on one server share it.
         """

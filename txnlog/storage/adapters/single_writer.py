@@ -50,7 +50,7 @@ class SingleWriterStorage(Storage):
         return Address(self._given, self._options, unsafe_single_writer=True)
 
     def _connect(self) -> tuple[Any, str]:
-        """The filesystem and the root's path in it: made when first used, anew after a fork."""
+        """The filesystem and the root's path in it: made when first used, again after a fork."""
         connected = self._connected
         if connected is None or connected[0] != os.getpid():
             try:
