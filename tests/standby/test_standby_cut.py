@@ -57,7 +57,7 @@ class Source:
             return
         state = self.states[name][-1][1]
         if state.prepared:
-            self.put_state(name, transitions.complete(state, now_ms=0, nonce=""))
+            self.put_state(name, transitions.complete(state))
         elif not state.open:
             keys = self.chance.sample(TOPICS, self.chance.randint(1, 3))
             self.open[name] = []

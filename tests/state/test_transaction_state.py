@@ -18,6 +18,7 @@ from txnlog.state.transaction import (
     Outcome,
     Status,
     TransactionState,
+    Version,
 )
 from txnlog.testing import HeapStorage, VirtualClock
 
@@ -51,7 +52,7 @@ def aborted_state() -> TransactionState:
 
 
 def complete(state: TransactionState) -> TransactionState:
-    return transitions.complete(state, now_ms=40, nonce="n3")
+    return transitions.complete(state)
 
 
 @pytest.mark.condition(11)
@@ -190,10 +191,34 @@ def test_only_a_prepared_transaction_can_be_completed() -> None:
     """Completion follows a decision, and keeps it."""
     for state in (initialize(), ongoing_state(), complete(committed_state())):
         with pytest.raises(InvalidTxnState):
-            transitions.complete(state, now_ms=1, nonce="x")
+            transitions.complete(state)
     assert complete(committed_state()).outcome is Outcome.COMMIT
     assert complete(committed_state()).entries == (ENTRY,)
     assert complete(aborted_state()).outcome is Outcome.ABORT
+
+
+def test_whoever_completes_puts_the_same_bytes() -> None:
+    """Who has decided, and who has read the decision, at any time, in whatever order (T10)."""
+    open_ = transitions.participate(
+        initialize(), topics=["b", "a"], groups=["g"], now_ms=20, nonce="n1"
+    )
+    entries = [ENTRY, EntryRef("group", "g", 3), EntryRef("topic", "a", 1)]
+    for number, application in enumerate(("z", "a")):
+        version = Version(application, number)
+        decided = transitions.prepare_commit(
+            open_, reversed(entries), now_ms=30, nonce="n2", version=version
+        )
+        open_ = transitions.participate(
+            complete(decided), topics=["b"], groups=[], now_ms=40, nonce="n3"
+        )
+    aborted = transitions.prepare_abort(open_, now_ms=50, nonce="n4", fence=True, reason="late")
+    for state in (decided, aborted):
+        read = envelope.decode(envelope.encode(state), DECODER, "state")
+        assert envelope.encode(complete(read)) == envelope.encode(complete(state))
+        assert (complete(state).updated_at_ms, complete(state).nonce) == (
+            state.updated_at_ms,
+            state.nonce,
+        )
 
 
 @pytest.mark.condition(17)

@@ -268,9 +268,7 @@ class Settlement:
             return self._transactions.describe(transactional_id)
         before = damage.before.state if damage.before is not None else None
         if before is not None and before.prepared:
-            state = transitions.complete(
-                before, now_ms=self._clock.now_ms(), nonce=self._clock.token()
-            )
+            state = transitions.complete(before)
         else:
             if not force and not self._deadlines.overdue_damage(
                 transactional_id, damage, self._max_timeout_ms
@@ -376,9 +374,7 @@ class Settlement:
             partial(self._logs.log(entry.log, entry.name).mark, entry.number, outcome, ref)
             for entry in entries
         )
-        done = transitions.complete(
-            head.state, now_ms=self._clock.now_ms(), nonce=self._clock.token()
-        )
+        done = transitions.complete(head.state)
         if self._transactions.put(head.number + 1, done, since):
             return Head(head.number + 1, done)
         newest = self._transactions.head(ref.transactional_id, head.number)

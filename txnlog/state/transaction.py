@@ -360,14 +360,18 @@ def fence(state: TransactionState) -> TransactionState:
     return msgspec.structs.replace(state, producer_epoch=epoch)
 
 
-def complete(state: TransactionState, *, now_ms: int, nonce: str) -> TransactionState:
-    """End a prepared transaction. Of a commit all markers must be there (invariant T4)."""
+def complete(state: TransactionState) -> TransactionState:
+    """End a prepared transaction. Of a commit all markers must be there (invariant T4).
+
+    Whoever does so puts the same bytes, whatever his clock says: the time and the nonce are the
+    decision's (invariant T10).
+    """
     if not state.prepared:
         raise InvalidTxnState(f"{state.ref} is {state.status.value}: it is not prepared")
     done = (
         Status.COMPLETE_COMMIT if state.status is Status.PREPARE_COMMIT else Status.COMPLETE_ABORT
     )
-    return msgspec.structs.replace(state, status=done, updated_at_ms=now_ms, nonce=nonce)
+    return msgspec.structs.replace(state, status=done)
 
 
 def expire(state: TransactionState, *, now_ms: int, nonce: str, reason: str) -> TransactionState:

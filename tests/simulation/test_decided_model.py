@@ -1,0 +1,42 @@
+"""Names whose bytes are decided before they are put, data without a look: a model of the rules."""
+
+from __future__ import annotations
+
+import pytest
+from decided_model import BROKEN, OLDER, Model, Violation
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_nothing_is_lost_and_nobody_is_put_out_for_nothing(*, older: bool) -> None:
+    """Also where others complete with bytes of their own, as older versions do."""
+    check(range(50), older=older)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("older", [False, True])
+def test_more_runs(*, older: bool) -> None:
+    check(range(1000, 1300), older=older)
+
+
+def check(seeds: range, *, older: bool) -> None:
+    runs = [Model(seed, older=older).run() for seed in seeds]
+    assert sum(run.commits for run in runs) > len(seeds)
+    assert sum(run.elections for run in runs) > len(seeds) / 2
+    assert sum(run.joined for run in runs) > len(seeds)
+    assert sum(run.unclean for run in runs) > len(seeds) / 5
+    assert sum(run.data_again for run in runs) > len(seeds) / 5
+    assert sum(run.taken for run in runs) > (len(seeds) / 5 if older else -1)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_rule_that_is_left_out_is_missed(broken: str) -> None:
+    """Seeds are tried in order, so that the test does not depend on which of them it is."""
+    for seed in range(3000):
+        try:
+            Model(seed, broken, older=broken in OLDER).run()
+        except Violation:
+            break
+    else:
+        raise AssertionError(f"nobody misses anything where somebody {broken}")
+    Model(seed, older=broken in OLDER).run()
