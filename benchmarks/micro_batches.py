@@ -1,7 +1,7 @@
 """A small batch that is committed once, however often it is repeated: into a topic, into Delta.
 
 For this Spark there is no Delta of its own, so deltalake writes the table on the driver, which is
-what a user of such a Spark does in ``foreachBatch``; ``delta_in_spark.py`` has Spark's own.
+what a user of such a Spark does in ``foreachBatch``; ``beside_delta.py`` has Spark's own.
 deltalake syncs no file; ours are synced.
 """
 

@@ -3,7 +3,7 @@
 For a Spark that has a Delta of its own (4.1 and 4.2; for 4.3 there is none yet):
 
     make .venv-4.2/.installed
-    .venv-4.2/bin/python benchmarks/delta_in_spark.py io.delta:delta-spark_4.2_2.13:4.4.0
+    .venv-4.2/bin/python benchmarks/beside_delta.py io.delta:delta-spark_4.2_2.13:4.4.0
 
 A folder with Delta's jars will do in place of its coordinates.
 """
