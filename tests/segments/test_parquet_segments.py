@@ -14,7 +14,7 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 from segment_samples import Row, batch_of, file_of, numbered, random_records
@@ -341,6 +341,7 @@ def test_files_of_others_are_read_as_far_as_they_are_records() -> None:
         find_timestamp(file, 0)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(
