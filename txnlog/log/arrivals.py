@@ -1,6 +1,7 @@
-"""Writers tell readers that wait in the same process that there is something to look for.
+"""Writers wake readers that wait in the same process.
 
-Only a hint that saves waiting: readers look by themselves too, and what others write they find so.
+Only a hint that saves waiting: readers also look by themselves, and so find what other processes
+write.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from txnlog.storage.fork_safe_lock import ForkSafeLock
 
 _LOCK = ForkSafeLock()
 _WAITING: defaultdict[str, weakref.WeakSet[threading.Event]] = defaultdict(weakref.WeakSet)
-"""By the store's URL. It has no credentials, and two stores of one URL wake each other in vain."""
+"""By the store's URL, without credentials. Two stores of one URL may wake each other needlessly."""
 
 
 def listen(url: str, event: threading.Event) -> None:

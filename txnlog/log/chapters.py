@@ -1,13 +1,13 @@
-"""Chapters of a log: names are freed only where a mark says for ever that nobody may use them.
+"""Chapters of a log: names are freed only after a permanent mark says that they are closed.
 
 A writer that slept can put an entry under a name that cleaning has freed (hazard 3). So before any
-name of a chapter, 64 numbers, is freed, a mark is put that closes it. Who has put an entry looks
-*behind* it whether its chapter is closed. If it is not, then none of its names had been freed when
-the entry was put: so it was the first of its name, whatever time has passed. That a chapter is
-closed stays true, so a mark that is put late, or twice, misleads nobody; marks have no hazard 3.
+name of a chapter, 64 numbers, is freed, a mark is put that closes it. A writer checks *after* its
+put whether the entry's chapter is closed. If it is not, none of its names had been freed when the
+entry was put: so it was the first of its name, whatever time has passed. A closed chapter stays
+closed, so a mark that is put late, or twice, misleads nobody; marks have no hazard 3.
 
-Many marks become one of a wider level, which is put before they go. So who looks for the narrow one
-first misses none. Chapters are closed in the order of their numbers.
+Many marks become one of a wider level, which is put before they are deleted. So a process that
+looks for the narrow one first misses none. Chapters are closed in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from txnlog.state import envelope
 from txnlog.storage.base import Storage
 
 CHAPTER = 64
-"""So many numbers are closed, and later freed, together."""
+"""How many numbers are closed, and later freed, together."""
 FANOUT = 256
-"""So many marks become one."""
+"""How many marks become one wider mark."""
 LEVELS = 3
 """Marks of the widest level stay: one in four million entries."""
 MOST_CLOSED = 16
-"""So many closed chapters stay where names may be freed before their time."""
+"""How many closed chapters stay where names may be freed before their age."""
 _MOST_AT_ONCE = 64
 """One cleaning puts no more marks; the next one goes on."""
 
@@ -50,8 +50,8 @@ _DECODER = msgspec.json.Decoder(ClosingMark)
 class FreeingRule:
     """When the names of a closed chapter are freed.
 
-    ``age_ms``: so long after it was closed, by the storage's clock where it tells the time.
-    ``most_closed``: or when more than so many are closed; None: only then.
+    ``age_ms``: this long after it was closed, by the storage's clock if it reports the time.
+    ``most_closed``: or when more than this many are closed; None: by age only.
     """
 
     age_ms: int
@@ -105,9 +105,9 @@ class Chapters:
         self._storage = storage
         self._folder = folder
         self._clock = clock
-        self._listed_at: Moment | None = None  # when the whole folder was
-        self._waiting = 0  # how many closed chapters had names then
-        self._closed_end = 0  # the first entry that was not closed then, or since
+        self._listed_at: Moment | None = None  # when the whole folder was listed
+        self._waiting = 0  # how many closed chapters still had names then
+        self._closed_end = 0  # the first entry that is not known to be closed
 
     def path(self, first: int, level: int) -> str:
         """The name of a closing mark within the store."""
@@ -116,9 +116,10 @@ class Chapters:
     def is_closed(self, number: int) -> bool:
         """Whether the name of entry ``number`` may have been freed: a few looks for names.
 
-        If not, nobody has ever freed it, up to the moment in which this was called.
+        If not, it had never been freed by the moment of this call.
         """
-        # From narrow to wide, one after the other: the wide mark is put before the narrow ones go.
+        # From narrow to wide, one after the other: the wide mark is put before the narrow ones are
+        # deleted.
         return any(
             self._is_there(number - number % _size(level), level) for level in range(1, LEVELS + 1)
         )
@@ -133,16 +134,16 @@ class Chapters:
     def clean(self, end: int, rule: FreeingRule) -> None:
         """Close the chapters that lie before entry ``end``, and free the names of older ones.
 
-        Nothing but a listing if they are closed already: whoever has closed them has cleaned up.
-        Where names stay until they are of age they may be many: then the whole folder is listed,
-        and names are freed, but once in a quarter of that age.
+        If they are closed already, this only lists: the process that closed them has cleaned up.
+        Where names wait for their age they may be many: then the whole folder is listed, and names
+        are freed, only once in a quarter of that age.
 
         Args:
             end: nobody needs an entry before it, or a marker of one.
             rule: when names of closed chapters are freed.
 
         Raises:
-            StorageError: nothing is lost; the next time does it.
+            StorageError: nothing is lost; the next cleaning does it.
         """
         end -= end % CHAPTER
         if end <= 0:
@@ -160,7 +161,7 @@ class Chapters:
         if newest is None:
             return
         freed_end = self._freed_end(closed, marks, newest, rule)
-        # What is built on must not be gone after a power cut.
+        # Marks that are built on must survive a power cut.
         for mark in {marks.covering(n) for n in closed if n < freed_end}:
             if mark is not None:
                 confirm(self._storage, self.path(*mark))
@@ -168,16 +169,16 @@ class Chapters:
         self._widen(marks, freed_end)
 
     def _knows_what_waits(self, rule: FreeingRule) -> bool:
-        """Whether so many names wait that the folder is not listed again so soon."""
+        """Whether too many names wait for the folder to be listed again so soon."""
         at = self._listed_at
         many = self._waiting > MOST_CLOSED
         return many and at is not None and not at.stalled_past(rule.age_ms, self._clock)
 
     def _close_on(self, end: int) -> None:
-        """Close the chapters before entry ``end``, by a listing of what is not known to be closed.
+        """Close the chapters before entry ``end``, by a listing of those not known to be closed.
 
-        What others have closed since the whole folder was listed is not of age, so its marks are
-        as narrow as they were put, and the listing shows them.
+        Chapters that others have closed since the whole folder was listed have not reached the age,
+        so their marks are still narrow, and the listing shows them.
         """
         prefix = names.log_file_prefix(self._closed_end)
         marks = _Marks(self._storage.list_names(self._folder, prefix))
@@ -189,7 +190,7 @@ class Chapters:
         """Put the marks for [begin, end), in order, as wide as they can be.
 
         Returns:
-            The last one; None if somebody else is at it.
+            The last one; None if another process is doing the same.
         """
         mark = None
         for _ in range(_MOST_AT_ONCE):
@@ -221,14 +222,14 @@ class Chapters:
         """
         if not closed:
             return 0
-        # Those that hold names: one that somebody who slept has put may lie far behind.
+        # Those that hold names: a stray of a writer that slept may lie far behind.
         waiting = sorted({n - n % CHAPTER for n in closed})
         try:
             now_ms = self._storage.modified_ms(self.path(*newest))
         except ObjectNotFound:
-            return 0  # widened since, by somebody who frees what is old
+            return 0  # widened since, by a process that frees old names
         freed = 0 if rule.most_closed is None else max(len(waiting) - rule.most_closed, 0)
-        # Usually one has come of age since the last time.
+        # Usually one has reached the age since the last time.
         while freed < len(waiting):
             if self._age_ms(marks.covering(waiting[freed]), now_ms) < rule.age_ms:
                 break
@@ -236,7 +237,7 @@ class Chapters:
         return waiting[freed - 1] + CHAPTER if freed else 0
 
     def _age_ms(self, mark: tuple[int, int] | None, now_ms: int | None) -> int:
-        """How old a mark is: by the storage's clock, which says ``now_ms``, else by ours."""
+        """A mark's age: by the storage's clock, which says ``now_ms``, else by ours."""
         if mark is None:
             return 0
         path = self.path(*mark)
@@ -250,7 +251,7 @@ class Chapters:
         return self._clock.now_ms() - found.at_ms
 
     def _widen(self, marks: _Marks, freed_end: int) -> None:
-        """Put wider marks in the place of those whose entries are freed."""
+        """Replace marks whose entries are freed by wider ones."""
         for level in range(1, LEVELS):
             narrow, wide = marks.firsts[level], _size(level + 1)
             for first in sorted({n - n % wide for n in narrow}):
@@ -264,7 +265,7 @@ class Chapters:
 
 
 def _number(name: str) -> int:
-    """The number of a file in a log folder, marks that close left out; -1 if it has none."""
+    """The number of a file in a log folder, except for closing marks; -1 if it has none."""
     parsed = names.parse_log_file(name)
     return parsed[0] if parsed is not None else -1
 
@@ -272,10 +273,10 @@ def _number(name: str) -> int:
 def delete_files(storage: Storage, folder: str, listed: Sequence[str], end: int) -> None:
     """Delete the files of the entries below ``end`` that a listing has shown.
 
-    None of a file that holds entry ``end`` too. The entries go first, and the rest only when all of
-    them are gone: a deletion has no order and may fail in part, and an entry without its marker
-    would pass for one that was never decided. So who finds an entry finds its marker too, or there
-    never was one.
+    A file that also holds entry ``end`` stays. Entries are deleted first, and the rest only when
+    all of them are gone: a deletion has no order and may fail in part, and an entry without its
+    marker would look as if it was never decided. So a reader that finds an entry finds its marker
+    too, if there ever was one.
     """
     found = [
         (kind, f"{folder}/{name}")

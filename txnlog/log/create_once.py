@@ -11,7 +11,7 @@ from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage.base import Storage
 
 retries_logger = logging.getLogger("txnlog.retries")
-"""For those who watch: what is tried again, and why. docs/CLIENTS.md has the names of loggers."""
+"""Logs what is tried again, and why. docs/CLIENTS.md has the names of loggers."""
 
 _PUT_ATTEMPTS = 5
 _FIRST_PAUSE_S = 0.05
@@ -23,8 +23,8 @@ def create_once(
     """Put-if-absent that survives a lost response (hazard 1).
 
     After a conflict or an error the object is read back: if it holds exactly ``data``, which
-    carries a nonce of ours, the put was ours, and counts when it is durable for certain: the error
-    may have been that it is not. Putting the same bytes again is harmless, also if an earlier
+    carries a nonce of ours, the put was ours, and counts once it is certainly durable: the error
+    may have been a failed sync. Putting the same bytes again is harmless, even if an earlier
     request lands late.
 
     Args:
@@ -32,11 +32,11 @@ def create_once(
         name: the object's.
         data: its bytes.
         clock: for the pauses between attempts.
-        built_on: names beside it that it makes no sense without. A put that went well has made them
-            durable on a disk, with the folder; one that was found to be ours may not have.
+        built_on: names beside it on which it depends. A successful put has made them durable on a
+            disk, with the folder; one that was only found to be ours may not have.
 
     Returns:
-        True if the object is ours, False if somebody else's.
+        True if the object is ours, False if it is another's.
 
     Raises:
         StorageError: the outcome is unknown (hazard 2): it may be there now or appear later.
@@ -59,11 +59,11 @@ def create_once(
             return True
         except ObjectNotFound as error:
             if taken:
-                # The name was taken and is free again: cleaned up behind a checkpoint.
+                # The name was taken and is free again: it was cleaned up.
                 return False
             failure = failure or error
             if not failure.retriable:
-                break  # permission is denied, or the disk is full: waiting does not mend that
+                break  # permission is denied, or the disk is full: waiting does not help
         except StorageError as error:
             failure = error
         wait_s = pause_s * (0.5 + clock.jitter())
@@ -77,7 +77,7 @@ def create_once(
 def confirm(storage: Storage, name: str) -> None:
     """Make sure that an object of a log, which was there a moment ago, is durable.
 
-    Nothing if it is gone: logs are cleaned behind what stands for what they held.
+    Does nothing if it is gone: logs are cleaned only once a checkpoint replaces the entries.
 
     Raises:
         StorageError: it may not be durable.

@@ -1,7 +1,7 @@
-"""Members of a group that fell silent long ago, for those who do not watch them: by one clock.
+"""Finds members of a group whose heartbeats stopped long ago, without watching: by one clock.
 
-Members watch each other by their own monotonic clocks. Whoever comes for a moment, when all members
-may be dead, can only ask the storage when their last heartbeats were put, and what time it is now.
+Members watch each other by their own monotonic clocks. A short-lived process, when all members may
+be dead, can only ask the storage when their last heartbeats were put, and what time it is now.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def find_dead_members(
 ) -> list[Silence]:
     """The members whose last heartbeat is older than their session timeout.
 
-    None where the storage does not tell when its objects were put. ``newest_entry`` is the last one
+    None if the storage does not report when its objects were put. ``newest_entry`` is the last one
     of the group's log.
     """
     newest = _newest_heartbeats(storage, group_id)
     if not {*group.members} <= {*newest}:
-        # A listing is not a snapshot: it may have missed a heartbeat and the one behind it.
+        # A listing is not a snapshot: it may have missed a heartbeat and the next one.
         newest = {**_newest_heartbeats(storage, group_id), **newest}
     probe = names.heartbeat(group_id, Heartbeat(clock.token(), 0, 0, 0))
     storage.put_if_absent(probe, b"now\n")
@@ -47,14 +47,14 @@ def find_dead_members(
             else:
                 told_ms = _entry_ms(storage, group_id, held.joined_entry, newest_entry)
         except ObjectNotFound:
-            continue  # it has put another one meanwhile, or others go on just now
+            continue  # it has put another one meanwhile, or others are active just now
         if told_ms is not None and now_ms - told_ms > held.member.session_timeout_ms:
             found.append(Silence(member_id, -1 if beat is None else beat.number, REASON))
     return found
 
 
 def delete_heartbeats(storage: Storage, group_id: str, member_ids: Collection[str]) -> None:
-    """Delete what members have left that are none any more."""
+    """Delete the files of former members."""
     folder = names.group_members(group_id)
     told = [(name, names.parse_heartbeat(name)) for name in storage.list_names(folder)]
     doomed = [f"{folder}/{name}" for name, beat in told if beat and beat.member_id in member_ids]

@@ -1,8 +1,8 @@
 """Whether an open transaction has outlived its timeout, though clocks differ and jump (hazard 10).
 
-A transaction carries times of its producer's clock, and whoever asks has another one. So a clock is
-believed only within a margin, and evidence goes before it: how long this process has watched the
-transaction, what the storage's own clock says, and what others have witnessed before us. Knows
+A transaction carries times of its producer's clock, and the process that asks has another one. So a
+clock is trusted only within a margin, and other evidence comes first: how long this process has
+watched the transaction, the storage's own clock, and what others have witnessed before us. Knows
 nothing of what a transaction has written.
 """
 
@@ -15,14 +15,14 @@ from txnlog.errors import StorageError
 from txnlog.log.transaction_log import Damage, Head, TransactionLog
 
 CLOCK_MARGIN_MS = 5_000
-"""By how much the clocks of those who share a store may differ without any harm."""
+"""How much the clocks of processes that share a store may differ without any harm."""
 _STORAGE_MARGIN_MS = 1_000
-"""The storage's clock is one clock, but some tell whole seconds only."""
+"""The storage's clock is a single one, but some report only whole seconds."""
 _MEASURED_FOR_S = 60.0
 
 
 class Deadlines:
-    """What this process knows of how long transactions are open."""
+    """What this process knows about how long transactions have been open."""
 
     def __init__(self, transactions: TransactionLog, clock: Clock) -> None:
         self._transactions = transactions
@@ -33,7 +33,7 @@ class Deadlines:
         """The storage's time in ms, and our monotonic time then."""
 
     def overdue(self, head: Head) -> bool:
-        """True if an open transaction has outlived its timeout, by the best evidence there is."""
+        """True if an open transaction has outlived its timeout, by the best evidence available."""
         state = head.state
         if not state.open:
             self._watched.pop(state.transactional_id, None)
@@ -61,7 +61,7 @@ class Deadlines:
         )
 
     def overdue_damage(self, transactional_id: str, damage: Damage, timeout_ms: int) -> bool:
-        """True if a state that cannot be read has been there for longer than ``timeout_ms``."""
+        """True if an unreadable state has existed for longer than ``timeout_ms``."""
         if self._watched_ms(transactional_id, damage.number) > timeout_ms:
             return True
         stored_ms = self._stored_ms(transactional_id, damage.number)
@@ -70,7 +70,7 @@ class Deadlines:
         return self._ask_witnesses(transactional_id, damage.number, damage.witnesses, timeout_ms)
 
     def _watched_ms(self, transactional_id: str, what: Hashable) -> float:
-        """For how long this process has known that it is open."""
+        """How long this process has known that it is open."""
         now_s = self._clock.monotonic_s()
         known, since_s = self._watched.get(transactional_id, (None, now_s))
         if known != what:
@@ -79,7 +79,7 @@ class Deadlines:
         return (now_s - since_s) * 1000
 
     def _stored_ms(self, transactional_id: str, number: int) -> int | None:
-        """How long ago a state was put, by the storage's clock alone; None if that is not told."""
+        """How long ago a state was put, by the storage's clock alone; None without one."""
         try:
             created_ms = self._transactions.created_ms(transactional_id, number)
             if created_ms is None:
@@ -95,13 +95,13 @@ class Deadlines:
         return now_ms - created_ms
 
     def _storage_now_ms(self, transactional_id: str, number: int) -> int | None:
-        """The storage's time: that of an object which we put, and what has passed since."""
+        """The storage's time: that of an object which we put, plus the time since."""
         now_s = self._clock.monotonic_s()
         if self._measured is None or now_s - self._measured[1] > _MEASURED_FOR_S:
             stored_ms = self._transactions.witness(transactional_id, number, self._clock.now_ms())
             if stored_ms is None:
                 return None
-            # When it was there for sure: a put that took long makes nothing older than it is.
+            # The end of the put: a slow put must not make anything look older than it is.
             now_s = self._clock.monotonic_s()
             self._measured = stored_ms, now_s
         then_ms, then_s = self._measured
@@ -121,5 +121,5 @@ class Deadlines:
             try:
                 self._transactions.witness(transactional_id, number, now_ms)
             except StorageError:
-                return False  # whoever may not write can only wait
+                return False  # a read-only process can only wait
         return False

@@ -1,4 +1,4 @@
-"""Names that a disk takes for one, because they differ in upper and lower case alone.
+"""Names that a disk treats as one, because they differ only in upper and lower case.
 
 On such a disk `Orders` and `orders` share a folder: under the second name the log of the first one
 would be read and written, and decisions that name one would not be found under the other. All
@@ -12,10 +12,10 @@ from txnlog.storage.base import Storage
 
 
 def check_case(storage: Storage, folder: str, what: str, error: type[TxnlogError]) -> None:
-    """Refuse the name of a log whose folder the disk takes for another one's.
+    """Refuse the name of a log whose folder the disk treats as another's.
 
-    Nothing is asked where the disk tells them apart. Two processes that make both at the same
-    moment are not noticed.
+    Costs nothing if the disk distinguishes them. Two processes that create both at the same moment
+    are not noticed.
 
     Args:
         storage: where the log lies.

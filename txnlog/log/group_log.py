@@ -64,15 +64,15 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
 
         Args:
             offsets: at least one.
-            transaction: which they are a part of.
-            committer: the member that has read; None if it is somebody who is none.
+            transaction: the one that they belong to.
+            committer: the member that has read; None if it is not a member.
             force: move them though the group has members.
-            refreshed: as of :meth:`append`.
+            refreshed: see :meth:`append`.
 
         Raises:
             CommitFailed: the group has moved since the offsets were read, or the committer does not
-                own one of the partitions; the subclasses tell what has become of it.
-            GroupNotEmpty: the group has members, nobody of them commits, and it is not forced.
+                own one of the partitions; the subclasses tell why.
+            GroupNotEmpty: the group has members, the committer is not one, and it is not forced.
             ConcurrentTransactions: an undecided transaction is about to move one of them.
             StorageError: the outcome is unknown.
         """
@@ -99,9 +99,9 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         return number
 
     def expire_dead_members(self) -> bool:
-        """Put that members are dead whose last heartbeat is too old; whether there were any.
+        """Expire members whose last heartbeat is too old; returns whether there were any.
 
-        By the storage's clock alone: for those who cannot watch them.
+        By the storage's clock alone: for processes that cannot watch them.
         """
         with self.reading() as state:
             group = state.membership
@@ -119,7 +119,7 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         return True
 
     def remove_members(self, member_ids: Collection[str], reason: str) -> tuple[str, ...]:
-        """Put that members have left; returns those that were there. Instance ids do too."""
+        """Put that members have left; returns those that existed. Also takes instance ids."""
         nonce = self.clock.token()
         removed: tuple[str, ...] = ()
 
@@ -166,7 +166,7 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         """Delete the group if nothing was committed since ``before_ms``; True if it was deleted.
 
         A group with live members is left alone, and so is one that an undecided transaction is
-        about to move. Members that are dead are put so first. With ``dry_run`` only tell.
+        about to move. Dead members are expired first. With ``dry_run`` it only tells.
         """
         with self.reading() as state:
             is_old = bool(state.membership.members) and state.last_commit_ms < before_ms
@@ -187,5 +187,5 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
 
 
 def checkpoint_version(state: GroupState) -> int:
-    """The oldest format of a checkpoint that says what the state is."""
+    """The oldest format of a checkpoint that can hold the state."""
     return envelope.WITH_MEMBERS if state.membership.ever else envelope.FORMAT_VERSION

@@ -1,4 +1,4 @@
-"""What a consumer tells about itself: its offsets, its group, and where it began to read."""
+"""A consumer's offsets, its group, and where it began to read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from txnlog.state.group import GroupState, Standing
 from txnlog.state.membership import Committer
 
 MAX_METADATA_BYTES = 4096
-"""What may be noted with an offset: Kafka's offset.metadata.max.bytes."""
+"""The largest metadata of an offset: Kafka's offset.metadata.max.bytes."""
 
 
 class OffsetAndMetadata(NamedTuple):
-    """The next offset to read, and a note of the application's own that is kept with it."""
+    """The next offset to read, and metadata of the application's own that is kept with it."""
 
     offset: int
     metadata: str = ""
@@ -26,7 +26,7 @@ class OffsetAndMetadata(NamedTuple):
 def check_offset(
     where: TopicPartition, given: int | OffsetAndMetadata, metadata: str = ""
 ) -> OffsetAndMetadata:
-    """Return what is to be committed for a partition; a bare offset takes ``metadata``.
+    """The offset to commit for a partition; a bare offset takes ``metadata``.
 
     Raises:
         InvalidOption: it is not an offset or not a partition, or the metadata is not a string.
@@ -58,8 +58,8 @@ class GroupMetadata:
     """A consumer group and the committed offsets that a consumer started from.
 
     An offset commit within a transaction is refused if the group's offsets have moved since, even
-    if they have come back to where they were. None stands for a partition without a committed
-    offset. ``topic_ids`` distinguish the topics that were read from others of the same names.
+    if they have come back to where they were. None means that a partition has no committed offset.
+    ``topic_ids`` distinguish the topics that were read from others of the same names.
     ``starting_entries`` are the entries of the group's log that had moved the offsets last; where
     one is not known, offsets are compared. ``committer`` is the member that has read, and in which
     generation; None if the consumer is not a member of the group.
@@ -79,7 +79,7 @@ class GroupMetadata:
         partitions: Iterable[TopicPartition],
         topic_ids: dict[str, str],
     ) -> GroupMetadata:
-        """Where the group stands in ``state``."""
+        """The group's offsets in ``state``."""
         found = {w: state.standing(*w, topic_ids.get(w.topic, "")) for w in partitions}
         starts = {where: at.offset for where, at in found.items()}
         entries = {where: at.entry for where, at in found.items() if at.entry is not None}
@@ -94,7 +94,7 @@ class GroupMetadata:
             self.starting_entries.update(dict.fromkeys(offsets, entry))
 
     def start_of(self, where: TopicPartition) -> Standing:
-        """The committed offset that was started from in one partition, and what moved it there."""
+        """The committed offset that a partition started from, and the entry that set it."""
         if where not in self.starting_offsets:
             if self.committer is not None:
                 raise IllegalGeneration(

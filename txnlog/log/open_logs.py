@@ -29,7 +29,7 @@ from txnlog.log.uploads import TopicSpec
 from txnlog.storage.base import Storage
 
 SKEW_MS = 60_000
-"""By how much the times of one transaction's entries may be wrong without harm to a cut."""
+"""How wrong the times of one transaction's entries may be without harm to a cut."""
 _TIMEOUTS = 4
 """A cut falls behind the oldest open transaction by one timeout at most, what it hides there began
 one before, and the open one is ended after one; and one for good measure."""
@@ -37,7 +37,7 @@ _OPEN: weakref.WeakSet[Logs] = weakref.WeakSet()
 
 
 class Logs:
-    """Opens each log once, and settles what is undecided in them."""
+    """Opens each log once, and settles its undecided entries."""
 
     def __init__(self, storage: Storage, config: StoreConfig, clock: Clock) -> None:
         self.storage = storage
@@ -62,14 +62,14 @@ class Logs:
         self._topics: dict[str, TopicLog] = {}
         self._groups: dict[str, GroupLog] = {}
         self.upkeep: Callable[[Logs, TopicLog], None] | None = None
-        """What else is to be done from time to time; raises nothing."""
+        """Further upkeep from time to time; raises nothing."""
         _OPEN.add(self)
 
     def reopen(self) -> None:
-        """Let go of every log, in a child of a fork, and read it again when it is asked for.
+        """Drop every log, in a forked child, and read it again when it is asked for.
 
-        A thread of the parent's, which the child does not have, may have held its lock just then,
-        or have folded half of what it had read.
+        A thread of the parent, which the child does not have, may have held its lock just then, or
+        have folded half of the entries it had read.
         """
         self._lock = threading.Lock()
         self._topics = {}
@@ -109,17 +109,16 @@ class Logs:
         return self.topic(name) if kind == "topic" else self.group(name)
 
     def topic_spec(self, topic: str) -> TopicSpec:
-        """What an uploader must know of a topic. Raises UnknownTopicOrPartition."""
+        """What an uploader must know about a topic. Raises UnknownTopicOrPartition."""
         log = self.topic(topic)
         log.refresh()
         return log.spec()
 
     def tidy(self, logs: Iterable[StateLog[Any, Any]]) -> None:
-        """What a writer does for others when it has appended: end what hangs, leave a checkpoint.
+        """Upkeep by a writer after its append: end hanging transactions, put a checkpoint.
 
-        Readers of this process that wait are told first.
-        Who has left one does the :attr:`upkeep` of its topic, too.
-        Failures are logged, and left to the next writer.
+        Waiting readers of this process are woken first. A writer that has put a checkpoint also
+        does the :attr:`upkeep` of its topic. Failures are logged, and left to the next writer.
         """
         chosen = list(logs)
         if any(isinstance(log, TopicLog) for log in chosen):

@@ -1,7 +1,7 @@
-"""Which segments hold the records at some offsets, wherever a topic's log tells of them.
+"""Which segments hold the records at some offsets, after appends, merges and compaction.
 
-Records are in the segments that were appended, or in others since they were merged or compacted;
-what is settled of either is in manifests, which are read only where the offsets reach back so far.
+Records are in the segments that were appended, or in others once they were merged or compacted;
+settled ones are in manifests, which are read only if the offsets reach back that far.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Spans = Mapping[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class PartitionHead:
-    """What a state itself holds of a partition, from ``first_offset`` on; the rest is settled.
+    """A partition as the state itself holds it, from ``first_offset`` on; the rest is settled.
 
     The segments that were appended, in order, and the rewrites, in the order of entries.
     """
@@ -33,7 +33,7 @@ class PartitionHead:
 
     @classmethod
     def of(cls, partition: Partition) -> PartitionHead:
-        """That of a state's partition: a copy."""
+        """From a state's partition: a copy."""
         return cls(partition.head_offset, tuple(partition.segments), tuple(partition.rewrites))
 
 
@@ -60,16 +60,16 @@ def find_records(
 
     Args:
         manifests: of the topic.
-        settled: where those are that are settled.
+        settled: where the settled ones are.
         topic_id: of the topic that was read.
-        heads: what the state itself holds of these partitions.
+        heads: the parts of these partitions that the state itself holds.
         spans: the offsets.
         view_ends: by partition, where the view ends that they are looked up for, if it is one.
         unfinished: by partition, where appends begin that must not show though they are committed.
-            Rewrites that would hide or show the wrong record for it are left aside: what was there
-            before them is there still.
-        rewrites_end: rewrites from this entry on are left aside, if there is such a one: they may
-            lack columns.
+            Rewrites that would hide or show the wrong record for it are ignored: the segments they
+                replaced still exist.
+        rewrites_end: rewrites from this entry on are ignored, if it is given: they may lack
+            columns.
         compactions_end: so are those from the first one on that leaves out records since this
             entry, by partition.
 
@@ -138,9 +138,9 @@ def count_bytes(
     heads: Mapping[int, PartitionHead],
     spans: Spans,
 ) -> dict[int, int]:
-    """How large the segments are, by partition, that :func:`find_records` finds, all together.
+    """The total size, by partition, of the segments that :func:`find_records` finds.
 
-    Of most manifests the list tells it, so that they are not read. Arguments and errors are its.
+    For most manifests the list has it, so they are not read. Arguments and errors are the same.
     """
     back = {
         number: (start, min(end, heads[number].first_offset))
@@ -200,7 +200,7 @@ def check_log_starts(topic: str, listing: ManifestList, spans: Spans) -> None:
     """Raises OffsetOutOfRange if records of these offsets were deleted."""
     for partition, (start, _) in spans.items():
         log_start = listing.log_start_offsets.get(partition, 0)
-        if start < log_start:  # also if the state had not folded that in yet
+        if start < log_start:  # even if the state had not folded that in yet
             raise OffsetOutOfRange(
                 f"{topic}:{partition} is read from offset {start}, but the records "
                 f"below {log_start} were deleted meanwhile: read again"

@@ -1,7 +1,7 @@
-"""One append on its way into a topic's log: what it is in a given state, or why it may not be.
+"""One append that is being placed in a topic's log: its content for a given state, or an error.
 
-It is judged again for each state that it could follow, and recognised if it is there already. Puts
-nothing; asks manifests where the state alone does not tell.
+It is judged again for each state that it could follow, and recognised if it was placed already.
+Puts nothing; reads manifests if the state is not enough.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from txnlog.state.transaction import TransactionRef
 class Placing:
     """See ``TopicLog.place`` for the arguments.
 
-    ``offsets`` are those that the append got, or was given when it was last built. ``first_entry``
-    is a number that the log had not passed before it was first tried. ``expired`` is raised unless
-    it was placed then.
+    ``offsets`` are the append's, once placed, or as it was last built. ``first_entry`` is a number
+    that the log had not passed before it was first tried. ``expired`` is raised unless it was
+    placed then.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Placing:
 
     @property
     def owner(self) -> TransactionRef | ProducerRef | None:
-        """Who numbers the records."""
+        """The owner of the sequence numbers."""
         return self._transaction or (self._writer.producer if self._writer else None)
 
     def build(self, state: TopicState) -> Append | None:
-        """The append as it follows a state; None if it is there already.
+        """The append as it follows a state; None if it was placed already.
 
         Raises what ``TopicLog.place`` does.
         """
@@ -80,7 +80,7 @@ class Placing:
         if placed:
             self._take(placed)
             if writer := self._writer:
-                # Perhaps it has been moved on already, and was interrupted then.
+                # Perhaps the writer was moved on already, and interrupted then.
                 self._following = {p: state.next_sequence(writer.producer, p) for p in self._counts}
             return None
         self._begin_anew_if_forgotten(state)
@@ -102,9 +102,10 @@ class Placing:
         )
 
     def move_on(self) -> None:
-        """Let the writer go on behind it.
+        """Move the writer's sequences past it.
 
-        Only when it is certain, so that after an unknown outcome exactly the same is repeated.
+        Only once the append is certain, so that after an unknown outcome exactly the same is
+        repeated.
         """
         if self._writer is not None:
             before = self._writer.sequences
@@ -115,7 +116,7 @@ class Placing:
             self._writer.sequences = {**before, **following}
 
     def _placed_in(self, state: TopicState) -> dict[int, int]:
-        """See ``TopicState.placed_since``; also if it was settled since."""
+        """See ``TopicState.placed_since``; also finds appends settled since."""
         found = state.placed_since(self._first_entry, self._first_names)
         if not found and state.settled is not None and self._first_entry < state.settled.end:
             settled, wanted = state.settled, self._first_names
@@ -126,10 +127,10 @@ class Placing:
         return self._writer is not None and self._writer.sequences.get(partition, 0) > 0
 
     def _is_first(self, partition: int, state: TopicState) -> bool:
-        """Whether nobody has written to a partition as this owner before.
+        """Whether this owner has not written to a partition before.
 
-        Of an epoch it was so when the append was first tried. Where a part of what came since is in
-        manifests, a newer epoch's may be among it.
+        For an epoch this was so when the append was first tried. If some of the entries since are
+        in manifests, a newer epoch's may be among them.
         """
         if self._writer is not None:
             return not self._has_written_to(partition)
@@ -137,21 +138,21 @@ class Placing:
         return in_sight and partition in self._first_of_epoch
 
     def _begin_anew_if_forgotten(self, state: TopicState) -> None:
-        """A writer that was idle for too long, of which nothing is in doubt, starts over."""
+        """A writer that was idle for too long, with no append of unknown outcome, starts over."""
         writer = self._writer
         if writer and not _remembers(state, writer, filter(self._has_written_to, self._counts)):
             writer.producer = Writer.new(self._clock.token()).producer
             writer.sequences.clear()
 
     def _sequences(self, state: TopicState) -> dict[int, int]:
-        """By partition, the number of its first record; none if nobody counts."""
+        """By partition, the sequence of its first record; empty without a producer."""
         if self._writer is not None:
             return {p: self._writer.sequences.get(p, 0) for p in self._counts}
         owner = self._transaction
         return {p: state.next_sequence(owner, p) for p in self._counts} if owner else {}
 
     def _take(self, bases: Mapping[int, int]) -> None:
-        """Take note of where it lies, or is to."""
+        """Remember its offsets."""
         self.offsets = {
             TopicPartition(self._topic, partition): range(base, base + self._counts[partition])
             for partition, base in sorted(bases.items())
@@ -159,7 +160,7 @@ class Placing:
 
 
 def _remembers(state: TopicState, writer: Writer, partitions: Iterable[int]) -> bool:
-    """Whether it is known what a writer, if it has written, wrote last to these partitions."""
+    """Whether the writer's last batches in these partitions, if any, are known."""
     known = state.producers.get(writer.producer.producer_id)
     if known is None:
         return not any(writer.sequences.values())

@@ -1,8 +1,8 @@
 """The proposals of one topic: appends that lost an entry number, which others may place.
 
-A folder of small files, listed only by those who have one there. Nothing depends on any of them:
-one that is missing, or shows late, is placed by its own writer, and one that is left over is not
-placed any more (``state/proposal.py``), so any of them may be deleted at any time.
+A folder of small files, listed only by writers that have one there. Nothing depends on any of them:
+if one is missing, or shows late, its own writer places the append, and one that is left over is no
+longer placed (``state/proposal.py``), so any of them may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _logger = logging.getLogger(__name__)
 
 
 class Proposals:
-    """Puts, lists, reads and deletes them. No failure here matters to anybody.
+    """Puts, lists, reads and deletes them. No failure here matters.
 
-    ``busy_until_s`` is until when, by this process's monotonic clock, an append had better be
-    proposed at once: others were appending a moment ago. ``own_end`` is the number behind what this
-    process has last put after it had proposed.
+    Until ``busy_until_s``, by this process's monotonic clock, an append had better be proposed at
+    once: others appended a moment ago. ``own_end`` is the number after the last entry that this
+    process has put after it had proposed.
     """
 
     def __init__(self, storage: Storage, topic: str) -> None:
@@ -42,7 +42,7 @@ class Proposals:
     def put(self, name: str, proposal: Proposal) -> None:
         """Put one. It need not be durable: its writer can do without."""
         try:
-            # Older versions would place one that has a transaction as if it had none.
+            # Older versions would place an append with a transaction as if it had none.
             in_transaction = proposal.append.transaction is not None
             version = envelope.WITH_BUNDLES if in_transaction else envelope.WITH_PROPOSALS
             data = envelope.encode(proposal, version)
@@ -61,7 +61,7 @@ class Proposals:
         return [name for name in found if names.parse_proposal(name) is not None]
 
     def read(self, chosen: Sequence[str]) -> list[Proposal | None]:
-        """Proposals by their names; None in place of one that is gone or cannot be read."""
+        """Proposals by their names; None for one that is gone or cannot be read."""
         return self._storage.gather([partial(self._read, name) for name in chosen])
 
     def _read(self, name: str) -> Proposal | None:
@@ -75,7 +75,7 @@ class Proposals:
             return None
 
     def delete(self, chosen: Sequence[str]) -> None:
-        """Delete some, which nobody needs any more."""
+        """Delete some that are no longer needed."""
         try:
             self._storage.delete([f"{self.folder}/{name}" for name in chosen])
         except StorageError as error:

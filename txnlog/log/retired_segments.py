@@ -1,10 +1,9 @@
-"""Notes of segments that nothing refers to any more: what vacuum deletes, and when it may.
+"""Notes of segments to which nothing refers any more: what vacuum deletes, and when it may.
 
-A note stands before every deletion of a segment, for two reasons. The storage's own time of the
-note tells since when readers that are pinned have been the only ones that need the files. And a
-writer that has slept since its uploads finds it: vacuum notes a candidate and reads the log
-afterwards, the writer puts its entry and reads the notes afterwards, so one of the two sees the
-other.
+A note precedes every deletion of a segment, for two reasons. The storage's own time of the note
+tells since when readers that are pinned have been the only ones that need the files. And a writer
+that has slept since its uploads finds it: vacuum notes a candidate and reads the log afterwards,
+the writer puts its entry and reads the notes afterwards, so one of the two sees the other.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from txnlog.state import envelope
 from txnlog.storage.base import Storage
 
 RECHECK_AFTER_MS = 3_600_000
-"""Who places what was uploaded longer ago makes sure that it is still there."""
+"""A writer that places older uploads checks that they still exist."""
 _PER_NOTE = 10_000
 
 Stage = Literal["candidate", "unplaced", "released"]
@@ -36,15 +35,14 @@ _logger = logging.getLogger(__name__)
 
 
 class Retired(msgspec.Struct, frozen=True, tag_field="kind", tag="retired"):
-    """Segments (each a partition and a name) that the topic does not refer to any more.
+    """Segments (each a partition and a name) to which the topic no longer refers.
 
     A file that segments share is named in their place, by SHARED and their name, when all of them
-    are meant.
-    ``stage`` is ``released`` if an entry has placed them and another one has let them go;
-    ``candidate`` if they are so old that nobody should place them: whoever does so from now on is
-    refused, but somebody may have done so just before; ``unplaced`` if the log, read behind the
-    candidate's note, did not refer to them: so it never will. ``topic_id`` is that of the topic
-    then; empty if there was none.
+    are meant. ``stage`` is ``released`` if an entry has placed them and another one has released
+    them; ``candidate`` if they are so old that nobody should place them: a writer that does so from
+    now on is refused, but one may have done so just before; ``unplaced`` if the log, read after the
+    candidate's note was put, did not refer to them: so it never will. ``topic_id`` is that of the
+    topic then; empty if there was none.
     """
 
     nonce: str
@@ -59,7 +57,7 @@ _DECODER = msgspec.json.Decoder(Retired)
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note that was found; ``retired`` is None if it is damaged and so says nothing."""
+    """A note that was found; ``retired`` is None if it is damaged."""
 
     path: str
     retired: Retired | None
@@ -125,16 +123,16 @@ def check_history(storage: Storage, segments: Iterable[UploadedSegment]) -> None
 
 
 class UploadCheck:
-    """Makes sure, before and after they are placed, that vacuum has not taken uploads for orphans.
+    """Checks, before and after uploads are placed, that vacuum has not taken them for orphans.
 
     Costs nothing while they are young.
 
     Args:
         storage: where they lie.
-        clock: of whoever places them.
-        topic: whose they are.
-        segments: what is to be placed.
-        begun_ms: when their uploads began, by the clocks of those who made them; None: not known.
+        clock: of the process that places them.
+        topic: the topic's name.
+        segments: those to be placed.
+        begun_ms: when their uploads began, by their writers' clocks; None: not known.
     """
 
     def __init__(
@@ -153,7 +151,7 @@ class UploadCheck:
         self._begun_ms = (min(told), max(told)) if told else ()
 
     def before(self, *, in_doubt: bool = False) -> None:
-        """Raise UploadExpired if something is gone or noted: nothing may be placed.
+        """Raise UploadExpired if a segment is gone or noted: nothing may be placed.
 
         ``in_doubt``: an earlier attempt may have placed it, which the caller looks for.
         """
@@ -171,7 +169,7 @@ class UploadCheck:
             )
 
     def after(self, entry: int | None) -> None:
-        """Raise StorageError if something that was placed is gone or noted: it is lost."""
+        """Raise StorageError if a placed segment is gone or noted: it is lost."""
         if entry is not None and self._is_old() and (lost := next(self._find_lost(), None)):
             error = StorageError(
                 f"topic {self._topic!r}: entry {entry} has placed {lost}, which vacuum took for "

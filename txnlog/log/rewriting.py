@@ -1,4 +1,4 @@
-"""Putting rewrites into a topic's log, and finding out where records are by now."""
+"""Puts rewrites into a topic's log, and finds where records are by now."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txnlog.storage.base import Storage
 
 @dataclass(frozen=True, slots=True)
 class ReadRun:
-    """What was read of a partition: the segments that hold the records of [start, end), by name."""
+    """A run read from a partition: the segments that hold the records of [start, end), by name."""
 
     partition: int
     start: int
@@ -36,13 +36,13 @@ def rewrite(
     read: Sequence[ReadRun],
     begun_ms: int | None = None,
 ) -> int | None:
-    """Let other segments hold the records at some offsets, in one entry.
+    """Replace the segments that hold the records at some offsets, in one entry.
 
     Args:
         log: the topic's.
         topic_id: of the topic that was read.
-        new: what was uploaded for them, with the offsets that each stands for.
-        read: the runs that it was made of. They were decided.
+        new: the segments uploaded for them, with the offsets that each covers.
+        read: the runs that they were made of, all decided.
         begun_ms: when the first upload began, by the log's clock.
 
     Returns:
@@ -74,12 +74,12 @@ def rewrite(
     except StorageError as error:
         if error.retriable or _take_back(log, topic_id, new, replaced, read):
             raise
-        # Others have rewritten, or deleted, what it holds since: nothing is lost.
+        # Others have rewritten, or deleted, its records since: nothing is lost.
     return number
 
 
 def _find(log: TopicLog, state: TopicState, read: Sequence[ReadRun]) -> list[Placement] | None:
-    """What would let the segments of these runs hold their records, as they do now.
+    """The entry by which the segments of these runs hold their records, as they do now.
 
     None if others do.
     """
@@ -106,7 +106,7 @@ def _find(log: TopicLog, state: TopicState, read: Sequence[ReadRun]) -> list[Pla
 
 
 def _emptied(partition: int, segment: Segment) -> Placement:
-    """That none of the offsets of a segment, which was aborted, has a record."""
+    """Says that no offset of an aborted segment has a record."""
     special = RewrittenFile(segment.end_offset - segment.base_offset)
     return Placement(partition, "", segment.base_offset, 0, 0, -1, -1, 0, rewritten=special)
 
@@ -118,10 +118,10 @@ def _take_back(
     old: Sequence[Placement],
     read: Sequence[ReadRun],
 ) -> bool:
-    """Let old segments, which are there still, hold the records again: new ones are not there.
+    """Let the old segments, which still exist, hold the records again: the new ones are missing.
 
-    Only of runs whose records are in the new ones. What others have made of them since stays, and
-    the old ones may be gone by then.
+    Only for runs whose records are in the new ones. Later rewrites of others stay, since the old
+    segments may be gone by then.
 
     Returns:
         Whether any of the new ones held records still.
@@ -151,7 +151,7 @@ def _take_back(
 
 
 def _within(places: Sequence[Placement], run: ReadRun, log_start: int) -> list[Placement]:
-    """Those of a run, from the log start on."""
+    """The segments of a run, from the log start on."""
     return [
         place
         for place in places
@@ -163,7 +163,7 @@ def _within(places: Sequence[Placement], run: ReadRun, log_start: int) -> list[P
 
 @dataclass(frozen=True, slots=True)
 class CurrentRecords:
-    """Where some offsets of a partition are now, as its log has it.
+    """Where some offsets of a partition are now, according to its log.
 
     ``topic_id`` is None if there is no topic of this name (any more). ``segments`` are the names of
     those that hold the records.
@@ -177,7 +177,7 @@ class CurrentRecords:
 def current_records(
     storage: Storage, where: TopicPartition, start: int, end: int
 ) -> CurrentRecords:
-    """Read a topic's log for where the records of [start, end) are now."""
+    """Find where the records of [start, end) are now, from the topic's log."""
     policy = LogPolicy(FreeingRule(DAY_MS), recent_ms=0, has_older_writers=False)
     log = TopicLog(storage, where.topic, SystemClock(), policy, 0)
     log.refresh()

@@ -1,4 +1,4 @@
-"""Where the segments of a partition lie, in arrays: for pictures of very many of them."""
+"""The positions of a partition's segments, in arrays: for pictures of very many of them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class SegmentOutline:
 
 
 def outline_partition(log: TopicLog, number: int) -> SegmentOutline:
-    """Where the segments that hold the records of a partition lie, as the log was read last.
+    """The positions of the segments that hold a partition's records, as the log was last read.
 
     Raises OffsetOutOfRange, UnknownTopicOrPartition, CorruptEntry as ``find_records`` does.
     """

@@ -1,9 +1,9 @@
 """The sequence log: a folder of entries numbered without gaps. All concurrency control is here.
 
-Entry N is created with put-if-absent by somebody who has read entry N-1, so whoever creates N has
-seen everything before it. Beside the entries lie control markers and checkpoints. Knows files and
-bytes; what an entry means is the business of those who fold it. A file may hold several entries:
-then it has the number of the first, and those of the others are free. Only who reads it knows.
+Entry N is created with put-if-absent by a process that has read entry N-1, so its writer has seen
+everything before it. Beside the entries lie control markers and checkpoints. Knows files and bytes;
+the meaning of entries is left to their folds. A file may hold several entries: then it has the
+number of the first, and no files have those of the others. Only a reader of the file knows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from txnlog.state.transaction import Outcome
 from txnlog.storage.base import Storage
 
 _LOOKED_FOR = 64
-"""So many names are asked for one by one; where there are more a listing is cheaper."""
+"""Up to this many names are asked for one by one; for more a listing is cheaper."""
 _OUTCOMES = {LogFile.COMMIT: Outcome.COMMIT, LogFile.ABORT: Outcome.ABORT}
 
 
@@ -30,7 +30,7 @@ _OUTCOMES = {LogFile.COMMIT: Outcome.COMMIT, LogFile.ABORT: Outcome.ABORT}
 class Listing:
     """What one listing of a log folder shows. Numbers ascend; those of entries are their files'.
 
-    ``witnesses`` are the times (ms, by several clocks) at which somebody has seen an entry.
+    ``witnesses`` are the times (ms, by several clocks) at which a process has seen an entry.
     ``end`` is None if nothing was left out; else the first entry that was not looked for.
     """
 
@@ -55,7 +55,7 @@ class Listing:
         )
 
     def file_of(self, number: int) -> int:
-        """The file that holds entry ``number``, if that is there and the listing reaches to it."""
+        """The file that holds entry ``number``, if it exists and the listing reaches to it."""
         at = bisect_right(self.entries, number) - 1
         return self.entries[at] if at >= 0 else number
 
@@ -109,21 +109,21 @@ class SequenceLog:
     def look_on(
         self, next_entry: int, newest_file: int, undecided: Mapping[int, int]
     ) -> Listing | None:
-        """What :meth:`listing` would show that is new, found by asking for names one by one.
+        """The new files that :meth:`listing` would show, found by asking for names one by one.
 
-        For storages whose listings cost what the folder holds. That an entry is not there says
-        that it was not put yet only to those who find afterwards that its chapter is not closed:
-        then its name was never freed (hazard 3).
+        For storages whose listings take longer the larger the folder is. A missing entry was not
+        put yet only if its chapter is found open afterwards: then its name was never freed (hazard
+        3).
 
         Args:
             next_entry: the first entry that is not known yet.
             newest_file: the file of the one before it.
-            undecided: older entries, whose markers are looked for, with their files.
+            undecided: older entries whose markers are looked for, with their files.
 
         Returns:
-            No checkpoints, and of older entries the undecided ones alone. If the last file that it
-            shows holds several entries, there may be more behind them. None if a listing is needed:
-            there is much that is new, or something is missing.
+            No checkpoints, and of older entries only the undecided ones. If the last file that it
+                shows holds several entries, there may be more after them. None if a listing is
+                needed: much is new, or something is missing.
 
         Raises:
             CorruptEntry: an entry has both markers.
@@ -140,7 +140,8 @@ class SequenceLog:
         if self._is_there(number + 1):
             if not found:
                 return None
-            # Nothing is missing if the file before holds two entries; else the next look tells.
+            # Nothing is missing if the file before holds two entries; otherwise the next look
+            # notices.
             number += 1
             found.append(number)
         outcomes: dict[int, Outcome] = {}
@@ -184,14 +185,14 @@ class SequenceLog:
     def mark(self, number: int, outcome: Outcome, data: bytes) -> None:
         """Put the control marker of an entry. Idempotent: every writer writes the same outcome.
 
-        Whoever put it, it is durable when this returns.
+        It is durable when this returns, whichever process put it.
         """
         path = self.path(number, LogFile(outcome.value))
         if not create_once(self.storage, path, data, self._clock):
             confirm(self.storage, path)
 
     def confirm(self, number: int) -> None:
-        """Make sure of entry ``number``, which was found in the log; see :func:`confirm`."""
+        """Confirm entry ``number``, which was found in the log; see :func:`confirm`."""
         confirm(self.storage, self.path(number))
 
     def read_checkpoint(self, number: int) -> bytes:
@@ -203,11 +204,11 @@ class SequenceLog:
         return self.storage.put_if_absent(self.path(number, LogFile.CHECKPOINT), data)
 
     def delete_checkpoints(self, numbers: Sequence[int]) -> None:
-        """Delete the checkpoints after these entries, which newer ones stand for."""
+        """Delete the checkpoints after these entries, which newer ones supersede."""
         self.storage.delete([self.path(number, LogFile.CHECKPOINT) for number in numbers])
 
     def delete_below(self, number: int) -> None:
-        """Delete every file of the entries below ``number``, for where something stands for them.
+        """Delete every file of the entries below ``number``, once something replaces them.
 
         In the order of :func:`delete_files`, then the marks that close chapters.
         """
@@ -222,10 +223,10 @@ class SequenceLog:
         self.storage.delete([self.path(number) for number in range(first, end)])
 
     def was_freed(self, number: int, newest_file: int | None = None, size: int = 1) -> bool:
-        """True if entry ``number``, which we have put, may fill a name that cleaning had freed.
+        """True if entry ``number``, which we have put, may have a name that cleaning had freed.
 
-        Cleaning deletes what lies below a checkpoint. So where there is one at this entry or
-        beyond, nobody can tell any more, and the answer is yes (hazard 3).
+        Cleaning deletes entries below a checkpoint. So if there is one at this entry or beyond, it
+        cannot be told, and the answer is yes (hazard 3).
         """
         before = number - 1 if newest_file is None else newest_file
         listing = self.listing(max(before, 0))
@@ -233,7 +234,7 @@ class SequenceLog:
         return later or _is_stray(listing, number, before, number + size)
 
     def is_stray(self, number: int, newest_file: int | None = None, size: int = 1) -> bool:
-        """True if file ``number`` surely fills a name that cleaning had freed: nobody reads it.
+        """True if file ``number`` certainly has a name that cleaning had freed: nobody reads it.
 
         ``newest_file`` is the one before it, and ``size`` how many entries it holds.
         """

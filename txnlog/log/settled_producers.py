@@ -1,4 +1,4 @@
-"""What manifests tell of a producer that comes back: its last batches, as far as they matter."""
+"""Reads a returning producer's last batches from manifests, as far as they matter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def recall(
     owner: ProducerRef | TransactionRef,
     partitions: Collection[int],
 ) -> None:
-    """Take into a state what manifests tell of a producer, if it matters for these partitions.
+    """Add to a state what manifests know of a producer, if it matters for these partitions.
 
     Raises CorruptEntry, StorageError.
     """
@@ -35,7 +35,7 @@ def recall(
     if known is not None:
         state.producers[owner.producer_id] = join(older, known)
     elif older is not None:
-        # In the order of activity: it was idle for longer than those that are known here.
+        # In the order of activity: it was idle for longer than those known here.
         state.producers = {owner.producer_id: older, **state.producers}
         state.expire()
 
@@ -47,18 +47,18 @@ def settled_producer(
     partitions: Collection[int],
     known: ProducerState | None = None,
 ) -> ProducerState | None:
-    """What is known of a producer by its settled appends; None if there are none.
+    """A producer's state from its settled appends; None if there are none.
 
-    It is read from the newest manifest back, as far as it was never idle; and no further than
-    to its last appends to each of ``partitions`` in its epoch: then it is not whole. Of what was
-    deleted and is older than the expiry nothing is told: lists may leave it out.
+    They are read from the newest manifest back, as far as the producer was never idle; and no
+    further than its last appends to each of ``partitions`` in its epoch: then it is not whole.
+    Deleted appends older than the expiry are ignored: lists may leave them out.
 
     Args:
         manifests: of the topic.
         state: the topic's.
-        owner: whose appends they are.
-        partitions: what it wrote last to these is asked for.
-        known: what is known already, of its newer appends.
+        owner: the producer.
+        partitions: its last batches in these are needed.
+        known: its state from newer appends.
 
     Raises CorruptEntry, StorageError.
     """
@@ -92,7 +92,7 @@ def settled_producer(
                 since_ms = min(since_ms, rows.first_time_before_ms() - expiration_ms)
                 told = rows.untrimmed(starts, now_ms - expiration_ms)
                 wanted -= told.partitions_of_epoch(owner.producer_epoch)
-                # What was committed with an older epoch came before all of this one.
+                # Commits of an older epoch came before all appends of this one.
                 if not wanted or rows.has_committed_below_epoch(owner.producer_epoch):
                     is_whole = False
                     break

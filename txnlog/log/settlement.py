@@ -1,4 +1,4 @@
-"""How undecided entries are decided, by whoever comes across them, and how transactions are ended.
+"""How undecided entries are decided, by any process that meets them, and transactions ended.
 
 An entry without a marker is decided from the newest state of its transactional id (rules b to d
 of docs/PROTOCOL.md). A transaction past its timeout is aborted by the first process that reads of
@@ -44,7 +44,7 @@ class LogSource(Protocol):
 
 
 class Settlement:
-    """Decides undecided entries, and ends transactions that are timed out or stuck half-ended."""
+    """Decides undecided entries, and ends transactions that have timed out or are half-ended."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Settlement:
         self._refused: dict[str, tuple[float, StorageError]] = {}
 
     def timeout_ms(self, key: TransactionKey) -> int | None:
-        """The timeout of a transaction that was found open; None of any other."""
+        """The timeout of a transaction that was found open; None for any other."""
         return self._timeouts_ms.get(key)
 
     def settle(self, logs: Sequence[AnyLog]) -> None:
@@ -107,8 +107,8 @@ class Settlement:
     def settle_stuck(self, logs: Sequence[AnyLog]) -> None:
         """For writers: settle the logs in which an entry has been undecided for long.
 
-        Else a transaction that nobody ends would hold up all readers that may not write, and the
-        cleaning of the log. Usually it asks for nothing. What fails is left to the next one.
+        Otherwise a transaction that nobody ends would block all read-only readers, and the cleaning
+        of the log. Usually it makes no request. Failures are left to the next writer.
         """
         stuck = [log for log in logs if log.looks_stuck()]
         if not stuck:
@@ -121,11 +121,11 @@ class Settlement:
     def _current_head(
         self, transactional_id: str, undecided: Mapping[EntryRef, TransactionRef]
     ) -> Head | TxnlogError:
-        """The newest state after a timeout was enforced and a stuck end was helped along."""
+        """The newest state, after enforcing a timeout and finishing a stuck end."""
         while True:
             since = self._transactions.now()
             try:
-                # That its log is gone says nothing: an id that expired has left a copy.
+                # A missing log proves nothing: an id that expired has left a copy.
                 head = self._transactions.head(transactional_id) or self._transactions.expired(
                     transactional_id
                 )
@@ -149,7 +149,7 @@ class Settlement:
                         head, since, f"it was open for longer than {head.state.timeout_ms} ms"
                     )
                 except StorageError as error:
-                    # A reader without the right to write cannot end it: it must wait.
+                    # A read-only reader cannot end it: it must wait.
                     if not error.retriable:
                         self._refused[transactional_id] = self._clock.monotonic_s(), error
                     return error
@@ -160,7 +160,7 @@ class Settlement:
             elif not head.state.prepared:
                 return head
             elif idle_ms < HELP_AFTER_MS and not ended:
-                # What we conclude from it may be written elsewhere, and outlive it.
+                # Conclusions from it may be written elsewhere, and outlive it.
                 try:
                     self._transactions.confirm(head)
                 except StorageError as error:
@@ -198,14 +198,14 @@ class Settlement:
             if isinstance(outcome, Outcome):
                 log.decide(number, outcome)
             elif log.is_entry_of(number, files[number], past[number]):
-                # It is still there, and cleaning deletes an entry before its marker: so there was
-                # none while we listed.
+                # It still exists, and cleaning deletes an entry before its marker: so there was no
+                # marker while we listed.
                 log.decide(number, Outcome.ABORT)
                 self._mark_zombie(log, log.ref(number), past[number])
-        # What is not listed any more was cleaned away; the next refresh takes a checkpoint.
+        # Entries no longer listed were cleaned away; the next refresh takes a checkpoint.
 
     def _mark_zombie(self, log: AnyLog, entry: EntryRef, transaction: TransactionRef) -> None:
-        """Spare the next reader the search. It is only a help: failing does no harm."""
+        """Save the next reader the search. Only a help: failing does no harm."""
         try:
             log.mark(entry.number, Outcome.ABORT, transaction)
         except StorageError as error:
@@ -214,7 +214,7 @@ class Settlement:
     # -- ending transactions ---------------------------------------------------------------------
 
     def abort_for_another(self, head: Head, since: Moment, reason: str = "") -> Head | None:
-        """Decide to abort an open transaction of somebody else, and fence it.
+        """Decide to abort another process's open transaction, and fence it.
 
         Args:
             head: its state.
@@ -243,23 +243,23 @@ class Settlement:
         force: bool = False,
         dry_run: bool = False,
     ) -> Head:
-        """Put a state behind a newest one that cannot be read, so that the id can go on.
+        """Put a state after an unreadable newest one, so that the id can go on.
 
-        If the state before it was a decision, it was the end of that transaction. Otherwise the
-        transaction may have been open: it is taken for committed if a marker shows so, else for
-        aborted. What is given up then is a commit of which nothing but the damaged state told.
+        If the state before it was a decision, it was the completion. Otherwise the transaction may
+        have been open: it counts as committed if a marker says so, else as aborted. This loses a
+        commit that only the damaged state recorded.
 
         Args:
-            transactional_id: whose newest state it is.
+            transactional_id: the id.
             undecided: entries of the id that are known to be undecided, in any log.
-            force: now, and not only when the store's longest timeout has passed.
-            dry_run: only tell which state would be put.
+            force: now, not only once the store's longest timeout has passed.
+            dry_run: only return the state that would be put.
 
         Returns:
-            The state that was put, or whichever is the newest now.
+            The state that was put, or the newest one now.
 
         Raises:
-            CorruptTransactionState: it is too early, or nothing tells which transaction it was.
+            CorruptTransactionState: it is too early, or the transaction is not known.
             StorageError: the outcome is unknown.
         """
         since = self._transactions.now()
@@ -290,7 +290,7 @@ class Settlement:
     def _presume(
         self, transactional_id: str, damage: Damage, undecided: Mapping[EntryRef, TransactionRef]
     ) -> TransactionState:
-        """What became of the transaction whose newest state cannot be read."""
+        """The outcome of a transaction whose newest state cannot be read."""
         before = damage.before.state if damage.before is not None else None
         if before is not None and before.status is Status.DEAD:
             before = None
@@ -321,7 +321,7 @@ class Settlement:
             return transitions.prepare_commit(
                 before, entries, now_ms=self._clock.now_ms(), nonce=self._clock.token()
             )
-        # Whoever has put the damaged state may own the next epoch, so it takes the one after it.
+        # The writer of the damaged state may own the next epoch, so this takes the one after it.
         return transitions.prepare_abort(
             transitions.fence(before),
             now_ms=self._clock.now_ms(),
@@ -347,8 +347,8 @@ class Settlement:
     ) -> Head | None:
         """Steps 5 and 6: write the markers of a prepared transaction and complete it.
 
-        A commit is completed only when all its markers are there (invariant T4). On an abort they
-        only spare readers a search: entries without a marker are aborted when the id has moved on.
+        A commit is completed only when all its markers exist (invariant T4). On an abort they only
+        save readers a search: entries without a marker are aborted once the id has moved on.
 
         Args:
             head: the prepared state.
@@ -357,19 +357,19 @@ class Settlement:
                 are looked for in the logs that the transaction names.
 
         Returns:
-            The completed head, or None if the id is somebody else's by now.
+            The completed head, or None if the id has another owner by now.
         """
         outcome = head.state.outcome
         assert outcome is not None
         if own is None:
-            # A power cut must not leave markers in some logs and take the decision away.
+            # A power cut must not leave markers in some logs and remove the decision.
             self._transactions.confirm(head)
         if outcome is Outcome.COMMIT:
             entries: Iterable[EntryRef] = head.state.entries
         else:
             entries = self._entries_of(head.state) if own is None else own
         ref = head.state.ref
-        # What a marker says is decided already: it may be believed before its folder is synced.
+        # A marker repeats a decision: it may be trusted before its folder is synced.
         self._storage.put_round(
             partial(self._logs.log(entry.log, entry.name).mark, entry.number, outcome, ref)
             for entry in entries

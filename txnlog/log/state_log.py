@@ -1,8 +1,8 @@
 """A sequence log together with the state that it folds into: what topics and groups share.
 
-Refreshing is one listing and the new entries. Adding is: refresh, let the caller build an entry
-for the state at hand, put it under the next number, and do it over if somebody else was first.
-Every few dozen entries a writer leaves a checkpoint, and cleans up behind an old one.
+Refreshing is one listing and the new entries. Appending means: refresh, let the caller build an
+entry for the current state, put it under the next number, and start over if another process was
+first. Every few dozen entries a writer puts a checkpoint, and cleans up behind an old one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHECKPOINT_INTERVAL = 32
 DELIVERY_TIMEOUT_MS = 120_000
 """How long one append goes on losing races before it gives up: Kafka's delivery.timeout.ms."""
 _ATTEMPTS = 20
-"""Listings in a row that may contradict themselves before a log is called damaged."""
+"""How many listings in a row may contradict themselves before a log is called damaged."""
 
 _logger = logging.getLogger(__name__)
 
@@ -56,7 +56,8 @@ class LogPolicy:
     """How logs of a store age. Milliseconds.
 
     ``freeing``: when names are freed. ``recent_ms``: consistent cuts look at no older appends than
-    this. ``has_older_writers``: older versions may be at it, which free names without closing them.
+    this. ``has_older_writers``: older versions may write to it, which free names without closing
+    them.
     """
 
     freeing: FreeingRule
@@ -88,7 +89,8 @@ class StateLog(Generic[EntryT, StateT]):
         self._dropped = False
         self.ahead = False
         """True if an outcome was learnt by the last listing, from a marker or a checkpoint that it
-        has shown, or since: it may lack entries of that transaction, for it is not one instant."""
+        has shown, or since: it may lack entries of that transaction, for it is not a snapshot.
+        """
         self._new_state = new_state
         self._entry_decoder = entry_decoder
         self._checkpoint_decoder = checkpoint_decoder
@@ -113,19 +115,19 @@ class StateLog(Generic[EntryT, StateT]):
 
     @property
     def next_entry(self) -> int:
-        """A number that the log has not passed yet, as far as is known here: 0 if nothing is."""
+        """A number that the log has not passed yet, as far as is known here; 0 if unknown."""
         with self.lock:
             return self._state.next_entry
 
     @property
     def folded(self) -> int:
-        """The number of the next entry, at once: no thread is waited for that reads the log."""
+        """The number of the next entry, at once: does not wait for a thread that reads the log."""
         return self._state.next_entry
 
     def looks_stuck(self) -> bool:
         """True if the oldest undecided entry is so old that its writer may be dead.
 
-        Then not again for a while, so that a long transaction costs others next to nothing.
+        Then False for a while, so that a long transaction costs others next to nothing.
         """
         with self.lock:
             oldest = min(self._state.undecided_entries(), default=None)
@@ -144,7 +146,7 @@ class StateLog(Generic[EntryT, StateT]):
 
     @contextmanager
     def reading(self) -> Iterator[StateT]:
-        """The state as it was last refreshed, by whichever thread, held still for the block.
+        """The state as last refreshed, by whichever thread, unchanged during the block.
 
         A refresh that failed has dropped it; then it is read again.
         """
@@ -154,17 +156,17 @@ class StateLog(Generic[EntryT, StateT]):
             yield self._state
 
     def _drop(self) -> None:
-        """Begin from nothing next time: what is in memory cannot be relied on."""
+        """Start from nothing next time: the state in memory cannot be relied on."""
         self._state = self._new_state()
         self._dropped = True
 
     # -- reading ---------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Fold in whatever has come since the last time: one listing and the new entries.
+        """Fold in the entries since the last time: one listing and the new entries.
 
         Raises:
-            CorruptEntry: an entry is missing or damaged, and no checkpoint stands in for it.
+            CorruptEntry: an entry is missing or damaged, and no checkpoint replaces it.
         """
         with self.lock:
             attempts, reached = 0, self._state.next_entry
@@ -201,8 +203,8 @@ class StateLog(Generic[EntryT, StateT]):
         self._newest_checkpoint = max(self._newest_checkpoint, newest)
         self._seen_checkpoints |= {*listing.checkpoints}
         try:
-            # Also where a gap lies before the checkpoint: what stands before that gap is a
-            # stray that a stalled writer put into a name which cleaning had freed.
+            # Also if there is a gap before the checkpoint: an entry before that gap is a stray that
+            # a stalled writer put under a freed name.
             end = listing.end_of_numbers(state.next_entry)
             if newest >= min(end, state.next_entry + CHECKPOINT_INTERVAL) or (
                 state.next_entry == 0 and newest >= 0
@@ -252,7 +254,7 @@ class StateLog(Generic[EntryT, StateT]):
         return found[0]
 
     def _look(self, state: StateT) -> Listing:
-        """What is new: a listing, or the few names that may be there, where that is cheaper."""
+        """The new files, by a listing or, if that is cheaper, by asking for the possible names."""
         if (
             state.next_entry > 0
             and self._seen
@@ -272,11 +274,11 @@ class StateLog(Generic[EntryT, StateT]):
         return found
 
     def _find_beginning(self) -> int:
-        """An entry behind which there may be a checkpoint, for who knows nothing of the log yet."""
+        """An entry after which there may be a checkpoint, for a process new to the log."""
         return 0
 
     def _load_checkpoint(self, listing: Listing) -> StateT | None:
-        """The newest checkpoint that can be read and is ahead of us; None if there is none."""
+        """The newest readable checkpoint ahead of us; None if there is none."""
         for number in reversed(listing.checkpoints):
             if number < self._state.next_entry:
                 break
@@ -295,23 +297,23 @@ class StateLog(Generic[EntryT, StateT]):
             return None
 
     def _decide_cleaned(self, state: StateT, listing: Listing) -> None:
-        """Decide what a checkpoint calls undecided and cleaning has deleted all the same.
+        """Decide entries that a checkpoint calls undecided but that cleaning has deleted.
 
-        Whoever cleaned up knew the outcome, and has put it into an older checkpoint: the newest
-        one may be of somebody who knew less.
+        The cleaner knew the outcome, and has put it into an older checkpoint: the newest one may
+        come from a process that knew less.
         """
         gone = [n for n in state.undecided_entries() if state.file_of(n) not in listing.entries]
         for number, outcome in self.outcomes_in_checkpoints(gone, listing).items():
             if isinstance(outcome, Outcome):
                 state.decide(number, outcome)
             elif outcome == "gone":
-                # Nothing is left of it there, so nothing of it shows here.
+                # Nothing of it is left there, so nothing of it is shown here.
                 state.decide(number, Outcome.ABORT)
 
     def outcomes_in_checkpoints(
         self, numbers: Iterable[int], listing: Listing
     ) -> dict[int, Outcome | Unsettled]:
-        """What the checkpoints in a listing say of undecided entries, the newest first.
+        """What the checkpoints in a listing say about undecided entries, newest first.
 
         Returns:
             By entry, its outcome in any of them; else what the newest one says. An entry beyond
@@ -326,7 +328,7 @@ class StateLog(Generic[EntryT, StateT]):
             try:
                 state = self._read_checkpoint(number)
             except ObjectNotFound:
-                continue  # cleaned up, and with it the entries it could tell of
+                continue  # cleaned up, with the entries that it knew of
             if state is None:
                 continue
             for entry in asked:
@@ -339,11 +341,11 @@ class StateLog(Generic[EntryT, StateT]):
         return found
 
     def _outcome_in(self, state: StateT, number: int) -> Outcome | Unsettled:
-        """How an entry was decided by a state, which may be of an older checkpoint."""
+        """How an entry was decided according to a state, perhaps of an older checkpoint."""
         return state.outcome_of(number)
 
     def _checkpoint_version(self) -> int:
-        """The oldest format that says what the state is."""
+        """The oldest format that can hold the state."""
         return envelope.FORMAT_VERSION
 
     def _fold(self, state: StateT, files: tuple[int, ...]) -> None:
@@ -366,7 +368,7 @@ class StateLog(Generic[EntryT, StateT]):
         return envelope.decode(data, self._entry_decoder, path)
 
     def _entry_version(self, entry: EntryT) -> int:  # noqa: ARG002 - for those with several
-        """The oldest format that says what an entry is."""
+        """The oldest format that can hold an entry."""
         return envelope.FORMAT_VERSION
 
     # -- writing ---------------------------------------------------------------------------------
@@ -385,8 +387,8 @@ class StateLog(Generic[EntryT, StateT]):
             refreshed: the state was refreshed just now; the first attempt does without a listing.
             timeout_ms: how long it goes on losing races.
 
-        Where its chapter was closed before we looked, an entry of ours may count, and ``build`` is
-        asked again. If there is nothing to add then, that is what it is for, whoever has done it.
+        If its chapter was closed before we looked, our entry may count or not, and ``build`` is
+        called again. If it has nothing to add then, the work is done, by us or by another process.
 
         Returns:
             The entry's number, None if ``build`` returned None.
@@ -394,7 +396,7 @@ class StateLog(Generic[EntryT, StateT]):
         Raises:
             InvalidOption: the entry could not be read again; nothing was written.
             StorageError: the entry may be there or appear later. The storage failed, or ``build``
-                refuses what may have been placed already.
+                refuses an entry that may have been placed already.
         """
         with self.lock:
             deadline_s = self.clock.monotonic_s() + timeout_ms / 1000
@@ -411,7 +413,7 @@ class StateLog(Generic[EntryT, StateT]):
                 except TxnlogError as error:
                     if in_doubt is None:
                         raise
-                    # What refuses it may be what we have put.
+                    # The reason for the refusal may be our own entry.
                     unknown = StorageError(
                         f"{self.log.path(in_doubt)}, which was put, may or may not count: it was "
                         f"closed before that was known, and is refused now: {error}"
@@ -435,12 +437,12 @@ class StateLog(Generic[EntryT, StateT]):
                 self.clock.sleep(self.clock.jitter() * min(0.002 * 2**lost, 0.25))
 
     def put_next(self, entry: EntryT) -> int | None:
-        """Put an entry that was built for the state at hand, and fold it in.
+        """Put an entry that was built for the current state, and fold it in.
 
         Returns:
-            Its number; None if somebody else was first: then the state is to be refreshed.
+            Its number; None if another process was first: then the state must be refreshed.
 
-        Raises what :meth:`append` does. For a thread that holds the lock.
+        Raises what :meth:`append` does. The caller must hold the lock.
         """
         number, newest_file = self._state.next_entry, self._state.newest_file
         if not self.log.create(number, self._encode(number, entry), newest_file):
@@ -458,10 +460,10 @@ class StateLog(Generic[EntryT, StateT]):
         return number
 
     def _encode(self, number: int, entry: EntryT) -> bytes:
-        """The entry's bytes. One that nobody could read would make the log useless for everybody.
+        """The entry's bytes. An unreadable entry would make the log useless.
 
         Raises:
-            InvalidOption: a value in it, which somebody gave us, is not of the type it must have.
+            InvalidOption: a value in it, given by a caller, has the wrong type.
         """
         try:
             data = envelope.encode(entry, self._entry_version(entry))
@@ -507,18 +509,18 @@ class StateLog(Generic[EntryT, StateT]):
         return owner is not None and owner.key == transaction.key
 
     def mark(self, number: int, outcome: Outcome, transaction: TransactionRef) -> None:
-        """Put the control marker of an entry, and take note of it."""
+        """Put the control marker of an entry, and record it."""
         self.log.mark(number, outcome, envelope.encode(Marker(outcome, transaction)))
         self.decide(number, outcome)
 
     def decide(self, number: int, outcome: Outcome) -> None:
-        """Take note of an outcome that was found elsewhere than in a marker."""
+        """Record an outcome that was found elsewhere than in a marker."""
         with self.lock:
             self._state.decide(number, outcome)
             self.ahead = True
 
     def checkpoint_if_due(self) -> bool:
-        """Leave a checkpoint if the last one is old, and clean up; failures only delay it.
+        """Put a checkpoint if the last one is old, and clean up; failures only delay it.
 
         Returns:
             Whether it was due.
@@ -535,7 +537,7 @@ class StateLog(Generic[EntryT, StateT]):
     def _checkpoint_is_due(self, number: int) -> bool:
         interval = self._checkpoint_interval()
         if number - self._newest_checkpoint >= interval and self.log.storage.lists_whole_folders():
-            # The end was looked for by names, which shows no checkpoints of others.
+            # The end was found by names, which shows no checkpoints of others.
             found = self.log.checkpoints_in(self._newest_checkpoint + 1, number + 1)
             self._seen_checkpoints |= {*found}
             self._newest_checkpoint = max([self._newest_checkpoint, *found])
@@ -551,13 +553,14 @@ class StateLog(Generic[EntryT, StateT]):
             number = self._state.next_entry - 1
             self._newest_checkpoint = max(self._newest_checkpoint, number)
             data = envelope.encode(self._state, self._checkpoint_version())
-            # Only behind a checkpoint that knows what we know: whoever finds entries gone asks it.
+            # Only behind a checkpoint that knows what we know: a reader that finds entries gone
+            # asks it.
             if self.log.put_checkpoint(number, data):
                 self._clean(number)
                 self._delete_superseded(number)
 
     def _delete_superseded(self, newest: int) -> None:
-        """Delete the checkpoints that ``newest``, just put, stands for; one more is kept beside it.
+        """Delete the checkpoints that ``newest``, just put, supersedes; one more is kept.
 
         Not those that may know the outcome of an entry which the newest calls undecided: it could
         be cleaned up behind one of them (invariant L10).
@@ -570,13 +573,13 @@ class StateLog(Generic[EntryT, StateT]):
         self.log.delete_checkpoints(doomed)
 
     def _clean(self, number: int) -> None:
-        """Close and free what lies behind checkpoint ``number``, just put (hazard 3).
+        """Close and free the entries before checkpoint ``number``, just put (hazard 3).
 
-        Not what that calls undecided: its marker may come, or be there.
+        Not those that it calls undecided: their markers may come, or exist.
         """
         end = min([number, *self._state.undecided_entries()])
-        # Not compared with the last checkpoint: where something is always undecided, the end never
-        # comes so far.
+        # Not compared with the last checkpoint: if something is always undecided, the end never
+        # gets that far.
         if chapter_of(end) > self._cleaned_chapter:
             self.log.chapters.clean(end, self._policy.freeing)
             self._cleaned_chapter = chapter_of(end)
@@ -584,7 +587,7 @@ class StateLog(Generic[EntryT, StateT]):
     def _may_be_freed(self, number: int, since: Moment) -> bool:
         """Whether the name of entry ``number`` may have been freed since then (hazard 3).
 
-        On disks, where it is cheap, the log tells; elsewhere it is asked if time has passed.
+        On disks, where it is cheap, the log is asked each time; elsewhere only if time has passed.
         """
         if not self.log.storage.lists_whole_folders() and not self._stalled_since(since):
             return False
@@ -595,5 +598,5 @@ class StateLog(Generic[EntryT, StateT]):
         return self._stalled_since(self._listed_at)
 
     def _stalled_since(self, moment: Moment) -> bool:
-        """True if so much time has passed that a name could have been cleaned up since."""
+        """True if enough time has passed for a name to have been cleaned up since."""
         return moment.stalled_past(self._policy.freeing.age_ms, self.clock)

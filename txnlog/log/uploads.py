@@ -1,4 +1,4 @@
-"""What is uploaded for a topic, by whom, and where it went: plain data, no log and no state."""
+"""Uploads for a topic, their writers and their offsets: plain data, no log and no state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """What an uploader must know of a topic. Plain data, to travel to Spark's tasks.
+    """What an uploader must know about a topic. Plain data, to be sent to Spark's tasks.
 
     ``schema`` is that of a typed topic; else records have a key and a value. ``packs_few``: all
     versions that read the store know batches of packed columns.
@@ -45,12 +45,12 @@ class TopicSpec:
 class UploadedSegment:
     """A segment whose files are uploaded and that no log entry names yet.
 
-    ``topic_id`` is that of the topic it was made for: it must not land in a later topic of the
-    same name. Sizes in bytes, times in milliseconds since the epoch. ``tag`` is in all its batches.
-    ``begun_ms`` is when the upload began, by the clock of whoever made it; None: not known.
-    ``position`` is where it begins in a file that it shares with others; OWN_FILE if it does not.
-    What shares a file is placed by one entry, or not at all. ``history`` is that of the storage
-    that it was uploaded to: in another one it may be lost.
+    ``topic_id`` is that of the topic it was made for: it must not land in a later topic of the same
+    name. Sizes in bytes, times in milliseconds since the epoch. ``tag`` is in all its batches.
+    ``begun_ms`` is when the upload began, by its writer's clock; None: not known. ``position`` is
+    where it begins in a file that it shares with others; OWN_FILE if it does not. Segments that
+    share a file are placed by one entry, or not at all. ``history`` is that of the storage that it
+    was uploaded to: in another one it may be lost.
     """
 
     topic: str
@@ -79,7 +79,7 @@ class UploadedSegment:
         *,
         history: int,
     ) -> UploadedSegment:
-        """The one that a writer has just finished."""
+        """The segment that a writer has just finished."""
         return cls(
             topic=spec.topic,
             topic_id=spec.topic_id,
@@ -98,12 +98,12 @@ class UploadedSegment:
 
     @property
     def ref(self) -> SegmentRef:
-        """Where it lies."""
+        """Its files' names."""
         return SegmentRef(self.topic, self.partition, self.name, self.position)
 
     @property
     def files(self) -> list[str]:
-        """The names of its files within the store; one may be that of others, too."""
+        """The names of its files within the store; one may be shared with others."""
         return self.ref.paths.files(self.batch_count)
 
 
@@ -111,8 +111,8 @@ class UploadedSegment:
 class Appended:
     """Where an append went: its entry, and the offsets of each partition it wrote to.
 
-    ``entry`` is None if it is not known: the append was there already, or others have placed it. Of
-    one of a transaction it is known, unless that has ended and was left to manifests since.
+    ``entry`` is None if it is not known: the append was placed before, or by another writer. Within
+    a transaction it is known, unless that has ended and was moved to manifests since.
     """
 
     entry: int | None

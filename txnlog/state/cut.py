@@ -1,8 +1,8 @@
-"""The consistent cut: ends of many partitions such that each transaction shows whole or not at all.
+"""The consistent cut: ends of partitions such that each transaction shows whole or not at all.
 
 Pure. The last stable offsets alone tear: a commit can be visible in one partition and lie behind
-somebody's open transaction in another. So what lies beyond an end is hidden everywhere, and what
-that hides joins it, until nothing changes. Ends only shrink, so it stops (invariant S1).
+somebody's open transaction in another. So a transaction beyond an end is hidden everywhere, which
+may hide others, until nothing changes. Ends only shrink, so it stops (invariant S1).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from txnlog.names import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one append wrote, as a unit of visibility.
+    """One append, as a unit of visibility.
 
     ``unit`` is the same for all appends of one transaction, and its own for any other append.
-    ``first_offsets`` holds the first offset that the append wrote, by partition; ``at_ms`` is the
-    time that it carries.
+    ``first_offsets`` holds the first offset that the append wrote, by partition; ``at_ms`` is its
+    time.
     """
 
     unit: Hashable

@@ -18,40 +18,50 @@ from txnlog.errors import CorruptEntry, UnsupportedVersion
 
 FORMAT_VERSION = 1
 WITH_MANIFESTS = 2
-"""Of checkpoints that leave a part to manifests, and of these: older versions must not read them
-as if that part were not there."""
+"""Of checkpoints with a part in manifests, and of manifest lists: older versions must not read them
+as if that part did not exist.
+"""
 WITH_MOVES = 2
 """Of epochs of stores whose controller has moved, or is about to: older versions would go on at the
 old one."""
 WITH_REWRITES = 3
-"""Of entries that rewrite records, and of checkpoints and lists that tell of such: older versions
-must not go on with the old segments, which are deleted."""
+"""Of entries that rewrite records, and of checkpoints and lists with rewrites: older versions must
+not go on with the old segments, which are deleted.
+"""
 WITH_SHARED_FILES = 3
-"""Of what says that a segment lies somewhere in a file, which older versions would look for in a
-file of its own: entries, checkpoints, manifest lists and staged writes."""
+"""Of entries, checkpoints, manifest lists and staged writes with a segment in a shared file, which
+older versions would look for in a file of its own.
+"""
 WITH_PROPOSALS = 3
-"""Of entries that place what several writers have proposed, and of proposals: older versions, which
-do not know the kind, must refuse the topic, not pass over them."""
+"""Of entries that place several writers' proposals, and of proposals: older versions, which do not
+know the kind, must refuse the topic, not ignore them.
+"""
 WITH_PARQUET = 4
-"""Of what says that a segment is a Parquet file, or that those of a topic are to be: older versions
-would neither find nor write them."""
+"""Of entries with segments in Parquet files, or of topics that have them: older versions would
+neither find nor write them.
+"""
 WITH_BUNDLES = 4
-"""Of files that hold several entries, of proposals for such, and of checkpoints that call an entry
-in one undecided: older versions would take the numbers without a file for lost entries."""
+"""Of bundles, of proposals for them, and of checkpoints that call an entry in one undecided: older
+versions would take the numbers without a file for lost entries.
+"""
 WITH_SCHEMA = 5
 """Of the entries and checkpoints of typed topics, whose columns may have been renamed, and may have
-defaults: older versions would find neither, nor tell by what schema a segment was written."""
+defaults: older versions would find neither, nor know the schema under which a segment was written.
+"""
 WITH_MEMBERS = 5
 """Of entries about the members of a group, of offsets that one commits, and of checkpoints of a
-group that ever had any: older versions would commit what is a member's."""
+group that ever had any: older versions would commit offsets of a member's partitions.
+"""
 WITH_CHAPTERS = 5
 """Of stores in which names of closed chapters are freed early, and of the marks that close them:
-older versions put entries without a look for these marks."""
+older versions put entries without checking for these marks.
+"""
 WITH_TYPED_BATCHES = 6
 """Of the entries and checkpoints of typed topics that are not stored in Parquet files: older
-versions know their columns in these alone."""
+versions know their columns only there.
+"""
 NEWEST = 6
-"""The newest version of any kind that is read here."""
+"""The newest version of any kind that this code reads."""
 
 _HEAD = re.compile(rb'\{"format":(\d{1,9}),"checksum":"([0-9a-f]{8})",')
 _FORMAT = re.compile(rb'\{"format":(\d{1,9})[,}]')
@@ -70,7 +80,7 @@ def decode(data: bytes, decoder: msgspec.json.Decoder[T], path: str, newest: int
 
     Raises:
         UnsupportedVersion: a newer txnlog wrote it.
-        CorruptEntry: anything else that is wrong; the message names ``path``.
+        CorruptEntry: anything else is wrong; the message names ``path``.
     """
     version = _FORMAT.match(data)
     if version and int(version[1]) > newest:

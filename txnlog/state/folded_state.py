@@ -1,4 +1,4 @@
-"""What the states of topics and of groups have in common: both are folds over a sequence log."""
+"""What the states of topics and of groups share: both are folds over a sequence log."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from txnlog.state.transaction import Outcome, TransactionRef
 EntryT = TypeVar("EntryT", bound=msgspec.Struct)
 
 Unsettled = Literal["undecided", "gone"]
-"""What a state may say of an entry instead of its outcome; see ``FoldedState.outcome_of``."""
+"""A state's answers about an entry besides its outcome; see ``FoldedState.outcome_of``."""
 
 
 class FoldedState(msgspec.Struct, Generic[EntryT]):
     """Everything that a log says before entry ``next_entry``; also the content of a checkpoint.
 
-    ``log_time_ms`` is the latest wall-clock time that any entry carries.
+    ``log_time_ms`` is the latest wall-clock time in any entry.
     """
 
     next_entry: int = 0
@@ -30,7 +30,7 @@ class FoldedState(msgspec.Struct, Generic[EntryT]):
         return self.next_entry - 1
 
     def file_of(self, number: int) -> int:
-        """The number of the file that holds an entry which is undecided, or among the newest."""
+        """The number of the file that holds an entry, if undecided or among the newest."""
         return number
 
     def undecided_entries(self) -> dict[int, TransactionRef]:
@@ -38,7 +38,7 @@ class FoldedState(msgspec.Struct, Generic[EntryT]):
         raise NotImplementedError
 
     def time_of_undecided_ms(self, number: int) -> int:
-        """The wall-clock time that an undecided entry carries."""
+        """The wall-clock time in an undecided entry."""
         raise NotImplementedError
 
     def has_transactions(self) -> bool:
@@ -46,24 +46,24 @@ class FoldedState(msgspec.Struct, Generic[EntryT]):
         return True
 
     def fold(self, entry: EntryT, number: int) -> int:
-        """Fold ``entry`` in; returns the wall-clock time that it carries."""
+        """Fold ``entry`` in; returns its wall-clock time."""
         raise NotImplementedError
 
     def outcome_of(self, number: int) -> Outcome | Unsettled:
         """How a transactional entry before ``next_entry`` was decided.
 
-        "gone" if nothing of it is left, so that its outcome does not matter any more.
+        "gone" if nothing of it is left, so its outcome no longer matters.
         """
         raise NotImplementedError
 
     def decide(self, number: int, outcome: Outcome) -> None:
-        """Take note of the outcome of entry ``number``; known outcomes are not changed."""
+        """Record the outcome of entry ``number``; known outcomes are not changed."""
         raise NotImplementedError
 
     def expire(self) -> None:
-        """Drop what was remembered for a time that is over, by the log's time.
+        """Drop facts that were kept only for a time which is over, by the log's time.
 
-        For when all that a listing has shown is folded in and decided.
+        To be called when everything in a listing is folded in and decided.
         """
         raise NotImplementedError
 

@@ -1,9 +1,9 @@
 """A consumer group: the entries of its log, and the committed offsets they fold into.
 
-An entry takes effect where it stands in the log. Entries of undecided transactions wait in
-``pending``; while one does, nobody else may commit offsets for the same partitions (invariant
-G2). A reader may learn an old decision after it has folded later entries, so each committed
-offset remembers its entry, and an older one never replaces it.
+An entry takes effect at its place in the log. Entries of undecided transactions wait in
+``pending``; while one does, nobody else may commit offsets for the same partitions (invariant G2).
+A reader may learn an old decision after it has folded later entries, so each committed offset
+remembers its entry, and an older one never replaces it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class OffsetCommit(msgspec.Struct, frozen=True, omit_defaults=True):
     """The next offset that the group will read of one partition.
 
     ``start`` is the committed offset that the consumer began from, None if there was none; it is
-    compared only where ``compare`` is set. ``start_entry`` is the entry that had moved it there
-    last, -1 if none had: an offset that was moved away and back is another. None: not known, then
-    the offsets alone are compared. ``topic_id`` is that of the topic that was read: an
-    offset means nothing in a later topic of the same name. Empty: not known.
+    compared only if ``compare`` is set. ``start_entry`` is the entry that had last moved it there,
+    -1 if none had: an offset that was moved away and back counts as changed. None: not known, then
+    only the offsets are compared. ``topic_id`` is that of the topic that was read: an offset means
+    nothing in a later topic of the same name. Empty: not known.
     """
 
     topic: str
@@ -56,10 +56,10 @@ class OffsetCommit(msgspec.Struct, frozen=True, omit_defaults=True):
 class OffsetsCommitted(
     msgspec.Struct, frozen=True, tag_field="kind", tag="offsets", omit_defaults=True
 ):
-    """Offsets of any number of partitions move, alone or as a part of a transaction.
+    """Offsets of any number of partitions move, alone or as part of a transaction.
 
-    ``committer`` is the member that moves them; None if it is somebody who is none. ``force``: an
-    operator said that they are to move though the group has members.
+    ``committer`` is the member that moves them; None if it is not a member. ``force``: an operator
+    moves them although the group has members.
     """
 
     nonce: str
@@ -71,7 +71,7 @@ class OffsetsCommitted(
 
 
 class OffsetsDeleted(msgspec.Struct, frozen=True, tag_field="kind", tag="offsets-deleted"):
-    """The group has no offset in these partitions any more."""
+    """The group no longer has an offset in these partitions."""
 
     nonce: str
     at_ms: int
@@ -109,7 +109,7 @@ class CommittedOffset(msgspec.Struct, frozen=True):
 
 
 class Standing(NamedTuple):
-    """Where a group stands in a partition: its offset, and the entry that moved or deleted it last.
+    """A group's offset in a partition, and the entry that last moved or deleted it.
 
     No offset is None; the entry is -1 if there is none, and None if it is not known.
     """
@@ -119,7 +119,7 @@ class Standing(NamedTuple):
 
 
 class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoint"):
-    """A group as its log has it: committed offsets, those of undecided transactions, and members.
+    """A group by its log: committed offsets, those of undecided transactions, and members.
 
     ``deleted`` holds the entries that deleted the offsets of partitions which have none since, and
     ``emptied`` is the last one that deleted all; -1 for none.
@@ -166,8 +166,8 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
             offsets.pop(partition, None)
             if not offsets:
                 self.committed.pop(topic, None)
-        # Whoever put this entry knew that what came before it was decided; we may learn it later,
-        # and it must not bring an offset back.
+        # The writer of this entry knew that everything before it was decided; we may learn it
+        # later, and it must not bring an offset back.
         for number, entry in list(self.pending.items()):
             kept = tuple(m for m in entry.offsets if (m.topic, m.partition) not in partitions)
             if not kept:
@@ -178,7 +178,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
     def _commit(self, entry: OffsetsCommitted, number: int) -> None:
         for moved in entry.offsets:
             known = self.offset_of(moved.topic, moved.partition)
-            # An entry counts where it stands, also if its decision is learnt after later entries.
+            # An entry counts at its place, even if its decision is learnt after later entries.
             if known is None or known.entry < number:
                 self.committed.setdefault(moved.topic, {})[moved.partition] = CommittedOffset(
                     moved.offset, moved.metadata, entry.at_ms, number, moved.topic_id
@@ -199,7 +199,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
             self._commit(entry, number)
 
     def expire(self) -> None:
-        """Nothing is remembered only for a time."""
+        """Nothing is kept only for a time."""
 
     def offset_of(self, topic: str, partition: int, topic_id: str = "") -> CommittedOffset | None:
         """The committed offset of a partition; None if there is none.
@@ -212,7 +212,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
         return known
 
     def copy_standing(self) -> GroupState:
-        """A copy of where the group stands, which later entries do not change."""
+        """A copy of the group's offsets, which later entries do not change."""
         return GroupState(
             committed={topic: dict(at) for topic, at in self.committed.items()},
             deleted={topic: dict(at) for topic, at in self.deleted.items()},
@@ -221,14 +221,14 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
         )
 
     def standing(self, topic: str, partition: int, topic_id: str = "") -> Standing:
-        """Where the group stands in a partition; see :meth:`offset_of`."""
+        """The group's offset in a partition, and its entry; see :meth:`offset_of`."""
         found = self.offset_of(topic, partition, topic_id)
         return Standing(found.offset if found else None, self._moved_by(topic, partition))
 
     def _moved_by(self, topic: str, partition: int) -> int:
-        """The entry that moved or deleted the partition's offset last, whatever topic it was for.
+        """The entry that last moved or deleted the partition's offset, for whatever topic.
 
-        -1 if there is none, or none is known: older versions have not kept it.
+        -1 if there is none, or none is known: older versions did not keep it.
         """
         known = self.committed.get(topic, {}).get(partition)
         if known is not None:
@@ -237,7 +237,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
 
     @property
     def empty(self) -> bool:
-        """True if the group has no members, no offset, and no transaction that may give it one."""
+        """True if the group has no members, no offset, and no transaction that may set one."""
         return not self.committed and not self.pending and not self.membership.members
 
     def partitions(self) -> set[TopicPartition]:
@@ -247,7 +247,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
 
     @property
     def last_commit_ms(self) -> int:
-        """When an offset was committed last; 0 if there is none."""
+        """When an offset was last committed; 0 if there is none."""
         times = [at.at_ms for offsets in self.committed.values() for at in offsets.values()]
         return max(times, default=0)
 
@@ -302,15 +302,15 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
         Raises:
             ConcurrentTransactions: an undecided transaction holds one of the partitions.
             CommitFailed: the group has moved since the offsets were read, or the committer does not
-                own a partition: one of the subclasses tells why.
-            GroupNotEmpty: it has members, and nobody of them commits.
+                own a partition: the subclass tells why.
+            GroupNotEmpty: it has members, and the committer is not one.
         """
         partitions = [TopicPartition(moved.topic, moved.partition) for moved in offsets]
         self.membership.check_commit(group_id, committer, partitions, force=force)
         self.check_offsets(group_id, offsets)
 
     def check_offsets(self, group_id: str, offsets: Sequence[OffsetCommit]) -> None:
-        """The same, whoever commits (invariants G1 and G2)."""
+        """The same without checking the committer (invariants G1 and G2)."""
         held = self.held()
         for moved in offsets:
             where = TopicPartition(moved.topic, moved.partition)
@@ -329,7 +329,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
                     f"{_describe_start(moved.start)}, but the group {now}; somebody else has "
                     "committed since. Abort, read from the group's offsets, and repeat the work"
                 )
-            # Entries only grow. A lower one says that it was not kept, not that nothing has moved.
+            # Entries only grow. A lower one means that it was not kept, not that nothing has moved.
             if moved.start_entry is not None and entry is not None and entry > moved.start_entry:
                 raise CommitFailed(
                     f"group {group_id!r} has moved on {where}: these records were read "

@@ -1,8 +1,8 @@
-"""What a topic's checkpoints leave to manifests: the appends that are settled. Pure.
+"""Settled appends, which a topic's checkpoints move to manifests. Pure.
 
-A manifest holds what a run of entries has placed, in columns; a manifest list names those that
-together hold every append before an entry. Both are facts that never change, so any later list
-says of an entry what an earlier one says, but for what was trimmed since.
+A manifest holds the segments that a run of entries has placed, in columns; a manifest list names
+those that together hold every append before an entry. Both are facts that never change, so any later list says the same about an entry as an earlier one,
+except for trimmed segments.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Settled(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PartitionSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a manifest holds of one partition: segments within [first_offset, end_offset)."""
+    """One partition in a manifest: segments within [first_offset, end_offset)."""
 
     partition: int
     first_offset: int
@@ -40,10 +40,10 @@ class PartitionSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ManifestRef(msgspec.Struct, frozen=True):
     """One manifest: the appends among entries [first_entry, end_entry).
 
-    ``crc`` is the CRC-32C of its bytes, ``max_at_ms`` the latest time that its entries carry and
-    ``topic_time_ms`` the topic's own at the last of them; -1 where older versions have not kept
-    one. ``spans`` are its partitions in order; None where there are too many to name them here.
-    ``has_shared``: some of its segments lie in files that they share.
+    ``crc`` is the CRC-32C of its bytes, ``max_at_ms`` the latest time in its entries and
+    ``topic_time_ms`` the topic's own at the last of them; -1 if an older version has not kept one.
+    ``spans`` are its partitions in order; None if there are too many to name them here.
+    ``has_shared``: some of its segments lie in shared files.
     """
 
     name: str
@@ -66,7 +66,7 @@ class ManifestRef(msgspec.Struct, frozen=True):
         )
 
     def lies_within(self, offsets: Mapping[int, Sequence[tuple[int, int]]]) -> bool:
-        """Whether of each partition that is asked for all it holds lies in one of its spans."""
+        """Whether everything it holds of each given partition lies in one of its spans."""
         return self.spans is not None and all(
             any(start <= span.first_offset and span.end_offset <= end for start, end in wanted)
             for span in self.spans
@@ -74,18 +74,18 @@ class ManifestRef(msgspec.Struct, frozen=True):
         )
 
     def holds_any(self, entries: Iterable[int]) -> bool:
-        """Whether it is about any of these entries."""
+        """Whether it covers any of these entries."""
         return any(self.first_entry <= entry < self.end_entry for entry in entries)
 
     def is_trimmed(self, log_starts: Sequence[int]) -> bool:
-        """Whether all that it holds certainly lies below the log starts of its partitions."""
+        """Whether everything in it certainly lies below the log starts of its partitions."""
         return self.spans is not None and all(
             span.end_offset <= log_starts[span.partition] for span in self.spans
         )
 
 
 def _touches(spans: Sequence[tuple[int, int]], first_offset: int, end_offset: int) -> bool:
-    # The first one that ends behind the first offset is the only one that matters.
+    # The first one that ends after the first offset is the only one that matters.
     at = bisect_right(spans, first_offset, key=lambda span: span[1])
     return at < len(spans) and spans[at][0] < end_offset
 
@@ -95,9 +95,9 @@ class ManifestList(
 ):
     """Which manifests hold the appends of a topic before entry ``end``, in the entries' order.
 
-    List ``number`` is put by somebody who has read the one before it, so the newest is complete.
-    ``log_start_offsets``, by partition, are what lies below which may be left out; 0 is not said.
-    ``rewrites`` is the file of what was merged and compacted before ``end``.
+    List ``number`` is put by a process that has read the one before it, so the newest is complete.
+    ``log_start_offsets``, by partition: segments below them may be left out; 0 is not stored.
+    ``rewrites`` is the file of the merges and compactions before ``end``.
     """
 
     number: int
@@ -109,7 +109,7 @@ class ManifestList(
 
     @property
     def files(self) -> set[str]:
-        """The names of the files that it leads to."""
+        """The names of the files that it refers to."""
         found = {ref.name for ref in self.manifests}
         return found | {self.rewrites.name} if self.rewrites else found
 
@@ -119,16 +119,16 @@ class ManifestList(
 
 
 def tail_to_join(counts: Sequence[int], new: int, *, fanout: int, most: int) -> int:
-    """How many of the last manifests are joined to ``new`` more segments.
+    """How many of the last manifests are merged with ``new`` more segments.
 
-    As in a log-structured merge tree each segment is rewritten once for each level: manifests of
-    about one size are joined when there are ``fanout`` of them.
+    As in a log-structured merge tree each segment is rewritten once per level: manifests of similar
+    size are merged when there are ``fanout`` of them.
 
     Args:
         counts: how many segments each manifest holds, in order.
-        new: how many come behind them.
-        fanout: so many manifests become one.
-        most: one that holds so many is joined to no other.
+        new: how many segments follow them.
+        fanout: how many manifests become one.
+        most: a manifest with this many segments is not merged any further.
     """
     joined, total = 0, new
     while True:

@@ -1,11 +1,10 @@
-"""Who is a member of a consumer group, and which partitions are whose: entries and their fold.
+"""The members of a consumer group, and the owners of its partitions: entries and their fold.
 
-Everything about it follows from the group's log: members, the generation, owners. So nobody
-coordinates, and a commit is judged where it stands, against those that own the partitions there.
-
-A partition has one holder at any time. Its owner may read and commit it. When it is taken from an
-owner it is *revoking*: its holder may still commit what it has read, and nobody else is given the
-partition before the holder was seen to have let go, or is no longer a member (invariant M2).
+Everything follows from the group's log: members, the generation, owners. So there is no
+coordinator, and a commit is judged at its place in the log, against the owners at that point. A
+partition has at most one holder at any time. Its owner may read and commit it. When it is taken
+from an owner it is *revoking*: its holder may still commit what it has read, and no other member is
+given the partition before the holder was seen to have released it, or has left (invariant M2).
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from txnlog.errors import (
 from txnlog.names import TopicPartition
 
 GroupStatus = Literal["Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"]
-"""Kafka's names for what a group is about."""
+"""Kafka's names for the states of a group."""
 
 MOST_BEHIND = 128
-"""So many entries after it was made nobody fulfils a request to join any more."""
+"""After this many entries a request to join is no longer fulfilled."""
 
 Partitions = dict[str, tuple[int, ...]]
 """Numbers of partitions, by topic."""
 
 
 class GroupMember(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a member says of itself when it joins. A member's id is used once, ever.
+    """What a member says about itself when it joins. A member's id is used only once, ever.
 
     ``cooperative`` are those of its ``assignors`` under which partitions that stay with a member
     are never revoked. Times in ms. ``instance_id`` is that of a static member; empty: none.
@@ -55,14 +54,14 @@ class GroupMember(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class JoinAsked(msgspec.Struct, frozen=True, tag_field="kind", tag="join-asked"):
-    """What a member asks others to put for it; no entry. Its file's name tells since when."""
+    """A member's request to join, for others to put. Not an entry; its file's name has the time."""
 
     at_ms: int
     member: GroupMember
 
 
 class MembersJoined(msgspec.Struct, frozen=True, tag_field="kind", tag="members-joined"):
-    """Members join, or those that are there subscribe to something else."""
+    """Members join, or existing ones subscribe to something else."""
 
     nonce: str
     at_ms: int
@@ -79,7 +78,7 @@ class MembersLeft(msgspec.Struct, frozen=True, tag_field="kind", tag="members-le
 
 
 class Silence(msgspec.Struct, frozen=True):
-    """Why somebody took a member for dead: it had not gone on from this heartbeat (-1: none)."""
+    """Why a member was taken for dead: no heartbeat followed this one (-1: none)."""
 
     member_id: str
     heartbeat: int
@@ -87,7 +86,7 @@ class Silence(msgspec.Struct, frozen=True):
 
 
 class MembersExpired(msgspec.Struct, frozen=True, tag_field="kind", tag="members-expired"):
-    """Somebody has not heard of these members for too long. It may be wrong: they join again."""
+    """These members' heartbeats have stopped for too long. If that is wrong, they join again."""
 
     nonce: str
     at_ms: int
@@ -96,7 +95,7 @@ class MembersExpired(msgspec.Struct, frozen=True, tag_field="kind", tag="members
 
 
 class RebalanceBegun(msgspec.Struct, frozen=True, tag_field="kind", tag="rebalance-begun"):
-    """Partitions are to be reassigned, though the members are the same: topics have changed."""
+    """Partitions must be reassigned, though the members are the same: topics have changed."""
 
     nonce: str
     at_ms: int
@@ -112,9 +111,9 @@ class AssignedTopic(msgspec.Struct, frozen=True):
 
 
 class PartitionsAssigned(msgspec.Struct, frozen=True, tag_field="kind", tag="partitions-assigned"):
-    """From here on, in a new generation, these partitions are these members'.
+    """From here on, in a new generation, these members own these partitions.
 
-    ``released`` are members that were seen to have let go of all that was taken from them.
+    ``released`` are members that were seen to have released everything taken from them.
     """
 
     nonce: str
@@ -139,10 +138,10 @@ class Committer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Held(msgspec.Struct, omit_defaults=True):
-    """A member as the log has it, with what it holds.
+    """A member according to the log, with the partitions that it holds.
 
-    Of each partition that it owns, or that is revoking: the generation since which it holds it.
-    It has let go of what is revoking when it has told that it follows generation ``revoked_in``.
+    For each partition that it owns or is revoking: the generation since which it holds it. It has
+    released those it is revoking once it has announced that it follows generation ``revoked_in``.
     """
 
     member: GroupMember
@@ -160,15 +159,15 @@ class Held(msgspec.Struct, omit_defaults=True):
         return None
 
     def has_released(self, followed: int) -> bool:
-        """Whether who follows generation ``followed`` has let go of what is revoking here."""
+        """Whether a member at generation ``followed`` has released what it was revoking."""
         return bool(self.revoking) and followed >= self.revoked_in
 
     def owned_partitions(self) -> set[TopicPartition]:
-        """What it may read."""
+        """The partitions that it may read."""
         return {*partitions_in(self.owned)}
 
     def revoking_partitions(self) -> set[TopicPartition]:
-        """What it has to let go of."""
+        """The partitions that it must release."""
         return {*partitions_in(self.revoking)}
 
 
@@ -180,11 +179,11 @@ def partitions_in(held: Mapping[str, Iterable[int]]) -> Iterator[TopicPartition]
 
 
 class Membership(msgspec.Struct, omit_defaults=True):
-    """The members of a group, in the order in which they have joined, and what they hold.
+    """The members of a group, in the order in which they joined, and what they hold.
 
-    ``changed`` is whether something asks for a new assignment since the last one. ``topics`` are
-    those that were assigned. ``gone`` are those that were members, with the entry that removed
-    them, for as long as a request of theirs to join could be fulfilled.
+    ``changed`` is whether a new assignment is needed since the last one. ``topics`` are those that
+    were assigned. ``gone`` are former members, with the entry that removed them, for as long as a
+    request of theirs to join could be fulfilled.
     """
 
     generation: int = 0
@@ -194,15 +193,15 @@ class Membership(msgspec.Struct, omit_defaults=True):
     topics: dict[str, AssignedTopic] = {}
     gone: dict[str, int] = {}
 
-    # -- what it says ----------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------
 
     @property
     def ever(self) -> bool:
-        """Whether the group ever had a member: then versions that know of none must refuse it."""
+        """Whether the group ever had a member: then versions without members must refuse it."""
         return self.generation > 0 or bool(self.members or self.gone)
 
     def status(self, *, has_offsets: bool) -> GroupStatus:
-        """What the group is about, in Kafka's words."""
+        """The group's state, in Kafka's terms."""
         if not self.members:
             return "Empty" if has_offsets else "Dead"
         if self.changed:
@@ -212,7 +211,7 @@ class Membership(msgspec.Struct, omit_defaults=True):
         return "Stable"
 
     def instance(self, instance_id: str) -> Held | None:
-        """The static member of an instance id; None if there is none."""
+        """The static member with an instance id; None if there is none."""
         if not instance_id:
             return None
         members = self.members.values()
@@ -224,30 +223,30 @@ class Membership(msgspec.Struct, omit_defaults=True):
         return set.intersection(*offered) if offered else set()
 
     def chosen_assignor(self) -> str:
-        """The assignor that most members like best of those that all have; "" without members."""
+        """The assignor that most members prefer among those that all have; "" without members."""
         common = self.common_assignors()
         votes: dict[str, int] = {}
         for held in self.members.values():
             best = next((name for name in held.member.assignors if name in common), None)
             if best is not None:
                 votes[best] = votes.get(best, 0) + 1
-        # Of equals the one that was named first, by who joined first.
+        # On a tie, the one named first by the member that joined first.
         return max(votes, key=votes.__getitem__, default="")
 
     @property
     def cooperative(self) -> bool:
-        """Whether members keep what stays theirs in a rebalance."""
+        """Whether members keep, in a rebalance, the partitions that stay theirs."""
         chosen = self.chosen_assignor()
         return all(chosen in held.member.cooperative for held in self.members.values())
 
     def holder(self, where: TopicPartition) -> str | None:
-        """The member that holds a partition; None if nobody does."""
+        """The member that holds a partition; None if there is none."""
         for member_id, held in self.members.items():
             if held.since(where) is not None:
                 return member_id
         return None
 
-    # -- what entries do -------------------------------------------------------------------------
+    # -- folding ---------------------------------------------------------------------------------
 
     def fold(self, entry: MembershipEntry, number: int) -> None:
         """Fold an entry in."""
@@ -268,8 +267,9 @@ class Membership(msgspec.Struct, omit_defaults=True):
         before = self.members.get(member.member_id)
         is_left_over = False
         if before is None and (older := self.instance(member.instance_id)) is not None:
-            # What the older instance owns is the newer one's: nobody else need notice. It is
-            # fenced, so what it has not let go of yet is nobody's, and to be assigned.
+            # The newer instance takes over what the older one owns: nobody else need notice. The
+            # older one is fenced, so what it has not released yet has no owner, and must be
+            # assigned.
             before = Held(older.member, owned=older.owned)
             is_left_over = bool(older.revoking)
             del self.members[older.member.member_id]
@@ -293,7 +293,7 @@ class Membership(msgspec.Struct, omit_defaults=True):
         self.gone = kept | dict.fromkeys(member_ids, number)
 
     def _begin(self) -> None:
-        """Partitions are to be reassigned; where members are eager, all give up theirs now."""
+        """Partitions must be reassigned; if members are eager, all give up theirs now."""
         self.changed = True
         owners = [held for held in self.members.values() if held.owned]
         if self.cooperative or not owners:
@@ -345,17 +345,17 @@ class Membership(msgspec.Struct, omit_defaults=True):
     def may_join(self, member: GroupMember, asked: int, next_entry: int) -> bool:
         """Whether others may put that a member joins, as entry ``next_entry`` (invariant M4).
 
-        Not if it may have done so since it asked, when the log had ``asked`` entries: it may have
+        Not if it may have joined since it asked, when the log had ``asked`` entries: it may have
         left again, or have subscribed to something else. Nor if its instance id was taken since.
         """
         if next_entry < asked or self.is_overtaken(member.member_id, asked, next_entry):
             return False
-        # A static member that has come since may be the same one, started again.
+        # A static member that has joined since may be the same one, restarted.
         holder = self.instance(member.instance_id)
         return holder is None or holder.joined_entry < asked
 
     def is_overtaken(self, member_id: str, asked: int, next_entry: int) -> bool:
-        """Whether nobody may fulfil a request any more, whatever it says; see :meth:`may_join`."""
+        """Whether a request can no longer be fulfilled, whatever it says; see :meth:`may_join`."""
         if next_entry > asked + MOST_BEHIND or member_id in self.gone:
             return True
         held = self.members.get(member_id)
@@ -364,7 +364,7 @@ class Membership(msgspec.Struct, omit_defaults=True):
     def joinable(
         self, group_id: str, first: GroupMember, others: Iterable[GroupMember]
     ) -> tuple[GroupMember, ...]:
-        """``first``, which may join, and those of the others that can do so in the same entry."""
+        """``first``, which may join, and the others that can join in the same entry."""
         joined = [first]
         trial = Membership(members={**self.members, first.member_id: Held(first)})
         for member in others:
@@ -375,13 +375,13 @@ class Membership(msgspec.Struct, omit_defaults=True):
             try:
                 trial.check_join(group_id, member)
             except InconsistentGroupProtocol:
-                continue  # it is told when it looks itself
+                continue  # it gets the error when it looks itself
             joined.append(member)
             trial.members[member.member_id] = Held(member)
         return tuple(joined)
 
     def join_violations(self, entry: MembersJoined) -> Iterator[tuple[str, str]]:
-        """What is wrong with who joins, each with the invariant that it violates: M4 or M5."""
+        """What is wrong with joining members, each with the violated invariant: M4 or M5."""
         ids, instance_ids = set[str](), set[str]()
         for member in entry.members:
             if member.member_id in ids:
@@ -403,7 +403,7 @@ class Membership(msgspec.Struct, omit_defaults=True):
             yield "M5", f"no assignor is common to {', '.join(sorted(ids))} and the other members"
 
     def assignment_violations(self, entry: PartitionsAssigned) -> Iterator[tuple[str, str]]:
-        """What is wrong with an assignment, each with the invariant that it violates: M1 or M2."""
+        """What is wrong with an assignment, each with the violated invariant: M1 or M2."""
         if entry.generation != self.generation + 1:
             yield "M1", f"generation {entry.generation} follows {self.generation}"
         owners: dict[TopicPartition, str] = {}
@@ -430,10 +430,10 @@ class Membership(msgspec.Struct, omit_defaults=True):
         *,
         force: bool = False,
     ) -> None:
-        """Raise unless somebody may move the offsets of these partitions (invariant M3).
+        """Raise unless the offsets of these partitions may be moved (invariant M3).
 
         Raises:
-            GroupNotEmpty: there are members, ``committer`` is none, and nothing forces it.
+            GroupNotEmpty: there are members, ``committer`` is not one, and it is not forced.
             UnknownMemberId, FencedInstanceId: the committer is no longer a member.
             IllegalGeneration: a partition was given to another member, or again, since.
             RebalanceInProgress: the partitions are about to be assigned.

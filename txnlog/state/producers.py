@@ -1,7 +1,7 @@
 """What a topic remembers of each producer, to refuse repeats, gaps and old epochs. Pure.
 
-It follows from the entries alone, so that everybody who has read the same entries remembers the
-same, whenever they learnt what became of transactions.
+It follows from the entries alone, so all processes that have read the same entries remember the
+same, whenever they learnt the outcomes of transactions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txnlog.state.transaction import TransactionRef
 RECENT_BATCHES = 5
 """How many of a producer's batches a partition remembers, as in Kafka."""
 TIMED_APPENDS = 9
-"""Of so many appends, the newest, fewer than half may carry any time and move nothing."""
+"""How many of the newest appends the time is the median of; fewer than half may be wrong."""
 _SEQUENCES = 1 << 31
 """Sequence numbers wrap: after 2^31 - 1 comes 0."""
 
@@ -32,7 +32,7 @@ class ProducerRef(msgspec.Struct, frozen=True, order=True):
 class SequenceRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A batch that a producer wrote to a partition: its sequences and where it went.
 
-    ``name`` is that of its first segment; empty in what older versions have left.
+    ``name`` is that of its first segment; empty in states of older versions.
     """
 
     base_sequence: int
@@ -53,11 +53,11 @@ class ProducerState(msgspec.Struct):
     """One producer: its newest epoch, and the last batches of each partition.
 
     ``transaction`` is the number of the transaction that it wrote in last; -1 for none.
-    ``last_at_ms`` is the time that its last append carries, ``active_ms`` the topic's own time then
-    (``TopicState.append_time_ms``), by which it is idle; -1 in what older versions have left.
-    ``entry`` is its last append; -1 in what older versions have left. Unless it ``is_whole``, it
-    tells of entries from ``since_entry`` on: manifests may hold older appends of this producer,
-    which count if they are not older than ``since_ms`` of the topic's own time.
+    ``last_at_ms`` is the time in its last append, ``active_ms`` the topic's own time then
+    (``TopicState.append_time_ms``), by which it is idle; -1 in states of older versions. ``entry``
+    is its last append; -1 in states of older versions. Unless it ``is_whole``, it covers entries
+    from ``since_entry`` on: manifests may hold older appends of this producer, which count if they
+    are not older than ``since_ms`` of the topic's own time.
     """
 
     producer_epoch: int
@@ -83,7 +83,7 @@ class ProducerState(msgspec.Struct):
         )
 
     def recent(self, producer_epoch: int, partition: int) -> Sequence[SequenceRange]:
-        """What it wrote last to a partition, if this is its epoch."""
+        """Its last batch in a partition, if this is its epoch."""
         return self.partitions.get(partition, ()) if producer_epoch == self.producer_epoch else ()
 
 
@@ -99,12 +99,12 @@ def remember(
     entry: int = -1,
     is_whole: bool = True,
 ) -> ProducerState:
-    """What is known of a producer after one more append of it (invariant L9).
+    """A producer's state after one more append (invariant L9).
 
-    ``at_ms`` is the time that the append carries, ``now_ms`` the topic's own at it. Whoever wrote
-    last before ``idle_since_ms``, which is the topic's too, is forgotten and starts over: but not
-    within one transaction. Whether that is still open does not matter, since not everybody knows
-    yet. ``is_whole``: of one that is not known nothing older is known elsewhere.
+    ``at_ms`` is the time in the append, ``now_ms`` the topic's own at it. A producer that last
+    wrote before ``idle_since_ms``, also in the topic's time, is forgotten and starts over: but not
+    within one transaction. Whether that is still open does not matter, since not every process
+    knows yet. ``is_whole``: an unknown producer has no older appends elsewhere.
     """
     if known is not None and known.was_idle(idle_since_ms):
         known, is_whole = (
@@ -127,10 +127,10 @@ def remember(
 
 
 def join(older: ProducerState | None, newer: ProducerState) -> ProducerState:
-    """What is known of a producer whose older appends were left to manifests. Changes neither.
+    """The state of a producer whose older appends are in manifests. Changes neither argument.
 
     ``older`` follows from those before ``newer.since_entry``, None if there are none. If that is
-    not whole, nor is what they tell together.
+    not whole, nor is the result.
     """
     whole = copy.deepcopy(newer)
     whole.is_whole = True
@@ -155,19 +155,19 @@ def join(older: ProducerState | None, newer: ProducerState) -> ProducerState:
 def pass_time(
     times: list[int], clock_ms: int, time_ms: int, *, at_ms: int, back_ms: int
 ) -> tuple[list[int], int, int]:
-    """Let a topic's own time pass, by which producers are idle: a function of its appends alone.
+    """Advance a topic's own time, by which producers are idle: a function of its appends alone.
 
-    It runs by the median of the times that the newest appends carry, so that fewer wrong clocks
-    than half neither stop it nor make it jump; the first few are believed. Where most of them were
-    wrong, and are right again, it goes on from where it is: so it never runs backwards, and does
-    not stand still until the right clocks have caught up.
+    It follows the median of the times in the newest appends, so wrong clocks in fewer than half
+    neither stop it nor make it jump; the first few are trusted. If most of them were wrong, and are
+    right again, it goes on from where it is: so it never runs backwards, and does not stand still
+    until the right clocks have caught up.
 
     Args:
-        times: those that the newest appends carry, oldest first.
-        clock_ms: what most clocks had last come to; -1 if that is not known.
+        times: those in the newest appends, oldest first.
+        clock_ms: the time that most clocks had last reached; -1 if not known.
         time_ms: the topic's own time.
-        at_ms: the time that one more append carries.
-        back_ms: by how much clocks must run backwards to be put right, and not only uneven.
+        at_ms: the time in the new append.
+        back_ms: how far clocks must go back to count as corrected, and not just uneven.
 
     Returns:
         The first three as they are after that append.
@@ -176,7 +176,7 @@ def pass_time(
     full = len(times) == TIMED_APPENDS
     now_ms = sorted(times)[TIMED_APPENDS // 2] if full else max(times)
     if clock_ms < 0:
-        # The first append, or the first behind a checkpoint of an older version.
+        # The first append, or the first after a checkpoint of an older version.
         return times, now_ms, time_ms or now_ms
     if now_ms < clock_ms:
         return times, now_ms if now_ms < clock_ms - back_ms else clock_ms, time_ms
@@ -192,7 +192,7 @@ def judge_batches(
 ) -> dict[int, int] | None:
     """Judge one append (invariant L4); see ``TopicState.check_sequences``.
 
-    ``is_same(partition, remembered)`` is asked for a batch that has the sequence and count of a
+    ``is_same(partition, remembered)`` is called for a batch with the sequence and count of a
     remembered one: whether it is the same batch, by the names of their segments.
     """
     if known is not None and producer.producer_epoch < known.producer_epoch:
@@ -206,8 +206,8 @@ def judge_batches(
         recent = known.recent(producer.producer_epoch, partition) if known else ()
         expected = recent[-1].next_sequence if recent else 0
         if sequence == expected:
-            # New, also if the numbers have wrapped round to those of a recent batch: an append
-            # that is in doubt is recognised by the names of its segments before.
+            # New, even if the numbers have wrapped round to those of a recent batch: an append of
+            # unknown outcome was recognised before by the names of its segments.
             continue
         like = [b for b in recent if (b.base_sequence, b.record_count) == (sequence, count)]
         same = [batch for batch in like if is_same(partition, batch)]
@@ -233,7 +233,7 @@ def judge_batches(
 
 
 def _name(producer: ProducerRef | TransactionRef) -> str:
-    """What to call a producer in a message: by its transactional id, if it has one."""
+    """A producer's name in messages: its transactional id, if it has one."""
     if isinstance(producer, TransactionRef):
         return f"producer {producer.producer_id} of transactional id {producer.transactional_id!r}"
     return f"producer {producer.producer_id}"

@@ -1,9 +1,8 @@
-"""An append that somebody else may place: what a writer proposes that was not the first. Pure.
+"""An append that another writer may place, proposed by a writer that lost a race. Pure.
 
-Its writer has judged it against all entries before ``entry``; whoever places it has folded all
-before his own, and looks for what has come between the two. Each answer is for ever: a proposal
-that cannot be placed behind a state cannot be placed behind any later one. So it is placed at most
-once, and its writer knows when nobody else will place it.
+Its writer has judged it against all entries before ``entry``; the placer has folded all before its
+own, and looks for changes between the two. Each answer is permanent: a proposal that cannot be placed after a state cannot be placed after any
+later one. So it is placed at most once, and its writer knows when nobody else will place it.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from txnlog.state.topic_entries import Append, Appends, Bundle
 from txnlog.state.transaction import TransactionRef
 
 MOST_BEHIND = 128
-"""A proposal that so many entries have overtaken is not placed any more, but by its own writer."""
+"""Once this many entries have overtaken a proposal, only its own writer places it."""
 _MOST_BEHIND_ONCE = 16
-"""The same of what older versions have proposed: they rely on it."""
+"""The same for proposals of older versions, which rely on it."""
 MOST_TOGETHER = 128
-"""So many appends are placed together."""
+"""How many appends are placed together at most."""
 MOST_SEGMENTS = 1024
-"""So many segments are placed together; an append of more is not proposed."""
+"""How many segments are placed together at most; a larger append is not proposed."""
 _EXPIRY_SHARE = 4
-"""By this fraction of the time in which producers expire a proposal is too old to be placed."""
+"""The fraction of producers' expiry after which a proposal is too old to be placed."""
 
 
 class Proposal(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="proposal"):
     """An append as its writer would have put it as entry ``entry``.
 
     If it has a transaction, that may have ended before it is placed, as before a put that lands
-    late: then it is on no list, and counts for nothing.
-    ``topic_time_ms`` is the topic's own time before that entry. ``begun_ms`` are the first and the
-    last time at which an upload of its segments began, by its writer's clock; empty: not known.
-    ``history`` is that of the storage that they were uploaded to: in another one they may be lost.
+    late: then it is on no list, and does not count. ``topic_time_ms`` is the topic's own time
+    before that entry. ``begun_ms`` are the first and the last time at which an upload of its
+    segments began, by its writer's clock; empty: not known. ``history`` is that of the storage that
+    they were uploaded to: in another history they may be lost.
     """
 
     topic_id: str
@@ -54,10 +53,10 @@ class Proposal(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"
         return {place.partition: place.name for place in reversed(self.append.segments)}
 
     def may_be_placed(self, state: TopicState) -> bool:
-        """Whether anybody may place it behind this state, which is not older than ``entry``.
+        """Whether it may be placed after this state, which is not older than ``entry``.
 
-        Once it is false it stays so: topics do not come back, offsets and times only grow, and what
-        was appended since stays appended for as long as the proposal is young enough.
+        Once false it stays false: topics do not come back, offsets and times only grow, and newer
+        appends stay remembered for as long as the proposal is young enough.
         """
         return (
             state.topic_id == self.topic_id
@@ -70,31 +69,31 @@ class Proposal(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"
         )
 
     def was_overtaken(self, state: TopicState) -> bool:
-        """Whether its producer has appended anything since: this, or what was in doubt."""
+        """Whether its producer has appended anything since: this, or an append in doubt."""
         owner = owner_of(self.append)
         known = state.producers.get(owner.producer_id) if owner else None
         return known is not None and known.entry >= self.entry
 
     def may_be_deleted(self, state: TopicState) -> bool:
-        """Whether what was placed since may be deleted by now, this among it."""
+        """Whether records placed since, perhaps these, may be deleted by now."""
         return any(
             place.base_offset < state.partitions[place.partition].log_start_offset
             for place in self.append.segments
         )
 
     def shows_all_since(self, state: TopicState) -> bool:
-        """Whether a state is not behind the proposal, and has left nothing to manifests since."""
+        """Whether a state is not older than the proposal, and has settled nothing since."""
         begun = state.settled.end if state.settled else 0
         return begun <= self.entry <= state.next_entry
 
 
 def owner_of(append: Append) -> ProducerRef | TransactionRef | None:
-    """Who numbers an append's records."""
+    """The owner of an append's sequence numbers."""
     return append.transaction or append.producer
 
 
 def is_proposable(state: TopicState, append: Append) -> bool:
-    """Whether an append, built for this state, will stand for as long as proposals may be placed.
+    """Whether an append, built for this state, stays valid for as long as proposals may be placed.
 
     Not if its producer would be forgotten meanwhile, or if it is too large.
     """
@@ -107,7 +106,7 @@ def is_proposable(state: TopicState, append: Append) -> bool:
 def combine(
     state: TopicState, own: Append, proposals: Iterable[Proposal], *, nonce: str, at_ms: int
 ) -> tuple[Append | Appends | Bundle, list[Proposal]]:
-    """The file behind ``state`` that places an append and what others have proposed, as it fits.
+    """The file after ``state`` that places an append and others' proposals, as far as they fit.
 
     It is one entry if none of them has a transaction; else each is an entry, with its own outcome.
 
@@ -116,10 +115,10 @@ def combine(
         own: built for this state; it comes first.
         proposals: of others, or of ``own``.
         nonce: of the file, if it has several appends.
-        at_ms: likewise the time that it carries.
+        at_ms: likewise its time.
 
     Returns:
-        What is to be put, and which of the proposals it places.
+        The file to put, and the proposals that it places.
     """
     ends = {place.partition: place.end_offset for place in own.segments}
     first_owner = owner_of(own)
@@ -129,7 +128,7 @@ def combine(
     appends, taken = [own], []
     for proposal in proposals:
         append, owner = proposal.append, owner_of(proposal.append)
-        # The same append may be proposed twice, and a producer that was copied has two.
+        # The same append may be proposed twice, and a copied producer has two.
         is_other = taken_names.isdisjoint(place.name for place in append.segments)
         if (
             not is_other
@@ -155,7 +154,7 @@ def combine(
 
 
 def _moved(append: Append, ends: dict[int, int]) -> Append:
-    """The same append behind these ends of partitions, which move on."""
+    """The same append at these ends of partitions, which it advances."""
     segments = []
     for place in append.segments:
         moved = replace(place, base_offset=ends[place.partition])

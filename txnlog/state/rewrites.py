@@ -1,8 +1,8 @@
-"""Rewrites: other segments in the place of those that were appended, for the same offsets. Pure.
+"""Rewrites: other segments in place of those that were appended, for the same offsets. Pure.
 
 Merging and compaction put one entry that says, for offsets of partitions, which segments hold their
-records from then on. What was appended stays a fact of the log: who wrote it, under which sequence,
-in which transaction. So only readers of records look at rewrites, and nothing else does.
+records from then on. Appends stay facts of the log: who wrote them, under which sequence, in which
+transaction. So only readers of records look at rewrites.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from txnlog.state.placement import Placement, Segment, overlapping
 
 
 class Rewritten(msgspec.Struct, frozen=True, tag_field="kind", tag="rewritten"):
-    """Records lie in these segments from now on: they were merged, or compacted.
+    """From now on these segments hold records: they were merged, or compacted.
 
-    Each stands for the offsets from its base to its end; one without records for offsets of which
-    none is left. Put by somebody who has seen that all of the old segments are decided, and still
-    hold these records.
+    Each covers the offsets from its base to its end; one without records covers offsets of which
+    none is left. Its writer has seen that all of the old segments are decided, and still hold these
+    records.
     """
 
     nonce: str
@@ -29,7 +29,7 @@ class Rewritten(msgspec.Struct, frozen=True, tag_field="kind", tag="rewritten"):
 
 
 class Rewrite(msgspec.Struct, frozen=True, array_like=True):
-    """A segment that holds records of a partition since its entry, which carries time ``at_ms``."""
+    """A segment that holds records of a partition since its entry, put at ``at_ms``."""
 
     at_ms: int
     partition: int
@@ -48,19 +48,19 @@ class Rewrite(msgspec.Struct, frozen=True, array_like=True):
         return self.segment.end_offset
 
     def is_compaction_since(self, entry: int) -> bool:
-        """Whether it may have left out records that were there before an entry."""
+        """Whether it may have left out records that existed before an entry."""
         special = self.segment.rewritten
         return self.entry >= entry and special is not None and special.is_compacted
 
     def holds_for(self, view_end: int | None, unfinished: Iterable[int]) -> bool:
-        """Whether it holds for who sees the partition up to an offset, but for some appends.
+        """Whether it applies to a view of the partition up to an offset, without some appends.
 
-        Not if some newer record of a key, for which an older one was left out, would not show; nor
-        if it holds itself what must not show: then what was there before does.
+        Not if a newer record of a key, for which an older one was left out, is not in the view; nor
+        if it holds records that must not show: then the replaced segments apply.
 
         Args:
-            view_end: where that view ends; None: where the log does.
-            unfinished: where the appends begin that do not show in it, though they are committed.
+            view_end: the end of the view; None: the log's.
+            unfinished: where appends begin that the view hides, though they are committed.
         """
         special = self.segment.rewritten
         judged_end = special.judged_end if special else 0
@@ -70,14 +70,14 @@ class Rewrite(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RewriteFile(msgspec.Struct, frozen=True, tag_field="kind", tag="rewrites"):
-    """The rewrites of a topic that are settled, in the order of entries."""
+    """A topic's settled rewrites, in the order of entries."""
 
     topic_id: str
     rewrites: tuple[Rewrite, ...]
 
 
 class RewriteRef(msgspec.Struct, frozen=True):
-    """What a manifest list says of its file of rewrites.
+    """A manifest list's description of its file of rewrites.
 
     ``spans`` are, by partition, the offsets [start, end) within which all its rewrites lie.
     """
@@ -105,13 +105,12 @@ def held_by_view(
     unfinished: Sequence[int],
     compactions_end: int | None = None,
 ) -> Sequence[Rewrite]:
-    """The rewrites of one partition that hold for a view; see :meth:`Rewrite.holds_for`.
+    """The rewrites of one partition that apply to a view; see :meth:`Rewrite.holds_for`.
 
-    What was compacted in ``compactions_end`` or later does not hold, if there is such an entry.
-
-    If one does not, those of its entry and of later ones do not either. The segments of an entry
-    cover together what they were made of, not each by itself, so a part of them would show records
-    twice; and what is left is what held at some moment.
+    Compactions in entry ``compactions_end`` or later do not apply, if it is given. If one does not
+    apply, the others of its entry and later ones do not either. Only together do the segments of an
+    entry cover those they were made of, so a part of them would show records twice; and the
+    remaining ones are those in force at some moment.
     """
     aside = [
         rewrite.entry
@@ -125,10 +124,10 @@ def held_by_view(
 
 
 def resolve(rewrites: Iterable[Rewrite]) -> list[Rewrite]:
-    """The rewrites of one partition that hold, in the order of offsets.
+    """The rewrites of one partition that are in force, in the order of offsets.
 
-    A later one stands for all those that it covers. Each covers another wholly or not at all, as it
-    is made of whole segments.
+    A later one replaces those that it covers. Each covers another wholly or not at all, as it is
+    made of whole segments.
     """
     held: list[Rewrite] = []
     for rewrite in sorted(rewrites, key=lambda rewrite: rewrite.entry):
@@ -148,7 +147,7 @@ def within(held: Sequence[Rewrite], start: int, end: int) -> Sequence[Rewrite]:
 
 
 def not_rewritten(held: Sequence[Rewrite], start: int, end: int) -> list[tuple[int, int]]:
-    """The offsets of [start, end) that no rewrite holds, as spans in order."""
+    """The offsets of [start, end) that no rewrite covers, as spans in order."""
     spans = []
     for rewrite in within(held, start, end):
         if start < rewrite.start:
@@ -189,16 +188,16 @@ def held_segments(held: Sequence[Rewrite], start: int, end: int) -> list[Segment
 def still_of_use(
     rewrites: Iterable[Rewrite], starts: Sequence[int], since_ms: int
 ) -> list[Rewrite]:
-    """Of a topic's rewrites those that hold, and those that others stand for since not long ago.
+    """A topic's rewrites that are in force, and those that were replaced not long ago.
 
-    Readers that are pinned to a moment before read what held then.
+    Readers that are pinned to an earlier moment read the segments of that time.
 
     Args:
         rewrites: in the order of entries.
-        starts: the log start offsets by partition; what lies below is let go.
-        since_ms: what others stand for since before that time is let go.
+        starts: the log start offsets by partition; rewrites below are dropped.
+        since_ms: rewrites that were replaced before that time are dropped.
     """
-    # By partition what those that hold for long enough stand for: no two spans touch.
+    # By partition, the spans of those in force for long enough: no two spans touch.
     in_order = sorted(rewrites, key=lambda rewrite: rewrite.entry)
     replaced: dict[int, list[tuple[int, int]]] = {}
     kept = []
@@ -219,7 +218,7 @@ def _covers(spans: Sequence[tuple[int, int]], start: int, end: int) -> bool:
 
 
 def _cover(spans: list[tuple[int, int]], start: int, end: int) -> None:
-    """Add a span to others, and make one of those that touch."""
+    """Add a span to others, and join those that touch."""
     first = bisect_left(spans, start, key=lambda span: span[1])
     stop = bisect_right(spans, end, key=lambda span: span[0])
     if first < stop:

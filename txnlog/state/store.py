@@ -8,8 +8,8 @@ import msgspec
 class StoreFile(msgspec.Struct, frozen=True, tag_field="kind", tag="store"):
     """A store's identity and settings; written once, never changed.
 
-    ``closes_chapters``: whoever puts an entry looks whether its chapter is closed, so names may be
-    freed soon. False of stores that older versions have made, and may write to.
+    ``closes_chapters``: writers check, after a put, whether the entry's chapter is closed, so names
+    may be freed soon. False for stores that older versions have created, and may write to.
     """
 
     store_id: str

@@ -1,7 +1,8 @@
-"""The consistent cut at a time: where topics stood when the last appends until then were made.
+"""The consistent cut at a time: the ends of topics after the last appends until then.
 
-Pure. The time of a transaction is that of its last append. What is later is hidden, and what that
-hides joins it: so of each transaction all or nothing lies before the cut, whatever clocks say.
+Pure. The time of a transaction is that of its last append. Later ones are hidden, with those that
+this hides in turn: so each transaction lies before the cut in whole or not at all, whatever clocks
+say.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ def cut_at_time(
 
     Args:
         ends: the end of each partition now.
-        parts: all appends that may be later, and of their units those that may be earlier; aborted
-            ones are left out.
-        at_ms: the time, of the clock that the parts' own are of.
+        parts: all appends that may be later, and those of their units that may be earlier; without
+            aborted ones.
+        at_ms: the time, by the same clock as the parts' own.
     """
     known = [*parts]
     cut = dict(ends)

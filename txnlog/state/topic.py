@@ -1,8 +1,8 @@
 """A topic: the state that the entries of its log fold into.
 
-One log serves all partitions of a topic. The fold is the same for everybody who has read the same
-entries; what is decided about transactional entries comes in from outside through
-:meth:`TopicState.decide`. docs/PROTOCOL.md numbers the invariants (L1, L2, ...) cited here.
+One log serves all partitions of a topic. Processes that have read the same entries get the same
+state; decisions about transactional entries come in from outside through :meth:`TopicState.decide`.
+docs/PROTOCOL.md numbers the invariants (L1, L2, ...) cited here.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from txnlog.state.transaction import Outcome, TransactionRef
 
 MAX_PARTITIONS = 100_000
 _EARLIER_SCHEMAS = 16
-"""So many schemas are remembered that a topic had before."""
+"""How many earlier schemas of a topic are remembered."""
 
 
 class Partition(msgspec.Struct, omit_defaults=True):
-    """One partition: its ends, and in the order of offsets its segments that are not settled.
+    """One partition: its ends, and its unsettled segments in the order of offsets.
 
-    ``rewrites`` are those that are not settled, in the order of entries.
+    ``rewrites`` are the unsettled ones, in the order of entries.
     """
 
     log_start_offset: int = 0
@@ -68,11 +68,11 @@ class Partition(msgspec.Struct, omit_defaults=True):
 
     @property
     def head_offset(self) -> int:
-        """Where the segments that are here begin; what lies before is left to manifests."""
+        """Where the segments in this state begin; earlier ones are in manifests."""
         return self.segments[0].base_offset if self.segments else self.end_offset
 
     def record_segments(self) -> Sequence[Segment]:
-        """The segments that hold its records, in order, as far as they are here.
+        """The segments in this state that hold its records, in order.
 
         Those of aborted and undecided transactions too.
         """
@@ -87,11 +87,11 @@ class Partition(msgspec.Struct, omit_defaults=True):
 
 
 class RecentEntry(msgspec.Struct, frozen=True):
-    """An append that is kept apart, so that a consistent cut can fall before it.
+    """An append that is remembered by itself, so that a consistent cut can fall before it.
 
     ``file`` is the number of the bundle that holds it; -1 if it has a file of its own.
     ``time_before_ms`` and ``topic_time_ms`` are the topic's own time before and after it; -1 in
-    what older versions have left.
+    states of older versions.
     """
 
     number: int
@@ -104,7 +104,7 @@ class RecentEntry(msgspec.Struct, frozen=True):
 
 
 class EarlierSchema(msgspec.Struct, frozen=True, array_like=True):
-    """The schema that a typed topic had before entry ``entry``, which carries time ``at_ms``."""
+    """The schema that a typed topic had before entry ``entry``, put at ``at_ms``."""
 
     entry: int
     at_ms: int
@@ -112,16 +112,16 @@ class EarlierSchema(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoint"):
-    """A topic as its log has it.
+    """A topic according to its log.
 
-    Changes through ``apply``, ``decide``, ``expire`` and ``leave_to_manifests``.
-    Appends before ``settled.end`` are in manifests, and nothing of them is here: no segments, no
-    outcomes, and of producers only what wrote since. ``recent`` holds those behind it, the newest
-    ones, without gaps. What older versions did not keep apart ends with ``let_go_entry``, and
-    ``kept_since_ms`` is the time of the newest of that. ``append_time_ms`` is the topic's own time,
-    by which producers are idle; it only grows, see :func:`pass_time`. ``append_times`` are those
-    that the newest appends carry, oldest first, and ``clock_ms`` what the clocks of most of them
-    have last come to; -1 if that is not known. The newest file holds ``newest_size`` entries.
+    Changes through ``apply``, ``decide``, ``expire`` and ``leave_to_manifests``. Appends before
+    ``settled.end`` are in manifests, and nothing of them is here: no segments, no outcomes, and
+    only producers that wrote since. ``recent`` holds the later ones, without gaps. Appends that
+    older versions did not keep end with ``let_go_entry``, and ``kept_since_ms`` is the time of the
+    newest of these. ``append_time_ms`` is the topic's own time, by which producers are idle; it
+    only grows, see :func:`pass_time`. ``append_times`` are the times in the newest appends, oldest
+    first, and ``clock_ms`` the time that most of their clocks have last reached; -1 if not known.
+    The newest file holds ``newest_size`` entries.
     """
 
     topic_id: str | None = None
@@ -142,9 +142,9 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     schema: TopicSchema | None = None
     newest_size: int = 1
     earlier_schemas: list[EarlierSchema] = []
-    """The schemas before the newest changes, oldest first; older versions have kept none."""
+    """The schemas before the newest changes, oldest first; older versions keep none."""
     let_go: dict[int, int] = {}
-    """What older versions have put in the place of ``kept_since_ms``."""
+    """Older versions' field for ``kept_since_ms``."""
 
     def __post_init__(self) -> None:
         if self.let_go:
@@ -233,7 +233,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         return entry.at_ms
 
     def _apply_appends(self, number: int, at_ms: int, appends: Sequence[Append]) -> None:
-        """Fold the appends of one entry, which carries the time ``at_ms``."""
+        """Fold the appends of one entry, put at ``at_ms``."""
         first_offsets: dict[int, int] = {}
         time_before_ms = self.append_time_ms
         for append in appends:
@@ -250,7 +250,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             RecentEntry(number, at_ms, first_offsets, owner, time_before_ms, time_ms)
         )
         for append in appends:
-            # By the times of the whole entry, which are all that manifests know.
+            # By the times of the whole entry, the only ones in manifests.
             if (producer := append.transaction or append.producer) is not None:
                 self._remember(number, at_ms, producer, append, time_before_ms)
 
@@ -305,7 +305,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         )
 
     def expire(self) -> None:
-        # Not while folding: what is undecided then depends on when decisions were learnt.
+        # Not while folding: then the undecided ones would depend on when decisions were learnt.
         idle_since_ms = self.append_time_ms - self.producer_id_expiration_ms
         in_use = {ref.producer_id for ref in self.undecided.values()}
         idle = takewhile(lambda item: item[1].was_idle(idle_since_ms), self.producers.items())
@@ -344,7 +344,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             self.aborted.append(number)
 
     def first_unsettled(self, kept: int) -> int:
-        """Where the settled part could end: all before it is decided, and not of the newest."""
+        """Where the settled part could end: before it all is decided, and not among the newest."""
         return max(min([self.next_entry - kept, *map(self.file_of, self.undecided)]), 0)
 
     def leave_to_manifests(
@@ -353,15 +353,15 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         left_out_below: Mapping[int, int] | None = None,
         kept_producers: Container[int] = (),
     ) -> None:
-        """Let go of what manifests hold: the appends before ``settled.end``, which are decided.
+        """Drop the appends before ``settled.end``, which are decided and in manifests.
 
-        Producers of which manifests may not tell all are remembered here: what they wrote was
-        deleted before it was settled.
+        Producers that manifests may not know in full stay here: their records were deleted before
+        they were settled.
 
         Args:
             settled: where they are.
             left_out_below: by partition, an offset below which manifests may lack segments.
-            kept_producers: these are remembered here all the same.
+            kept_producers: these also stay.
         """
         starts = {number: part.log_start_offset for number, part in enumerate(self.partitions)}
         for number, start in (left_out_below or {}).items():
@@ -423,12 +423,12 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         return batches[-1].next_sequence if batches else 0
 
     def placed_since(self, first_entry: int, names: Mapping[int, str]) -> dict[int, int]:
-        """Where entries from ``first_entry`` on have placed segments of these names.
+        """Where entries from ``first_entry`` on have placed segments with these names.
 
         Names are unique, so this recognises an append whatever is remembered of its producer.
 
         Args:
-            first_entry: no older entry is looked at.
+            first_entry: older entries are ignored.
             names: by partition, the name of a segment.
 
         Returns:
@@ -445,13 +445,13 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         return found
 
     def knows(self, producer: ProducerRef | TransactionRef) -> bool:
-        """False if nothing is remembered of this producer: it never wrote, or was idle too long."""
+        """False if this producer is not remembered: it never wrote, or was idle too long."""
         return producer.producer_id in self.producers
 
     # -- what may be added -----------------------------------------------------------------------
 
     def check_exists(self, topic: str, topic_id: str | None = None) -> None:
-        """Raise UnknownTopicOrPartition unless the topic is there (and still the same one)."""
+        """Raise UnknownTopicOrPartition unless the topic exists (and is still the same one)."""
         if self.topic_id is None:
             raise UnknownTopicOrPartition(
                 f"topic {topic!r} does not exist; make it with create_topic or "
@@ -464,7 +464,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             )
 
     def check_absent(self, topic: str) -> None:
-        """Raise TopicAlreadyExists if the topic is there."""
+        """Raise TopicAlreadyExists if the topic exists."""
         if self.topic_id is not None:
             raise TopicAlreadyExists(f"topic {topic!r} exists already")
 
@@ -488,20 +488,20 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
 
         Args:
             topic: for messages.
-            producer: who appends.
+            producer: the one that appends.
             batches: by partition, (base sequence, record count).
             names: by partition, the name of the first segment. An append is a repeat only if they
-                are those that were placed, since names are unique and numbers are not: a process
-                that was copied counts on from where it was. None: the numbers must do.
+                are those that were placed, since names are unique and sequences are not: a copied
+                process goes on counting. None: the sequences must suffice.
 
         Returns:
-            None if the append is new; if it repeats a recent one, the offsets that one was given.
+            None if the append is new; if it repeats a recent one, the offsets of that one.
 
         Raises:
             InvalidProducerEpoch: the topic has seen a newer epoch.
             OutOfOrderSequence: neither the next sequence nor that of a recent batch, or that of
-                somebody else's.
-            InvalidTxnState: the producer has an open transaction, to which this does not belong.
+                another process's batch.
+            InvalidTxnState: the producer has an open transaction, and this is not part of it.
         """
 
         def is_same(partition: int, batch: SequenceRange) -> bool:
@@ -530,7 +530,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     def check_import(self, topic: str, offsets: Mapping[int, OffsetSpan]) -> None:
         """Raise OffsetOutOfRange unless each span begins where its partition ends, or is its first.
 
-        So nothing is imported twice, and nothing that is missing passes for deleted records.
+        So nothing is imported twice, and missing records do not pass for deleted ones.
         """
         if self.schema is not None:
             raise InvalidOption(
@@ -562,9 +562,9 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
 
 
 def last_appended(state: TopicState, partition: int) -> Segment | None:
-    """The segment, of those that are not settled, that a partition ends with, as it was appended.
+    """A partition's last unsettled segment, as it was appended.
 
-    None if there is none: what was deleted does not count.
+    None if there is none: deleted ones do not count.
     """
     for part in state.partitions[partition : partition + 1]:
         if part.segments and part.segments[-1].end_offset == part.end_offset:
@@ -573,7 +573,7 @@ def last_appended(state: TopicState, partition: int) -> Segment | None:
 
 
 def check_partition_count(partitions: int, current: int = 0) -> int:
-    """Return ``partitions`` if a topic may have so many, else raise InvalidPartitions."""
+    """Return ``partitions`` if a topic may have that many, else raise InvalidPartitions."""
     check_whole_number(partitions, "partitions", InvalidPartitions, least=1, most=MAX_PARTITIONS)
     if partitions < current:
         raise InvalidPartitions(

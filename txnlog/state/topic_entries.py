@@ -1,4 +1,4 @@
-"""The entries of a topic's log: what each kind of them says. ``topic.py`` folds them. Pure."""
+"""The kinds of entries of a topic's log. ``topic.py`` folds them. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Created(msgspec.Struct, frozen=True, tag_field="kind", tag="created", omit
 
 
 class Append(msgspec.Struct, frozen=True, tag_field="kind", tag="append", omit_defaults=True):
-    """Segments of any number of partitions get their places, all of them or none."""
+    """Places segments of any number of partitions, all of them or none."""
 
     nonce: str
     at_ms: int
@@ -33,9 +33,9 @@ class Append(msgspec.Struct, frozen=True, tag_field="kind", tag="append", omit_d
 
 
 class Appends(msgspec.Struct, frozen=True, tag_field="kind", tag="appends"):
-    """Appends of several writers, which one of them has put together (``state/proposal.py``).
+    """Appends of several writers, put together by one of them (``state/proposal.py``).
 
-    Each is as whole as if it stood alone. None has a transaction, and no producer has two.
+    Each is as whole as if it were alone. None has a transaction, and no producer has two.
     """
 
     nonce: str
@@ -47,8 +47,8 @@ class Bundle(msgspec.Struct, frozen=True, tag_field="kind", tag="bundle"):
     """A file that holds several entries: appends of several writers, some with a transaction.
 
     The first has the number of the file, each of the others the next one; the next file's number
-    is behind them. So each has a marker, an outcome and a line in its transaction's list of its
-    own. Two or more, no two of one producer.
+    follows. So each has its own marker, outcome and line in its transaction's list. Two or more, no
+    two of one producer.
     """
 
     nonce: str
@@ -57,7 +57,7 @@ class Bundle(msgspec.Struct, frozen=True, tag_field="kind", tag="bundle"):
 
     @property
     def bundled(self) -> tuple[Append, ...]:
-        """What ``unbundled`` asks for."""
+        """The protocol that ``unbundled`` relies on."""
         return self.appends
 
 
@@ -69,9 +69,9 @@ class OffsetSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Imported(msgspec.Struct, frozen=True, tag_field="kind", tag="imported"):
-    """Partition folders of a Kafka broker become a part of the topic, with their own offsets.
+    """Partition folders of a Kafka broker become part of the topic, with their own offsets.
 
-    ``offsets`` holds, by partition, what is its part from now on of what was imported.
+    ``offsets`` are, by partition, the imported offsets that belong to the topic from now on.
     """
 
     nonce: str
@@ -81,7 +81,7 @@ class Imported(msgspec.Struct, frozen=True, tag_field="kind", tag="imported"):
 
 
 class Altered(msgspec.Struct, frozen=True, tag_field="kind", tag="altered", omit_defaults=True):
-    """More partitions, other settings (None takes a key back to its default), another schema."""
+    """More partitions, other settings (None resets a key to its default), another schema."""
 
     nonce: str
     at_ms: int
@@ -91,7 +91,7 @@ class Altered(msgspec.Struct, frozen=True, tag_field="kind", tag="altered", omit
 
 
 class Trimmed(msgspec.Struct, frozen=True, tag_field="kind", tag="trimmed"):
-    """Records below these offsets (by partition) are no longer a part of the topic."""
+    """Records below these offsets (by partition) no longer belong to the topic."""
 
     nonce: str
     at_ms: int
@@ -99,7 +99,7 @@ class Trimmed(msgspec.Struct, frozen=True, tag_field="kind", tag="trimmed"):
 
 
 class Deleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
-    """The topic ends here; its log stays, so that a later topic of this name goes on in it."""
+    """The topic ends here; its log stays, and a later topic of this name continues it."""
 
     nonce: str
     at_ms: int

@@ -24,7 +24,7 @@ from txnlog.names import check_text
 
 MAX_PRODUCER_EPOCH = 32767
 HELP_AFTER_MS = 10_000
-"""A prepared transaction that makes no progress for so long is finished by others."""
+"""After this time without progress other processes finish a prepared transaction."""
 
 
 class Status(str, Enum):
@@ -40,29 +40,29 @@ class Status(str, Enum):
 
 
 IDLE = frozenset({Status.EMPTY, Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT})
-"""Nothing is under way: the id may expire."""
+"""No transaction is in progress: the id may expire."""
 
 
 class Outcome(str, Enum):
-    """How an entry was decided. The values are the endings of control-marker files."""
+    """How an entry was decided. The values are the extensions of control-marker files."""
 
     COMMIT = "commit"
     ABORT = "abort"
 
 
 class Version(NamedTuple):
-    """An idempotence version: the number that an application gives to what it commits."""
+    """An idempotence version: the number that an application gives to a commit."""
 
     application_id: str
     number: int
 
     def is_committed(self, versions: Mapping[str, int]) -> bool:
-        """Whether it, or a greater one, is among the last ones that applications committed."""
+        """Whether it, or a greater one, is among the last versions that applications committed."""
         return versions.get(self.application_id, -1) >= self.number
 
 
 class TransactionKey(NamedTuple):
-    """What tells a transaction from all others, of all time."""
+    """Distinguishes a transaction from all others ever."""
 
     transactional_id: str
     producer_id: int
@@ -70,7 +70,7 @@ class TransactionKey(NamedTuple):
 
 
 class TransactionRef(msgspec.Struct, frozen=True, order=True):
-    """Which transaction an entry belongs to: carried by every transactional entry."""
+    """The transaction that an entry belongs to: in every transactional entry."""
 
     transactional_id: str
     number: int
@@ -97,11 +97,11 @@ class EntryRef(msgspec.Struct, frozen=True, order=True):
 
 
 class ConsumedOffset(msgspec.Struct, frozen=True, order=True):
-    """What a transaction consumed of one partition: offsets [start, end) of ``topic``.
+    """The offsets [start, end) of one partition of ``topic`` that a transaction consumed.
 
-    ``start`` is the group's committed offset it began from, None if there was none, and
-    ``start_entry`` what had moved it there (see ``OffsetCommit``); ``topic_id`` tells the topic
-    from others of its name.
+    ``start`` is the group's committed offset it began from, None if there was none, and ``start_entry`` the
+    entry that had moved it there (see ``OffsetCommit``); ``topic_id`` distinguishes the topic from
+    others of its name.
     """
 
     group_id: str
@@ -117,10 +117,10 @@ class ConsumedOffset(msgspec.Struct, frozen=True, order=True):
 class TransactionState(msgspec.Struct, frozen=True, tag_field="kind", tag="transaction"):
     """One entry of a transactional id's log. Times are wall-clock milliseconds since the epoch.
 
-    ``entries`` is the exact list that a decision to commit covers. ``consumed`` holds what a
-    transaction that spans processes has read, to be committed with it. ``versions`` maps an
-    application to the last idempotence version (say, a batch id) that it committed. ``reason``
-    tells why somebody other than the producer aborted the transaction.
+    ``entries`` is the exact list that a decision to commit covers. ``consumed`` holds the reads of
+    a transaction that spans processes, to be committed with it. ``versions`` maps an application to
+    the last idempotence version (say, a batch id) that it committed. ``reason`` tells why a process
+    other than the producer aborted the transaction.
     """
 
     transactional_id: str
@@ -141,7 +141,7 @@ class TransactionState(msgspec.Struct, frozen=True, tag_field="kind", tag="trans
 
     @property
     def ref(self) -> TransactionRef:
-        """The reference that entries of this id's current transaction carry."""
+        """The reference in entries of this id's current transaction."""
         return TransactionRef(
             self.transactional_id, self.number, self.producer_id, self.producer_epoch
         )
@@ -158,7 +158,7 @@ class TransactionState(msgspec.Struct, frozen=True, tag_field="kind", tag="trans
 
     @property
     def outcome(self) -> Outcome | None:
-        """The decision over the current transaction; None while there is none."""
+        """The decision on the current transaction; None while there is none."""
         if self.status in (Status.PREPARE_COMMIT, Status.COMPLETE_COMMIT):
             return Outcome.COMMIT
         if self.status in (Status.PREPARE_ABORT, Status.COMPLETE_ABORT):
@@ -204,8 +204,8 @@ def decide_entry(
     """Rule b of how a reader decides an entry that has no marker (invariant T5).
 
     Returns:
-        The outcome if ``state`` holds it, None if the transaction is open, or ``"past"`` if the
-        id has moved on (or is gone): then a marker was written before, or the entry is a zombie's.
+        The outcome if ``state`` holds it, None if the transaction is open, or ``"past"`` if the id
+        has moved on (or is gone): then a marker was written before, or the entry is from a zombie.
     """
     if state is None or state.ref.key != transaction.key:
         return "past"
@@ -217,7 +217,7 @@ def decide_entry(
     return None if state.open else "past"
 
 
-# -- transitions -------------------------------------------------------------------------------
+# -- transitions ---------------------------------------------------------------------------------
 
 
 def initialize(
@@ -237,7 +237,7 @@ def initialize(
     producer id with epoch 0.
     """
     number = state.number if state else 0
-    # Versions outlive the producer id: a batch that comes again after long is recognised too.
+    # Versions outlive the producer id: a batch repeated after a long time is recognised too.
     versions: Mapping[str, int] = state.versions if state else {}
     if state is None or state.status is Status.DEAD:
         producer_id, epoch = fresh_producer_id, 0
@@ -318,7 +318,7 @@ def prepare_commit(
 def prepare_abort(
     state: TransactionState, *, now_ms: int, nonce: str, fence: bool = False, reason: str = ""
 ) -> TransactionState:
-    """Decide to abort. ``fence`` bumps the epoch: somebody other than the producer does it.
+    """Decide to abort. ``fence`` bumps the epoch: for processes other than the producer.
 
     ``reason`` tells why, for people.
 
@@ -340,7 +340,7 @@ def prepare_abort(
 
 
 def presume_open(ref: TransactionRef, timeout_ms: int, *, now_ms: int) -> TransactionState:
-    """The open transaction that an entry belongs to, where nothing else is left of its state."""
+    """The open transaction that an entry belongs to, if nothing else is left of its state."""
     return TransactionState(
         transactional_id=ref.transactional_id,
         status=Status.ONGOING,
@@ -361,10 +361,10 @@ def fence(state: TransactionState) -> TransactionState:
 
 
 def complete(state: TransactionState) -> TransactionState:
-    """End a prepared transaction. Of a commit all markers must be there (invariant T4).
+    """End a prepared transaction. For a commit all markers must exist (invariant T4).
 
-    Whoever does so puts the same bytes, whatever his clock says: the time and the nonce are the
-    decision's (invariant T10).
+    Every process that does so puts the same bytes, whatever its clock says: the time and the nonce
+    are the decision's (invariant T10).
     """
     if not state.prepared:
         raise InvalidTxnState(f"{state.ref} is {state.status.value}: it is not prepared")
@@ -384,7 +384,7 @@ def expire(state: TransactionState, *, now_ms: int, nonce: str, reason: str) -> 
 
 
 def may_follow(later: TransactionState, state: TransactionState) -> bool:
-    """True if ``later`` can be what somebody has put right behind ``state``."""
+    """True if ``later`` can be the state put directly after ``state``."""
     if state.prepared:
         return (
             later.ref.key == state.ref.key
@@ -407,7 +407,8 @@ def may_follow(later: TransactionState, state: TransactionState) -> bool:
 
 
 FENCED_ADVICE = "close this producer, make a new one and call init_transactions()"
-"""What ends each ProducerFenced of a producer. Spark's jobs have no producer, and say otherwise."""
+"""The last sentence of a producer's ProducerFenced. Spark's jobs have no producer, and another one.
+"""
 
 
 def check_owner(state: TransactionState | None, producer_id: int, producer_epoch: int) -> None:
