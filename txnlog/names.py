@@ -305,6 +305,11 @@ def topic_data(topic: str, partition: int) -> str:
     return f"{TOPICS}/{check_topic(topic)}/data/{folder}"
 
 
+def topic_data_folder(topic: str) -> str:
+    """Where the files of all partitions lie."""
+    return f"{TOPICS}/{check_topic(topic)}/data"
+
+
 def retired_folder(topic: str) -> str:
     """Where it is noted which segments nothing refers to any more."""
     return f"{TOPICS}/{check_topic(topic)}/retired"

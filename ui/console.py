@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -14,11 +14,12 @@ from starlette.responses import HTMLResponse
 from txnlog.errors import TxnlogError
 from txnlog.standby.standby_storage import find_shown
 from txnlog.storage.counting import CountingStorage
-from txnlog.store import Store
+from txnlog.store import Store, attach
 from txnlog.ui.access import Access
+from txnlog.ui.jobs import PATIENCE_S, Job, Jobs, Progress
 from txnlog.ui.rendering import make_environment
 
-COSTLY = frozenset({"examine", "lag"})
+COSTLY = frozenset({"lag"})
 """What in a URL asks for much of the storage: a live page asks for it seldom."""
 
 
@@ -56,11 +57,34 @@ class Console:
     allows_changes: bool
     templates: Environment = field(default_factory=make_environment)
     rates: Rates = field(default_factory=Rates)
+    jobs: Jobs = field(default_factory=Jobs)
 
     @property
     def is_standby(self) -> bool:
         """Whether all pages show what the store's source had at the newest round."""
         return find_shown(self.store.storage) is not None
+
+    def ask_job(
+        self, request: Request, kind: str, work: Callable[[Store, Job], None]
+    ) -> Progress | None:
+        """How far the job is that ``kind`` in the URL asks for, as ``Jobs.ask`` does.
+
+        Without it, the newest one; None if there was none. It has a store of its own, so that its
+        requests are not those of pages.
+        """
+        number = request.query_params.get(kind)
+        if number is None:
+            job = self.jobs.newest(kind)
+        else:
+            storage = CountingStorage(self.requests.inner)
+            clock = self.store.logs.clock
+
+            def run(job: Job) -> None:
+                work(attach(storage, clock=clock), job)
+
+            job = self.jobs.ask(kind, number, clock, storage, run)
+            job.wait(PATIENCE_S)
+        return None if job is None else job.progress()
 
     def page(
         self, request: Request, template: str, content: Mapping[str, object], *, status: int = 200

@@ -33,7 +33,17 @@ FLOORS = (
 )
 """From the top down. A room imports from rooms below its own, and from itself."""
 INSIDE = {
-    "ui": ("server", "app", "pages", "lag_curves", "paging", "console", "access", "rendering"),
+    "ui": (
+        "server",
+        "app",
+        "pages",
+        "lag_curves",
+        "paging",
+        "console",
+        "jobs",
+        "access",
+        "rendering",
+    ),
     "cli": (
         "__main__",
         "run",

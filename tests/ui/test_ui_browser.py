@@ -39,7 +39,7 @@ PAGES = {
     "group": "/groups/%3Cscript%3Ealert('x')%3C%2Fscript%3E",
     "members": "/groups/billing",
     "store": "/store?examine",
-    "maintenance": "/store/maintenance",
+    "maintenance": "/store/maintenance?plan",
     "failure": "/topics/none",
 }
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"

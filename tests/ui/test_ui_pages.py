@@ -6,7 +6,7 @@ import re
 import socket
 from collections import Counter
 from dataclasses import replace
-from html import escape
+from html import escape, unescape
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from txnlog.testing import HeapStorage
 from txnlog.ui.access import Access, loopback_hosts
 from txnlog.ui.console import Console, Rates
 from txnlog.ui.lag_curves import Appended, Commit, draw_lags, follow_lag
-from txnlog.ui.pages import groups, transactions
+from txnlog.ui.pages import groups, records, transactions
 from txnlog.ui.pages.topics import Scale, draw_bars
 from txnlog.ui.rendering import show_content, show_size
 from txnlog.ui.server import make_console
@@ -117,6 +117,26 @@ def test_records_are_found_and_laid_out(browser: TestClient, store: Store) -> No
     (behind,) = re.findall(r'href="\?from=(\d+)&amp;', many)
     assert behind == "50"
     assert "?from=" not in browser.get("/topics/many/0/records?from=100").text
+
+
+def test_a_search_goes_on_where_it_stopped(
+    browser: TestClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a page has taken long enough it says how far it has looked."""
+    monkeypatch.setattr(records, "_FIRST_LOOK", 2)
+    monkeypatch.setattr(records, "_MOST_CPU_S", -1.0)
+    store.create_topic("small")
+    with store.producer() as producer:
+        for number in range(7):
+            producer.send("small", f"v{number}")
+            producer.flush()
+    page, looked = "/topics/small/0/records?from=0&grep=v5", []
+    while "<pre>v5</pre>" not in browser.get(page).text:
+        looked += re.findall(r"among offsets (\d) to (\d), which", text_of(browser, page))
+        (behind,) = re.findall(r'href="(\?from=[^"]*)"', browser.get(page).text)
+        page = f"/topics/small/0/records{unescape(behind)}"
+    assert looked == [("0", "2"), ("2", "4")]
+    assert "from=4" in page
 
 
 def test_records_of_typed_topics_are_tables(browser: TestClient, store: Store) -> None:
@@ -261,23 +281,6 @@ def test_a_picture_shows_what_indexes_know(browser: TestClient, store: Store) ->
     assert known
     ticks = re.findall(r'class="tick".*?offset (\d+) at', browser.get("/topics/long/0?index").text)
     assert [int(offset) for offset in ticks] == known
-
-
-def test_the_store_is_examined_when_asked(browser: TestClient) -> None:
-    """And tells its settings, and what maintenance would do."""
-    assert "transaction.max.timeout.ms 900000 default" in text_of(browser, "/store")
-    assert "damage" not in text_of(browser, "/store?examine")
-    assert "would do now: nothing" in text_of(browser, "/store/maintenance")
-
-
-def test_maintenance_is_told_in_words(browser: TestClient, store: Store) -> None:
-    """What each step would do, without what is not known before it is done."""
-    store.create_topic("small")
-    for _ in range(12):
-        with store.producer() as producer:
-            producer.send("small", "a")
-    told = text_of(browser, "/store/maintenance")
-    assert re.search(r"Merge topic small, partition 0, segment count 12, size [\d.]+ (Ki)?B", told)
 
 
 def test_what_is_damaged_is_not_said_to_be_missing() -> None:

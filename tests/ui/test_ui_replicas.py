@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,19 @@ def test_the_roots_of_a_replicated_store(replicated: Store) -> None:
         assert lacking.objects_behind
         assert f"{lacking.url} {lacking.objects_behind} " in text_of(browser, "/store/replicas?lag")
         assert "min.insync.replicas" in out
+
+
+@pytest.mark.parametrize(("query", "whole_listings"), [("", 1), ("?lag", 3)])
+def test_requests_to_roots_are_counted(replicated: Store, query: str, whole_listings: int) -> None:
+    """Those of the controller, and of each root: both are asked for their folders."""
+    replicated.remove_replica("r1")
+    with look_at(replicated) as browser:
+        browser.get("/store")
+        shown = text_of(browser, f"/store/replicas{query}")
+        costs = dict(re.findall(r"(\w+)\s(\d+)", shown.partition("since the last page: ")[2]))
+        assert costs["list_folders"] == "2"
+        assert costs["list"] == "2"
+        assert costs["list_all"] == str(whole_listings)
 
 
 def test_a_standby_says_what_it_is(replicated: Store, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, Protocol
 
@@ -76,6 +76,20 @@ MaintenanceStep = (
 
 
 @dataclass(frozen=True, slots=True)
+class MaintenancePart:
+    """What is done next: ``steps`` does it while it is taken.
+
+    ``topic`` is None where it is not about one; else ``done`` topics of ``of`` were done before.
+    """
+
+    part: Part
+    topic: str | None
+    steps: Iterator[MaintenanceStep]
+    done: int = 0
+    of: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Times:
     """The time by the earliest and by the latest clock: nothing may go early by either."""
 
@@ -132,19 +146,29 @@ class Maintenance:
         What fails is yielded too, and stops nothing else. Raises StorageError if the storage's
         time could not be asked for, or the topics not be listed: then nothing was done.
         """
+        for part in self.parts():
+            yield from part.steps
+
+    def parts(self) -> Iterator[MaintenancePart]:
+        """The parts, in order: the steps of each are to be taken before the next part.
+
+        Raises as ``steps`` does.
+        """
         told_ms = self._storage_time_ms()
         ages = Ages(self._logs.storage, told_ms)
         own_ms = self._logs.clock.now_ms()
         times = Times.of(own_ms, told_ms)
         topics = self._topics
         if topics is None:
-            yield from self._try("replicas", None, self._return_replicas)
-        for topic in self._logs.storage.list_folders(names.TOPICS) if topics is None else topics:
-            yield from self._maintain_topic(topic, times, ages)
+            yield self._part("replicas", None, self._return_replicas)
+        named = self._logs.storage.list_folders(names.TOPICS) if topics is None else topics
+        for number, topic in enumerate(named):
+            for part in self._parts_of_topic(topic, times, ages):
+                yield replace(part, done=number, of=len(named))
         if topics is None:
-            yield from self._try("vacuum", None, partial(self._vacuum_loose, ages))
-            yield from self._try("transactional ids", None, self._expire_ids)
-            yield from self._try("groups", None, self._expire_groups)
+            yield self._part("vacuum", None, partial(self._vacuum_loose, ages))
+            yield self._part("transactional ids", None, self._expire_ids)
+            yield self._part("groups", None, self._expire_groups)
 
     def _storage_time_ms(self) -> int | None:
         try:
@@ -156,13 +180,13 @@ class Maintenance:
             _logger.warning("the storage's time is not known, so this process's is used: %s", error)
             return self._logs.clock.now_ms()
 
-    def _maintain_topic(self, topic: str, times: Times, ages: Ages) -> Iterator[MaintenanceStep]:
+    def _parts_of_topic(self, topic: str, times: Times, ages: Ages) -> Iterator[MaintenancePart]:
         # Logs of its own: what a topic takes in memory is let go of when the next one comes.
         logs = Logs(self._logs.storage, self._logs.config, self._logs.clock)
-        yield from self._try("retention", topic, partial(self._retain, logs, topic, times))
-        yield from self._try("compaction", topic, partial(self._compact, logs, topic, times))
-        yield from self._try("merging", topic, partial(self._merge, logs, topic))
-        yield from self._try("vacuum", topic, partial(self._vacuum, logs, topic, ages))
+        yield self._part("retention", topic, partial(self._retain, logs, topic, times))
+        yield self._part("compaction", topic, partial(self._compact, logs, topic, times))
+        yield self._part("merging", topic, partial(self._merge, logs, topic))
+        yield self._part("vacuum", topic, partial(self._vacuum, logs, topic, ages))
 
     def _retain(self, logs: Logs, topic: str, times: Times) -> Iterable[MaintenanceStep]:
         try:
@@ -217,6 +241,11 @@ class Maintenance:
 
     def _expire_groups(self) -> Iterable[MaintenanceStep]:
         return [Expiry("group", n) for n in self._admin.expire_groups(dry_run=self._dry_run)]
+
+    def _part(
+        self, part: Part, topic: str | None, do: Callable[[], Iterable[MaintenanceStep]]
+    ) -> MaintenancePart:
+        return MaintenancePart(part, topic, self._try(part, topic, do))
 
     def _try(
         self, part: Part, topic: str | None, do: Callable[[], Iterable[MaintenanceStep]]

@@ -6,9 +6,11 @@ by the topic's settings of today. What came from Kafka stays as it is, byte for 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from operator import attrgetter
 
 import numpy as np
 
@@ -115,7 +117,7 @@ def _plan(view: TopicView, *, packs_few: bool) -> list[_MergeTask]:
         _MergeTask(spec, partition, tuple(run))
         for partition, segments in placed.segments.items()
         for run in choose_runs(
-            [s for s in segments if s.end_offset <= spans[partition][1]],
+            segments[: bisect_right(segments, spans[partition][1], key=attrgetter("end_offset"))],
             placed.hidden_entries,
             *limits,
         )
@@ -149,19 +151,33 @@ def choose_runs(
         most_bytes: no run has more together.
         most_ms: nor do its records lie further apart in time.
     """
+    # Of a hundred thousand segments each attribute counts: one loop, without an object for a run.
     runs: list[list[Segment]] = []
-    run = _Run()
-    for segment in segments:
-        if _stays(segment) or segment.entry in hidden_entries:
-            runs.append(run.segments)
-            run = _Run()
+    first = 0
+    end = size_bytes = least_ms = newest_ms = 0
+    for at, segment in enumerate(segments):
+        low_ms, high_ms = segment.min_timestamp_ms, segment.max_timestamp_ms
+        if segment.entry in hidden_entries or _stays(segment):
+            runs += _worth_it(segments[first:at])
+            first = at + 1
             continue
-        if not run.takes(segment, most_bytes, most_ms):
-            runs.append(run.segments)
-            run = _Run()
-        run.add(segment)
-    runs.append(run.segments)
-    return [worth for segments in runs for worth in _worth_it(segments)]
+        if at > first:
+            joined_bytes = size_bytes + segment.size_bytes
+            joined_least_ms = min(low_ms, least_ms)
+            joined_newest_ms = max(high_ms, newest_ms)
+            if (
+                segment.base_offset == end
+                and joined_bytes <= most_bytes
+                and joined_newest_ms - joined_least_ms <= most_ms
+            ):
+                size_bytes, least_ms, newest_ms = joined_bytes, joined_least_ms, joined_newest_ms
+                end += segment.record_count  # those that have gaps are not here
+                continue
+            runs += _worth_it(segments[first:at])
+            first = at
+        end = segment.base_offset + segment.record_count
+        size_bytes, least_ms, newest_ms = segment.size_bytes, low_ms, high_ms
+    return runs + _worth_it(segments[first:])
 
 
 def _stays(segment: Segment) -> bool:
@@ -169,34 +185,10 @@ def _stays(segment: Segment) -> bool:
 
     What is compacted is left to compaction: its tombstones have a time from which they may go.
     """
-    is_compacted = segment.rewritten is not None and segment.rewritten.is_compacted
-    return segment.kafka is not None or is_compacted or not segment.is_dense
-
-
-@dataclass(slots=True)
-class _Run:
-    segments: list[Segment] = field(default_factory=list)
-    size_bytes: int = 0
-    min_timestamp_ms: int = 1 << 62
-    max_timestamp_ms: int = -(1 << 62)
-
-    def takes(self, segment: Segment, most_bytes: int, most_ms: int) -> bool:
-        """Whether a segment can come next."""
-        if not self.segments:
-            return True
-        if segment.base_offset != self.segments[-1].end_offset:
-            return False
-        if self.size_bytes + segment.size_bytes > most_bytes:
-            return False
-        least = min(self.min_timestamp_ms, segment.min_timestamp_ms)
-        newest = max(self.max_timestamp_ms, segment.max_timestamp_ms)
-        return newest - least <= most_ms
-
-    def add(self, segment: Segment) -> None:
-        self.segments.append(segment)
-        self.size_bytes += segment.size_bytes
-        self.min_timestamp_ms = min(self.min_timestamp_ms, segment.min_timestamp_ms)
-        self.max_timestamp_ms = max(self.max_timestamp_ms, segment.max_timestamp_ms)
+    rewritten = segment.rewritten
+    if rewritten is None:
+        return segment.kafka is not None
+    return rewritten.is_compacted or not segment.is_dense
 
 
 def _worth_it(run: Sequence[Segment]) -> list[list[Segment]]:

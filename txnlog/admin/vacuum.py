@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -25,7 +25,7 @@ from txnlog.admin.live_segments import (
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig, check_whole_number
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnknownTopicOrPartition
-from txnlog.inspect.leftovers import file_age_ms, list_loose_files, list_topic_files
+from txnlog.inspect.leftovers import file_age_ms, list_loose_files
 from txnlog.log.open_logs import Logs
 from txnlog.log.retired_segments import Note, Retired, put_notes, read_notes
 from txnlog.log.topic_log import TopicLog
@@ -266,27 +266,21 @@ def _delete_old(
     yield FileDeletion(topic, "left behind", sum(sizes[path] for path in doomed), doomed)
 
 
-@dataclass(slots=True)
-class _Segment:
-    """The files of one segment, by their endings; or the one file that several share."""
-
-    paths: dict[str, str] = field(default_factory=dict)
-    size_bytes: int = 0
-
-
-Files = dict[FileKey, _Segment]
+_File = tuple[str, str, int]
+"""The ending, the path and the size in bytes of a file."""
+Files = dict[FileKey, tuple[_File, ...]]
+"""The files of each segment, or the one that several share. Tuples: there may be very many."""
 
 
 def _list_segments(storage: Storage, topic: str) -> Files:
     """The files of a topic's data by segment. What is not a file of a segment is left alone."""
     found: Files = {}
-    for path, size_bytes in list_topic_files(storage, topic):
+    for path, size_bytes in storage.list_all(names.topic_data_folder(topic)):
         parsed = names.parse_data_file(path)
         if parsed is not None:
             partition, stem, ending = parsed
-            segment = found.setdefault((partition, stem), _Segment())
-            segment.paths[f".{ending}"] = path
-            segment.size_bytes += size_bytes
+            key = partition, stem
+            found[key] = (*found.get(key, ()), (ending, path, size_bytes))
     return found
 
 
@@ -338,7 +332,7 @@ class _Run:
 
     def _find_old(self, keys: Sequence[FileKey]) -> list[FileKey]:
         """Those whose files have all reached the orphan age."""
-        paths = [(key, path) for key in keys for path in self._files[key].paths.values()]
+        paths = [(key, path) for key in keys for _, path, _ in self._files[key]]
         ages, age_ms = self._ages, self._orphan_age_ms
         old = ages.storage.gather([partial(ages.reached, path, age_ms) for _, path in paths])
         young = {key for (key, _), is_old in zip(paths, old, strict=True) if not is_old}
@@ -404,9 +398,8 @@ class _Run:
             yield FileRetirement(self._topic, size_bytes, self._delay_ms, paths)
 
     def _sum(self, keys: Iterable[FileKey]) -> tuple[tuple[str, ...], int]:
-        chosen = [self._files[key] for key in keys]
-        paths = sorted(path for segment in chosen for path in segment.paths.values())
-        return tuple(paths), sum(segment.size_bytes for segment in chosen)
+        chosen = [file for key in keys for file in self._files[key]]
+        return tuple(sorted(path for _, path, _ in chosen)), sum(size for _, _, size in chosen)
 
 
 _IN_ORDER = (
@@ -417,14 +410,15 @@ _IN_ORDER = (
 """Whoever still reads a segment does without the accelerators, but not without its transactions."""
 
 
-def _delete_segments(storage: Storage, segments: Sequence[_Segment]) -> None:
+def _delete_segments(storage: Storage, segments: Sequence[Sequence[_File]]) -> None:
     """Delete the files of segments: as long as one can be opened, it can be read, and rightly."""
     for first in range(0, len(segments), _PER_DELETION):
         some = segments[first : first + _PER_DELETION]
         for endings in _IN_ORDER:
-            _delete_batches(
-                storage, [s.paths[ending] for s in some for ending in endings if ending in s.paths]
-            )
+            doomed = [
+                path for files in some for ending, path, _ in files if f".{ending}" in endings
+            ]
+            _delete_batches(storage, doomed)
 
 
 def _delete_batches(storage: Storage, paths: Sequence[str]) -> None:

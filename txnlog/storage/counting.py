@@ -29,6 +29,17 @@ class CountingStorage(ForwardingStorage):
     def __reduce__(self) -> tuple[type[CountingStorage], tuple[Storage]]:
         return CountingStorage, (self.inner,)
 
+    def beside(self, inner: Storage) -> CountingStorage:
+        """Another storage, whose requests are counted together with those of this one."""
+        other = CountingStorage(inner)
+        other.counts, other._lock = self.counts, self._lock
+        return other
+
+    def seen(self) -> dict[str, int]:
+        """What was counted so far, in the order of the kinds' names."""
+        with self._lock:
+            return dict(sorted(self.counts.items()))
+
     def _count(self, kind: str, requests: int = 1) -> None:
         with self._lock:
             self.counts[kind] += requests

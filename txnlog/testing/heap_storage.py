@@ -69,6 +69,8 @@ class HeapStorage(Storage):
         self._folders: dict[str, dict[str, bytes]] = {}
         self._sorted: dict[str, list[str]] = {}
         """By folder: a listing costs what it shows, as on an object store."""
+        self._places: list[str] = []
+        """The folders, sorted."""
         self._created_ms: dict[str, int] = {}
         self._unsynced: dict[str, set[str]] = {}
         self._syncs = True
@@ -86,6 +88,7 @@ class HeapStorage(Storage):
         other = HeapStorage(like_disk=self._like_disk)
         with self._lock:
             other._folders = {folder: dict(found) for folder, found in self._folders.items()}
+            other._places = [*self._places]
             other._sorted = {folder: list(found) for folder, found in self._sorted.items()}
             other._created_ms = dict(self._created_ms)
             other._unsynced = {folder: set(found) for folder, found in self._unsynced.items()}
@@ -144,7 +147,10 @@ class HeapStorage(Storage):
     def put_if_absent(self, name: str, data: bytes) -> bool:
         folder, _, last = check_name(name).rpartition("/")
         with self._lock:
-            objects = self._folders.setdefault(folder, {})
+            if folder not in self._folders:
+                self._folders[folder] = {}
+                insort(self._places, folder)
+            objects = self._folders[folder]
             if last in objects:
                 return False
             objects[last] = bytes(data)
@@ -191,23 +197,31 @@ class HeapStorage(Storage):
     def list_folders(self, folder: str) -> list[str]:
         prefix = f"{folder}/" if folder else ""
         with self._lock:
-            below = [
+            below = {
                 name.removeprefix(prefix).partition("/")[0]
-                for name, objects in self._folders.items()
-                if objects and name.startswith(prefix) and name != folder
-            ]
-        return sorted({*below} - {""})
+                for name in self._places_below(folder)
+                if name != folder and self._folders[name]
+            }
+        return sorted(below - {""})
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
-        prefix = f"{folder}/" if folder else ""
         with self._lock:
             found = [
                 (f"{place}/{name}" if place else name, len(data))
-                for place, objects in self._folders.items()
-                if not folder or place == folder or place.startswith(prefix)
-                for name, data in objects.items()
+                for place in self._places_below(folder)
+                for name, data in self._folders[place].items()
             ]
         yield from sorted(found)
+
+    def _places_below(self, folder: str) -> Iterator[str]:
+        """A folder and those within it: a listing costs what it shows, here too."""
+        if not folder:
+            yield from self._places
+            return
+        if folder in self._folders:
+            yield folder
+        low, high = (bisect_left(self._places, f"{folder}{end}") for end in ("/", "0"))
+        yield from self._places[low:high]
 
     def delete(self, names: Iterable[str]) -> None:
         parted = [check_name(name).rpartition("/") for name in names]

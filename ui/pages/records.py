@@ -6,21 +6,30 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
+from time import process_time
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from txnlog.clock import Clock
 from txnlog.errors import InvalidOption
 from txnlog.names import TopicPartition
-from txnlog.read.consumer_record import each_record
+from txnlog.read.consumer_record import ConsumerRecord, each_record
 from txnlog.read.isolation import check_isolation_level
 from txnlog.read.search import find_records
 from txnlog.snapshot import Snapshot
 from txnlog.ui.console import Console
 
+if TYPE_CHECKING:
+    from pyarrow.compute import Expression
+
 _SHOWN = 50
 _LOOKED_AT = 200_000
-"""A search looks at no more records before it shows what it has found."""
+_MOST_CPU_S = 0.05
+_MOST_S = 2.0
+"""A search looks at no more records, nor for longer, before it shows what it has found."""
+_FIRST_LOOK = 500
 
 
 def show_records(console: Console, request: Request) -> Response:
@@ -34,18 +43,12 @@ def show_records(console: Console, request: Request) -> Response:
     first = snapshot.beginning_offsets(topic)[partition]
     end = snapshot.end_offsets(topic)[partition]
     start = _find_start(snapshot, where, asked.get("from", ""), first, end)
-    stop = min(start + _LOOKED_AT, end)
-    others = snapshot.beginning_offsets(topic)  # of which nothing is read
-    starts, ends = {**others, partition: start}, {**others, partition: stop}
     key = asked.get("key", "").encode(errors="surrogateescape") or None
     wanted = find_records(key, asked.get("grep") or None)
-    scan = snapshot.scan(topic, starts, ends, filter=wanted, as_json=True)
-    batches = (batch for batch in scan.to_batches() if batch.num_rows)
-    matching = (record for batch in batches for record in each_record(where, batch))
-    found = [*islice(matching, _SHOWN)]
+    span = start, min(start + _LOOKED_AT, end)
+    found, behind = _look(console.store.logs.clock, snapshot, where, span, wanted)
     schema = snapshot.view(topic).schema
     columns = schema.columns.names if schema else []
-    behind = found[-1].offset + 1 if len(found) == _SHOWN else stop
     return console.page(
         request,
         "records.html",
@@ -61,9 +64,41 @@ def show_records(console: Console, request: Request) -> Response:
             "first": first,
             "end": end,
             "start": start,
+            "looked_to": behind,
             "behind": behind if behind < end else None,
         },
     )
+
+
+def _look(
+    clock: Clock,
+    snapshot: Snapshot,
+    where: TopicPartition,
+    span: tuple[int, int],
+    wanted: Expression | None,
+) -> tuple[list[ConsumerRecord], int]:
+    """Records within a span of offsets, as many as a page has, and the offset that it came to.
+
+    It looks further and further, and stops when the page has taken long enough: there may be a
+    segment for each record.
+    """
+    until_s, until_cpu_s = clock.monotonic_s() + _MOST_S, process_time() + _MOST_CPU_S
+    others = snapshot.beginning_offsets(where.topic)  # of which nothing is read
+    found: list[ConsumerRecord] = []
+    (at, stop), width = span, _FIRST_LOOK
+    while at < stop:
+        to = min(at + width, stop)
+        starts, ends = ({**others, where.partition: offset} for offset in (at, to))
+        scan = snapshot.scan(where.topic, starts, ends, filter=wanted, as_json=True)
+        batches = (batch for batch in scan.to_batches() if batch.num_rows)
+        matching = (record for batch in batches for record in each_record(where, batch))
+        found += islice(matching, _SHOWN - len(found))
+        if len(found) == _SHOWN:
+            return found, found[-1].offset + 1
+        if clock.monotonic_s() > until_s or process_time() > until_cpu_s:
+            return found, to
+        at, width = to, 2 * width
+    return found, stop
 
 
 def _cells_of(value: bytes | None, columns: Sequence[str]) -> list[bytes | None]:

@@ -1,32 +1,23 @@
-"""The store itself: where it is, how it is set, and what the doctor finds."""
+"""The store itself: its settings, what the doctor finds in it, what maintenance would do."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import fields, is_dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from txnlog.config import store_settings
-from txnlog.doctor.finding import Finding
+from txnlog.errors import InvalidOption
 from txnlog.replicas.replicated_storage import find_replicated
+from txnlog.store import Store
 from txnlog.ui.console import Console
+from txnlog.ui.jobs import Job
 from txnlog.ui.rendering import show_size
-
-_SHOWN_FINDINGS = 200
 
 
 def show_store(console: Console, request: Request) -> Response:
     """What it is, and its settings; with ``examine`` in the URL all logs are read and judged."""
-    findings: list[Finding] = []
-    counts: Counter[str] = Counter()
-    examined = "examine" in request.query_params
-    if examined:
-        for finding in console.store.examine(with_probe=False):
-            counts[finding.state] += 1
-            if finding.state != "ok" and len(findings) < _SHOWN_FINDINGS:
-                findings.append(finding)
     store = console.store
     return console.page(
         request,
@@ -37,22 +28,32 @@ def show_store(console: Console, request: Request) -> Response:
             "reached": store.reached() if console.is_standby else None,
             "now_ms": store.logs.clock.now_ms(),
             "settings": store_settings(store.config),
-            "examined": examined,
-            "findings": findings,
-            "counts": counts,
+            "examination": console.ask_job(request, "examine", _examine),
         },
     )
 
 
+def _examine(store: Store, job: Job) -> None:
+    for finding in store.examine(with_probe=False):
+        job.keep(finding.state, finding, shows=finding.state != "ok")
+        job.reach(f"{finding.check} {finding.subject}".strip())
+
+
 def show_replicas(console: Console, request: Request) -> Response:
     """The roots of a replicated store; with ``lag`` in the URL what those that are out lack."""
+    from txnlog.replicas.counted import counted
+    from txnlog.replicas.description import describe
+
     with_lag = "lag" in request.query_params
+    replicated = find_replicated(console.store.storage)
+    if replicated is None:
+        raise InvalidOption(f"{console.store.url} has no replicas: it is a store on one root")
     return console.page(
         request,
         "replicas.html",
         {
             "title": "Roots",
-            "found": console.store.replicas(with_lag=with_lag),
+            "found": describe(counted(replicated, console.requests), with_lag=with_lag),
             "with_lag": with_lag,
         },
     )
@@ -74,14 +75,23 @@ def tell(step: object) -> str:
 
 
 def plan_maintenance(console: Console, request: Request) -> Response:
-    """What ``txnlog maintain`` would do now."""
-    planned = console.store.maintain(dry_run=True)
-    return console.page(
-        request,
-        "maintenance.html",
-        {
-            "title": "Maintenance",
-            "planned": [(type(step).__name__, tell(step)) for step in planned[:_SHOWN_FINDINGS]],
-            "count": len(planned),
-        },
-    )
+    """What ``txnlog maintain`` would do now; planned when ``plan`` is in the URL."""
+    planned = console.ask_job(request, "plan", _plan)
+    steps = [] if planned is None else [(kind, tell(step)) for kind, step in planned.shown]
+    content = {
+        "title": "Maintenance",
+        "planned": planned,
+        "steps": steps,
+        "now_ms": console.store.logs.clock.now_ms(),
+    }
+    return console.page(request, "maintenance.html", content)
+
+
+def _plan(store: Store, job: Job) -> None:
+    from txnlog.admin.maintenance import Maintenance
+
+    for part in Maintenance(store.logs, store, None, None, dry_run=True).parts():
+        of_topic = f" of topic {part.topic}, {part.done} of {part.of} topics are done"
+        job.reach(f"{part.part}{of_topic if part.topic is not None else ''}")
+        for step in part.steps:
+            job.keep(type(step).__name__, step)

@@ -1,33 +1,41 @@
 // Loads the page again every few seconds while `live` is checked, and puts its content in place;
-// once a minute if it is costly to make.
+// once a minute if it is costly to make. What shows something that goes on is loaded every second.
 "use strict";
 const box = document.getElementById("live");
-const pauseMs = () => Number(document.getElementById("main").dataset.pauseMs);
+const main = () => document.getElementById("main");
 let timer = 0;
+
+function again() {
+  clearTimeout(timer);
+  const running = main().dataset.running;
+  if (running || (box && box.checked)) {
+    timer = setTimeout(refresh, running ? 1000 : Number(main().dataset.pauseMs));
+  }
+}
 
 async function refresh() {
   const focused = document.activeElement;
-  const busy = focused && ["INPUT", "SELECT", "BUTTON"].includes(focused.tagName) && focused !== box;
+  const busy = focused && focused !== main() && main().contains(focused);
   if (!document.hidden && !busy) {
     try {
       const answer = await fetch(location.href, { credentials: "same-origin" });
       if (answer.ok) {
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-        document.getElementById("main").replaceWith(page.getElementById("main"));
+        main().replaceWith(page.getElementById("main"));
       }
     } catch {
       // The server is gone, or busy: the next time may do.
     }
   }
-  if (box.checked) timer = setTimeout(refresh, pauseMs());
+  again();
 }
 
 if (box) {
   box.checked = sessionStorage.getItem("live") === "yes";
   box.addEventListener("change", () => {
     sessionStorage.setItem("live", box.checked ? "yes" : "no");
-    clearTimeout(timer);
     if (box.checked) refresh();
+    else again();
   });
-  if (box.checked) timer = setTimeout(refresh, pauseMs());
 }
+again();

@@ -1,0 +1,41 @@
+"""What is asked of the roots themselves, counted: descriptions go past the storage over them."""
+
+from __future__ import annotations
+
+import os
+
+from txnlog.replicas.epochs import Member, Root
+from txnlog.replicas.members import MemberOpener
+from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.storage.base import Storage
+from txnlog.storage.counting import CountingStorage
+
+
+class _CountedOpener(MemberOpener):
+    """Opens members whose requests are counted, each by its kind."""
+
+    def __init__(self, opener: MemberOpener, counting: CountingStorage) -> None:
+        super().__init__(opener.options)
+        self._opener = opener
+        self._counting = counting
+
+    def root(self, url: str | os.PathLike[str]) -> Storage:
+        return self._counting.beside(self._opener.root(url))
+
+    def controller(self, url: str | os.PathLike[str]) -> Storage:
+        return self._counting.beside(self._opener.controller(url))
+
+    def at(self, root: Root, member: Member) -> Storage:
+        return self._counting.beside(self._opener.at(root, member))
+
+
+def counted(storage: ReplicatedStorage, counting: CountingStorage) -> ReplicatedStorage:
+    """The same set of roots; what is asked of its controller and of each root is counted there.
+
+    To look at it: what its roots are on (``local_path``) cannot be told through what counts.
+    """
+    opener = storage.open_member
+    controller = counting.beside(storage.agreement.controller.storage)
+    if isinstance(opener, MemberOpener):
+        return ReplicatedStorage(controller, _CountedOpener(opener, counting))
+    return ReplicatedStorage(controller, lambda *of: counting.beside(opener(*of)))
