@@ -18,7 +18,13 @@ _FIRST_PAUSE_S = 0.05
 
 
 def create_once(
-    storage: Storage, name: str, data: bytes, clock: Clock, built_on: Sequence[str] = ()
+    storage: Storage,
+    name: str,
+    data: bytes,
+    clock: Clock,
+    built_on: Sequence[str] = (),
+    *,
+    decided: bool = False,
 ) -> bool:
     """Put-if-absent that survives a lost response (hazard 1).
 
@@ -34,6 +40,7 @@ def create_once(
         clock: for the pauses between attempts.
         built_on: names beside it that it makes no sense without. A put that went well has made them
             durable on a disk, with the folder; one that was found to be ours may not have.
+        decided: whoever puts this object gives it these bytes; see :meth:`Storage.put_decided`.
 
     Returns:
         True if the object is ours, False if somebody else's.
@@ -41,12 +48,13 @@ def create_once(
     Raises:
         StorageError: the outcome is unknown (hazard 2): it may be there now or appear later.
     """
+    put = storage.put_decided if decided else storage.put_if_absent
     pause_s = _FIRST_PAUSE_S
     failure: StorageError | None = None
     for _ in range(_PUT_ATTEMPTS):
         taken = False
         try:
-            if storage.put_if_absent(name, data):
+            if put(name, data):
                 return True
             taken = True
         except StorageError as error:
