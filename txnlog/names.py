@@ -324,6 +324,15 @@ def transaction_log(transactional_id: str) -> str:
     return f"{TRANSACTIONS}/{_encode(check_transactional_id(transactional_id))}"
 
 
+def is_state(path: str) -> bool:
+    """Whether an object is a state of a transactional id."""
+    folder, _, last = path.rpartition("/")
+    parsed = parse_log_file(last)
+    return (
+        folder.startswith(f"{TRANSACTIONS}/") and parsed is not None and parsed[1] is LogFile.ENTRY
+    )
+
+
 def expired_log(transactional_id: str) -> str:
     """Where the last state of an expired transactional id is kept, under its number."""
     return f"{EXPIRED}/{_encode(check_transactional_id(transactional_id))}"

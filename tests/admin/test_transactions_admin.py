@@ -308,9 +308,11 @@ def test_a_newer_instance_gives_its_reason(store: Store, clock: VirtualClock) ->
     log = []
     put = second.logs.transactions.put
 
-    def recording(number: int, state: TransactionState, since: Moment) -> bool:
+    def recording(
+        number: int, state: TransactionState, since: Moment, *, decided: bool = False
+    ) -> bool:
         log.append((state.status.value, state.reason))
-        return put(number, state, since)
+        return put(number, state, since, decided=decided)
 
     second.logs.transactions.put = recording  # type: ignore[method-assign]
     second.producer(transactional_id="p").init_transactions()

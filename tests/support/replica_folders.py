@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from txnlog.replicas import moving, opening
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
 
+_SEEDS = itertools.count(1)
 FIRST, SECOND = "a/incarnation-00000", "b/incarnation-00000"
 """The folders of the first incarnations."""
 
@@ -36,7 +38,8 @@ def make(folder: Path, **config: object) -> txnlog.Store:
 
 
 def reopened(folder: Path, which: str = "control") -> txnlog.Store:
-    return txnlog.open(str(folder / which), clock=VirtualClock())
+    """The store as another process opens it, whose names are others than those before."""
+    return txnlog.open(str(folder / which), clock=VirtualClock(seed=next(_SEEDS)))
 
 
 def write(store: txnlog.Store, *values: str) -> None:

@@ -14,6 +14,7 @@ from txnlog.testing import Process, Simulation
 
 _REQUESTS = {
     "put_if_absent",
+    "put_decided",
     "confirm",
     "put",
     "upload",

@@ -101,8 +101,10 @@ def test_a_flush_in_doubt_over_the_wrap(store: Store, clock: VirtualClock) -> No
     log = producer._logs.topic("t").log
     real = log.create
 
-    def losing(number: int, data: bytes, newest_file: int | None = None) -> bool:
-        real(number, data, newest_file)
+    def losing(
+        number: int, data: bytes, newest_file: int | None = None, *, decided: bool = False
+    ) -> bool:
+        real(number, data, newest_file, decided=decided)
         raise StorageError("the connection was reset")
 
     log.create = losing  # type: ignore[method-assign]

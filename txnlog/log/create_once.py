@@ -18,7 +18,13 @@ _FIRST_PAUSE_S = 0.05
 
 
 def create_once(
-    storage: Storage, name: str, data: bytes, clock: Clock, built_on: Sequence[str] = ()
+    storage: Storage,
+    name: str,
+    data: bytes,
+    clock: Clock,
+    built_on: Sequence[str] = (),
+    *,
+    decided: bool = False,
 ) -> bool:
     """Put-if-absent that survives a lost response (hazard 1).
 
@@ -34,6 +40,8 @@ def create_once(
         clock: for the pauses between attempts.
         built_on: names beside it on which it depends. A successful put has made them durable on a
             disk, with the folder; one that was only found to be ours may not have.
+        decided: every process that puts this object gives it these bytes; see
+            :meth:`Storage.put_decided`.
 
     Returns:
         True if the object is ours, False if it is another's.
@@ -41,12 +49,13 @@ def create_once(
     Raises:
         StorageError: the outcome is unknown (hazard 2): it may be there now or appear later.
     """
+    put = storage.put_decided if decided else storage.put_if_absent
     pause_s = _FIRST_PAUSE_S
     failure: StorageError | None = None
     for _ in range(_PUT_ATTEMPTS):
         taken = False
         try:
-            if storage.put_if_absent(name, data):
+            if put(name, data):
                 return True
             taken = True
         except StorageError as error:

@@ -176,11 +176,19 @@ class SequenceLog:
         """The bytes of these entries, read in parallel. Raises ObjectNotFound if one is gone."""
         return self.storage.get_many([self.path(number) for number in numbers])
 
-    def create(self, number: int, data: bytes, newest_file: int | None = None) -> bool:
+    def create(
+        self,
+        number: int,
+        data: bytes,
+        newest_file: int | None = None,
+        *,
+        decided: bool = False,
+    ) -> bool:
         """Put file ``number`` behind ``newest_file``; see :func:`create_once`."""
         before = number - 1 if newest_file is None else newest_file
         built_on = [self.path(before)] if number else []
-        return create_once(self.storage, self.path(number), data, self._clock, built_on)
+        path = self.path(number)
+        return create_once(self.storage, path, data, self._clock, built_on, decided=decided)
 
     def mark(self, number: int, outcome: Outcome, data: bytes) -> None:
         """Put the control marker of an entry. Idempotent: every writer writes the same outcome.
@@ -188,7 +196,9 @@ class SequenceLog:
         It is durable when this returns, whichever process put it.
         """
         path = self.path(number, LogFile(outcome.value))
-        if not create_once(self.storage, path, data, self._clock):
+        # Of an abort they differ: who finds that it was one does not know by which epoch.
+        decided = outcome is Outcome.COMMIT
+        if not create_once(self.storage, path, data, self._clock, decided=decided):
             confirm(self.storage, path)
 
     def confirm(self, number: int) -> None:

@@ -375,7 +375,7 @@ class Settlement:
             for entry in entries
         )
         done = transitions.complete(head.state)
-        if self._transactions.put(head.number + 1, done, since):
+        if self._transactions.put(head.number + 1, done, since, decided=True):
             return Head(head.number + 1, done)
         newest = self._transactions.head(ref.transactional_id, head.number)
         if (

@@ -227,19 +227,23 @@ class TransactionLog:
         log.delete_below(head.number)
         log.delete_entries(head.number, head.number + 1)
 
-    def put(self, number: int, state: TransactionState, since: Moment) -> bool:
+    def put(
+        self, number: int, state: TransactionState, since: Moment, *, decided: bool = False
+    ) -> bool:
         """Put ``state`` as entry ``number`` of its id's log: True if it is ours.
 
         Args:
             number: one more than the entry that ``state`` follows.
             state: the next state; its nonce distinguishes it from all others.
             since: :meth:`now` from before that entry was read, to notice a stall (hazard 3).
+            decided: it completes that entry. Nobody puts anything else there (invariant T10), so it
+                is ours also if somebody else has put it.
 
         Raises:
             StorageError: the outcome is unknown (hazard 2).
         """
         log = self._log(state.transactional_id)
-        if not log.create(number, envelope.encode(state)):
+        if not log.create(number, envelope.encode(state), decided=decided):
             return False
         stalled = since.stalled_past(self._freeing.age_ms, self._clock)
         if not stalled and not self._storage.lists_whole_folders():

@@ -137,7 +137,7 @@ class Agreement:
 
         A writer under an earlier leader may have given it what the new one never had, and be dead:
         so only members that were in sync when the leader was elected. Who came later was given
-        nothing but what this leader has decided.
+        nothing but what this leader has decided, and what everybody decides alike.
         """
         since = epoch.leader_since
         if since == 0:

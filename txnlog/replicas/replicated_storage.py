@@ -23,6 +23,7 @@ from txnlog.replicas.everywhere import Everywhere
 from txnlog.replicas.members import MemberOpener
 from txnlog.replicas.placed_data import confirm_placed, latest_left, list_placed, read_elsewhere
 from txnlog.replicas.placement import is_placed, may_hold_data, places, targets
+from txnlog.replicas.puts import PutIfAbsent
 from txnlog.replicas.slowness import time_for
 from txnlog.replicas.uploads import ReplicatedUpload
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
@@ -45,7 +46,8 @@ class ReplicatedStorage(Storage):
         run_within: how requests are made that are left behind when they take too long.
 
     What costs what: a put-if-absent is a request to the leader, then one to each other member side
-    by side, then a listing of the epochs; a listing one to each member, and one of the epochs.
+    by side, then a listing of the epochs; of what is decided, one to each member, then the listing;
+    a listing one to each member, and one of the epochs.
 
     Names are asked for by listings, also where all roots are disks (``lists_whole_folders``): who
     believes in which name, and when names are freed, must not change with the members. What need
@@ -119,35 +121,12 @@ class ReplicatedStorage(Storage):
             )
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        check_name(name)
-        data = bytes(data)
-        tried: set[Member] = set()
-        won: set[Member] = set()
+        put = PutIfAbsent(self.agreement, check_name(name), bytes(data), self._need)
+        return self.agreement.settle(put.leader_first, writes=True, then=self._knows_now(name))
 
-        def step(epoch: Epoch) -> bool:
-            self._need(epoch)
-            leader, others = epoch.leader, epoch.members[1:]
-            again = bool(tried)
-            tried.add(leader)
-            if leader in won or self.agreement.ask(
-                epoch,
-                leader,
-                lambda storage: storage.put_if_absent(name, data),
-                within_s=time_for(epoch, size_bytes=len(data)),
-            ):
-                won.add(leader)
-                put_at_all(self.agreement, epoch, others, name, data)
-                return True
-            try:
-                found = self._ask(epoch, leader, lambda storage: storage.get(name))
-                self._ask(epoch, leader, lambda storage: storage.confirm(name))
-                # Who is told that the name is taken builds on what is there.
-                help_out(self.agreement, epoch, name, found, others)
-            except ObjectNotFound:
-                return False  # it was taken, and has been deleted since
-            return again and found == data
-
-        return self.agreement.settle(step, writes=True, then=self._knows_now(name))
+    def put_decided(self, name: str, data: bytes) -> bool:
+        put = PutIfAbsent(self.agreement, check_name(name), bytes(data), self._need)
+        return self.agreement.settle(put.side_by_side, writes=True, then=self._knows_now(name))
 
     def _knows_now(self, name: str) -> Callable[[Epoch], None]:
         return lambda epoch: self._everywhere.add(epoch, [name])
@@ -354,7 +333,7 @@ class ReplicatedStorage(Storage):
             there = set(listed)
             others = {member: set(found[member]) for member in epoch.members[1:]}
             if any(not there.issuperset(theirs) for theirs in others.values()):
-                # Being deleted, or never acknowledged; or the leader's disk is not mounted.
+                # Being put or deleted, or never acknowledged; or the leader's disk is not mounted.
                 self.agreement.check_mark(epoch, epoch.leader)
             lacked = set().union(*(there - theirs for theirs in others.values()))
             gone = set()
@@ -367,7 +346,7 @@ class ReplicatedStorage(Storage):
         def know(epoch: Epoch, listed: list[str]) -> None:
             if not self.agreement.may_differ(epoch):
                 found = (prefix + last for last in listed)
-                self._everywhere.add(epoch, [name for name in found if not names.is_unique(name)])
+                self._everywhere.add(epoch, filter(_tells_all, found))
 
         return self._settle_shown(step, know)
 
@@ -420,6 +399,15 @@ class ReplicatedStorage(Storage):
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
         return self._controller.race(call, rounds)
+
+
+def _tells_all(name: str) -> bool:
+    """Whether an object that a listing shows at each member is the same there.
+
+    A member may have a completion before the leader has it; and then the leader another one, by an
+    older version, or because the decision was damaged.
+    """
+    return not (names.is_unique(name) or names.is_state(name))
 
 
 def find_replicated(storage: Storage) -> ReplicatedStorage | None:

@@ -168,6 +168,14 @@ class Storage(ABC):
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Create the whole object: True if this call did, False if the name is taken."""
 
+    def put_decided(self, name: str, data: bytes) -> bool:
+        """:meth:`put_if_absent`, of an object that everybody who creates it gives the same bytes.
+
+        So no race is decided, and where an object is put at several places all can be asked at
+        once. Other bytes under the name, of older versions say, are not replaced either.
+        """
+        return self.put_if_absent(name, data)
+
     def confirm(self, name: str) -> None:  # noqa: B027 - where a write that shows is durable
         """Make sure that an object which was found there is durable, whoever put it.
 

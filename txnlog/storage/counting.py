@@ -17,8 +17,8 @@ class CountingStorage(ForwardingStorage):
     """Passes everything on and counts it by kind: ``counts["put_if_absent"]`` and so on.
 
     An upload counts as one request, a deletion of any number of objects as one, as does aborting
-    uploads; reading many objects, or ranges, is a ``get`` or ``get_range`` for each. What its
-    relaxed view is asked for counts here too.
+    uploads; reading many objects, or ranges, is a ``get`` or ``get_range`` for each, and
+    ``put_decided`` a ``put_if_absent``. What its relaxed view is asked for counts here too.
     """
 
     def __init__(self, inner: Storage) -> None:
@@ -54,6 +54,10 @@ class CountingStorage(ForwardingStorage):
     def put_if_absent(self, name: str, data: bytes) -> bool:
         self._count("put_if_absent")
         return super().put_if_absent(name, data)
+
+    def put_decided(self, name: str, data: bytes) -> bool:
+        self._count("put_if_absent")
+        return super().put_decided(name, data)
 
     def confirm(self, name: str) -> None:
         self._count("confirm")

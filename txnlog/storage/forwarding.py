@@ -15,8 +15,8 @@ class ForwardingStorage(Storage):
     """Hands every call to ``inner``; a subclass overrides what it changes, and nothing else.
 
     Whoever overrides ``get`` sees every read of a whole object: ``get_many`` then calls it for
-    each, unless it is overridden too. So do ``get_ranges`` with ``get_range`` and ``put_round``
-    with ``gather``.
+    each, unless it is overridden too. So do ``get_ranges`` with ``get_range``, ``put_decided`` with
+    ``put_if_absent`` and ``put_round`` with ``gather``.
     """
 
     # Beside the other attributes, which a relaxed view shares.
@@ -33,6 +33,8 @@ class ForwardingStorage(Storage):
             cls.get_many = Storage.get_many  # type: ignore[method-assign]
         if "get_range" in vars(cls) and "get_ranges" not in vars(cls):
             cls.get_ranges = Storage.get_ranges  # type: ignore[method-assign]
+        if "put_if_absent" in vars(cls) and "put_decided" not in vars(cls):
+            cls.put_decided = Storage.put_decided  # type: ignore[method-assign]
         if "gather" in vars(cls) and "put_round" not in vars(cls):
             cls.put_round = Storage.put_round  # type: ignore[method-assign]
 
@@ -69,6 +71,9 @@ class ForwardingStorage(Storage):
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         return self.inner.put_if_absent(name, data)
+
+    def put_decided(self, name: str, data: bytes) -> bool:
+        return self.inner.put_decided(name, data)
 
     def confirm(self, name: str) -> None:
         self.inner.confirm(name)

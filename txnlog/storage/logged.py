@@ -63,6 +63,11 @@ class LoggedStorage(ForwardingStorage):
             "put_if_absent", name, lambda: self.inner.put_if_absent(name, data), len(data)
         )
 
+    def put_decided(self, name: str, data: bytes) -> bool:
+        return self._timed(
+            "put_if_absent", name, lambda: self.inner.put_decided(name, data), len(data)
+        )
+
     def put(self, name: str, data: bytes) -> None:
         self._timed("put", name, lambda: self.inner.put(name, data), len(data))
 

@@ -371,6 +371,17 @@ def gather_keeps_the_order_and_raises_the_first_error(storage: Storage) -> None:
     expect_equal(storage.gather(iter([])), [], "the results of no calls")
 
 
+def what_all_put_alike_is_there_once(storage: Storage) -> None:
+    """Who is first is told so; other bytes are not replaced, and no others put in their place."""
+    expect(storage.put_decided("decided/one", b"1"), "the first put was refused")
+    expect(not storage.put_decided("decided/one", b"1"), "the second put was the first, too")
+    expect(not storage.put_if_absent("decided/one", b"2"), "what was decided was replaced")
+    expect(storage.put_if_absent("decided/two", b"1"), "the first put was refused")
+    expect(not storage.put_decided("decided/two", b"2"), "an object was replaced")
+    for name in ("decided/one", "decided/two"):
+        expect_equal(storage.get(name), b"1", f"{name} after it was put again")
+
+
 def a_round_of_puts_is_there_when_it_returns(storage: Storage) -> None:
     """Objects and uploads, in one folder and in several; an error is raised when all have ended."""
     upload = storage.upload("round/one")
@@ -419,4 +430,5 @@ CHECKS: tuple[Check, ...] = (
     handles_travel,
     gather_keeps_the_order_and_raises_the_first_error,
     a_round_of_puts_is_there_when_it_returns,
+    what_all_put_alike_is_there_once,
 )
