@@ -1,1 +1,1 @@
-"""What an operator asks of a store, and does to it."""
+"""What an operator asks about a store, and does to it."""

@@ -1,4 +1,4 @@
-"""What topics take on the storage, by partition: a listing each, and nothing read but logs."""
+"""Topics' sizes on the storage, by partition: a listing each, and only logs are read."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from txnlog.storage.base import for_each
 class PartitionUsage:
     """The files of a partition; of a topic's log if ``partition`` is None. Bytes.
 
-    ``unreferenced_bytes`` are those that no entry places: uploads on their way, what was trimmed,
-    and orphans. A file that several partitions share counts for the log's files, as does what is
-    unreferenced in it; the bytes of a segment count for its partition.
+    ``unreferenced_bytes`` are those that no entry places: uploads in progress, trimmed segments,
+    and orphans. A file that several partitions share counts as one of the log's, as do unreferenced
+    bytes in it; the bytes of a segment count for its partition.
     """
 
     topic: str
@@ -40,7 +40,7 @@ class PartitionUsage:
 
 @dataclass(slots=True)
 class _Topic:
-    """One topic: which segments its log places, and what was counted so far."""
+    """One topic: the segments that its log places, and the counts so far."""
 
     name: str
     placed: dict[FileKey, list[tuple[int, int]]]
@@ -78,8 +78,8 @@ class _Topic:
 def disk_usage(logs: Logs, topic: str | None) -> Iterator[PartitionUsage | TxnlogError]:
     """The usage of one topic or of all, by partition, the topic's log first.
 
-    Also of topics that were deleted, whose logs stay. Raises UnknownTopicOrPartition if the one
-    topic never was; of all topics a damaged one gives its error.
+    Deleted topics are included, whose logs stay. Raises UnknownTopicOrPartition if the one topic
+    never existed; among all topics a damaged one gives its error.
     """
     found = [topic] if topic is not None else logs.storage.list_folders(names.TOPICS)
     for counted in for_each(logs.storage, partial(_count, logs), found):

@@ -1,7 +1,7 @@
-"""What :class:`~txnlog.store.Store` can tell and do about consumer groups.
+"""The methods of :class:`~txnlog.store.Store` about consumer groups.
 
-A group is its log. Where it has members, offsets are moved or deleted only with force; a job that
-is not a member notices by itself: its next commit within a transaction is refused.
+A group is its log. If it has members, offsets are moved or deleted only with force; a job that is
+not a member notices at its next commit within a transaction, which is refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GroupAdmin:
 
     def groups(self) -> list[str]:
         """The ids of the consumer groups that have offsets, sorted. Reads the log of each."""
-        # One that is damaged is there all the same; describing it tells what is wrong.
+        # A damaged one exists all the same; describing it says what is wrong.
         ids = self._group_ids()
         found = for_each(self._logs.storage, partial(describe_or_error, self._existing_group), ids)
         return [
@@ -71,9 +71,9 @@ class GroupAdmin:
     ) -> Iterator[GroupLogEntry | CorruptEntry]:
         """The entries of a group's log, oldest first, as far back as the log goes.
 
-        With ``newest`` only the last so many, and no others are read. Changes nothing; for a
-        damaged entry, its error instead. Raises GroupIdNotFound if the group has never committed
-        an offset.
+        With ``newest`` only that many of the last ones, and no others are read. Changes nothing;
+        for a damaged entry, its error instead. Raises GroupIdNotFound if the group has never
+        committed an offset.
         """
         known_end = 0 if newest is None else self._logs.group(group_id).next_entry
         return group_history(self._logs.storage, self._logs.clock, group_id, newest, known_end)
@@ -89,11 +89,11 @@ class GroupAdmin:
         return described
 
     def _describe(self, group_ids: Sequence[str]) -> list[GroupDescription | TxnlogError]:
-        """Describe groups, or give what is wrong with one of them or with one of its topics."""
+        """Describe groups, or give the error of one of them or of one of its topics."""
         storage = self._logs.storage
         logs = [*for_each(storage, partial(describe_or_error, self._existing_group), group_ids)]
         topics_of = [set() if isinstance(log, TxnlogError) else _topics_of(log) for log in logs]
-        # After the groups: an offset that was committed then lies inside the topic.
+        # After the groups: their committed offsets then lie inside the topic.
         topics = sorted(set().union(*topics_of))
         found = for_each(storage, partial(describe_or_error, self._stable_ends), topics)
         ends: dict[TopicPartition, int] = {}

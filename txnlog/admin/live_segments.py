@@ -1,7 +1,6 @@
-"""Which segments a topic's log places: the one place where operators' tools ask for them.
+"""The segments that a topic's log places, for operators' tools.
 
-Of a whole state (``TopicLog.whole_state``), of which nothing is left to manifests, unless it is
-said.
+From a whole state (``TopicLog.whole_state``), with nothing in manifests, unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -25,29 +24,29 @@ def segments_of(state: TopicState, partition: int) -> Sequence[Segment]:
 
 
 def placed_refs(topic: str, state: TopicState) -> Iterator[tuple[SegmentRef, Segment]]:
-    """All segments that the log refers to, aborted and undecided ones too, and where they lie."""
+    """All segments that the log refers to, aborted and undecided ones too, with their files."""
     for partition in range(len(state.partitions)):
         for segment in segments_of(state, partition):
             yield SegmentRef(topic, partition, segment.name, segment.position), segment
 
 
 def placed_files(topic: str, state: TopicState) -> set[FileKey]:
-    """The files of these segments. One that several share is placed as long as one of them is."""
+    """The files of these segments. A shared file is placed as long as one of its segments is."""
     return {ref.file_key for ref, _ in placed_refs(topic, state)}
 
 
 def files_let_go(
     log: TopicLog, state: TopicState, segments: Iterable[tuple[int, Segment]], starts: Sequence[int]
 ) -> list[FileKey]:
-    """The files that nothing refers to any more when segments are let go.
+    """The files to which nothing refers any more once segments are released.
 
-    Of a file that several share, only if none of the others is a part of the topic either.
+    A shared file only if none of its other segments belongs to the topic either.
 
     Args:
         log: the topic's.
-        state: the log's, as it is before; a part of it may be in manifests.
-        segments: what is let go, by partition.
-        starts: by partition, where it begins then.
+        state: the log's, before that; a part of it may be in manifests.
+        segments: the released ones, by partition.
+        starts: the log start offsets then, by partition.
 
     Raises CorruptEntry, StorageError.
     """
@@ -66,7 +65,7 @@ def _shared_files_of(
     log: TopicLog, state: TopicState, entries: Collection[int], starts: Sequence[int]
 ) -> set[FileKey]:
     """The shared files of some entries in which a segment still holds records of the topic."""
-    # All that shares a file was placed by one entry.
+    # All segments of a file were placed by one entry.
     places = log.manifests.in_shared_files(state.settled, state.topic_id, entries, starts)
     places += [
         (number, segment.base_offset, segment.end_offset)
@@ -92,7 +91,7 @@ def _file_key(partition: int, segment: Segment) -> FileKey:
 
 
 def rewritten_files(topic: str, state: TopicState) -> set[FileKey]:
-    """The files of segments that held records which others hold now."""
+    """The files of segments that were replaced by others."""
     held = {
         _file_key(partition, segment)
         for partition, part in enumerate(state.partitions)
@@ -103,13 +102,13 @@ def rewritten_files(topic: str, state: TopicState) -> set[FileKey]:
 
 
 def kept_for_lost(state: TopicState, there: Container[FileKey]) -> set[FileKey]:
-    """The files of old segments whose new one is not there: they are all that is left of records.
+    """The files of old segments whose replacement is missing: the only copies of the records.
 
-    A segment that was just put is not in an older listing either; then nothing is lost by waiting.
+    A segment that was just put is not in an older listing either; then waiting loses nothing.
     """
     kept: set[FileKey] = set()
     for partition, part in enumerate(state.partitions):
-        # Of those that hold: where a later one stands for it, it may be gone by right.
+        # Only those in force: a rewrite that was replaced itself may rightly be gone.
         for rewrite in resolve(part.rewrites):
             if rewrite.segment.is_empty or _file_key(partition, rewrite.segment) in there:
                 continue
@@ -123,19 +122,18 @@ def kept_for_lost(state: TopicState, there: Container[FileKey]) -> set[FileKey]:
 
 
 def kept_for_import(state: TopicState) -> set[FileKey]:
-    """The files at the ends of partitions that tell which transactions an import has cut off.
+    """The files at the ends of partitions that record which transactions an import has truncated.
 
-    The next import goes on there; whether the records were merged or compacted since says nothing.
+    The next import continues there, whether the records were merged or compacted since or not.
     """
     found = ((n, last_appended(state, n)) for n in range(len(state.partitions)))
     return {_file_key(n, last) for n, last in found if last is not None and last.has_aborted}
 
 
 def has_let_go(state: TopicState, partition: int) -> bool:
-    """Whether segments that this topic had placed in a partition may be no part of it any more.
+    """Whether this topic may have released segments of a partition: by a trim or a rewrite.
 
-    They were trimmed, or rewritten. Else a file that nothing refers to was never placed by it.
-    SHARED stands for all partitions.
+    Otherwise a file to which nothing refers was never placed by it. SHARED means all partitions.
     """
     known = state.partitions
     if partition != SHARED:

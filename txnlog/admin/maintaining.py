@@ -1,4 +1,4 @@
-"""What :class:`~txnlog.store.Store` can do to maintain itself: what lies beneath is loaded then."""
+"""The maintenance methods of :class:`~txnlog.store.Store`; they import their code when called."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
-    """The part of a store that is about maintaining it. Idle ids and groups expire, too."""
+    """The methods of a store that maintain it. Idle ids and groups expire, too."""
 
     def maintain(
         self,
@@ -38,22 +38,23 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
         | Reassigned
         | MaintenanceFailure
     ]:
-        """Do the work that a store needs from time to time: nothing runs by itself.
+        """Do the work that a store needs from time to time: nothing runs in the background.
 
-        Retention: the oldest segments of topics go, as their ``retention.ms`` and
+        Retention: the oldest segments of topics are deleted, as their ``retention.ms`` and
         ``retention.bytes`` say. Compaction: in topics whose ``cleanup.policy`` says so, only the
-        newest record of each key stays, wherever enough is new since the last time. Merging: many
-        small segments become few large ones. Vacuum deletes files that nobody needs any more: those
-        of deleted records and of segments that were merged or compacted (``file.delete.delay.ms``
-        later), those of deleted topics, and what killed jobs left behind. Transactional ids and
-        groups that were idle for too long expire. Roots of a replicated store that were put out
-        and answer again come back, if ``replica.auto.return`` is set, and data is then moved to
-        where it belongs. Files' ages are by the storage's own clock; if it has none, only files of
-        deleted topics are deleted. May run in several processes at once, and stop anywhere.
+        newest record of each key stays, in partitions with enough new records since the last time.
+        Merging: many small segments become few large ones. Vacuum deletes files that nobody needs
+        any more: those of deleted records and of segments that were merged or compacted
+        (``file.delete.delay.ms`` later), those of deleted topics, and leftovers of killed jobs.
+        Transactional ids and groups that were idle for too long expire. Roots of a replicated store
+        that left the in-sync set and answer again rejoin, if ``replica.auto.return`` is set, and
+        data is then moved to where it belongs. Files' ages are by the storage's own clock; if it
+        has none, only files of deleted topics are deleted. May run in several processes at once,
+        and stop anywhere.
 
         Args:
-            topics: the name of a topic, or several; then nothing outside of them is touched. None
-                for everything.
+            topics: the name of a topic, or several; then nothing else is touched. None for
+                everything.
             dry_run: only say what would be done now.
             orphan_age_ms: uploaded files that nothing refers to are deleted at this age; at least
                 a day, and 7 days if left out. A job that takes longer from its first upload to its
@@ -110,8 +111,8 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
             dry_run: only say what would be done.
 
         Returns:
-            What was done, partition by partition. A partition that somebody else rewrites at the
-            same time is left to them.
+            What was done, partition by partition. A partition that another process rewrites at the
+            same time is skipped.
 
         Raises:
             UnknownTopicOrPartition: there is no such topic.

@@ -1,6 +1,6 @@
-"""What has to be done from time to time, all at once: ``Store.maintain``.
+"""All periodic work at once: ``Store.maintain``.
 
-Each part may be done by several processes at the same moment, and stop anywhere.
+Several processes may do each part at the same time, and stop anywhere.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceFailure:
-    """A part of the maintenance that failed; the others were done all the same.
+    """A part of the maintenance that failed; the others were still done.
 
-    ``topic`` is None where it is not about one.
+    ``topic`` is None if it is not about one.
     """
 
     part: Part
@@ -91,7 +91,7 @@ class MaintenancePart:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The time by the earliest and by the latest clock: nothing may go early by either."""
+    """The time by the earliest and by the latest clock: nothing may be deleted early by either."""
 
     earliest_ms: int
     latest_ms: int
@@ -104,7 +104,7 @@ class Times:
 
 
 class Expiring(Protocol):
-    """What forgets transactional ids and groups."""
+    """The calls that expire transactional ids and groups."""
 
     def expire_transactional_ids(self, *, dry_run: bool = False) -> list[str]:
         """Forget the ids that were idle for too long."""
@@ -116,10 +116,9 @@ class Expiring(Protocol):
 
 
 class Maintenance:
-    """One run. ``topics`` are all that matters to it if they are named.
+    """One run, of ``topics`` only if they are named.
 
-    ``run_tasks`` reads and uploads what is compacted and merged; None: this process does.
-
+    ``run_tasks`` runs the reads and uploads of compaction and merging; None: in this process.
     Raises InvalidOption, InvalidTopic.
     """
 
@@ -143,8 +142,8 @@ class Maintenance:
     def steps(self) -> Iterator[MaintenanceStep]:
         """Do everything, and yield each thing when it is done.
 
-        What fails is yielded too, and stops nothing else. Raises StorageError if the storage's
-        time could not be asked for, or the topics not be listed: then nothing was done.
+        Failures are yielded too, and stop nothing else. Raises StorageError if the storage's time
+        could not be read, or the topics not listed: then nothing was done.
         """
         for part in self.parts():
             yield from part.steps
@@ -176,12 +175,12 @@ class Maintenance:
         except StorageError as error:
             if not self._dry_run:
                 raise
-            # Whoever may only read can be told what would be done, if his own clock is right.
+            # A read-only process can be told what would be done, if its own clock is right.
             _logger.warning("the storage's time is not known, so this process's is used: %s", error)
             return self._logs.clock.now_ms()
 
     def _parts_of_topic(self, topic: str, times: Times, ages: Ages) -> Iterator[MaintenancePart]:
-        # Logs of its own: what a topic takes in memory is let go of when the next one comes.
+        # Its own logs: a topic's memory is freed before the next one.
         logs = Logs(self._logs.storage, self._logs.config, self._logs.clock)
         yield self._part("retention", topic, partial(self._retain, logs, topic, times))
         yield self._part("compaction", topic, partial(self._compact, logs, topic, times))
@@ -192,7 +191,7 @@ class Maintenance:
         try:
             return apply_retention(logs, topic, times.earliest_ms, dry_run=self._dry_run)
         except UnknownTopicOrPartition:
-            return []  # it was deleted, or never was: vacuum tells
+            return []  # it was deleted, or never existed: vacuum tells
 
     def _compact(self, logs: Logs, topic: str, times: Times) -> Iterator[MaintenanceStep]:
         try:
@@ -217,7 +216,7 @@ class Maintenance:
         try:
             yield from vacuum_topic(logs, topic, ages, self._orphan_age_ms, dry_run=self._dry_run)
         except UnknownTopicOrPartition:
-            # An import that never got so far; or the log is lost, then all the rest stays.
+            # An import that never got that far; or the log is lost, then everything else stays.
             if self._topics is not None:
                 raise
 
@@ -259,7 +258,7 @@ class Maintenance:
 def compact_now(
     logs: Logs, topic: str, *, dry_run: bool = False, max_memory_bytes: int | None = None
 ) -> list[Compaction]:
-    """Compact a topic wherever something is new. See ``Store.compact``."""
+    """Compact the partitions of a topic that have new records. See ``Store.compact``."""
     memory_bytes = DEFAULT_MEMORY_BYTES if max_memory_bytes is None else max_memory_bytes
     check_whole_number(memory_bytes, "max_memory_bytes", InvalidOption, least=1 << 20)
     if not TopicConfig.of(logs.topic_spec(topic).config).compacts:

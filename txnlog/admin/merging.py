@@ -1,7 +1,7 @@
-"""Merging: many small segments that lie side by side become few large ones.
+"""Merging: many small adjacent segments become few large ones.
 
 Offsets, timestamps and headers stay as they are, and records are encoded again: in large batches,
-by the topic's settings of today. What came from Kafka stays as it is, byte for byte.
+by the topic's current settings. Segments from Kafka stay as they are, byte for byte.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from txnlog.storage.base import Storage
 from txnlog.write.segment_uploads import SegmentUploader
 
 LEAST_SEGMENTS = 4
-"""Fewer segments are not worth a merge."""
+"""The fewest segments that are worth a merge."""
 _PER_RETENTION = 8
-"""Merged segments are so much smaller, and span so much less time, than what retention keeps: it
-deletes whole segments."""
+"""By what factor merged segments are smaller, in bytes and time, than what retention keeps, since
+it deletes whole segments.
+"""
 _BYTES_PER_ENTRY = 256 << 20
-"""So many bytes, or a run more, are merged before an entry says so: a crash costs no more."""
+"""How many bytes, or a run more, are merged per entry: a crash loses no more."""
 _RUNS_PER_ENTRY = 512
 _MAX_RECORD_BYTES = str((1 << 31) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Segments of a partition that became few (or would). Sizes in bytes, before and after.
+    """Segments of a partition that were merged (or would be). Sizes in bytes, before and after.
 
-    ``merged_bytes`` is None where nothing was done yet.
+    ``merged_bytes`` is None if nothing was done yet.
     """
 
     topic: str
@@ -56,19 +57,19 @@ class Merge:
 def merge_topic(
     logs: Logs, topic: str, *, dry_run: bool = False, run_tasks: TaskRunner | None = None
 ) -> Iterator[Merge]:
-    """Merge the small segments of a topic, as far as they are decided. Yields what was done.
+    """Merge the small segments of a topic, as far as they are decided. Yields the results.
 
-    Stops where somebody else has rewritten some of them at the same time.
+    Stops if another process has rewritten some of them at the same time.
 
     Args:
         logs: of the store.
         topic: its name.
-        dry_run: only tell.
-        run_tasks: reads and uploads; None: this process does.
+        dry_run: only say what would be done.
+        run_tasks: runs the reads and uploads; None: in this process.
 
     Raises:
         UnknownTopicOrPartition: there is no such topic (any more).
-        CorruptRecord: a segment is damaged; what comes before it may be merged.
+        CorruptRecord: a segment is damaged; segments before it may be merged.
         StorageError: some of it may be done; a later call goes on.
     """
     view = pin_topics(logs, [topic]).views[topic]
@@ -99,7 +100,7 @@ def merge_topic(
 
 
 def _plan(view: TopicView, *, packs_few: bool) -> list[_MergeTask]:
-    # Times are kept, and so are records that were within the limit when they were written.
+    # Times are kept, and so are records that were within an older limit.
     config = {k: v for k, v in view.config.items() if k != "message.timestamp.type"}
     config["max.message.bytes"] = _MAX_RECORD_BYTES
     spec = TopicSpec(
@@ -125,7 +126,7 @@ def _plan(view: TopicView, *, packs_few: bool) -> list[_MergeTask]:
 
 
 def _limits(config: TopicConfig) -> tuple[int, int]:
-    """How large a merged segment may be: bytes, and milliseconds between its records."""
+    """Limits of a merged segment: bytes, and milliseconds between its records."""
     most_bytes, most_ms = config.segment_bytes, config.segment_ms
     if config.retention_bytes >= 0:
         most_bytes = min(most_bytes, config.retention_bytes // _PER_RETENTION)
@@ -140,16 +141,16 @@ def choose_runs(
     most_bytes: int,
     most_ms: int,
 ) -> list[list[Segment]]:
-    """Which segments of a partition are merged: runs of them, side by side.
+    """Which segments of a partition to merge: runs of adjacent ones.
 
-    As in a log-structured merge tree none is merged with much less than itself, so that a record is
-    rewritten a few times in all.
+    As in a log-structured merge tree none is merged with much less than itself, so a record is
+    rewritten only a few times in all.
 
     Args:
         segments: those that hold its records, in order.
-        hidden_entries: what they have placed was aborted.
-        most_bytes: no run has more together.
-        most_ms: nor do its records lie further apart in time.
+        hidden_entries: the aborted ones.
+        most_bytes: the largest size of a run.
+        most_ms: the longest time between its records.
     """
     # Of a hundred thousand segments each attribute counts: one loop, without an object for a run.
     runs: list[list[Segment]] = []
@@ -183,7 +184,7 @@ def choose_runs(
 def _stays(segment: Segment) -> bool:
     """Whether it is not merged.
 
-    What is compacted is left to compaction: its tombstones have a time from which they may go.
+    Compacted segments are left to compaction: their tombstones have a horizon.
     """
     rewritten = segment.rewritten
     if rewritten is None:
@@ -192,7 +193,7 @@ def _stays(segment: Segment) -> bool:
 
 
 def _worth_it(run: Sequence[Segment]) -> list[list[Segment]]:
-    """The parts of a run that are merged: none has a segment with more than half of its records."""
+    """The parts of a run to merge: none has a segment with more than half of its records."""
     ends = np.cumsum([0, *(segment.record_count for segment in run)])
     counts = np.diff(ends)
     waiting, found = [(0, len(run))], []
@@ -210,7 +211,7 @@ def _worth_it(run: Sequence[Segment]) -> list[list[Segment]]:
 
 @dataclass(frozen=True, slots=True)
 class _MergeTask:
-    """Segments of a partition that lie side by side, to be written as few large ones."""
+    """Adjacent segments of a partition, to be written as few large ones."""
 
     spec: TopicSpec
     partition: int

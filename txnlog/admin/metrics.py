@@ -1,4 +1,4 @@
-"""A store as numbers, for monitoring: how far topics reach, who lags, what holds whom back."""
+"""A store as numbers, for monitoring: offsets of topics, lag, transactions that block readers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number of one thing; its name and labels are as Prometheus has them."""
+    """One number, with its name and labels in Prometheus' form."""
 
     name: str
     labels: Mapping[str, str]
@@ -42,7 +42,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "txnlog_transaction_overdue_seconds": "For how long others could already end a transaction.",
     "txnlog_unreadable": "Topics, groups and ids that could not be read.",
 }
-"""What each metric says. All are gauges: a topic that is recreated begins at 0 again."""
+"""Help texts of the metrics. All are gauges: a recreated topic starts at 0 again."""
 
 
 def measure(
@@ -51,7 +51,7 @@ def measure(
     transactions: Iterable[TransactionDescription | TxnlogError],
     clock: Clock,
 ) -> Iterator[Metric | TxnlogError]:
-    """The metrics of what is described; the error besides where something cannot be read."""
+    """The metrics of a description; with the error if something cannot be read."""
     unreadable = Counter[str]({"topic": 0, "group": 0, "transactional_id": 0})
     for topic in topics:
         if isinstance(topic, TxnlogError):

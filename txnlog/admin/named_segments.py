@@ -1,4 +1,4 @@
-"""Which segments the logs at one root of a replicated store name, whatever the others have."""
+"""The segments that the logs at one root of a replicated store name, whatever others have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txnlog.storage.forwarding import ForwardingStorage
 
 
 class _Alone(ForwardingStorage):
-    """A root as it would be read if it led: by listings, as all of them are. It is only read."""
+    """A root as it would be read if it led: by listings, as all roots are. Read-only."""
 
     def lists_whole_folders(self) -> bool:
         return True
@@ -44,18 +44,18 @@ class _Alone(ForwardingStorage):
 def named_segments(storage: Storage, clock: Clock) -> Iterator[NamedSegment]:
     """The segments whose records are not deleted or aborted; by topic, partition and offset.
 
-    Memory is that of the descriptions of a topic's segments. Of a topic whose log is damaged only
-    the name is told. Raises StorageError, CorruptEntry.
+    Memory is that of the descriptions of a topic's segments. For a topic whose log is damaged only
+    the name is given. Raises StorageError, CorruptEntry.
     """
     alone = _Alone(storage)
     try:
         data = alone.get(names.STORE_FILE)
     except ObjectNotFound:
-        return  # it was out before there was a store
+        return  # it was out before the store existed
     found = envelope.decode(data, DECODER, names.STORE_FILE)
     config = StoreConfig.of(found.config, closes_chapters=found.closes_chapters)
     for topic in sorted(alone.list_folders(names.TOPICS)):
-        # Logs of its own: what it takes in memory is let go of when the next one comes.
+        # Its own logs: a topic's memory is freed before the next one.
         log = Logs(alone, config, clock).topic(topic)
         try:
             log.refresh()

@@ -1,6 +1,7 @@
-"""Where partitions begin and end, and where a time begins in them: no segment is read for ends.
+"""The first and last offsets of partitions, and offsets by time.
 
-For a time, and for the newest record, it is the index and a piece of one segment per partition.
+Ends need no segment; a time, or the newest record, takes the index and a piece of one segment per
+partition.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ OFFSET_SPECS: tuple[OffsetSpec, ...] = ("earliest", "stable", "latest", "max-tim
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """An offset in a partition; None if no record is as new as the time that was asked for.
+    """An offset in a partition; None if no record is as new as the requested time.
 
-    ``timestamp_ms`` is that of the record, where a time or the newest record was asked for.
+    ``timestamp_ms`` is that of the record, if a time or the newest record was requested.
     """
 
     topic: str
@@ -73,7 +74,7 @@ def _list(
 def _list_alone(
     logs: Logs, at: OffsetSpec | None, timestamp_ms: int | None, topic: str
 ) -> list[ListedOffset] | TxnlogError:
-    # A log of its own: what a topic's segments take in memory is let go of again.
+    # Its own log: the memory of a topic's segments is freed again.
     own = Logs(logs.storage, logs.config, logs.clock)
     try:
         return _list_topic(own, {}, at, timestamp_ms, topic)
@@ -86,7 +87,7 @@ def _list_alone(
 
 
 def _group_by_topic(topics: Iterable[str | TopicPartition]) -> dict[str, list[int] | None]:
-    """The partitions that are meant, in the order of their topics; None for all of them."""
+    """The requested partitions, in the order of their topics; None for all of them."""
     chosen: dict[str, list[int] | None] = {}
     for item in [topics] if isinstance(topics, str) else topics:
         if isinstance(item, str):

@@ -1,4 +1,4 @@
-"""What an operator asks of the roots of a replicated store, and does to them."""
+"""What an operator asks about the roots of a replicated store, and does to them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def open_replicas(
     storage_options: Mapping[str, object] | None = None,
     clock: Clock | None = None,
 ) -> ReplicaSet:
-    """The roots of a replicated store, also where none in sync answers: then it cannot be opened.
+    """The roots of a replicated store, even if none in sync answers and it cannot be opened.
 
     Args:
         url: of its controller, or of a root that answers.
-        storage_options: as of :func:`txnlog.open`.
+        storage_options: as for :func:`txnlog.open`.
         clock: for tests.
 
     Raises:
@@ -54,7 +54,7 @@ def open_replicas(
 
 
 class ReplicaAdmin:
-    """The methods of a store that are about its replicas."""
+    """The methods of a store about its replicas."""
 
     _logs: Logs
 
@@ -66,11 +66,11 @@ class ReplicaAdmin:
         return found
 
     def replicas(self, *, with_lag: bool = False) -> Replicas:
-        """Who leads, who is in sync, who copies to become so, and who is out.
+        """Which root leads, which are in sync, which are joining, and which are out.
 
         Args:
-            with_lag: also what those that are out lack, and what data is at too few roots: roots
-                are listed whole.
+            with_lag: also what the roots that are out lack, and data at too few roots: roots are
+                listed whole.
 
         Raises:
             InvalidOption: the store is not replicated.
@@ -79,21 +79,21 @@ class ReplicaAdmin:
         return describe(self._replicated(), with_lag=with_lag)
 
     def add_replica(self, url: str, *, rack: str | None = None, dry_run: bool = False) -> Joined:
-        """Bring a root in, a new one or one that was out, and wait until it is in sync.
+        """Add a root, a new one or one that was out, and wait until it is in sync.
 
-        It comes as a new incarnation, an empty folder, and copies everything, or its share where
-        ``replication.factor`` says so; what it held before stays beside that. If this is killed or
+        It joins as a new incarnation, an empty folder, and copies everything, or its share if
+        ``replication.factor`` is set; what it held before stays beside that. If this is killed or
         fails, call it again: that starts over.
 
         Args:
             url: the root's path or URL.
-            rack: where it stands: data is spread over racks first.
-            dry_run: only tell what would be copied, as things are now.
+            rack: its rack: data is spread over racks first.
+            dry_run: only say what would be copied now.
 
         Raises:
             InvalidOption: the store is not replicated, or the root is in sync already.
             NotAStore, StoreExists: the folder holds something else.
-            NotEnoughReplicas: the set has changed meanwhile: try again.
+            NotEnoughReplicas: the set has changed meanwhile; try again.
             StorageError: the root or the controller fails.
         """
         storage = self._replicated()
@@ -106,16 +106,16 @@ class ReplicaAdmin:
     def remove_replica(
         self, root: str, *, force: bool = False, dry_run: bool = False
     ) -> list[Reassigned]:
-        """Take a root out of the set, such as before its disk is exchanged.
+        """Take a root out of the set, for instance before its disk is replaced.
 
-        It stays out until :meth:`add_replica` brings it in again, also where
-        ``replica.auto.return`` is set. Nothing in it is deleted. Where ``replication.factor`` says
-        that not every root has everything, data that would be at too few others is copied first.
+        It stays out until :meth:`add_replica` adds it again, even if ``replica.auto.return`` is
+        set. Nothing in it is deleted. If ``replication.factor`` is set, data that would be at too
+        few others is copied first.
 
         Args:
-            root: its name, as :meth:`replicas` tells it.
-            force: copy nothing: data may be at too few roots then, or at none.
-            dry_run: only look whether that can be done now, and what would be copied.
+            root: its name, as in :meth:`replicas`.
+            force: copy nothing: data may then be at too few roots, or at none.
+            dry_run: only check whether that is possible now, and what would be copied.
 
         Returns:
             What was copied, by topic.
@@ -136,7 +136,7 @@ class ReplicaAdmin:
             return before
         _check_copied(root, before)
         take_out(agreement, root)
-        # What was put since; and what others were about to delete, since this one had it.
+        # Data put since, and data that others were about to delete because this root had it.
         after = reassign(agreement, deletes=False)
         _check_copied(f"{root}, which is out now: leave its disk as it is", after)
         return before + after
@@ -144,44 +144,44 @@ class ReplicaAdmin:
     def reassign_replicas(
         self, topics: str | Sequence[str] | None = None, *, dry_run: bool = False
     ) -> list[Reassigned]:
-        """Bring data to the roots where it belongs, then delete it at those where it does not.
+        """Copy data to the roots where it belongs, then delete it at those where it does not.
 
-        After ``replication.factor``, racks or the set of roots have changed. It lists the roots
+        For after a change of ``replication.factor``, racks or the set of roots. It lists the roots
         whole. May run while others write and in several processes, and stop anywhere.
 
         Args:
             topics: the names of one or several; None for all.
-            dry_run: only tell what would be done.
+            dry_run: only say what would be done.
 
         Returns:
-            What was done, for each topic of which there was something to do.
+            What was done, for each topic with something to do.
 
         Raises:
             InvalidOption: the store is not replicated, or every root has everything.
-            InvalidTopic: what is given is not a topic's name.
-            NotEnoughReplicas: a root in sync fails, or the set goes on changing: call it again.
+            InvalidTopic: an argument is not a topic's name.
+            NotEnoughReplicas: a root in sync fails, or the set keeps changing; call it again.
             StorageError: the controller fails.
         """
         chosen = [topics] if isinstance(topics, str) else topics
         return reassign(self._replicated().agreement, chosen, dry_run=dry_run)
 
     def elect_leader(self, root: str, *, unclean: bool = False, dry_run: bool = False) -> Election:
-        """Have a root lead.
+        """Make a root the leader.
 
-        Nothing is lost if it is in sync; the old leader stays in sync if it answers. One that was
-        in sync once, and is not, leads only if ``unclean`` says so, and only if none of those that
-        are in sync answers: what was acknowledged since then may be lost. Where data is at some
-        roots only, that may also be older records: the logs that it has are read for that.
+        Nothing is lost if it is in sync; the old leader stays in sync if it answers. A root that is
+        no longer in sync leads only with ``unclean``, and only if no root in sync answers: writes
+        acknowledged since it left may be lost. If data is at some roots only, that may include
+        older records: its logs are read to find them.
 
         Args:
-            root: its name, as :meth:`replicas` tells it.
-            unclean: accept that what was acknowledged is lost. Look with ``dry_run`` first.
-            dry_run: only tell what would be done, and lost.
+            root: its name, as in :meth:`replicas`.
+            unclean: accept the loss of acknowledged writes. Check with ``dry_run`` first.
+            dry_run: only say what would be done, and lost.
 
         Raises:
             InvalidOption: the store is not replicated, the root leads already, was never in sync,
-                or is not in sync and ``unclean`` is False or somebody in sync answers.
-            NotEnoughReplicas: it does not answer, or the set has changed meanwhile: try again.
+                or is not in sync and ``unclean`` is False or a root in sync answers.
+            NotEnoughReplicas: it does not answer, or the set has changed meanwhile; try again.
             StorageError: the controller fails, or the root while its logs are read.
             CorruptEntry: its file of the store is damaged.
         """
@@ -196,22 +196,22 @@ class ReplicaAdmin:
     def alter_replicas(
         self, config: Mapping[str, object | None], *, dry_run: bool = False
     ) -> tuple[Setting, ...]:
-        """Change settings of the replicas; None takes a key back to its default.
+        """Change settings of the replicas; None resets a key to its default.
 
-        They hold for every process from its next look at the epochs, which comes before anything
-        is acknowledged.
+        They apply to every process from its next look at the epochs, which comes before anything is
+        acknowledged.
 
         Args:
             config: settings by key, such as ``{"min.insync.replicas": 2}``.
-            dry_run: only tell what would hold.
+            dry_run: only say what would apply.
 
         Returns:
             All settings as they are then.
 
         Raises:
-            InvalidConfig, InvalidOption: the store is not replicated, or a key or a value is none;
-                nothing was changed.
-            NotEnoughReplicas: the set has changed meanwhile: try again.
+            InvalidConfig, InvalidOption: the store is not replicated, or a key or a value is
+                invalid; nothing was changed.
+            NotEnoughReplicas: the set has changed meanwhile; try again.
             StorageError: the controller fails.
         """
         storage = self._replicated()
@@ -228,23 +228,24 @@ class ReplicaAdmin:
         storage_options: Mapping[str, object] | None = None,
         dry_run: bool = False,
     ) -> ControllerMove:
-        """Move the controller to another place, while others write. It must be reachable still.
+        """Move the controller to another place, while others write.
 
-        Whoever uses the store goes on there by himself, if he has what is needed to open it; leave
-        the old place as it is until all processes that were asleep have gone on. If this is killed
-        or fails, or roots did not answer, call it again.
+        The old place must be reachable. Processes that use the store go on at the new place by
+        themselves, if they have the options to open it; leave the old place as it is until all
+        processes that were asleep have gone on. If this is killed or fails, or roots did not
+        answer, call it again.
 
         Args:
             url: an empty folder; or where the controller was before.
-            storage_options: for this URL. Others bring theirs when they open the store.
-            dry_run: only look whether that can be done now.
+            storage_options: for this URL. Other processes give theirs when they open the store.
+            dry_run: only check whether that is possible now.
 
         Raises:
             InvalidOption: the store is not replicated, the controller is there already, or that is
                 a root.
             NotAStore, StoreExists: the place holds something else, or another store's epochs.
-            UnsupportedFilesystem, PutIfAbsentBroken: the place cannot decide anything.
-            NotEnoughReplicas: somebody else has moved it, or the set changes: try again.
+            UnsupportedFilesystem, PutIfAbsentBroken: the place cannot decide races.
+            NotEnoughReplicas: another process has moved it, or the set changes; try again.
             StorageError: either place fails.
         """
         return move_controller(self._replicated(), url, storage_options, dry_run=dry_run)
@@ -252,28 +253,27 @@ class ReplicaAdmin:
     def forget_incarnation(
         self, member: str, *, lost: bool = False, dry_run: bool = False
     ) -> Forgotten:
-        """Delete what a root had before it was put out, as an old incarnation.
+        """Delete a root's copy from before it left the in-sync set, an old incarnation.
 
-        Where ``replication.factor`` says that not every root has everything it may have the only
-        copy of data: then it is refused, until :meth:`reassign_replicas` has copied that.
+        If ``replication.factor`` is set it may have the only copy of data: then this is refused
+        until :meth:`reassign_replicas` has copied that.
 
         Args:
-            member: its name, such as 'r1-0': :meth:`replicas` tells which there are. One that takes
-                part is refused.
-            lost: its root does not answer, and never will: nobody waits for it any more, nothing is
-                deleted, and data of which it had the only copy is gone.
-            dry_run: only tell what would be deleted.
+            member: its name, such as 'r1-0', as in :meth:`replicas`. A current member is refused.
+            lost: its root will never answer again: it is no longer waited for, nothing is deleted,
+                and data of which it had the only copy is lost.
+            dry_run: only say what would be deleted.
 
         Raises:
-            InvalidOption: the store is not replicated, it takes part, or there is none; nobody in
-                sync has data that it has; or it is said to be lost, and answers.
-            NotEnoughReplicas: the set has changed meanwhile: try again.
-            StorageError: the root or the controller fails; if some of it is left, call it again.
+            InvalidOption: the store is not replicated; the member is current or does not exist; no
+                root in sync has some of its data; or it was said to be lost, but answers.
+            NotEnoughReplicas: the set has changed meanwhile; try again.
+            StorageError: the root or the controller fails; call it again if some files are left.
         """
         return forget(self._replicated(), member, lost=lost, dry_run=dry_run)
 
     def replica_history(self) -> list[ReplicaEpoch]:
-        """The epochs as they went, the oldest first: who led, who was in sync, and why.
+        """The history of epochs, oldest first: which root led, which were in sync, and why.
 
         Raises:
             InvalidOption: the store is not replicated.
@@ -282,9 +282,9 @@ class ReplicaAdmin:
         return history(self._replicated())
 
     def replica_watermarks(self) -> list[LogWatermark]:
-        """How far each log is at the leader, and at every root in sync: its high watermark.
+        """The end of each log at the leader, and at every root in sync: its high watermark.
 
-        Every root in sync is listed whole. What is written meanwhile shows as behind.
+        Every root in sync is listed whole. Writes made meanwhile show as lag.
 
         Raises:
             InvalidOption: the store is not replicated.
@@ -298,13 +298,13 @@ class ReplicaAdmin:
     ) -> Iterator[ReplicaDifference]:
         """Compare the roots that are in sync. Memory is bounded; safe while others write.
 
-        What differs is looked at again before it is told, since a listing is not a snapshot.
+        Differences are checked again before they are reported, since a listing is not a snapshot.
 
         Args:
             with_contents: read every object, and compare the bytes; else names and sizes.
-            repair: copy what a root lacks from one that has it, if its bytes are sound, and put
-                sound bytes in place of a segment's that are not. Entries are given only to who
-                lacks what the leader has.
+            repair: copy missing files from a root that has them, if the bytes are sound, and
+                replace damaged segments by sound copies. Entries are copied only from the leader to
+                other roots.
 
         Raises:
             InvalidOption: the store is not replicated.
@@ -317,8 +317,8 @@ class ReplicaAdmin:
 
 
 def _warn_of_unknown(storage: ReplicatedStorage, topics: Sequence[str]) -> None:
-    """Say which topics are not there: they may come later, or be misspelt."""
-    with suppress(StorageError, LogTruncated):  # where no root answers it holds all the same
+    """Report topics that do not exist: they may come later, or be misspelt."""
+    with suppress(StorageError, LogTruncated):  # applies even if no root answers
         known = storage.list_folders(names.TOPICS)
         for topic in sorted(set(topics).difference(known)):
             _logger.warning(

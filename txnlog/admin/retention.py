@@ -1,7 +1,7 @@
 """Retention: which records are too old, or too many, and their deletion, as in Kafka.
 
-Whole segments go, from the log start on and up to the first one that may stay; the log start
-offsets of all partitions of a topic move in one entry. Files are the business of vacuum.
+Whole segments are deleted, from the log start up to the first one that may stay; the log start
+offsets of all partitions of a topic move in one entry. Vacuum deletes the files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txnlog.state.placement import Segment
 from txnlog.state.topic import TopicState
 
 _FIRST_PART = 64
-"""This part of a partition's offsets is looked at first."""
+"""The fraction of a partition's offsets that is checked first."""
 
 NewestRecord = Callable[[int, Segment], int | None]
 """The time (ms) of the newest record in a segment of a partition; None if it is not known."""
@@ -49,8 +49,8 @@ def apply_retention(
     Args:
         logs: of the store.
         topic: its name.
-        now_ms: the time; where clocks differ the earliest one is the safe one.
-        dry_run: only tell.
+        now_ms: the time; if clocks differ, the earliest is the safe one.
+        dry_run: only say what would be deleted.
 
     Returns:
         By partition what was deleted; partitions that keep everything are left out.
@@ -70,7 +70,7 @@ def retain(
     dry_run: bool = False,
     timeout_ms: int = DELIVERY_TIMEOUT_MS,
 ) -> list[RetentionDeletion]:
-    """The same for a log that was refreshed; what is undecided stays with all behind it.
+    """The same for a refreshed log; undecided appends and everything after them stay.
 
     ``timeout_ms`` is how long it goes on while other writers are faster.
     """
@@ -79,7 +79,7 @@ def retain(
     def newest(partition: int, segment: Segment) -> int | None:
         if segment.max_timestamp_ms >= 0:
             return segment.max_timestamp_ms
-        # Records of Kafka's first format have no time. As there, that of the file counts then.
+        # Records of Kafka's first format have no time. As in Kafka, the file's is used then.
         ref = SegmentRef(log.name, partition, segment.name, segment.position)
         return logs.storage.modified_ms(ref.paths.log)
 
@@ -95,10 +95,10 @@ def retain(
 
 
 class _Retention:
-    """What retention finds in one state of a topic's log.
+    """Retention's findings in one state of a topic's log.
 
-    From the log start on it looks at a few segments, and at more as long as all of them go: so it
-    costs what goes, and not what stays.
+    From the log start on it checks a few segments, and more as long as all of them are to be
+    deleted: so its cost depends on what is deleted, not on what stays.
     """
 
     def __init__(self, log: TopicLog, state: TopicState, now_ms: int, newest: NewestRecord) -> None:
@@ -109,7 +109,7 @@ class _Retention:
         self._config = TopicConfig.of(state.config)
 
     def plan(self) -> list[RetentionDeletion]:
-        """What is to be deleted, by partition."""
+        """The segments to delete, by partition."""
         if not _has_limit(self._config):
             return []
         state = self._state
@@ -131,10 +131,10 @@ class _Retention:
         return [one.deletion(self._log.name) for one in looked_at if one.count]
 
     def _take(self, partition: _Partition, segments: Sequence[Segment]) -> bool:
-        """Take the segments of a window, as far as they may go; False if there is no more to do.
+        """Take the segments of a window that may be deleted; False if there is no more to do.
 
-        Kafka looks for old ones first and then for too many; what is old behind those goes with its
-        next look, here at once.
+        Kafka looks for old ones first and then for too many; old ones after those are deleted at
+        its next check, here at once.
         """
         for segment in segments:
             if segment.end_offset > partition.stable:
@@ -159,8 +159,8 @@ class _Retention:
 class _Partition:
     """How far retention has come in a partition that holds the offsets [start, end).
 
-    ``stable`` is its last stable offset, ``excess_bytes`` what it holds too much. ``is_whole``: all
-    segments that were looked at go.
+    ``stable`` is its last stable offset, ``excess_bytes`` how much it holds above the limit.
+    ``is_whole``: all segments checked so far are to be deleted.
     """
 
     number: int
@@ -176,26 +176,26 @@ class _Partition:
     _width: int = 0
 
     def window(self) -> tuple[int, int]:
-        """The offsets to look at next."""
+        """The offsets to check next."""
         if self._from < 0:
             self._from, self._width = self.start, max((self.end - self.start) // _FIRST_PART, 1)
         return self._from, min(self._from + self._width, self.end)
 
     def take(self, segment: Segment) -> None:
-        """One more goes."""
+        """Delete one more."""
         self.excess_bytes -= segment.size_bytes
         self.count += 1
         self.size_bytes += segment.size_bytes
         self.taken_to = segment.end_offset
 
     def go_on(self) -> bool:
-        """Move the window on; False if it has come to the end."""
+        """Advance the window; False if it has reached the end."""
         self._from = max(self.window()[1], self.taken_to)
         self._width *= 2
         return self._from < self.end
 
     def deletion(self, topic: str) -> RetentionDeletion:
-        # Behind all of them there may be offsets without records: an import's.
+        # After all of them there may be offsets without records, from an import.
         end = self.stable if self.is_whole else self.taken_to
         return RetentionDeletion(topic, self.number, self.start, end, self.count, self.size_bytes)
 

@@ -1,7 +1,7 @@
-"""What of a rewrite can be done anywhere: it reads and uploads, and puts nothing into a log.
+"""The part of a rewrite that can run anywhere: it reads and uploads, and puts nothing into a log.
 
-Whoever plans the tasks puts what they have made into the log, in their order. They are plain data,
-so Spark can run them on many machines.
+The planner puts the tasks' results into the log, in their order. Tasks are plain data, so Spark can
+run them on many machines.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class RewriteTask(Protocol[T_co]):
-    """One task: of one partition."""
+    """One task, for one partition."""
 
     @property
     def made_type(self) -> type[T_co]:
-        """The type of what it makes: plain data, which can be encoded and decoded again."""
+        """The type of its results: plain data, which can be encoded and decoded again."""
         ...
 
     def run(self, storage: Storage, clock: Clock) -> Iterator[T_co]:
-        """Do it; what it makes is yielded bit by bit, to be put into the log in this order."""
+        """Run it; yields its results one by one, to be put into the log in this order."""
         ...
 
 
 class TaskRunner(Protocol):
-    """Runs tasks somewhere, and yields what each of them makes, in the order of the tasks."""
+    """Runs tasks somewhere, and yields the results of each, in the order of the tasks."""
 
     def __call__(self, tasks: Sequence[RewriteTask[T]]) -> Iterator[Iterator[T]]: ...
 

@@ -1,9 +1,9 @@
-"""Rewriting: new segments take the place of old ones, in one entry, for the same offsets.
+"""Rewriting: new segments replace old ones, in one entry, for the same offsets.
 
-What merging and compaction have in common. The new segments are uploaded; an entry says that they
-hold the records from then on; a note tells vacuum since when nobody but readers that are pinned
-needs the old ones. A crash before the entry leaves orphans, a crash behind it old segments without
-a note, which vacuum finds by their age.
+The common part of merging and compaction. The new segments are uploaded; an entry says that they
+hold the records from then on; a note tells vacuum since when only pinned readers need the old ones.
+A crash before the entry leaves orphans, a crash after it old segments without a note, which vacuum
+finds by their age.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What is to hold the offsets [start, end) of a partition; None: no record of them is left.
+    """The new segment for the offsets [start, end) of a partition; None: no record of them is left.
 
     The rest is as in :class:`RewrittenFile`.
     """
@@ -42,7 +42,7 @@ class Replacement:
 
 
 class Rewriting:
-    """Rewrites of one topic that are uploaded, and are put into its log together."""
+    """Uploaded rewrites of one topic, to be put into its log together."""
 
     def __init__(self, logs: Logs, log: TopicLog, topic_id: str) -> None:
         self._logs = logs
@@ -57,9 +57,9 @@ class Rewriting:
     def add(
         self, partition: int, old: Sequence[Segment], replacements: Sequence[Replacement]
     ) -> None:
-        """Let segments that lie side by side in a partition be replaced with the next entry.
+        """Have adjacent segments of a partition replaced with the next entry.
 
-        The replacements lie side by side too, and hold the same offsets.
+        The replacements are adjacent too, and hold the same offsets.
         """
         self._new += [_place(partition, replacement) for replacement in replacements]
         self._uploaded += [r.uploaded for r in replacements if r.uploaded is not None]
@@ -69,7 +69,7 @@ class Rewriting:
         self.input_bytes += sum(segment.size_bytes for segment in old)
 
     def put(self) -> bool:
-        """Put the entry for what was added; False if somebody else has rewritten some of it.
+        """Put the entry; False if another process has rewritten some of the segments.
 
         Raises:
             UnknownTopicOrPartition: the topic was deleted meanwhile.
@@ -88,7 +88,7 @@ class Rewriting:
         logs = self._logs
         try:
             released = self._find_released(old)
-            # Behind the entry: the storage's time of the note must not be older than it.
+            # After the entry: the storage's time of the note must not be older than the entry.
             put_notes(
                 logs.storage, logs.clock, self._log.name, self._topic_id, released, "released"
             )
@@ -100,7 +100,7 @@ class Rewriting:
         return True
 
     def _find_released(self, old: Sequence[tuple[int, Segment]]) -> list[FileKey]:
-        """The files that hold nothing any more, now that these segments are replaced."""
+        """The files that are no longer needed, now that these segments are replaced."""
         with self._log.reading() as state:
             if state.topic_id != self._topic_id:
                 return []  # deleted since
@@ -108,7 +108,7 @@ class Rewriting:
             return files_let_go(self._log, state, old, starts)
 
     def discard(self) -> None:
-        """Delete what was uploaded for what was added, best effort."""
+        """Delete the uploads of the added rewrites, best effort."""
         discard_segments(self._logs.storage, self._uploaded)
         self._new, self._uploaded, self._read, self._old = [], [], [], []
 

@@ -1,7 +1,7 @@
-"""What :class:`~txnlog.store.Store` can tell and do about transactions and their producers.
+"""The methods of :class:`~txnlog.store.Store` about transactions and their producers.
 
-Listing and describing read the logs of transactional ids and change nothing. What looks at a topic
-does as every reader does: it ends what is past its timeout.
+Listing and describing read the logs of transactional ids and change nothing. Methods that look at a
+topic do as every reader does: they end transactions past their timeout.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _logger = logging.getLogger(__name__)
 
 
 class TransactionAdmin:
-    """The part of a store that is about transactions."""
+    """The methods of a store about transactions."""
 
     _logs: Logs
 
@@ -89,7 +89,7 @@ class TransactionAdmin:
         return (item for _, item in self._describe_each())
 
     def _describe_each(self) -> Iterator[tuple[str, TransactionDescription | TxnlogError]]:
-        """The newest state of each transactional id, or what is wrong with it."""
+        """The newest state of each transactional id, or its error."""
         ids = self._logs.transactions.ids()
         work = partial(describe_or_error, self.describe_transaction)
         for name, item in zip(ids, for_each(self._logs.storage, work, ids), strict=True):
@@ -106,15 +106,15 @@ class TransactionAdmin:
     ) -> Iterator[TransactionDescription | CorruptEntry]:
         """The states of a transactional id, oldest first, as far back as its log goes.
 
-        With ``newest`` only the last so many, and no others are read. Changes nothing; for a
-        damaged state, its error instead. Raises TransactionalIdNotFound.
+        With ``newest`` only that many of the last ones, and no others are read. Changes nothing;
+        for a damaged state, its error instead. Raises TransactionalIdNotFound.
         """
         return transaction_history(self._logs.storage, self._logs.clock, transactional_id, newest)
 
     def describe_producers(
         self, topic: str, partition: int | None = None
     ) -> list[ProducerDescription]:
-        """Who has written to a topic's partitions, as far as the topic remembers.
+        """The producers of a topic's partitions, as far as the topic remembers them.
 
         A producer is remembered for ``producer.id.expiration.ms`` and while it has an open
         transaction. Sorted by partition and producer id.
@@ -193,7 +193,7 @@ class TransactionAdmin:
             return error
 
     def _head_since(self, transactional_id: str) -> tuple[Moment, int, Head | CorruptEntry | None]:
-        """The newest state, and since when and from which time (ms) on it is known."""
+        """The newest state, since when, and from which time (ms) on it is known."""
         since, now_ms = self._logs.transactions.now(), self._logs.clock.now_ms()
         return since, now_ms, self._head(transactional_id)
 
@@ -266,7 +266,7 @@ class TransactionAdmin:
             return describe_transaction(head)
 
     def _end_damaged(self, transactional_id: str, *, dry_run: bool) -> Head:
-        """Put a state behind a damaged one, and finish what it decides."""
+        """Put a state after a damaged one, and finish what it decides."""
         storage, settlement = self._logs.storage, self._logs.settlement
         topics = storage.list_folders(names.TOPICS)
         groups = names.decode_names(storage.list_folders(names.GROUPS))
@@ -292,9 +292,9 @@ class TransactionAdmin:
 
         Only ids whose last transaction has ended. Such an id is marked as dead first, which fences
         a producer that still has it. A later call removes its log, after ``log.cleanup.age.ms``, or
-        a day if that is not set. Nothing expires by itself: :meth:`maintain` does this, too. An id
-        that is used again begins with a new producer id; the versions that its applications have
-        committed are kept.
+        a day if that is not set. Nothing expires in the background: :meth:`maintain` does this,
+        too. An id that is used again begins with a new producer id; the versions that its
+        applications have committed are kept.
 
         Args:
             older_than_ms: instead of the store's ``transactional.id.expiration.ms``.
@@ -314,7 +314,7 @@ class TransactionAdmin:
         heads = for_each(self._logs.storage, self._head_since, ids)
         for transactional_id, (since, now_ms, head) in zip(ids, heads, strict=True):
             if head is None or isinstance(head, CorruptEntry):
-                continue  # a damaged one stays for somebody to look at, and stops no other
+                continue  # a damaged one stays for inspection, and blocks no other
             age_ms = now_ms - head.state.updated_at_ms
             if head.state.status is Status.DEAD:
                 if age_ms > config.left_over_age_ms and not dry_run:
@@ -352,7 +352,7 @@ def _check_abortable(state: TransactionState, number: int | None) -> None:
 
 
 def why_hanging(found: TransactionDescription, now_ms: int) -> HangingTransaction | None:
-    """Why a transaction is one that should have ended, None if it is not."""
+    """Why a transaction should have ended; None if it should not."""
     if found.ends_by_ms is None:
         return None
     name, open_ = found.transactional_id, found.status == Status.ONGOING.value
@@ -365,13 +365,13 @@ def why_hanging(found: TransactionDescription, now_ms: int) -> HangingTransactio
         )
     ahead_ms = found.since_ms - now_ms
     if ahead_ms <= found.timeout_ms:
-        return None  # clocks differ a little, and it ends all the same
+        return None  # clocks differ a little, and it still ends
     reason = f"its times lie in the future by {ahead_ms} ms: its producer's clock runs ahead"
     return HangingTransaction(found, 0, _say_what_ends(name, found.status, overdue=False), reason)
 
 
 def _may_hang(transactional_id: str, error: TxnlogError) -> TxnlogError:
-    """The error of an id whose newest state is damaged, with its name and what can be done."""
+    """The error of an id whose newest state is damaged, with its name and what to do."""
     if not isinstance(error, CorruptEntry):
         return error
     return CorruptTransactionState(
@@ -404,7 +404,7 @@ def _describe_holder(
 
 
 def _say_what_ends(transactional_id: str, status: str, *, overdue: bool) -> str:
-    """What ends an open or prepared transaction, for people."""
+    """What will end an open or prepared transaction, as text."""
     anybody = (
         "the next process that reads or writes one of its topics or groups, or that calls "
         f"init_transactions() with {transactional_id!r}"

@@ -1,4 +1,4 @@
-"""Moving log start offsets up: one entry, and a note of the segments that it lets go."""
+"""Moves log start offsets up: one entry, and a note of the segments that it releases."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def trim(
     Args:
         logs: of the store.
         log: the topic's.
-        choose: from the newest state, the new log start offset of partitions; none of them changes
-            nothing. May be called several times.
+        choose: the new log start offsets of partitions for the newest state; if empty, nothing
+            changes. May be called several times.
         timeout_ms: how long it goes on while other writers are faster.
 
     Raises:
@@ -69,7 +69,7 @@ def trim(
     if log.append(build, timeout_ms=timeout_ms) is None:
         return
     try:
-        # Behind the entry: the storage's time of the note must not be older than it.
+        # After the entry: the storage's time of the note must not be older than the entry.
         put_notes(logs.storage, logs.clock, log.name, topic_id, released, "released")
     except StorageError as error:
         # Vacuum finds them by their age.

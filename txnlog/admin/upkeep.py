@@ -1,7 +1,7 @@
-"""What writers do of the maintenance by themselves: retention, now and then.
+"""The part of maintenance that writers do: retention, now and then.
 
-It is asked for when a writer has left a checkpoint, and never fails a write. All that it does is
-what ``Store.maintain`` does, so any number of processes may do it at once.
+It runs when a writer has put a checkpoint, and never fails a write. It does the same as
+``Store.maintain``, so any number of processes may do it at once.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 
 CHECK_INTERVAL_MS = 300_000
-"""A process looks again after this: Kafka's log.retention.check.interval.ms."""
+"""The interval between checks of a process: Kafka's log.retention.check.interval.ms."""
 _PATIENCE_MS = 1_000
-"""For so long it goes on while other writers are faster: whoever has written waits for it."""
+"""How long it goes on while other writers are faster: the writer waits for it."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Upkeep:
-    """That of one process, for all topics that it writes to."""
+    """The upkeep by one process, for all topics that it writes to."""
 
     def __init__(self) -> None:
         self._looked_s: dict[str, float] = {}
 
     def __call__(self, logs: Logs, log: TopicLog) -> None:
-        """Delete what retention no longer keeps of a topic, if it was not looked for just now."""
+        """Delete segments of a topic that retention no longer keeps, if not checked just now."""
         now_s = logs.clock.monotonic_s()
         if now_s - self._looked_s.get(log.name, -math.inf) < CHECK_INTERVAL_MS / 1000:
             return
@@ -48,8 +48,8 @@ def _retain(logs: Logs, log: TopicLog) -> None:
     from txnlog.admin.retention import retain
     from txnlog.admin.vacuum import storage_time_ms
 
-    # A clock that runs ahead must not delete what is to be kept: most of those who have appended
-    # last say what time it is, and the storage, which is asked only where something is due.
+    # A clock that runs ahead must not delete too early: the time is taken from most of the last
+    # appends, and from the storage, which is asked only if something is due.
     with log.reading() as state:
         now_ms = min(logs.clock.now_ms(), state.append_time_ms)
     if not retain(logs, log, now_ms, dry_run=True):

@@ -1,9 +1,9 @@
-"""Vacuum: deletes files that nothing refers to, and that nobody alive needs any more.
+"""Vacuum: deletes files to which nothing refers, and that no live process needs any more.
 
-A segment is deleted in three steps, by one run or by several: it is noted that nothing refers to it
-(``log/retired_segments.py``), the topic's log is read once more, the files go. docs/PROTOCOL.md
-("Retention and vacuum") says why that harms neither readers that are pinned nor writers that sleep,
-wherever it stops. Ages are those that the storage's own clock tells.
+A segment is deleted in three steps, by one run or by several: a note says that nothing refers to it
+(``log/retired_segments.py``), the topic's log is read once more, the files are deleted.
+docs/PROTOCOL.md ("Retention and vacuum") says why that harms neither pinned readers nor writers
+that sleep, wherever it stops. Ages are by the storage's own clock.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ from txnlog.storage.base import Storage
 from txnlog.storage.probe import FOLDER
 
 DEFAULT_ORPHAN_AGE_MS = 604_800_000
-"""What nothing refers to may be on its way for so long: a job may upload for days, then place."""
+"""How long an unreferenced upload may still be placed: a job may upload for days first."""
 LEAST_ORPHAN_AGE_MS = 86_400_000
-"""A writer looks whether its uploads are there still when they are an hour old, by clocks that may
-be wrong by the rest of this."""
+"""A writer checks that its uploads still exist when they are an hour old, by clocks that may be
+wrong by the rest of this.
+"""
 _PER_DELETION = 1_000
 
 Reason = Literal[
@@ -59,11 +60,11 @@ class FileDeletion:
     """Files that were deleted (or would be), all for the same reason.
 
     ``reason`` is ``deleted records``: of segments below the log start; ``rewritten``: their records
-    were merged or compacted; ``never placed``: uploads
-    that nobody has made a part of the topic; ``deleted topic``; ``superseded``: manifests that the
-    newest list does not need; ``left behind``: by jobs and processes, outside of topics (``topic``
-    is None), or proposals of a topic's writers; ``unfinished upload``: parts on an object store,
-    whose upload was killed (``topic`` is None). ``paths`` are the files' names within the store.
+    were merged or compacted; ``never placed``: uploads that were never placed in the topic;
+    ``deleted topic``; ``superseded``: manifests that the newest list does not need; ``left
+    behind``: by jobs and processes, outside of topics (``topic`` is None), or proposals of a
+    topic's writers; ``unfinished upload``: parts on an object store, whose upload was killed
+    (``topic`` is None). ``paths`` are the files' names within the store.
     """
 
     topic: str | None
@@ -74,7 +75,7 @@ class FileDeletion:
 
 @dataclass(frozen=True, slots=True)
 class FileRetirement:
-    """Files of which it was noted (or would be) that nothing refers to them.
+    """Files that a note names (or would name) because nothing refers to them.
 
     They are deleted by a run ``delete_after_ms`` later. ``paths`` are their names within the store.
     """
@@ -86,7 +87,7 @@ class FileRetirement:
 
 
 def check_orphan_age(orphan_age_ms: int | None) -> int:
-    """The age at which an upload that nothing refers to is an orphan. Raises InvalidOption."""
+    """The age at which an unreferenced upload is an orphan. Raises InvalidOption."""
     if orphan_age_ms is None:
         return DEFAULT_ORPHAN_AGE_MS
     what = "the orphan age (milliseconds; below a day a writer could still be at work)"
@@ -94,9 +95,9 @@ def check_orphan_age(orphan_age_ms: int | None) -> int:
 
 
 def storage_time_ms(storage: Storage, clock: Clock) -> int | None:
-    """The time by the storage's own clock: that of an object which is put and deleted again.
+    """The time by the storage's own clock: that of an object that is put and deleted again.
 
-    None if it does not tell. Raises StorageError.
+    None if it reports no time. Raises StorageError.
     """
     path = f"{FOLDER}/{clock.token()}/now"
     storage.put(path, b"now\n")
@@ -119,14 +120,14 @@ def _delete_quietly(storage: Storage, paths: Sequence[str]) -> None:
 class Ages:
     """Judges ages by the storage's own clock.
 
-    It showed ``now_ms`` a while ago; None: it does not tell the time.
+    It showed ``now_ms`` a while ago; None: it reports no time.
     """
 
     storage: Storage
     now_ms: int | None
 
     def reached(self, path: str, age_ms: int) -> bool:
-        """Whether a file is so old for certain; one that is gone is not."""
+        """Whether a file certainly has this age; one that is gone has not."""
         if age_ms <= 0:
             return True
         if self.now_ms is None:
@@ -141,9 +142,9 @@ class Ages:
 def vacuum_topic(
     logs: Logs, topic: str, ages: Ages, orphan_age_ms: int, *, dry_run: bool = False
 ) -> Iterator[FileDeletion | FileRetirement]:
-    """Delete the files of a topic, or of one that was deleted, that nobody needs any more.
+    """Delete the files of an existing or deleted topic that nobody needs any more.
 
-    Yields what was done. Deletes nothing where the topic's log holds no entry: it may be lost.
+    Yields the results. Deletes nothing if the topic's log holds no entry: it may be lost.
 
     Raises:
         UnknownTopicOrPartition: there was never a topic of this name.
@@ -151,11 +152,11 @@ def vacuum_topic(
         CorruptEntry: the log cannot be read; nothing was deleted.
     """
     storage = logs.storage
-    # In this order: a file of which there is a note shows if it is there, and whoever has placed
-    # one before its note was there, or before it was listed, is known from the log.
+    # In this order: a noted file is listed if it exists, and a segment that was placed before its
+    # note was put, or before it was listed, is known from the log.
     notes = read_notes(storage, topic)
     files = _list_segments(storage, topic)
-    # A log of its own: its memory is let go of when the next topic comes.
+    # Its own log: the memory is freed before the next topic.
     log = Logs(storage, logs.config, logs.clock).topic(topic)
     log.refresh()
     if log.next_entry == 0:
@@ -170,7 +171,7 @@ def vacuum_topic(
     note = partial(put_notes, storage, logs.clock, topic, topic_id)
     if run.found_now and not dry_run:
         run.notes += note(sorted(run.found_now), "candidate")
-        # Whoever placed one before the note was there shows now; who does so later sees the note.
+        # A segment placed before the note was put shows now; a later writer sees the note.
         log.refresh()
         run.judge_again(log.whole_segments())
         run.notes += note(sorted(run.found_now), "unplaced")
@@ -186,7 +187,7 @@ def vacuum_topic(
 def _vacuum_manifests(
     log: TopicLog, ages: Ages, orphan_age_ms: int, *, dry_run: bool
 ) -> Iterator[FileDeletion]:
-    """Delete the manifests that the newest list of a topic does not need. Yields what was done."""
+    """Delete the manifests that the newest list of a topic does not need. Yields the results."""
     storage, manifests = ages.storage, log.manifests
     sizes = dict(storage.list_all(manifests.folder))
     if not sizes:
@@ -213,7 +214,7 @@ def _vacuum_manifests(
 def vacuum_loose_files(
     storage: Storage, ages: Ages, orphan_age_ms: int, *, dry_run: bool = False
 ) -> Iterator[FileDeletion]:
-    """Delete what killed jobs and processes have left outside of topics. Yields what was done.
+    """Delete leftovers of killed jobs and processes outside of topics. Yields the results.
 
     Raises StorageError.
     """
@@ -225,9 +226,9 @@ def vacuum_loose_files(
 def _abort_old_uploads(
     storage: Storage, ages: Ages, orphan_age_ms: int, *, dry_run: bool
 ) -> Iterator[FileDeletion]:
-    """Abort uploads of which nobody has heard for so long. Whoever still is at one gets an error.
+    """Abort uploads without activity for this long. A process still at one gets an error.
 
-    Not every server lists them, nor may everybody: then they are left to the bucket's own rules.
+    Not every server lists them, nor permits it: then they are left to the bucket's own rules.
     """
     if ages.now_ms is None:
         return
@@ -255,7 +256,7 @@ def _delete_old(
     *,
     dry_run: bool,
 ) -> Iterator[FileDeletion]:
-    """Delete those of some files that are old enough, which were left behind."""
+    """Delete those leftover files that are old enough."""
     sizes = dict(found)
     old = ages.storage.gather([partial(ages.reached, path, orphan_age_ms) for path in sizes])
     doomed = tuple(path for path, is_old in zip(sizes, old, strict=True) if is_old)
@@ -273,7 +274,7 @@ Files = dict[FileKey, tuple[_File, ...]]
 
 
 def _list_segments(storage: Storage, topic: str) -> Files:
-    """The files of a topic's data by segment. What is not a file of a segment is left alone."""
+    """The files of a topic's data by segment. Other files are left alone."""
     found: Files = {}
     for path, size_bytes in storage.list_all(names.topic_data_folder(topic)):
         parsed = names.parse_data_file(path)
@@ -285,10 +286,10 @@ def _list_segments(storage: Storage, topic: str) -> Files:
 
 
 class _Run:
-    """What is to become of the segments of one topic, as its log was read just now.
+    """The plan for one topic's segments, as its log was read just now.
 
-    ``due`` are to be deleted, by segment with the reason; of ``found_now`` it is to be noted that
-    nothing refers to them. ``notes`` are those that there are.
+    ``due`` are to be deleted, by segment with the reason; for ``found_now`` a note must be put.
+    ``notes`` are the existing ones.
     """
 
     def __init__(
@@ -312,7 +313,7 @@ class _Run:
         self.notes = [*notes]
 
     def judge(self, placed: Collection[FileKey]) -> None:
-        """Find what nothing refers to, and what of it may go. ``placed`` are the log's own."""
+        """Find unreferenced files, and those that may be deleted. ``placed`` are the log's own."""
         noted: dict[FileKey, Reason | None] = {}
         for note in self.notes:
             if note.retired is None or note.retired.stage == "candidate":
@@ -339,7 +340,7 @@ class _Run:
         return [key for key in keys if key not in young]
 
     def _reason(self, key: FileKey, note: Retired, *, is_old: bool) -> Reason | None:
-        """Why a segment may be deleted of which there is a note; None: not yet."""
+        """Why a noted segment may be deleted; None: not yet."""
         if note.topic_id != (self._state.topic_id or ""):
             return "deleted topic"
         if note.stage == "released":
@@ -353,14 +354,14 @@ class _Run:
     def _reason_of_orphan(self, key: FileKey) -> Reason | None:
         """Why an old file may be deleted at once; None: not yet.
 
-        Its records may have been deleted a moment ago, and readers be pinned to it.
+        Its records may have been deleted a moment ago, with readers pinned to it.
         """
         if not self._state.exists:
             return "deleted topic"
         return None if has_let_go(self._state, key[0]) else "never placed"
 
     def judge_again(self, state: TopicState) -> None:
-        """Keep of what was found now what the log refers to, or has let go just now."""
+        """Drop from the findings segments that the log refers to, or has released just now."""
         self._state = state
         self._rewritten = rewritten_files(self._topic, state)
         for key in self.found_now:
@@ -374,11 +375,11 @@ class _Run:
                 self.due[key] = reason
 
     def _kept(self) -> set[FileKey]:
-        """Files that hold no record of the topic any more, and are needed all the same."""
+        """Files without records of the topic that are needed all the same."""
         return kept_for_lost(self._state, self._files) | kept_for_import(self._state)
 
     def finished_notes(self) -> list[str]:
-        """The notes of which, when what is due is deleted, no file is left."""
+        """The notes without files left once the due ones are deleted."""
         left = self._files.keys() - self.due.keys()
         return [
             note.path
@@ -387,7 +388,7 @@ class _Run:
         ]
 
     def results(self) -> Iterator[FileDeletion | FileRetirement]:
-        """What was done."""
+        """The result."""
         for reason in sorted({*self.due.values()}):
             chosen = [key for key, why in self.due.items() if why == reason]
             paths, size_bytes = self._sum(chosen)
@@ -407,11 +408,11 @@ _IN_ORDER = (
     (SEGMENT_ENDING,),
     (INDEX_ENDINGS["transaction"],),
 )
-"""Whoever still reads a segment does without the accelerators, but not without its transactions."""
+"""A reader of a segment can do without its accelerators, but not its transaction index."""
 
 
 def _delete_segments(storage: Storage, segments: Sequence[Sequence[_File]]) -> None:
-    """Delete the files of segments: as long as one can be opened, it can be read, and rightly."""
+    """Delete the files of segments: one that can still be opened can be read correctly."""
     for first in range(0, len(segments), _PER_DELETION):
         some = segments[first : first + _PER_DELETION]
         for endings in _IN_ORDER:

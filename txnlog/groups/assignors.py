@@ -1,6 +1,6 @@
-"""How partitions are shared out among the members of a group: pure functions, as Kafka's are.
+"""How partitions are shared out among the members of a group: pure functions, like Kafka's.
 
-Members come in the order that decides between equals. An assignor must give each partition of a
+Members are given in the order that breaks ties. An assignor must give each partition of a
 subscribed topic to one member that has subscribed to it, or to nobody.
 """
 
@@ -20,20 +20,20 @@ Subscriptions: TypeAlias = Mapping[str, Collection[str]]
 Owned: TypeAlias = Mapping[str, Collection[TopicPartition]]
 """By member, the partitions that it has now."""
 Shares: TypeAlias = Mapping[str, Collection[TopicPartition]]
-"""By member, the partitions that it is to have."""
+"""By member, its new partitions."""
 Assign: TypeAlias = Callable[[Mapping[str, int], Subscriptions, Owned], Shares]
 """Takes the partition counts of topics, and the subscriptions and partitions of members."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignor:
-    """How partitions are shared out, under the name by which members must agree on it.
+    """A way to share out partitions, with the name on which members must agree.
 
     Attributes:
         name: the same in all members whose assignor is the same.
         assign: called as ``assign(partition_counts, subscriptions, owned)``; see :data:`Assign`.
-        cooperative: members keep what stays theirs while a rebalance goes on. Worth it only for an
-            assignor that leaves most partitions where they are.
+        cooperative: members keep the partitions that stay theirs during a rebalance. Worth it only
+            for an assignor that leaves most partitions where they are.
     """
 
     name: str
@@ -46,7 +46,7 @@ def assign_range(
     subscriptions: Subscriptions,
     owned: Owned,  # noqa: ARG001 - every assignor takes it
 ) -> dict[str, list[TopicPartition]]:
-    """Of each topic a run of partitions to each member, the first ones one more.
+    """Gives each member a range of each topic's partitions, the first members one more.
 
     So partitions of the same number in topics of one size go to the same member.
     """
@@ -66,7 +66,7 @@ def assign_round_robin(
     subscriptions: Subscriptions,
     owned: Owned,  # noqa: ARG001 - every assignor takes it
 ) -> dict[str, list[TopicPartition]]:
-    """All partitions of all topics in turn, to one member after the other that reads the topic."""
+    """Gives all partitions of all topics in turn to the members that read the topic."""
     members = [*subscriptions]
     shares: dict[str, list[TopicPartition]] = {member: [] for member in members}
     readers = {
@@ -100,7 +100,7 @@ def check_assignors(
 ) -> tuple[Assignor, ...]:
     """The assignors that a consumer was given, best first.
 
-    Each is a name, an :class:`Assignor`, or a function, which goes by its own name and is eager.
+    Each is a name, an :class:`Assignor`, or a function, which is eager and known by its own name.
 
     Raises:
         InvalidOption: one is neither, is unknown, or comes twice.

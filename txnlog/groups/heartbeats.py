@@ -1,7 +1,7 @@
-"""How members of a group tell that they are there: small numbered files, one behind the other.
+"""How members of a group show that they are alive: small numbered files, one after another.
 
-What a member has to say stands in a file's name, so one listing tells of all members. They are no
-part of the log: whatever shows late, or not at all, makes somebody wait, or be taken for dead.
+The information is in a file's name, so one listing shows all members. They are not part of the log:
+one that shows late, or not at all, makes a member wait, or be taken for dead.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from txnlog.names import Heartbeat
 from txnlog.storage.base import Storage
 
 _SEEN_EACH = 2
-"""Nobody is taken for dead who was not looked for at least so often while he was silent: who
-sleeps sees all others silent at once."""
+"""A silent member is taken for dead only after at least this many looks: a process that slept finds
+all others silent at once.
+"""
 
 
 def put_heartbeat(storage: Storage, group_id: str, beat: Heartbeat, sent_at_ms: int) -> None:
-    """Put one. A member numbers them, and nobody else puts them."""
+    """Put one. Only the member itself numbers and puts them."""
     # The content is for people who look at the file.
     storage.put_if_absent(names.heartbeat(group_id, beat), b"%d\n" % sent_at_ms)
 
 
 def delete_heartbeats(storage: Storage, group_id: str, beats: Iterable[Heartbeat]) -> None:
-    """Delete some; those that are not there are no error."""
+    """Delete some; missing ones are not an error."""
     doomed = [names.heartbeat(group_id, beat) for beat in beats]
     if doomed:
         storage.delete(doomed)
 
 
 def find_heartbeats(shown: Iterable[str]) -> list[Heartbeat]:
-    """Those that some names in ``members/`` tell of."""
+    """The heartbeats among some names in ``members/``."""
     found = map(names.parse_heartbeat, shown)
     return [beat for beat in found if beat is not None]
 
@@ -55,9 +56,9 @@ class _Watched:
 
 
 class Observer:
-    """What one process knows of the silence of others, by its own monotonic clock alone.
+    """What one process knows about the silence of others, only by its own monotonic clock.
 
-    Time in which it did not look itself counts in part only: it may have slept.
+    Time in which it did not look counts only in part: it may have slept.
     """
 
     def __init__(self) -> None:
@@ -76,14 +77,14 @@ class Observer:
         revoked_in: Mapping[str, int],
         timeouts_s: Mapping[str, float],
     ) -> None:
-        """Take note of a listing.
+        """Record a listing.
 
         Args:
             began_s: when it began, by the monotonic clock.
-            newest: by member, the last heartbeat that it has shown.
-            revoked_in: by member that has not let go of what was taken from it, since which
+            newest: by member, the last heartbeat in it.
+            revoked_in: by member that has not released what was taken from it: since which
                 generation.
-            timeouts_s: of all members, how long they may be silent.
+            timeouts_s: by member, how long it may be silent.
         """
         passed_s = 0.0 if self._looked_at_s is None else began_s - self._looked_at_s
         self._looked_at_s = began_s
@@ -110,5 +111,5 @@ class Observer:
         return known.number, known.silent_s
 
     def holds_for(self, member_id: str) -> float:
-        """For how long (s) a member has not let go of what was taken from it."""
+        """How long (s) a member has not released what was taken from it."""
         return self._watched.get(member_id, _Watched(-1)).holding_s

@@ -1,11 +1,11 @@
-"""Members that join at one instant: one of them puts it for all, in one entry.
+"""Members that join at the same time: one of them puts one entry for all.
 
-Who is alone puts that it joins, and is done. Who loses the number to another one that joins leaves
-a request beside the group's heartbeats, and looks again; of those who wait, the one whose request
-comes first puts the next entry, and in it all whose requests it has read. Nobody depends on
-anybody: see :class:`txnlog.groups.turns.Turns`.
+A member that is alone puts its entry, and is done. One that loses the number to another joining
+member leaves a request beside the group's heartbeats, and looks again; of those that wait, the one
+whose request comes first puts the next entry, for itself and all whose requests it has read. No
+member depends on another: see :class:`txnlog.groups.turns.Turns`.
 
-It only saves requests. That nobody is joined who has left since follows from the log alone:
+This only saves requests. That no member is joined that has left since follows from the log alone:
 :meth:`txnlog.state.membership.Membership.may_join`.
 """
 
@@ -35,9 +35,9 @@ from txnlog.state.group import GroupState
 from txnlog.state.membership import MOST_BEHIND, GroupMember, JoinAsked, MembersJoined
 
 _MOST_TOGETHER = 64
-"""So many members join in one entry at most."""
+"""How many members join in one entry at most."""
 _MOST_BYTES = 1 << 20
-"""A request that is larger is left to its own writer."""
+"""A larger request is left to its own writer."""
 
 _DECODER: msgspec.json.Decoder[JoinAsked] = msgspec.json.Decoder(JoinAsked)
 
@@ -45,12 +45,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Joining:
-    """One member on its way into its group's log, or to another subscription.
+    """One member that joins its group, or changes its subscription.
 
     Args:
         log: the group's.
-        judge: what the member says of itself, for a state; None if that has it already; raises if
-            it may not join.
+        judge: the member's description for a state; None if the state has it already; raises if it
+            may not join.
     """
 
     def __init__(self, log: GroupLog, judge: Callable[[GroupState], GroupMember | None]) -> None:
@@ -61,7 +61,7 @@ class Joining:
         self._known: dict[JoinRequest, GroupMember | None] = {}
 
     def run(self) -> bool:
-        """Join; whether this process has put the entry that says so: else others have.
+        """Join; returns whether this process has put the entry: otherwise another one has.
 
         Raises what ``judge`` and ``StateLog.append`` do; UnknownMemberId if it is too late to join
         under its id.
@@ -98,7 +98,7 @@ class Joining:
             turns.wait(self._log.name, "joined", asked=self._own is not None)
 
     def _refresh(self) -> list[JoinRequest]:
-        """Refresh the log; with a request of its own also see which there are, beside that."""
+        """Refresh the log; with a request of its own, list the requests at the same time."""
         shown = refresh_and_list(self._log, asks=self._own is not None)
         found = map(names.parse_join_request, shown)
         return [request for request in found if request is not None]
@@ -110,7 +110,7 @@ class Joining:
         others: Sequence[JoinRequest],
         shown: Sequence[JoinRequest],
     ) -> bool:
-        """Put that it joins, and with it those who ask for it; whether nobody was faster."""
+        """Put an entry for itself and those that ask; returns whether it won the number."""
         asking = self._read(others[: _MOST_TOGETHER - 1])
         group = state.membership
         also = [
@@ -122,12 +122,12 @@ class Joining:
         entry = MembersJoined(self._clock.token(), self._clock.now_ms(), members)
         if self._log.put_next(entry) is None:
             return False
-        own = [] if self._own is None else [self._own]  # also if the listing has not shown it
+        own = [] if self._own is None else [self._own]  # even if the listing has not shown it
         self._delete(r for r in {*shown, *own} if not self._may_be_fulfilled(state, r))
         return True
 
     def _check_id(self, state: GroupState, member: GroupMember) -> None:
-        """Raise UnknownMemberId where nobody knows whether it was joined meanwhile, and is gone."""
+        """Raise UnknownMemberId if it may have been joined meanwhile, and removed again."""
         own, group = self._own, state.membership
         is_member = member.member_id in group.members
         if own is not None and not is_member and state.next_entry > own.next_entry + MOST_BEHIND:
@@ -137,7 +137,7 @@ class Joining:
             )
 
     def _may_be_fulfilled(self, state: GroupState, request: JoinRequest) -> bool:
-        """Whether somebody may need a request yet, as far as is known here."""
+        """Whether a request may still be needed, as far as is known here."""
         if request == self._own or state.membership.is_overtaken(*request, state.next_entry):
             return False
         known = self._known.get(request)
@@ -156,11 +156,11 @@ class Joining:
         put_request(self._log, names.join_request(self._log.name, request), data)
 
     def _waiting(self, state: GroupState, shown: Iterable[JoinRequest]) -> list[JoinRequest]:
-        """The requests of others that may be fulfilled, as far as their names tell."""
+        """Others' requests that may be fulfilled, judged by their names."""
         return sorted(r for r in shown if r != self._own and self._may_be_fulfilled(state, r))
 
     def _read(self, chosen: Sequence[JoinRequest]) -> list[tuple[JoinRequest, GroupMember]]:
-        """Who asks, as far as that can be read and is young; each is read once."""
+        """The members that ask, if readable and recent; each request is read once."""
         new = [request for request in chosen if request not in self._known]
         storage = self._log.log.storage
         found = storage.gather([partial(self._read_one, request) for request in new])
@@ -171,10 +171,10 @@ class Joining:
         path = names.join_request(self._log.name, request)
         try:
             data = self._log.log.storage.get(path)
-            # What is cut off here is damaged for whoever decodes it.
+            # A truncated request fails to decode below.
             asked = envelope.decode(data[:_MOST_BYTES], _DECODER, path)
             for topic in asked.member.topics:
-                names.check_topic(topic)  # in the log it would stop all members
+                names.check_topic(topic)  # in the log it would block all members
         except ObjectNotFound:
             return None
         except (StorageError, CorruptEntry, UnsupportedVersion, InvalidTopic) as error:
@@ -189,5 +189,5 @@ class Joining:
 
 
 def _newest_join(state: GroupState) -> int:
-    """The last entry by which somebody has joined who is there; -1: nobody is."""
+    """The last entry by which a current member has joined; -1: there is none."""
     return max((held.joined_entry for held in state.membership.members.values()), default=-1)

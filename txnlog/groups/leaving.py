@@ -1,12 +1,12 @@
-"""Members that leave at one instant: one of them puts it for all, in one entry.
+"""Members that leave at the same time: one of them puts one entry for all.
 
-Who is alone puts that it leaves, and is done. Who loses the number to another one that leaves
-leaves a request beside the group's heartbeats, and looks again; of those who wait, the one whose
-request comes first puts the next entry, and in it all whose requests it has seen. Nobody depends on
-anybody: see :class:`txnlog.groups.turns.Turns`.
+A member that is alone puts its entry, and is done. One that loses the number to another leaving
+member puts a request beside the group's heartbeats, and looks again; of those that wait, the one
+whose request comes first puts the next entry, for itself and all whose requests it has seen. No
+member depends on another: see :class:`txnlog.groups.turns.Turns`.
 
-A member's id is used once, so who has asked to leave is gone for ever: a request is right however
-late it is read, and by whom.
+A member's id is used once, so a member that has asked to leave is gone for ever: a request stays
+valid however late it is read, and by whichever process.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from txnlog.state.membership import Membership, MembersLeft
 
 
 class Leaving:
-    """One member on its way out of its group's log.
+    """One member that leaves its group.
 
     Args:
         log: the group's.
-        member_id: who leaves.
-        reason: for those who read the log. Those whose requests are fulfilled have it, too.
+        member_id: the leaving member.
+        reason: for readers of the log. Others whose requests are fulfilled get it, too.
     """
 
     def __init__(self, log: GroupLog, member_id: str, reason: str) -> None:
@@ -37,7 +37,7 @@ class Leaving:
         self._asked = False
 
     def run(self) -> bool:
-        """Leave; whether this process has put the entry that says so: else it is not a member.
+        """Leave; returns whether this process has put the entry: otherwise it was not a member.
 
         Raises StorageError; it may have left then.
         """
@@ -75,7 +75,7 @@ class Leaving:
             turns.wait(self._log.name, "left", asked=self._asked)
 
     def _refresh(self) -> list[str]:
-        """Refresh the log; once it has asked, also see who else has, beside that."""
+        """Refresh the log; once it has asked, list the requests at the same time."""
         found = map(names.parse_leave_request, refresh_and_list(self._log, asks=self._asked))
         return [who for who in found if who is not None]
 
@@ -89,5 +89,5 @@ class Leaving:
 
 
 def _newest_gone(group: Membership) -> int:
-    """The last entry that has removed somebody, as far as it is known; -1: none has."""
+    """The last entry that has removed a member, as far as is known; -1: none."""
     return max(group.gone.values(), default=-1)

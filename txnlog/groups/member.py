@@ -1,8 +1,8 @@
-"""A consumer's place in its group: it joins, tells that it is there, and shares in assigning.
+"""A consumer's membership in its group: it joins, sends heartbeats, and takes part in assigning.
 
-Nobody leads. Whoever sees that partitions are to be assigned, and that nobody has to be waited
-for, puts the next assignment; the first one counts. Whoever sees another one silent for too long
-puts that; a wrong guess costs a rebalance, since commits are judged in the log.
+There is no leader. A member that sees that partitions must be assigned, and that no other has yet
+to release any, puts the next assignment; the first one counts. A member that sees another silent
+for too long expires it; a wrong guess costs a rebalance, since commits are judged in the log.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ from txnlog.state.membership import (
 )
 
 _DELETED_TOGETHER = 8
-"""So many heartbeats of its own a member leaves behind, before it deletes them in one request."""
+"""How many of its own heartbeats a member leaves before it deletes them in one request."""
 _REFRESHED_EVERY = 10
-"""Heartbeats between looks at the group's log, though no other member has told of news."""
+"""Heartbeats between looks at the group's log when no other member announces news."""
 _PATIENCE = 2
-"""Heartbeats for which a member leaves the next assignment to those who joined before it."""
+"""Heartbeats for which a member leaves the next assignment to earlier members."""
 _HURRY = 4
-"""So much more often a member looks while a rebalance is under way."""
+"""How many times more often a member looks during a rebalance."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """How a consumer takes part in its group. Times in ms, as of :meth:`Store.consumer`."""
+    """A consumer's settings for its group. Times in ms, as in :meth:`Store.consumer`."""
 
     assignors: tuple[Assignor, ...] = field(
         default_factory=lambda: tuple(BUILT_IN[name] for name in DEFAULT)
@@ -100,10 +100,10 @@ class MemberSettings:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the group's log says of a member: what it owns, and since which generation.
+    """What the group's log says about a member: what it owns, and since which generation.
 
-    ``must_release`` is whether others wait for it to let go of something. ``is_member`` False: it
-    was taken for dead, was removed, or has left.
+    ``must_release`` is whether others wait for it to release something. ``is_member`` False: it was
+    taken for dead, was removed, or has left.
     """
 
     generation: int
@@ -113,10 +113,10 @@ class View:
 
 
 class Member:
-    """One member of a group, under an id that nobody uses again. Safe to use from several threads.
+    """One member of a group, under an id that is used only once. Safe to use from several threads.
 
     Attributes:
-        is_rebalancing: a rebalance was under way when the log was last looked at.
+        is_rebalancing: a rebalance was in progress when the log was last read.
     """
 
     def __init__(
@@ -146,11 +146,11 @@ class Member:
         self._asked: dict[str, int] = {}
         self._named = -1, -1, frozenset[str]()
 
-    # -- what a consumer asks --------------------------------------------------------------------
+    # -- for the consumer ------------------------------------------------------------------------
 
     @property
     def committer(self) -> Committer:
-        """As whom it commits what it reads now."""
+        """The identity by which it commits offsets of what it reads now."""
         return Committer(self.member_id, self._followed, self._settings.instance_id)
 
     @property
@@ -159,28 +159,28 @@ class Member:
         return self._followed
 
     def polled(self) -> None:
-        """Take note that the application polls."""
+        """Record that the application polls."""
         self._polled_at_s = self._clock.monotonic_s()
 
     def due_in_s(self) -> float:
-        """How long it is until the next heartbeat, in s; 0 or less: it is time."""
+        """The time until the next heartbeat, in s; 0 or less: it is due."""
         return self._beaten_at_s + self.pause_s() - self._clock.monotonic_s()
 
     def pause_s(self) -> float:
-        """How long to wait between two heartbeats, as things are."""
+        """How long to wait between two heartbeats at present."""
         pause_s = self._settings.heartbeat_interval_ms / 1000
         return pause_s / _HURRY if self.is_rebalancing else pause_s
 
     def has_news(self) -> bool:
-        """Whether something has come in the group's log, or has left it, since :meth:`view`."""
+        """Whether the group's log has changed since :meth:`view`."""
         return self._log.folded != self._viewed or self._left != self._viewed_left
 
     def look_again(self) -> None:
-        """What the last view told could not be done: it is news still."""
+        """The last view could not be acted on: it still counts as news."""
         self._viewed = -1
 
     def view(self) -> View:
-        """What is this member's, as far as the log was read.
+        """This member's partitions, as far as the log was read.
 
         Raises FencedInstanceId if a newer consumer has taken its instance id over.
         """
@@ -212,7 +212,7 @@ class Member:
     # -- joining and leaving ---------------------------------------------------------------------
 
     def join(self) -> None:
-        """Join the group, and assign partitions if nobody has to be waited for.
+        """Join the group, and assign partitions if no member has yet to release any.
 
         May be repeated after an error.
 
@@ -227,13 +227,13 @@ class Member:
                 except UnknownMemberId:
                     if self._joined:
                         raise
-                    # Others have joined it, and did not hear of it, before it knew.
+                    # Others have joined it and then expired it before it knew.
                     self.member_id = self._clock.token()
             with self._log.reading() as state:
                 self._followed = state.membership.generation
             self._joined = True
             self._observer.forget()
-            if was_first:  # who has put it for all assigns, if nobody has to be waited for
+            if was_first:  # the writer for all assigns, if no member has yet to release
                 self._look(at_once=True)
             if not self._beats:
                 self._beat()
@@ -248,7 +248,7 @@ class Member:
                     self._look(at_once=True)
 
     def _put_joined(self) -> bool:
-        """Put that it joins, unless that is there; whether it was this member that put it."""
+        """Put that it joins, unless it has joined; returns whether this member put it."""
         member = GroupMember(
             member_id=self.member_id,
             topics=self._topics,
@@ -284,7 +284,7 @@ class Member:
         return was_first
 
     def close(self, reason: str) -> None:
-        """Leave the group; a static member only falls silent, since it may come back in time."""
+        """Leave the group; a static member only stops its heartbeats, since it may return."""
         with self._lock:
             if not self._settings.instance_id:
                 self.leave(reason)
@@ -293,7 +293,7 @@ class Member:
                 heartbeats.delete_heartbeats(self._logs.storage, self.group_id, self._beats[:-1])
 
     def leave(self, reason: str) -> None:
-        """Leave the group, and nothing behind."""
+        """Leave the group, and delete its files."""
         with self._lock:
             if not self._joined or self._left:
                 return
@@ -302,7 +302,7 @@ class Member:
             heartbeats.delete_heartbeats(self._logs.storage, self.group_id, self._beats)
             self._beats = []
             if not was_put:
-                return  # who has put it for all tidies up
+                return  # the writer for all tidies up
             self._logs.tidy([self._log])
             with self._log.reading() as state:
                 is_last = not state.membership.members
@@ -312,10 +312,10 @@ class Member:
                 self._log.refresh()
                 self._delete_strangers(heartbeats.find_heartbeats(left))
 
-    # -- telling and looking ---------------------------------------------------------------------
+    # -- heartbeats ------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Tell that it is there, and look what others tell. Once in a heartbeat interval.
+        """Put a heartbeat, and look at the others'. Once in a heartbeat interval.
 
         Leaves the group if the application has not polled for ``max_poll_interval_ms``.
         """
@@ -336,7 +336,7 @@ class Member:
             self._look(at_once=False)
 
     def follow(self, generation: int, *, at_once: bool) -> None:
-        """Tell that all is let go of that was taken away up to a generation.
+        """Announce that everything taken away up to a generation is released.
 
         ``at_once``: others wait for it.
         """
@@ -353,17 +353,17 @@ class Member:
             with self._log.reading() as state:
                 members = state.membership.members.values()
                 newest = max((held.joined_entry for held in members), default=-1)
-                if newest != joined:  # nobody names more without joining again
+                if newest != joined:  # a member names more topics only by joining again
                     found = frozenset().union(*(held.member.topics for held in members))
                 self._named = state.next_entry, newest, found
         return found
 
     def saw_topics(self, asked: Collection[str], topics: Mapping[str, AssignedTopic]) -> None:
-        """Have partitions reassigned if topics are others than when that was done last.
+        """Have partitions reassigned if topics have changed since the last assignment.
 
         Args:
-            asked: those that were looked for, of all that this member has subscribed to.
-            topics: what was found of them.
+            asked: those that were looked for, of all subscribed ones.
+            topics: those that were found.
         """
 
         def differs(group: Membership) -> bool:
@@ -401,9 +401,9 @@ class Member:
             self._beats = self._beats[-1:]
 
     def _look(self, *, at_once: bool) -> None:
-        """Look at the heartbeats of all, and at the log if there is news; do what is to be done.
+        """Look at all heartbeats, and at the log if there is news; then expire or assign if needed.
 
-        ``at_once``: something was just done that may have been the last that others waited for.
+        ``at_once``: this member may just have released the last partition that others waited for.
         """
         began_s = self._clock.monotonic_s()
         shown = self._logs.storage.list_names(names.group_members(self.group_id))
@@ -431,7 +431,7 @@ class Member:
         if expired or assigned:
             self._logs.tidy([self._log])
             if has_others:
-                self._beat()  # tells them that there is news
+                self._beat()  # announces the news to them
 
     def _observe(self, began_s: float, newest: Mapping[str, Heartbeat]) -> None:
         with self._log.reading() as state:
@@ -453,7 +453,7 @@ class Member:
             )
 
     def _expire_silent(self, newest: Mapping[str, Heartbeat]) -> bool:
-        """Put that others are taken for dead, if some are; whether any."""
+        """Expire members that are taken for dead; returns whether there are any."""
         with self._log.reading() as state:
             members = [*state.membership.members.values()]
         found = [*filter(None, (self._judge(held, newest) for held in members))]
@@ -470,10 +470,10 @@ class Member:
         return self._log.append(build) is not None
 
     def _is_long_dead(self, beat: Heartbeat, held: Held) -> bool:
-        """Whether the storage says that a heartbeat is older than the session timeout.
+        """Whether by the storage's clock a heartbeat is older than the session timeout.
 
-        Asked once of a member that was there before, when it has missed two heartbeats: so who
-        starts over after a crash need not wait for the session of his former self.
+        Asked once about a member that was there before, when it has missed two heartbeats: so a
+        process that restarts after a crash need not wait for its former self's session.
         """
         _, silent_s = self._observer.silence(beat.member_id)
         patience_s = 2 * self._settings.heartbeat_interval_ms / 1000
@@ -506,10 +506,10 @@ class Member:
         return None
 
     def _delete_strangers(self, beats: list[Heartbeat]) -> None:
-        """Delete what members have left that are none any more.
+        """Delete the files of former members.
 
-        The log was read behind the listing, and a member's first heartbeat comes behind its entry:
-        so whoever the log does not know is no longer a member, and will not be one.
+        The log was read after the listing, and a member's first heartbeat comes after its entry: so
+        a member that the log does not know has left for good.
         """
         with self._log.reading() as state:
             strangers = [b for b in beats if b.member_id not in state.membership.members]
@@ -518,14 +518,14 @@ class Member:
     # -- assigning -------------------------------------------------------------------------------
 
     def _assign(self, newest: Mapping[str, Heartbeat], *, at_once: bool) -> bool:
-        """Put the next assignment if it is time and this member's turn; whether it was put."""
+        """Put the next assignment if due and this member's turn; returns whether it was put."""
         followed = {member_id: beat.followed for member_id, beat in newest.items()}
         followed[self.member_id] = self._followed
         with self._log.reading() as state:
             group = state.membership
             is_first = next(iter(group.members), None) == self.member_id
             is_ready = self.member_id in group.members and may_assign(group, followed)
-            # What others let go of at about the same time is given away together.
+            # Partitions that others release at about the same time are given away together.
             at_once = at_once and (group.changed or is_all_released(group, followed))
             subscribed = {t for held in group.members.values() for t in held.member.topics}
         self._ready_for = self._ready_for + 1 if is_ready else 0
@@ -537,7 +537,7 @@ class Member:
         def build(state: GroupState) -> PartitionsAssigned | None:
             group = state.membership
             if not {t for h in group.members.values() for t in h.member.topics} <= subscribed:
-                return None  # somebody has joined, who assigns or is waited for
+                return None  # another has joined, and assigns or is waited for
             plan = plan_assignment(group, followed, topics, self._settings.assignors)
             if plan is None:
                 return None
@@ -558,7 +558,7 @@ class Member:
         return self._log.append(build) is not None
 
     def _read_topics(self, subscribed: list[str]) -> dict[str, AssignedTopic]:
-        """Those of the topics that there are, as they are now."""
+        """The existing ones of the topics, as they are now."""
         self._logs.storage.gather([self._logs.topic(topic).refresh for topic in subscribed])
         found = {}
         for topic in subscribed:

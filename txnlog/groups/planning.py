@@ -1,4 +1,4 @@
-"""The next assignment of a group, from what its log says and what its members have told: pure."""
+"""The next assignment of a group, from its log and its members' heartbeats: pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txnlog.state.membership import AssignedTopic, Held, Membership, Partitions
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the next generation assigns; see :class:`PartitionsAssigned`."""
+    """The next generation's assignment; see :class:`PartitionsAssigned`."""
 
     assignor: str
     topics: dict[str, AssignedTopic]
@@ -22,11 +22,11 @@ class Plan:
 
 
 def members_that_released(group: Membership, followed: Mapping[str, int]) -> tuple[str, ...]:
-    """The members that have let go of all that was taken from them.
+    """The members that have released everything taken from them.
 
     Args:
-        group: as its log has it.
-        followed: by member, the generation that it has told it follows.
+        group: by its log.
+        followed: by member, the generation that it has announced.
     """
     return tuple(
         member_id
@@ -36,13 +36,13 @@ def members_that_released(group: Membership, followed: Mapping[str, int]) -> tup
 
 
 def is_all_released(group: Membership, followed: Mapping[str, int]) -> bool:
-    """Whether nobody has anything left to let go of."""
+    """Whether all members have released everything."""
     released = {*members_that_released(group, followed)}
     return all(member_id in released for member_id, held in group.members.items() if held.revoking)
 
 
 def may_assign(group: Membership, followed: Mapping[str, int]) -> bool:
-    """Whether there is something to assign, and nobody has to be waited for."""
+    """Whether there is something to assign, and no member to wait for."""
     released = members_that_released(group, followed)
     if not group.changed and not released:
         return False
@@ -55,24 +55,24 @@ def plan_assignment(
     topics: Mapping[str, AssignedTopic],
     assignors: Iterable[Assignor],
 ) -> Plan | None:
-    """Reassign the partitions; None if there is no reason to, or somebody is waited for.
+    """Reassign the partitions; None if there is no reason to, or a member to wait for.
 
-    A partition that goes from one member to another takes two assignments where members keep what
-    they have: the first takes it from its owner, the second, when he has let go of it, gives it
-    away. Where all give up everything, one that waits for all of them.
+    With cooperative members, a partition that moves takes two assignments: the first takes it from
+    its owner, the second, when the owner has released it, gives it away. With eager members, one
+    that waits for all of them.
 
     Args:
-        group: as its log has it.
-        followed: by member, the generation that it has told it follows.
-        topics: those there are, of all that members have subscribed to.
-        assignors: those that this process has.
+        group: by its log.
+        followed: by member, the generation that it has announced.
+        topics: the existing ones, of all that members have subscribed to.
+        assignors: this process's.
     """
     if not may_assign(group, followed):
         return None
     chosen = group.chosen_assignor()
     assignor = next((found for found in assignors if found.name == chosen), None)
     if assignor is None:
-        return None  # the members that have it assign
+        return None  # members that have it will assign
     released = members_that_released(group, followed)
     ordered = sorted(group.members.items(), key=_in_order)
     subscriptions = {
@@ -81,7 +81,7 @@ def plan_assignment(
     }
     read = {topic for mine in subscriptions.values() for topic in mine}
     known = {topic: topics[topic] for topic in sorted(read)}
-    # Eager members have just given up what they had: it is what a sticky assignor goes by.
+    # Eager members have just given up their partitions: a sticky assignor starts from these.
     owned = {
         member_id: held.owned_partitions()
         | (set() if group.cooperative else held.revoking_partitions())
@@ -111,7 +111,7 @@ def plan_assignment(
 
 
 def _in_order(named: tuple[str, Held]) -> tuple[bool, str]:
-    """Static members first, by their instance ids, as Kafka has it: so their shares stay."""
+    """Static members first, by their instance ids, as in Kafka: so their shares stay."""
     member_id, held = named
     instance_id = held.member.instance_id
     return not instance_id, instance_id or member_id
@@ -123,7 +123,7 @@ def _check_shares(
     subscriptions: Mapping[str, list[str]],
     shares: Mapping[str, list[TopicPartition]],
 ) -> None:
-    """Raise InvalidOption if an assignor of the user's own breaks the rules."""
+    """Raise InvalidOption if a user's assignor breaks the rules."""
     given: set[TopicPartition] = set()
     for member_id, share in shares.items():
         for where in share:

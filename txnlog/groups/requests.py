@@ -1,7 +1,7 @@
-"""Requests beside a group's heartbeats: what a member asks others to put for it.
+"""Requests beside a group's heartbeats: entries that a member asks others to put for it.
 
-Nothing depends on one: it may be lost, or deleted by anybody at any time, since whoever has put it
-does without. So what fails here is logged, and no more.
+Nothing depends on one: it may be lost, or deleted at any time, since its writer can do without. So
+failures here are only logged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from txnlog.errors import StorageError
 from txnlog.log.group_log import GroupLog
 
 MOST_AGE_S = 60
-"""A request that is so old is left to its own writer, who may be dead."""
+"""An older request is left to its own writer, which may be dead."""
 
 _logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def put_request(log: GroupLog, path: str, data: bytes) -> None:
 
 
 def refresh_and_list(log: GroupLog, *, asks: bool) -> list[str]:
-    """Refresh a group's log; who asks also sees the names in ``members/``, beside that."""
+    """Refresh a group's log; with ``asks`` also list the names in ``members/`` at the same time."""
     if not asks:
         log.refresh()
         return []
@@ -72,7 +72,7 @@ class OldRequests:
         self._seen_since_s: dict[str, float] = {}
 
     def look(self, now_s: float, paths: Iterable[str]) -> list[str]:
-        """Take note of all that there are; returns those that are old."""
+        """Record the existing ones; returns those that are old."""
         known = self._seen_since_s
         self._seen_since_s = {path: known.get(path, now_s) for path in paths}
         return [path for path, at_s in self._seen_since_s.items() if now_s - at_s > MOST_AGE_S]

@@ -1,7 +1,7 @@
-"""A consumer's share of its group's partitions: what is taken from it and given to it, in `poll`.
+"""A consumer's share of its group's partitions: taking and giving partitions, in `poll`.
 
-A thread of its own tells the group that the consumer is there. What a rebalance changes for the
-application is done where the application polls: its listener is called there, and nowhere else.
+A thread sends heartbeats. Changes by a rebalance reach the application only in its polls: its
+listener is called there, and nowhere else.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from txnlog.names import TopicPartition
 from txnlog.state.membership import AssignedTopic, Committer
 
 _ROUNDS = 8
-"""Rebalances in one poll: each gives something up, which lets the next one begin."""
+"""Rebalances in one poll: each may release partitions, which lets the next one begin."""
 _LEAVING_S = 5.0
-"""For so long the end of a process waits for consumers that were not closed to leave."""
+"""How long the end of a process waits for unclosed consumers to leave."""
 
 _logger = logging.getLogger(__name__)
 
 
 class ConsumerRebalanceListener:
-    """What an application does when partitions come and go. Called by the consumer's own calls.
+    """An application's callbacks when partitions come and go.
 
-    Subclass it and override what is of interest. What a method raises leaves the call that it was
-    called from, and the rebalance goes on in the next one.
+    Called within the consumer's own calls. Subclass it and override methods as needed. An error in
+    a method leaves the consumer's call, and the rebalance goes on in the next one.
     """
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """These are taken away: commit what was read of them. Others are given them afterwards."""
+        """These are taken away: commit what was read of them. Other members get them afterwards."""
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """These were given to this consumer, besides those that it has: it may seek in them."""
+        """These were given to this consumer, in addition to those it has: it may seek in them."""
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """These may be somebody else's already, so nothing of them can be committed any more."""
+        """These may have another owner already, so their offsets can no longer be committed."""
         self.on_partitions_revoked(partitions)
 
 
 class Reader(Protocol):
-    """What reads the partitions: the consumer."""
+    """The reader of the partitions: the consumer."""
 
     def _take(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these, too, from where the group is."""
+        """Also read these, from the group's offsets."""
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
-        """These are about to go: commit what was read of them, if it does that by itself."""
+        """These are about to be revoked: commit their offsets, with auto commit."""
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these no more."""
+        """Stop reading these."""
 
 
 class SeenTopic(Protocol):
@@ -73,7 +73,7 @@ class SeenTopic(Protocol):
 
 
 class Sharing:
-    """The partitions of a group that are one consumer's."""
+    """One consumer's partitions of a group."""
 
     def __init__(self, logs: Logs, group_id: str, settings: MemberSettings) -> None:
         self._logs = logs
@@ -94,9 +94,10 @@ class Sharing:
 
     @property
     def committer(self) -> Committer | None:
-        """As whom the consumer commits; None if it has not joined: then there may be no members.
+        """The identity by which the consumer commits; None if it has not joined.
 
-        Raises UnknownMemberId if it is no longer a member.
+        Without one, a commit is refused if the group has members. Raises UnknownMemberId if it is
+        no longer a member.
         """
         if not self.has_joined:
             return None
@@ -124,14 +125,14 @@ class Sharing:
         return () if self._member is None else self._member.named_topics()
 
     def poll(self, reader: Reader) -> None:
-        """Join the group, or do what a rebalance asks of this consumer. Costs nothing if nothing.
+        """Join the group, or take this consumer's part in a rebalance. Otherwise costs nothing.
 
         Raises:
             FencedInstanceId: a newer consumer has taken its ``group_instance_id`` over.
             InconsistentGroupProtocol: the members have no assignor in common.
         """
         if self._calling:
-            return  # a listener asks for something of the consumer
+            return  # a listener calls the consumer
         member = self._member
         if member is not None and self._process == os.getpid():
             self._tell(member)
@@ -150,9 +151,9 @@ class Sharing:
             self._calling = False
 
     def _tell(self, member: Member) -> None:
-        """Note that the application polls; tell that it is there, if that is late.
+        """Record that the application polls; send a heartbeat if one is late.
 
-        Late is what no thread does, or one that was held up as long as this process was.
+        It is late without a thread, or if the thread was held up as long as this process was.
         """
         member.polled()
         late_s = -member.due_in_s()
@@ -163,7 +164,7 @@ class Sharing:
         """One step; whether there may be another one."""
         member = self._member
         if member is None or self._process != os.getpid():
-            # A child of a fork is another consumer: what it has inherited is its parent's.
+            # A forked child is another consumer: its inherited partitions are its parent's.
             self._lose(reader)
             member = Member(self._logs, self._group_id, self._settings, self._topics)
             member.polled()
@@ -205,14 +206,14 @@ class Sharing:
         reader._drop(partitions)  # noqa: SLF001 - the consumer's own part of this
 
     def saw(self, reader: Reader, asked: Collection[str], topics: Iterable[SeenTopic]) -> bool:
-        """Tell the group which topics there are; whether that has changed what is this consumer's.
+        """Tell the group which topics exist; returns whether that changed this consumer's share.
 
-        Each look of a poll that waits is one, so a consumer that waits for long is not an idle one.
+        Each look of a waiting poll counts as a poll, so a consumer that waits for long is not idle.
 
         Args:
-            reader: what reads the partitions.
+            reader: the consumer.
             asked: the topics that were looked for, of those that it has subscribed to.
-            topics: those that there are.
+            topics: the existing ones.
         """
         if self._member is None:
             return False
@@ -227,7 +228,7 @@ class Sharing:
         return before != self._owned
 
     def check_may_close(self, what: str) -> None:
-        """Raise IllegalState if it is the listener that asks for it."""
+        """Raise IllegalState if the listener calls it."""
         if self._calling:
             raise IllegalState(f"{what} by a rebalance listener: do it when poll has returned")
 
@@ -235,8 +236,8 @@ class Sharing:
         """Leave the group; the partitions are revoked first. A static member stays in it.
 
         Args:
-            reader: what reads them; None if it is gone.
-            reason: for those who read the group's log.
+            reader: the consumer; None if it is gone.
+            reason: for readers of the group's log.
         """
         member, inherited = self._member, self._process != os.getpid()
         self._stop()
@@ -246,7 +247,7 @@ class Sharing:
         try:
             if reader is not None and self._owned:
                 gone = [*self._owned]
-                self._member = member  # what the listener commits is the member's
+                self._member = member  # the listener's commits are the member's
                 self._calling = True
                 self._listener.on_partitions_revoked(gone)
                 self._let_go(reader, gone)
@@ -262,13 +263,14 @@ class Sharing:
 
 
 class _HeartbeatThread:
-    """Ticks while its owner lives, and leaves the group when that is collected, or at exit."""
+    """Sends heartbeats while its owner lives; leaves the group when it is collected, or at exit."""
 
     def __init__(self, member: Member, owner: Sharing) -> None:
         self._member = member
         self._woken = threading.Event()
         self._abandoned = False
-        # Collected anywhere, also while this very group's log is read: so only the thread leaves.
+        # The owner may be collected anywhere, even while this group's log is read: so only the
+        # thread leaves.
         self._end = weakref.finalize(owner, self.abandon)
         self._end.atexit = False
         self._thread = threading.Thread(
@@ -277,7 +279,7 @@ class _HeartbeatThread:
 
     @classmethod
     def begin(cls, member: Member, owner: Sharing, logs: Logs) -> _HeartbeatThread | None:
-        """Start one; None with a clock that is not the machine's: there polls tell all."""
+        """Start one; None with a clock other than the machine's: there polls do its work."""
         if not isinstance(logs.clock, SystemClock):
             return None
         thread = cls(member, owner)
@@ -291,7 +293,7 @@ class _HeartbeatThread:
         self._woken.set()
 
     def abandon(self) -> None:
-        """End it, and have it leave the group: its consumer was never closed."""
+        """End it, and leave the group: its consumer was never closed."""
         self._abandoned = True
         self._woken.set()
 

@@ -1,7 +1,7 @@
-"""Where a consumer stands in its group: what it has committed, and where it began to read.
+"""A consumer's offsets in its group: those committed, and those from which it began to read.
 
-Offsets that are committed in a transaction are compared with where their reader began, so that two
-who have read the same records cannot both commit them.
+Offsets that are committed in a transaction are compared with where their reader began, so two
+readers of the same records cannot both commit.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from txnlog.state.membership import Committer
 
 
 class GroupStanding:
-    """The starting offsets of one consumer, by partition; metadata that it hands out shares them.
+    """The starting offsets of one consumer, by partition, shared with its group metadata.
 
-    ``topic_ids`` are the consumer's own: those of the topics as it has read them.
+    ``topic_ids`` are those of the topics as the consumer has read them.
     """
 
     def __init__(self, logs: Logs, group_id: str, topic_ids: dict[str, str]) -> None:
@@ -28,10 +28,10 @@ class GroupStanding:
         self._starts: dict[TopicPartition, int | None] = {}
         self._start_entries: dict[TopicPartition, int] = {}
         self._looked_up: dict[TopicPartition, tuple[Standing, Standing]] = {}
-        """Where the group was when it was asked for, and the start that was known then."""
+        """The group's offset when it was asked for, and the start known then."""
 
     def read(self) -> GroupState:
-        """The group's committed offsets as they are now, apart from the state that goes on."""
+        """A copy of the group's committed offsets as they are now."""
         with self._logs.fresh_group(self._group_id).reading() as state:
             return state.copy_standing()
 
@@ -47,14 +47,14 @@ class GroupStanding:
         self._looked_up.pop(where, None)
 
     def start_from(self, where: TopicPartition, found: Standing) -> None:
-        """Begin where the group stands; metadata that was handed out before moves along."""
+        """Begin at the group's offsets; metadata handed out before follows."""
         self._starts[where] = found.offset
         self._start_entries.pop(where, None)
         if found.entry is not None:
             self._start_entries[where] = found.entry
 
     def begin_anew(self, where: TopicPartition, offset: int) -> None:
-        """Begin where :meth:`committed` has said that the group is, if that is sought."""
+        """Begin at the offset that :meth:`committed` returned, if it is the one sought."""
         if where not in self._starts:
             self._note_start(where)
         if where not in self._looked_up:
@@ -96,7 +96,7 @@ class GroupStanding:
     def metadata(
         self, partitions: Iterable[TopicPartition], committer: Committer | None
     ) -> GroupMetadata:
-        """Where it began in these partitions; where that is not known yet, in what is there now."""
+        """Where it began in these partitions; if not known yet, the current offsets."""
         for where in partitions:
             if where not in self._starts:
                 self._note_start(where)
@@ -112,5 +112,5 @@ class GroupStanding:
         return Standing(self._starts.get(where), self._start_entries.get(where))
 
     def _topic_id(self, topic: str) -> str:
-        """The id of the topic as this consumer has read it; of others, as it is now."""
+        """The id of the topic as this consumer has read it; otherwise its current id."""
         return self._topic_ids.get(topic) or self._logs.topic_spec(topic).topic_id

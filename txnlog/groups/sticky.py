@@ -12,10 +12,10 @@ def assign_sticky(
     subscriptions: Mapping[str, Collection[str]],
     owned: Mapping[str, Collection[TopicPartition]],
 ) -> dict[str, list[TopicPartition]]:
-    """Leave partitions where they are, as far as no member could take one from a fuller one.
+    """Leave partitions where they are, unless a member could take one from a fuller one.
 
-    It is even when no partition is with a member that has two more than another one that reads its
-    topic. A partition moves only if its member would have more than the new one without that.
+    The result is even: no partition is with a member that has two more than another reader of its
+    topic. A partition moves only if its member would otherwise have more than the new one.
 
     Args:
         counts: of topics, their partitions.
@@ -36,7 +36,7 @@ def assign_sticky(
 
 
 class _Sharing:
-    """Who has which partitions, while they are being shared out."""
+    """The members' partitions while they are being shared out."""
 
     def __init__(
         self, counts: Mapping[str, int], subscriptions: Mapping[str, Collection[str]]
@@ -51,7 +51,7 @@ class _Sharing:
         self._load = dict.fromkeys(subscriptions, 0)
         self.owners: dict[TopicPartition, str] = {}
         self.before: dict[TopicPartition, str] = {}
-        """Who had a partition at first, and may have it still."""
+        """The member that had a partition at first, and may keep it."""
 
     def may_have(self, member: str, where: TopicPartition) -> bool:
         known = 0 <= where.partition < self._counts.get(where.topic, 0)
@@ -72,7 +72,7 @@ class _Sharing:
         )
 
     def give_the_rest(self) -> None:
-        """What nobody has goes to whoever has least; topics with few readers first."""
+        """Give unowned partitions to the member with the fewest; topics with few readers first."""
         for topic in sorted(self._readers, key=lambda topic: (len(self._readers[topic]), topic)):
             if not self._readers[topic]:
                 continue
@@ -82,7 +82,7 @@ class _Sharing:
                     self.give(where, self._least_loaded(topic))
 
     def even_out(self) -> None:
-        """Move one partition after the other from the fullest, until that makes nothing better."""
+        """Move partitions from the fullest members, until no move improves the balance."""
         while self._move_one():
             pass
 
@@ -98,14 +98,14 @@ class _Sharing:
             if found is not None:
                 topic, to = found
                 wheres = [TopicPartition(topic, n) for n in sorted(self._held[member][topic])]
-                # One that has come here by itself stays rather than one that just did not.
+                # Prefer moving a partition that was moved here already.
                 strange = [where for where in wheres if self.before.get(where) != member]
                 self.give((strange or wheres)[-1], to)
                 return True
         return False
 
     def give_back(self) -> bool:
-        """Give partitions back that have moved for nothing; whether there were any."""
+        """Give back partitions that moved needlessly; returns whether there were any."""
         found = False
         for where, member in self.before.items():
             owner = self.owners[where]

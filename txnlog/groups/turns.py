@@ -1,7 +1,7 @@
-"""Whose turn it is, of many who want to put an entry of one kind at one instant.
+"""Whose turn it is, of many processes that want to put an entry of one kind at the same time.
 
-Nobody leads, and nobody depends on anybody: if nothing comes for a while, more and more of those
-who wait may put the next one.
+There is no leader, and no process depends on another: if nothing comes for a while, more and more
+of those that wait may put the next one.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from txnlog.errors import StorageError
 from txnlog.log.state_log import DELIVERY_TIMEOUT_MS
 
 _TURNS = (1, 1, 1, 4, 16)
-"""How many of those who wait may put the next entry when nothing has come so many times; then all
-may."""
+"""How many waiting processes may put the next entry after 0, 1, ... looks without news; then all
+may.
+"""
 _MOST_LOST = 3
-"""Who has lost so many numbers asks others, whatever it was that took them."""
+"""After losing this many numbers, to whatever entries, a process leaves a request."""
 _LEAST_PAUSE_S = 0.001
 _MOST_PAUSE_S = 0.25
 
 
 class Turns:
-    """What one of them knows of the others: the numbers that it has lost, and if others go on."""
+    """What one process knows of the others: the numbers lost to them, and whether they go on."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -34,32 +35,33 @@ class Turns:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Measure how long it takes to look what others have done: pauses are as long."""
+        """Measure how long a look takes: pauses are as long."""
         begun_s = self._clock.monotonic_s()
         yield
         self._round_s = self._clock.monotonic_s() - begun_s
 
     def looked(self, *, has_gone_on: bool) -> None:
-        """Take note whether an entry of the kind has come since the look before."""
-        # Commits are no turn that somebody has taken: he may be dead.
+        """Record whether an entry of the kind has come since the previous look."""
+        # Commits do not count as a turn: the process whose turn it is may be dead.
         self._quiet = 0 if has_gone_on else self._quiet + 1
 
     def lose(self, number: int) -> None:
-        """Take note that somebody else has put the entry of this number."""
+        """Record that another process has put the entry of this number."""
         self._lost.append(number)
 
     def is_crowd(self, newest: int) -> bool:
-        """Whether it was others like itself who took numbers; ``newest`` is their last entry."""
+        """Whether the numbers were lost to entries of this kind; ``newest`` is their last one."""
         return bool(self._lost) and (len(self._lost) >= _MOST_LOST or newest >= self._lost[0])
 
     def may_put(self, before: int) -> bool:
-        """Whether it is the turn of one behind so many others."""
+        """Whether it is the turn of a process with this many others before it."""
         return self._quiet >= len(_TURNS) or before < _TURNS[self._quiet]
 
     def wait(self, group_id: str, what: str, *, asked: bool) -> None:
         """Pause until the next look. Raises StorageError when it has taken too long.
 
-        ``asked`` is whether others do it for this one, too. ``what`` it has not done, for people.
+        ``asked`` is whether it has left a request. ``what`` names what it has not done, for the
+        message.
         """
         if self._clock.monotonic_s() > self._deadline_s:
             raise StorageError(

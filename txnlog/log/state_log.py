@@ -56,8 +56,7 @@ class LogPolicy:
     """How logs of a store age. Milliseconds.
 
     ``freeing``: when names are freed. ``recent_ms``: consistent cuts look at no older appends than
-    this. ``has_older_writers``: older versions may write to it, which free names without closing
-    them.
+    this. ``has_older_writers``: older versions, which free names without closing them, may write.
     """
 
     freeing: FreeingRule
@@ -89,7 +88,7 @@ class StateLog(Generic[EntryT, StateT]):
         self._dropped = False
         self.ahead = False
         """True if an outcome was learnt by the last listing, from a marker or a checkpoint that it
-        has shown, or since: it may lack entries of that transaction, for it is not a snapshot.
+        has shown, or since: it is not a snapshot, so it may lack entries of that transaction.
         """
         self._new_state = new_state
         self._entry_decoder = entry_decoder
@@ -553,8 +552,7 @@ class StateLog(Generic[EntryT, StateT]):
             number = self._state.next_entry - 1
             self._newest_checkpoint = max(self._newest_checkpoint, number)
             data = envelope.encode(self._state, self._checkpoint_version())
-            # Only behind a checkpoint that knows what we know: a reader that finds entries gone
-            # asks it.
+            # Only behind a checkpoint that knows what we know: readers that miss entries ask it.
             if self.log.put_checkpoint(number, data):
                 self._clean(number)
                 self._delete_superseded(number)

@@ -1,6 +1,6 @@
-"""The appends of a topic since a time, as few columns: where they begin, whose they are, and when.
+"""The appends of a topic since a time, in a few columns: offsets, transactions and times.
 
-Manifests that hold nothing so new are not read.
+Manifests with only older appends are not read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COLUMNS = ("entry", "partition", "base_offset", "at_ms", "producer_id", "transa
 class AppendTimes:
     """Appends that were not aborted, a row for each partition (or segment), in the log's order.
 
-    ``older_ms`` is the latest time of any append that is not among them; -1 if all are.
+    ``older_ms`` is the latest time of any append left out; -1 if none is.
     """
 
     topic: str
@@ -99,19 +99,18 @@ class AppendTimes:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What tells a transaction from all others, as segments have it."""
+    """Distinguishes a transaction from all others, as in segments."""
 
     producer_id: int
     number: int
 
 
 def _probable_times(entries: Int64Array, at_ms: Int64Array, before_ms: int) -> Int64Array:
-    """When appends were made, as far as one can tell with clocks that are wrong.
+    """When appends were made, as far as can be told with wrong clocks.
 
-    None was made before ``before_ms``, by the clock of somebody else.
-
-    Of an append's own time, the latest before it and the earliest after it the middle one is taken,
-    so no single clock can be far off.
+    None was made before ``before_ms``, by another process's clock. The median of an append's own
+    time, the latest before it and the earliest after it is taken, so no single clock can be far
+    off.
     """
     if not len(entries):
         return at_ms

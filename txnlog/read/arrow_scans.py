@@ -1,8 +1,8 @@
 """Filtered reads of few columns of large Parquet files by Arrow's own scanner.
 
-It shares the work on row groups among processors without a call into Python for each. Our reader
-decodes less where the filter leaves little of other columns, knows positions, and says which row
-group is damaged; so it reads everything else, and goes on where the scanner fails.
+It spreads row groups over processors without a call into Python for each. Our reader decodes less
+if the filter keeps few rows of other columns, knows positions, and says which row group is damaged;
+so it reads everything else, and takes over if the scanner fails.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from txnlog.segments.parquet.open_segment import WHOLE_BYTES
 from txnlog.storage.base import Storage
 
 _BATCH_BYTES: Final = 8 << 20
-"""A batch has no more rows than take so much decoded, and is of one row group."""
+"""The largest decoded size of a batch, which is of one row group."""
 _FILES_AHEAD: Final = 2
-"""Of so many files batches are decoded ahead, one or two of each."""
+"""How many files batches are decoded ahead of, one or two of each."""
 
 Reads: TypeAlias = Generator[tuple[SegmentRange, Iterator[pa.RecordBatch]]]
 """Ranges, each with its batches, to be read before the next one is asked for."""
@@ -39,7 +39,7 @@ def scan_or_read(
     columns: ScanColumns,
     read: Callable[[Sequence[SegmentRange]], Reads],
 ) -> Reads:
-    """Filtered rows of ranges, by Arrow's scanner where that pays, else as ``read`` gives them."""
+    """Filtered rows of ranges, by Arrow's scanner if that pays, else by ``read``."""
     if not _is_worth_it(columns):
         yield from read(parts)
         return
@@ -52,10 +52,10 @@ def scan_or_read(
 
 
 def _is_worth_it(columns: ScanColumns) -> bool:
-    """Whether as many columns as the filter needs, at most, have to be read besides.
+    """Whether at most as many other columns are read as the filter needs.
 
-    They have to be of types that a filter's rows are not decoded faster of, and the filter's of
-    types whose statistics say all: there is no NaN that they pass over.
+    They must be of types that are not decoded faster for chosen rows, and the filter's of types
+    whose statistics are complete: without NaN, which statistics ignore.
     """
     typed, looked_at = columns.topic_schema, columns.looked_at.names
     if typed is None or columns.as_json or not looked_at:
@@ -79,9 +79,9 @@ def _has_bounds(kind: pa.DataType) -> bool:
 
 
 def _local_path(storage: Storage, part: SegmentRange, columns: ScanColumns) -> str | None:
-    """Where the file of a range is, if it is a large one of this machine, and read whole.
+    """The path of a range's file, if it is large, on this machine, and read whole.
 
-    All its columns are there, under their present names.
+    The file has all columns, under their present names.
     """
     segment = part.segment
     covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
@@ -95,7 +95,7 @@ def _local_path(storage: Storage, part: SegmentRange, columns: ScanColumns) -> s
 
 
 class _Scanning:
-    """Ranges that are scanned, and those that are read after the scanner has failed."""
+    """Ranges to scan, and to read otherwise after the scanner has failed."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class _Scanning:
             yield part, self._batches(number)
 
     def _batches(self, number: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a range; from where the scanner fails on, those that it has not returned."""
+        """The rows of a range; if the scanner fails, the rest is read by our own reader."""
         done = 0
         while not self._has_failed:
             found = self._next()
@@ -138,7 +138,7 @@ class _Scanning:
                     yield from _beyond(done, batches)
 
     def _next(self) -> tuple[int, pa.RecordBatch] | None:
-        """The next batch with the number of its range. What fails is said by our own reader."""
+        """The next batch with the number of its range. Our own reader reports failures."""
         try:
             if self._found is None:
                 self._found = self._scan()

@@ -1,4 +1,4 @@
-"""Committing from time to time what polls have returned: Kafka's ``enable.auto.commit``."""
+"""Periodic commits of the offsets that polls have returned: Kafka's ``enable.auto.commit``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _logger = logging.getLogger(__name__)
 
 
 class AutoCommit:
-    """When a consumer commits by itself, and what was committed last.
+    """When a consumer commits automatically, and what was last committed.
 
-    At the begin of a poll: what those before it have returned is worked on by then.
+    At the beginning of a poll: records of earlier polls have been processed by then.
     """
 
     def __init__(self, clock: Clock, interval_ms: int) -> None:
@@ -30,9 +30,9 @@ class AutoCommit:
         self._committed: dict[TopicPartition, int] = {}
 
     def commit_if_due(self, commit: Callable[[Offsets], object], positions: Offsets) -> bool:
-        """Commit what has moved, if the interval is over; False if the group refuses it.
+        """Commit changed offsets, if the interval is over; False if the group refuses it.
 
-        What may succeed later is logged, and tried again after the next interval.
+        Failures that may pass are logged, and the commit is tried again after the next interval.
         """
         now_s = self._clock.monotonic_s()
         if now_s < self._next_s:
@@ -50,16 +50,16 @@ class AutoCommit:
         return True
 
     def commit_at_end(self, commit: Callable[[Offsets], object], positions: Offsets) -> None:
-        """Commit what has moved since the last time; nothing if nothing has."""
+        """Commit the offsets changed since the last time, if any."""
         moved = {w: at for w, at in positions.items() if self._committed.get(w) != at}
         if moved:
             commit(moved)
             self._committed.update(moved)
 
     def commit_before(self, commit: Callable[[Offsets], object], positions: Offsets) -> None:
-        """Commit what has moved of partitions that are about to be taken away.
+        """Commit the changed offsets of partitions that are about to be taken away.
 
-        What fails is logged: whoever is given them reads on from where was committed before.
+        Failures are logged: the next owner reads on from the previous commit.
         """
         try:
             self.commit_at_end(commit, positions)
@@ -67,6 +67,6 @@ class AutoCommit:
             _logger.warning("offsets were not committed before a rebalance: %s", error)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Others may move these from now on."""
+        """Forget these: other members may move them from now on."""
         for where in partitions:
             self._committed.pop(where, None)

@@ -1,4 +1,4 @@
-"""The consistent cut of several topics: of each transaction, all or nothing lies before it.
+"""The consistent cut of several topics: each transaction lies before it in whole or not at all.
 
 For level ``read_committed``, which shows a prefix of each partition.
 """
@@ -24,12 +24,12 @@ def cut_views(
     views: Mapping[str, TopicView],
     reaching: Mapping[str, int],
 ) -> dict[str, TopicView] | None:
-    """The views cut so that each transaction shows whole or not at all; None if there is no such.
+    """The views cut so that each transaction shows whole or not at all; None if impossible.
 
     Args:
         logs: of the store.
         opened: the topics, read a second time.
-        views: the topics as they were pinned first.
+        views: the topics as first pinned.
         reaching: by topic, the first entry that may lie at or beyond an end of its view.
     """
     ends = {
@@ -59,7 +59,7 @@ def cut_views(
 def _look_further_back(
     opened: Sequence[TopicLog], hidden: AbstractSet[Hashable], since: dict[str, int]
 ) -> bool:
-    """Move ``since`` back to the first appends of hidden transactions; False if it need not."""
+    """Move ``since`` back to the first appends of hidden transactions; False if not needed."""
     keys = [unit for unit in hidden if isinstance(unit, TransactionKey)]
     moved = False
     for log in opened:
@@ -76,7 +76,7 @@ def _look_further_back(
 
 
 def _parts(log: TopicLog, first_entry: int) -> list[Part]:
-    """The appends of a topic that a cut may have to fall before: all but aborted ones."""
+    """The appends of a topic before which a cut may have to fall: all but aborted ones."""
     with log.reading() as state:
         entries = log.appends_since(first_entry)
         return [
@@ -90,10 +90,10 @@ def _parts(log: TopicLog, first_entry: int) -> list[Part]:
 
 
 def _probable_times(state: TopicState, entries: Sequence[RecentEntry]) -> list[int]:
-    """When appends were made, as far as one can tell with clocks that are wrong.
+    """When appends were made, as far as can be told with wrong clocks.
 
-    One was not made before the ones before it, nor after the ones after it: of their times and its
-    own the middle one is taken, so no single clock can be far off.
+    An append was not made before earlier ones, nor after later ones: the median of their times and
+    its own is taken, so no single clock can be far off.
     """
     times = [entry.at_ms for entry in entries]
     before_all_ms = max(
@@ -105,9 +105,9 @@ def _probable_times(state: TopicState, entries: Sequence[RecentEntry]) -> list[i
 
 
 def is_kept_apart(logs: Logs, opened: Sequence[TopicLog], at_ms: Iterable[int]) -> bool:
-    """True if all of the transactions with appends of these times is still kept apart.
+    """True if all appends of transactions with these times are still known separately.
 
-    Else one of their appends might show while others do not (invariant L6).
+    Otherwise one of them might show while others do not (invariant L6).
     """
     times = [*at_ms]
     if not times:
@@ -124,9 +124,9 @@ def _is_fresh(
     ends: Mapping[TopicPartition, int],
     cut: Mapping[TopicPartition, int],
 ) -> bool:
-    """True unless the cut hides what was there long before the oldest transaction that is open.
+    """True unless the cut hides appends from long before the oldest open transaction.
 
-    Where each transaction overlaps the next one, it could fall back behind all of them.
+    If each transaction overlaps the next one, it could fall back before all of them.
     """
     lost_ms = [part.at_ms for part in parts if part.reaches(cut) and not part.reaches(ends)]
     if not lost_ms:
@@ -138,7 +138,7 @@ def _is_fresh(
             began_ms[part.unit] = min(part.at_ms, began_ms.get(part.unit, part.at_ms))
     undecided = {ref.key for log in opened for ref in log.undecided().values()}
     timeouts_ms = {key: logs.settlement.timeout_ms(key) for key in undecided if key in began_ms}
-    # Those that have come since the topics were settled are younger.
+    # Appends since the topics were settled are younger.
     known = [
         (began_ms[key], at_most) for key, at_most in timeouts_ms.items() if at_most is not None
     ]
@@ -150,5 +150,5 @@ def _is_fresh(
 
 
 def _unit(log: TopicLog, entry: RecentEntry) -> Hashable:
-    """What becomes visible together with this append: its transaction, or it alone."""
+    """The unit that becomes visible with this append: its transaction, or the append alone."""
     return entry.transaction.key if entry.transaction else (log.name, entry.number)

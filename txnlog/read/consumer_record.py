@@ -1,4 +1,4 @@
-"""Records one by one, as consumers hand them out: made of Arrow columns when asked for."""
+"""Single records, as consumers return them: built from Arrow columns when asked for."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 RECORD_COLUMNS: Final = ("offset", "timestamp", "timestampType", "key", "value", "headers")
-"""What records are made of, besides their topic and partition."""
+"""The columns of records, besides their topic and partition."""
 
 
 def each_record(where: TopicPartition, batch: pa.RecordBatch) -> Iterator[ConsumerRecord]:
-    """The records of a batch, which has some, each made when it is asked for.
+    """The records of a non-empty batch, each built when asked for.
 
-    No Python runs for each of them: the iterators below are the interpreter's own, and what all
-    records share is made once.
+    No Python code runs per record: the iterators below are the interpreter's own, and shared values
+    are built once.
 
     Args:
-        where: the partition of all of them.
+        where: their partition.
         batch: with RECORD_COLUMNS as a scan has them, and any others.
     """
     offset, stamp, kind, key, value, headers = (batch.column(name) for name in RECORD_COLUMNS)

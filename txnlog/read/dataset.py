@@ -1,8 +1,9 @@
 """A pinned topic as a pyarrow dataset: engines that know Arrow read its Parquet files themselves.
 
-They prune columns and row groups, and push filters down. A file that was exchanged for another one
-is noticed when it is opened, by its footer, which is read anyway. What is not a whole Parquet file,
-as the rest of a segment whose first records were deleted, is read here and stands beside the files.
+They prune columns and row groups, and push filters down. A file that was swapped with another one
+is noticed when it is opened, by its footer, which is read anyway. Ranges that are not a whole
+Parquet file, such as the rest of a segment whose first records were deleted, are read here and
+added beside the files.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from txnlog.storage.base import Storage
 def make_dataset(
     storage: Storage, ranges: Sequence[SegmentRange], columns: ScanColumns
 ) -> dataset.Dataset:
-    """The records of ranges, with columns that are stored. Nothing of whole files is read yet.
+    """The records of ranges, with stored columns. Whole files are not read yet.
 
-    Raises CorruptRecord, and what reading raises, for what is not a whole file.
+    Raises CorruptRecord, and reading errors, for ranges that are not whole files.
     """
     schema = columns.schema
     files = _Files(storage, columns.topic_schema)
@@ -73,7 +74,7 @@ class _Files:
         self._constants: dict[int, pc.Expression | None] = {}
 
     def knows(self, part: SegmentRange) -> bool:
-        """Whether it is known what the file calls the columns."""
+        """Whether the file's names of the columns are known."""
         return self._schema is None or file_layout(self._schema, _version(part)) is not None
 
     def fragment(self, part: SegmentRange) -> dataset.Fragment:
@@ -97,7 +98,7 @@ def _version(part: SegmentRange) -> int:
 
 
 def _find_constants(schema: TopicSchema, layout: FileLayout) -> pc.Expression | None:
-    """What holds of all rows of a file: columns that it lacks have their defaults."""
+    """The guarantee for all rows of a file: columns that it lacks have their defaults."""
     known = [
         (field.name, default_of(field))
         for field, there in zip(schema.columns, layout.columns, strict=True)
@@ -108,7 +109,7 @@ def _find_constants(schema: TopicSchema, layout: FileLayout) -> pc.Expression | 
 
 
 def _names(schema: TopicSchema) -> dict[int, str]:
-    """The names of all columns by their ids, of nested ones too."""
+    """The names of all columns by id, nested ones too."""
     found: dict[int, str] = {}
     waiting = list(schema.columns)
     while waiting:
@@ -127,9 +128,9 @@ def _open(
 
 
 class _Objects(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
-    """Segments as files that can be read, by their names or, on this machine, their paths.
+    """Segments as readable files, by their names or, on this machine, their paths.
 
-    With ``names`` their columns have these names by their ids.
+    With ``names`` their columns have these names, by id.
     """
 
     cachable = False
@@ -151,7 +152,7 @@ class _Objects(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
 
 
 class _Segments(FSSpecHandler):  # type: ignore[misc]
-    """The same for Arrow. Whoever opens a file makes sure that it is the one that was placed."""
+    """The same for Arrow. Opening a file checks that it is the one that was placed."""
 
     fs: _Objects
 
@@ -165,9 +166,9 @@ class _Segments(FSSpecHandler):  # type: ignore[misc]
 
 
 class _Object(AbstractBufferedFile):  # type: ignore[misc]
-    """One of the files that Arrow does not read by itself: the segment's bytes, and its end.
+    """A file that Arrow does not open natively: the segment's bytes, and its footer.
 
-    What was read to check the end is kept: it is what Arrow reads first.
+    The bytes read to check the footer are kept: Arrow reads them first.
     """
 
     def __init__(self, files: _Objects, path: str) -> None:

@@ -1,6 +1,6 @@
-"""What a consumer reads: planned ranges as Arrow batches, one at a time, partitions in turns.
+"""A consumer's reads: planned ranges as Arrow batches, one at a time, partitions in turn.
 
-Knows nothing of positions, groups or waiting: where reading begins is in the ranges it is given.
+Knows nothing of positions, groups or waiting: the given ranges say where reading begins.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from txnlog.storage.base import Storage
 Schemas = Mapping[str, TopicSchema | None]
 
 _RECORDS_AT_ONCE: Final = 8192
-"""Of so many records the columns are unpacked together: what waits in Python's types is small."""
+"""How many records are unpacked together: few wait as Python objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A batch of one partition's records, and where that is read on after it.
+    """A batch of one partition's records, and the offset to read on from.
 
-    ``batch`` is None at the end of a range: what comes before ``next_offset`` is not a record.
+    ``batch`` is None at the end of a range: there are no more records before ``next_offset``.
     """
 
     where: TopicPartition
@@ -45,11 +45,10 @@ class Fetched:
 class FetchSettings:
     """Kafka's settings, in bytes and milliseconds.
 
-    ``max_bytes``: on their way from the storage, or returned as batches, in all;
-    ``max_partition_bytes``: of one partition before it is another one's turn. Both give way to
-    a single batch that is larger. ``min_bytes`` must have come, or ``max_wait_ms`` have passed
-    since the first did, before any are read; ``max_wait_ms`` also is the longest pause between
-    two looks for more.
+    ``max_bytes``: in flight from the storage, or returned as batches, in all;
+    ``max_partition_bytes``: of one partition before another one's turn. A single larger batch may
+    exceed both. ``min_bytes`` must have arrived, or ``max_wait_ms`` have passed since the first
+    did, before any are read; ``max_wait_ms`` is also the longest pause between two looks for more.
     """
 
     min_bytes: int = 1
@@ -76,16 +75,16 @@ class Fetcher:
         self._reads: Generator[Fetched] | None = None
 
     def begin(self, ranges: Sequence[SegmentRange], schemas: Schemas, *, as_records: bool) -> None:
-        """Read these ranges from now on, in pieces of the columns that records are made of.
+        """Read these ranges from now on, in pieces with the columns of records.
 
         ``schemas`` are those of their topics, None if untyped. Without ``as_records`` in whole
-        batches of the columns of scans.
+        batches with the columns of scans.
         """
         self.drop()
         self._reads = self._read(ranges, schemas, as_records=as_records)
 
     def drop(self) -> None:
-        """Read nothing more of what was planned."""
+        """Drop the planned ranges."""
         reads, self._reads = self._reads, None
         if reads is not None:
             reads.close()
@@ -111,7 +110,7 @@ class Fetcher:
                     for batch in batches:
                         for piece in _pieces_of(batch) if as_records else (batch,):
                             yield Fetched(where, piece.column(offset)[-1].as_py() + 1, piece)
-                    # What came from Kafka may end with what is not a record.
+                    # A segment from Kafka may end with control batches.
                     yield Fetched(where, part.stop_offset, None)
 
 
@@ -123,7 +122,7 @@ def _pieces_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def _by_schema(
     ranges: Iterable[SegmentRange], schemas: Schemas
 ) -> list[tuple[TopicSchema | None, list[SegmentRange]]]:
-    """The ranges of topics that are read with the same columns, in their order."""
+    """The ranges of topics with the same columns, in order."""
     found: list[tuple[TopicSchema | None, list[SegmentRange]]] = []
     for topic, parts in groupby(ranges, key=lambda part: part.topic):
         schema = schemas[topic]
@@ -146,10 +145,10 @@ def _columns_of(schema: TopicSchema | None, *, as_records: bool) -> ScanColumns:
 
 
 def in_turns(ranges: Sequence[SegmentRange], most_bytes: int) -> list[SegmentRange]:
-    """The same ranges, partitions in turns: of each so many bytes, or one segment that has more.
+    """The same ranges, partitions in turn: this many bytes of each, or one larger segment.
 
-    Ranges of a partition stay in their order, and those of partitions with less stay together, so
-    that small segments that lie side by side in a file are still read in one request.
+    Ranges of a partition stay in order, and small ones stay together, so that adjacent small
+    segments in a file are still read in one request.
     """
     partitions = [
         _in_pieces(mine, most_bytes)

@@ -1,4 +1,4 @@
-"""Which segments a filter leaves to be read, by what the log knows of their records."""
+"""Which segments a filter may match, judged by the log's facts about their records."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from txnlog.read.row_filter import Known
 
 _TOGETHER = 32
-"""So many ranges side by side are looked at as one before each is by itself."""
+"""How many adjacent ranges are judged as one before each is judged by itself."""
 
 
 def matching_ranges(parts: Sequence[SegmentRange], columns: ScanColumns) -> Sequence[SegmentRange]:
-    """The ranges in which the filter of a scan may keep something, by offsets, times, partitions.
+    """The ranges in which a scan's filter may keep rows, by offsets, times, partitions.
 
-    No segment is touched.
+    No segment is read.
     """
     row_filter = columns.row_filter
     if row_filter is None:
@@ -29,14 +29,14 @@ def matching_ranges(parts: Sequence[SegmentRange], columns: ScanColumns) -> Sequ
     if not known_of(looked_at, 0, (0, 0), (0, 0)):
         return parts if row_filter.can_match([{}]) == [True] else []
     groups = [parts[at : at + _TOGETHER] for at in range(0, len(parts), _TOGETHER)]
-    # A group may be of several partitions: then nothing is known of these.
+    # A group may span several partitions: then these facts are unknown.
     matching = row_filter.can_match([_known(group, looked_at) for group in groups])
     left = [part for group in compress(groups, matching) for part in group]
     return [*compress(left, row_filter.can_match([_known([part], looked_at) for part in left]))]
 
 
 def _known(parts: Sequence[SegmentRange], columns: ScanColumns) -> Known:
-    """What is known of the records of several ranges together."""
+    """The facts known about the records of several ranges together."""
     offsets = min(p.start_offset for p in parts), max(p.stop_offset for p in parts) - 1
     least_ms = min(part.segment.min_timestamp_ms for part in parts)
     most_ms = max(part.segment.max_timestamp_ms for part in parts)

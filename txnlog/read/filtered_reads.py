@@ -1,4 +1,4 @@
-"""How the filter of a scan is applied to what is read: in Parquet files before the rest is read."""
+"""Applies a scan's filter: in Parquet files before the other columns are read."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from txnlog.segments.schema_columns import Columns
 class FileChoice:
     """The rows of a Parquet file that a filter keeps, for ``read_chosen``.
 
-    ``assemble`` makes the columns that the filter needs, of a batch with what is stored of them.
-    ``offset_shift`` is what makes offsets in the file the topic's.
+    ``assemble`` builds the columns that the filter needs from a batch of stored ones.
+    ``offset_shift`` is added to the file's offsets to get the topic's.
     """
 
     def __init__(
@@ -39,17 +39,17 @@ class FileChoice:
 
     @property
     def columns(self) -> Columns:
-        """What is stored of the columns that the filter needs."""
+        """The stored ones of the columns that the filter needs."""
         return self._stored
 
     def groups(self, segment: ParquetSegment, groups: Sequence[RowGroup]) -> list[RowGroup]:
-        """The row groups of which the footer does not rule out that the filter keeps something."""
+        """The row groups that the footer does not rule out."""
         known = [self._known(segment, group) for group in groups]
         matching = self._filter.can_match(known)
         return [group for group, matches in zip(groups, matching, strict=True) if matches]
 
     def rows(self, found: RowGroupRecords) -> pa.BooleanArray:
-        """Which of the rows the filter keeps. Raises InvalidOption: it fails."""
+        """Which of the rows the filter keeps. Raises InvalidOption if it fails."""
         header = found.group.header
         batch = SegmentBatch(
             header=header,
@@ -83,13 +83,13 @@ def known_of(
     offsets: tuple[int, ...],
     timestamps_ms: tuple[int, int],
 ) -> dict[str, ValueRange]:
-    """What is known of those of the columns that tell where records are, and of when.
+    """The facts about the columns with positions and times.
 
     Args:
         columns: of the scan.
-        partition: in which they all are.
+        partition: that of all records.
         offsets: the least and the largest.
-        timestamps_ms: the least and the largest; the largest -1: they may not be known.
+        timestamps_ms: the least and the largest; if the largest is -1 they may be unknown.
     """
     microseconds = tuple(time * 1000 for time in timestamps_ms) if timestamps_ms[1] >= 0 else ()
     told = {"partition": (partition, partition), "offset": offsets, "timestamp": microseconds}
@@ -104,7 +104,7 @@ def known_of(
 
 
 def keep_rows(batches: Iterator[pa.RecordBatch], columns: ScanColumns) -> Iterator[pa.RecordBatch]:
-    """The rows that the filter keeps, with the columns that were asked for alone."""
+    """The rows that the filter keeps, with only the requested columns."""
     assert columns.row_filter is not None
     names = [*columns.names]
     for batch in batches:

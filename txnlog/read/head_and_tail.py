@@ -21,7 +21,7 @@ from txnlog.read.segment_ranges import SegmentRange
 from txnlog.storage.base import Storage
 
 _Ranges: TypeAlias = Sequence[SegmentRange]
-"""Of one partition, in order."""
+"""The batches of one partition, in order."""
 
 
 def first_records(
@@ -46,14 +46,14 @@ def _merge(
     count: int,
     read: Callable[[Sequence[_Ranges], ScanColumns], Iterator[pa.Table]],
 ) -> pa.Table:
-    """What ``read`` finds in each partition, merged by time."""
+    """The results of ``read`` in each partition, merged by time."""
     check_whole_number(count, "the number of records", InvalidOption, least=0)
     wanted = columns.with_timestamp()
     groups = [[*group] for _, group in groupby(ranges, key=lambda part: part.partition)]
     tables = [table for table in read(groups if count else (), wanted) if table.num_rows]
     if not tables:
         return columns.schema.empty_table()
-    # Within a partition the order of the offsets stays, also where times run backwards in it.
+    # Within a partition the order of offsets stays, even if times run backwards.
     times = [
         np.maximum.accumulate(table.column(columns.timestamp).cast(pa.int64()).to_numpy())
         for table in tables
@@ -73,9 +73,8 @@ def _read_first(
             found: list[pa.RecordBatch] = []
             missing = count
             here = (next(reads)[1] for _ in parts)
-            # What was imported may have gaps, as has what is filtered: then the ranges that were
-            # chosen are not enough. They are never too many, so that what is read next is the next
-            # partition's.
+            # Imported or filtered ranges may have gaps: then the chosen ranges are not enough. They
+            # are never too many, so the next read is the next partition's.
             rest = read_ranges(storage, group[len(parts) :], columns)
             for batch in chain(chain.from_iterable(here), rest):
                 found.append(batch[:missing])
@@ -86,7 +85,7 @@ def _read_first(
 
 
 def _first_ranges(ranges: _Ranges, count: int, *, is_filtered: bool) -> list[SegmentRange]:
-    """The first ranges, with ``count`` records if there are no gaps in them; the last is cut."""
+    """The first ranges, with ``count`` records if without gaps; the last one is cut."""
     chosen: list[SegmentRange] = []
     for part in ranges:
         if count <= 0:
@@ -101,7 +100,7 @@ def _first_ranges(ranges: _Ranges, count: int, *, is_filtered: bool) -> list[Seg
 def _read_last(
     storage: Storage, count: int, groups: Sequence[_Ranges], columns: ScanColumns
 ) -> Iterator[pa.Table]:
-    """The last records of each partition; requests are made together where there are no gaps."""
+    """The last records of each partition; requests are made together if there are no gaps."""
     is_filtered = columns.row_filter is not None
     chosen = [None if is_filtered else _last_ranges(group, count) for group in groups]
     dense = [part for parts in chosen for part in parts or ()]
@@ -135,7 +134,7 @@ def _read_backwards(
     missing = count
     for part in reversed(ranges):
         if part.segment.is_dense and columns.row_filter is None:
-            # Its offsets are dense: what is not wanted need not be read.
+            # Its offsets are dense: the others need not be read.
             part = replace(part, start_offset=max(part.start_offset, part.stop_offset - missing))
         kept: deque[pa.RecordBatch] = deque()
         rows = 0

@@ -1,7 +1,7 @@
-"""Readers one after another, whose results are made ahead of whoever takes them.
+"""Readers one after another, whose results are made ahead of their consumer.
 
 While the last results of one reader are made, the next one is opened and its first are begun: no
-processor waits where one file ends and another begins. Knows nothing of what is read.
+processor waits between two files. Knows nothing of what is read.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ T = TypeVar("T")
 
 
 class _Outcome(NamedTuple, Generic[T]):
-    """A result of the reader with this number; ``take`` returns it, or raises what came instead."""
+    """A result of the reader with this number; ``take`` returns it, or raises its error."""
 
     number: int
     take: Callable[[], T]
 
 
 class InTurn(Generic[R, T]):
-    """Iterating hands out the readers; ``results`` are those of the one handed out last.
+    """Iterating returns the readers; ``results`` are those of the last one returned.
 
     Args:
-        readers: are taken from here when it is their turn, or a little before.
-        calls_of: of a reader, what makes its results, each with about how many bytes it takes. It
-            is opened when the first one is asked for, in the thread of whoever iterates.
+        readers: taken when it is their turn, or a little before.
+        calls_of: a reader's calls that make its results, each with its approximate size in bytes.
+            The reader is opened when the first one is asked for, in the iterating thread.
         runs_ahead: whether a reader may be opened before it is its turn.
     """
 
@@ -44,7 +44,7 @@ class InTurn(Generic[R, T]):
         self._calls_of = calls_of
         self._runs_ahead = runs_ahead
         self._seen: deque[tuple[int, R]] = deque()
-        """Those that were taken before it is their turn."""
+        """The readers that were taken before their turn."""
         self._current: tuple[int, R] | None = None
         self._last_begun = -1
         self._outcomes: Generator[_Outcome[T]] | None = None
@@ -58,18 +58,18 @@ class InTurn(Generic[R, T]):
             yield self._current[1]
 
     def results(self) -> Iterator[T]:
-        """What the calls of the reader return, in order; what one raises, in its turn."""
+        """The results of the reader's calls, in order; errors are raised in turn."""
         assert self._current is not None
         number, reader = self._current
         if self._last_begun < number:
             self._outcomes = work_ahead(self._begin(number, reader))
         while (outcome := self._next_outcome()) is not None and outcome.number <= number:
             self._held = None
-            if outcome.number == number:  # others are of readers that nobody has read to their end
+            if outcome.number == number:  # others are of readers that were not read to their end
                 yield outcome.take()
 
     def close(self) -> None:
-        """Begin nothing more, and wait for what runs."""
+        """Begin no more calls, and wait for those running."""
         if self._outcomes is not None:
             self._outcomes.close()
 
@@ -79,7 +79,7 @@ class InTurn(Generic[R, T]):
         return self._held
 
     def _begin(self, number: int, reader: R) -> Iterator[SizedCall[_Outcome[T]]]:
-        """The calls of a reader, and of those that come after it, as long as they may be opened."""
+        """The calls of a reader, and of later ones, as long as they may be opened."""
         while True:
             self._last_begun = number
             try:

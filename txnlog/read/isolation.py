@@ -1,4 +1,4 @@
-"""Isolation levels: which transactions show to a reader."""
+"""Isolation levels: which transactions a reader sees."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from txnlog.errors import InvalidOption
 
 IsolationLevel = Literal["read_committed", "snapshot", "read_uncommitted"]
 ConsumerIsolationLevel = Literal["read_committed", "read_uncommitted"]
-"""Of whoever goes on by offsets, as consumers do."""
+"""The levels for readers that go on by offsets, as consumers do."""
 ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "snapshot", "read_uncommitted")
-"""``read_committed``: what lies before the first undecided record of each partition. ``snapshot``:
-every committed transaction, whole, wherever undecided ones lie. ``read_uncommitted``: all."""
+"""``read_committed``: everything before the first undecided record of each partition. ``snapshot``:
+every committed transaction, whole, wherever undecided ones lie. ``read_uncommitted``: all.
+"""
 
 
 def check_isolation_level(isolation_level: str) -> IsolationLevel:
-    """Return the level if there is such a one, else raise InvalidOption."""
+    """Return the level if it is a known one, else raise InvalidOption."""
     for level in ISOLATION_LEVELS:
         if isolation_level == level:
             return level
@@ -25,7 +26,7 @@ def check_isolation_level(isolation_level: str) -> IsolationLevel:
 
 
 def check_reading_on(isolation_level: str) -> ConsumerIsolationLevel:
-    """The same for whoever keeps offsets to read on from. Raises InvalidOption."""
+    """The same for readers that go on by offsets. Raises InvalidOption."""
     level = check_isolation_level(isolation_level)
     if level == "snapshot":
         raise InvalidOption(

@@ -1,8 +1,8 @@
-"""Columns of Arrow as JSON: of each value its text. No loop over values runs in Python.
+"""Arrow columns as JSON: the text of each value. No loop over values runs in Python.
 
 Texts of the parts of a value are joined column by column. Times are in RFC 3339, decimals and dates
-strings, bytes base64, maps lists of pairs; what is not a number is null. Times that RFC 3339 cannot
-say, before the year 1 or after 9999, are as Arrow writes them.
+strings, bytes base64, maps lists of pairs; NaN and infinities are null. Times that RFC 3339 cannot
+express, before the year 1 or after 9999, are as Arrow writes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 _ESCAPED: Final = (*range(0x20), ord('"'), ord("\\"))
-"""Bytes that a string of JSON has another text for; in UTF-8 each is a character of its own."""
+"""Bytes that a JSON string must escape; in UTF-8 each is a whole character."""
 _FIRST_US: Final = -62_135_596_800_000_000
 _LAST_US: Final = 253_402_300_799_999_999
 _COMMA, _BRACKET = ord(","), ord("]")
@@ -25,13 +25,13 @@ _WIDTHS: Final = {"bool": 5, "int": 20, "float": 24, "date": 14, "timestamp": 40
 
 
 def json_texts(column: pa.Array) -> pa.StringArray:
-    """The text of each value; of a null ``null``."""
+    """The text of each value; ``null`` for a null."""
     texts = _texts(column)
     return pc.fill_null(texts, "null") if texts.null_count else texts
 
 
 def json_objects(names: list[str], columns: list[pa.Array], length: int) -> pa.StringArray:
-    """An object of each row of columns: its members in this order."""
+    """An object for each row of columns: its members in this order."""
     pieces: list[Any] = []
     for at, (name, column) in enumerate(zip(names, columns, strict=True)):
         pieces += [f"{',' if at else '{'}{_quoted(name)}:", json_texts(column)]
@@ -39,7 +39,7 @@ def json_objects(names: list[str], columns: list[pa.Array], length: int) -> pa.S
 
 
 def json_lists(columns: list[pa.Array], length: int) -> pa.StringArray:
-    """A list of each row of columns."""
+    """A list for each row of columns."""
     pieces: list[Any] = []
     for at, column in enumerate(columns):
         pieces += ["," if at else "[", json_texts(column)]
@@ -47,7 +47,7 @@ def json_lists(columns: list[pa.Array], length: int) -> pa.StringArray:
 
 
 def most_json_bytes(column: pa.Array) -> int:
-    """How many bytes the texts of a column can have together, at most."""
+    """The largest total size in bytes of the texts of a column."""
     kind, count = column.type, len(column)
     if types.is_string(kind):
         return 4 * count + 6 * _bytes_in(column)
@@ -75,7 +75,7 @@ _IS: Final = {
 
 
 def _texts(column: pa.Array) -> pa.StringArray:
-    """The text of each value; null or ``null`` of a null."""
+    """The text of each value; null or ``null`` for a null."""
     kind: Any = column.type
     if types.is_string(kind):
         return _strings(column)
@@ -98,7 +98,7 @@ def _quoted(name: str) -> str:
 
 
 def _joined(pieces: list[Any], end: str, length: int) -> pa.StringArray:
-    """Pieces that stand side by side: an array, or one text for all rows."""
+    """Pieces to be joined: an array, or one text for all rows."""
     if all(isinstance(piece, str) for piece in pieces):
         return pa.repeat(pa.scalar("".join([*pieces, end])), length)
     return pc.binary_join_element_wise(*pieces, end, "")
@@ -129,13 +129,13 @@ def _by_msgspec(column: pa.Array) -> pa.StringArray:
     if not len(column):
         return pa.array([], pa.string())
     if types.is_floating(column.type):
-        # A null becomes NaN, which JSON does not know: ``null`` too.
+        # A null becomes NaN, which JSON does not have: ``null`` too.
         values = column.cast(pa.float64()).to_numpy(zero_copy_only=False).tolist()
     else:
         values = column.to_pylist()
     data = np.frombuffer(msgspec.json.encode(values), dtype=np.uint8)
     bounds = np.flatnonzero(data == _COMMA)
-    # Values and the comma or the bracket behind each, without the first bracket.
+    # Values and the comma or the bracket after each, without the first bracket.
     ends = np.empty(len(column) + 1, dtype=np.int32)
     ends[0], ends[1:-1], ends[-1] = 0, bounds, len(data) - 1
     texts = pa.StringArray.from_buffers(len(column), pa.py_buffer(ends), pa.py_buffer(data[1:]))
@@ -143,7 +143,7 @@ def _by_msgspec(column: pa.Array) -> pa.StringArray:
 
 
 def _times(column: pa.Array) -> pa.StringArray:
-    """In RFC 3339, with microseconds where there are some."""
+    """In RFC 3339, with microseconds if there are any."""
     kind: Any = column.type
     unit = {"ms": 1000, "us": 1}[kind.unit]
     numbers = column.view(pa.int64())
@@ -172,7 +172,7 @@ def _lists(column: pa.Array) -> pa.StringArray:
 
 
 def _elements(column: pa.Array) -> tuple[npt.NDArray[np.int32], pa.Array]:
-    """Where each list begins and the last one ends, and the elements from the first one on."""
+    """The offsets of the lists, and the elements from the first one on."""
     bounds = column.offsets.to_numpy()
     first, last = (int(bounds[0]), int(bounds[-1])) if len(bounds) else (0, 0)
     if not types.is_map(column.type):

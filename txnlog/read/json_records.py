@@ -1,7 +1,7 @@
-"""Records of typed topics as a key and a value, for who knows no columns.
+"""Records of typed topics as a key and a value, for readers without columns.
 
 The value is a JSON object of the columns: see ``json_columns``. The key is the text or the bytes of
-its one column, or a JSON list.
+its single column, or a JSON list.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from txnlog.segments.reader import SegmentBatch
 from txnlog.segments.records import HEADERS_TYPE, RECORD_SCHEMA
 
 _MOST_BYTES: Final = 64 << 20
-"""Of so many records at a time JSON is made as have no more, if that is not a single one."""
+"""The largest JSON made at a time, unless a single record has more."""
 
 
 def json_values(records: pa.RecordBatch, schema: TopicSchema) -> pa.Array:
-    """The columns of each record as bytes of JSON; null for a record that deletes."""
+    """The columns of each record as JSON bytes; null for a record that deletes."""
     names = schema.columns.names
     texts = json_objects(names, [records.column(name) for name in names], records.num_rows)
     if schema.key:
@@ -42,7 +42,7 @@ def json_keys(records: pa.RecordBatch, schema: TopicSchema) -> pa.Array:
 
 
 def json_pieces(batches: Iterable[SegmentBatch]) -> Iterator[SegmentBatch]:
-    """The same records in slices, each so small that its JSON is not a burden on the memory."""
+    """The same records in slices, each small enough for its JSON to fit in little memory."""
     for batch in batches:
         count = batch.record_count
         if count <= 1 or _most_bytes(batch.records) <= _MOST_BYTES:
@@ -53,14 +53,14 @@ def json_pieces(batches: Iterable[SegmentBatch]) -> Iterator[SegmentBatch]:
 
 
 def _most_bytes(records: pa.RecordBatch) -> int:
-    """How many bytes of JSON there can be, at most."""
+    """The largest possible size of the JSON, in bytes."""
     count: int = records.num_rows
     named = sum(6 + 6 * len(name.encode()) for name in records.schema.names)
     return count * named + sum(map(most_json_bytes, records.columns))
 
 
 def as_keys_and_values(records: pa.RecordBatch, schema: TopicSchema) -> pa.RecordBatch:
-    """Records with all columns that are stored, as those of a topic without a schema."""
+    """Records with all stored columns, like those of a topic without a schema."""
     arrays = [
         json_keys(records, schema),
         json_values(records, schema),
@@ -71,7 +71,7 @@ def as_keys_and_values(records: pa.RecordBatch, schema: TopicSchema) -> pa.Recor
 
 
 def without_schema(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Records as a segment has them, whose key is not known; others stay as they are."""
+    """Records as in a segment, without their key; others stay as they are."""
     names = records.schema.names
     if TIMESTAMP not in names:
         return records

@@ -1,4 +1,4 @@
-"""How a consumer waits: it looks for records now and then, and at once if somebody wakes it."""
+"""How a consumer waits: it looks for records now and then, and at once when woken."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _FIRST_PAUSE_MS: Final = 10
 class Lookout:
     """When a consumer that has returned everything looks for more.
 
-    Each look is a listing for each topic. The pauses between looks double up to ``max_wait_ms``,
-    also from one poll to the next; a writer of the same process ends one early.
+    Each look is a listing per topic. The pauses between looks double up to ``max_wait_ms``, also
+    across polls; a writer of the same process ends one early.
     """
 
     def __init__(self, clock: Clock, url: str, max_wait_ms: int) -> None:
@@ -32,35 +32,35 @@ class Lookout:
         listen(url, self._event)
 
     def wake(self) -> None:
-        """End the wait that goes on or the next one, from any thread: it raises Wakeup."""
+        """End the current or the next wait, from any thread: it raises Wakeup."""
         self._told = True
         self._event.set()
 
     def check(self) -> None:
-        """Raise Wakeup if somebody has called :meth:`wake` since."""
+        """Raise Wakeup if :meth:`wake` was called since."""
         if self._told:
             self._told = False
             raise Wakeup("wakeup() was called; nothing is lost: poll again to go on, or close")
 
     def look_soon(self) -> None:
-        """There may be something to be found: wait no longer before the next look."""
+        """There may be new records: look again at once."""
         self._pause_ms = self._next_ms = 0
 
     def until_found(self, look: Callable[[], T], nothing: T, timeout_ms: int | None) -> T:
-        """What ``look`` returns as soon as that is anything, or ``nothing`` when the time is over.
+        """The result of ``look`` as soon as it finds something, ``nothing`` after the timeout.
 
         Args:
             look: looks for records.
             nothing: what it returns if there are none.
-            timeout_ms: with 0 it looks once, whenever the last time was; None: for ever.
+            timeout_ms: with 0 it looks once, however recent the last look; None: for ever.
 
         Raises:
-            Wakeup: somebody has called :meth:`wake`.
+            Wakeup: :meth:`wake` was called.
         """
         until_ms = None if timeout_ms is None else self._now_ms() + timeout_ms
         while True:
             if timeout_ms == 0 or self._event.is_set() or self._now_ms() >= self._next_ms:
-                self._event.clear()  # before it looks: what comes meanwhile is looked for again
+                self._event.clear()  # cleared before the look: later arrivals cause another one
                 self.check()
                 found = look()
                 if found:

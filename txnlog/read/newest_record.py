@@ -11,13 +11,13 @@ from txnlog.storage.base import Storage
 def find_newest(storage: Storage, parts: Iterable[SegmentRange]) -> tuple[int, int] | None:
     """Offset and time (ms) of the record with the greatest time, the first of several, or None.
 
-    Reads a piece of one segment; of more only where a segment's newest records do not show.
+    Reads a piece of one segment; of more only if a segment's newest records are not visible.
     """
     best: tuple[int, int] | None = None  # newest first, then by offset
     ordered = sorted(parts, key=lambda part: (-part.segment.max_timestamp_ms, part.start_offset))
     for part in ordered:
         if best is not None and best < (-part.segment.max_timestamp_ms, part.start_offset):
-            continue  # all of it is older, or as new and later
+            continue  # all of its records are older, or as new and later
         found = _find_newest_of(storage, part)
         if found is not None:
             here = (-found[1], found[0])
@@ -30,8 +30,8 @@ def _find_newest_of(storage: Storage, part: SegmentRange) -> tuple[int, int] | N
     found = first_at_or_after(storage, part, segment.max_timestamp_ms)
     if found is not None:
         return found
-    # It is read in part only, or has aborted records: by halves, which time is the greatest that
-    # some record is not older than.
+    # Only a part is read, or it has aborted records: bisect for the greatest time that some record
+    # reaches.
     found = first_at_or_after(storage, part, segment.min_timestamp_ms)
     beyond = segment.max_timestamp_ms
     while found is not None and (at := found[1] + 1) < beyond:

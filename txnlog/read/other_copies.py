@@ -1,4 +1,4 @@
-"""A segment that is damaged on one root: what follows is read from another one's copy."""
+"""Reads on from another root's copy when a segment is damaged on one root."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _logger = logging.getLogger(__name__)
 def read_any_copy(
     storage: Storage, name: str, start_offset: int, read: ReadFrom
 ) -> Iterator[SegmentBatch]:
-    """The batches of a segment; after damage, what follows from another copy, if one has it.
+    """The batches of a segment; after damage, the following ones from another copy.
 
-    Each copy is tried again where others have brought it further. Raises what ``read`` does as
-    planned; CorruptRecord if no copy has what is damaged.
+    Each copy is tried again after others have got further. Raises the errors of ``read``;
+    CorruptRecord if no copy has the damaged part.
     """
     at = damaged_at = start_offset
     damage: CorruptRecord | None = None

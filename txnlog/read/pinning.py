@@ -19,7 +19,7 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class PinnedTopics:
-    """Topics by name, pinned; ``is_atomic``: of each transaction all or nothing shows."""
+    """Topics by name, pinned; ``is_atomic``: each transaction shows whole or not at all."""
 
     views: dict[str, TopicView]
     is_atomic: bool
@@ -28,7 +28,7 @@ class PinnedTopics:
 _PINNED: WeakKeyDictionary[TopicLog, dict[bool, tuple[tuple[object, ...], TopicView]]] = (
     WeakKeyDictionary()
 )
-"""The newest view of each log, by whether it shows what is committed alone, and what it was of."""
+"""The newest view of each log, by whether it hides uncommitted data, with its source state."""
 
 
 def pin_topics(
@@ -41,24 +41,25 @@ def pin_topics(
     refreshed: bool = False,
     attempts: int = _ATTEMPTS,
 ) -> PinnedTopics:
-    """Read every topic once, list each again, and leave out what is not whole (invariant S1).
+    """Read every topic once, list each again, and leave out partial transactions (invariant S1).
 
-    A listing is not a snapshot, and several are not one either. The second one finds what belongs
-    to a transaction that the first has shown in part. It is left out for a single topic whose
-    listing has decided nothing: what it shows was there before it began, or is not decided.
+    A listing is not a snapshot, and neither are several. The second one finds the rest of a
+    transaction that the first has shown in part. It is skipped for a single topic whose listing has
+    decided nothing: its entries existed before it began, or are not decided.
 
     Args:
         logs: of the store.
         topics: their names.
         isolation_level: which transactions show.
-        leave_out_missing: go on with the other topics where some do not exist.
+        leave_out_missing: go on with the other topics if some do not exist.
         may_be_none: there may be no topic at all, or none be left.
-        refreshed: the topics' logs were refreshed just now, so that this is their first reading.
+        refreshed: the topics' logs were refreshed just now, which serves as their first reading.
         attempts: how often to try at level ``snapshot``.
 
     Raises:
         UnknownTopicOrPartition: one of the topics does not exist, or none of them.
-        ConcurrentTransactions: at level ``snapshot``, if it cannot be told what is whole.
+        ConcurrentTransactions: at level ``snapshot``, if it cannot be told which transactions are
+            whole.
     """
     names = list(dict.fromkeys(topics))
     if not names and not may_be_none:
@@ -88,7 +89,7 @@ def pin_topics(
     if not once:
         logs.storage.gather([log.refresh for log in opened])
     if any(_topic_id(log) != views[log.name].topic_id for log in opened):
-        # Deleted since it was pinned: what its log says now is of another topic, or of none.
+        # Deleted since it was pinned: its log now describes another topic, or none.
         return pin_topics(
             logs,
             names,
@@ -105,12 +106,12 @@ def pin_topics(
             or any(map(first.has_missed, opened))
             or not is_kept_apart(logs, opened, first.left_out_ms)
         ):
-            # We stood still between the readings for so long that what came meanwhile is not kept
-            # apart any more, or an id's log could not be read.
+            # We stalled between the readings for so long that newer appends are no longer known
+            # separately, or an id's log could not be read.
             return _try_again(logs, names, leave_out_missing=leave_out_missing, attempts=attempts)
         return PinnedTopics(whole, is_atomic=True)
-    # Of a topic that was read once and has nothing undecided there is nothing to cut; nor of
-    # several, if the second reading has found nothing that the first had not.
+    # A topic that was read once and has nothing undecided needs no cut; nor do several, if the
+    # second reading has found nothing new.
     still = once or not any(map(first.has_grown, opened))
     if still and all(view.is_stable for view in views.values()):
         return PinnedTopics(views, is_atomic=True)
@@ -119,7 +120,7 @@ def pin_topics(
         if any(map(first.has_missed, opened))
         else cut_views(logs, opened, views, first.reaching)
     )
-    # Else each partition is left as it is, up to its last stable offset.
+    # Otherwise each partition is left as it is, up to its last stable offset.
     return PinnedTopics(cut or views, is_atomic=cut is not None)
 
 
@@ -137,9 +138,9 @@ def _try_again(
 
 
 def _pin(log: TopicLog, isolation_level: IsolationLevel) -> TopicView:
-    """Copy what a reader may see of a topic at this moment, each partition up to its own end.
+    """Copy the visible part of a topic at this moment, each partition up to its own end.
 
-    As long as nothing has changed it is the same view: a copy takes as long as there are segments.
+    As long as nothing has changed it is the same view: the cost of a copy grows with the segments.
     """
     with log.reading() as state:
         committed = isolation_level != "read_uncommitted"
@@ -165,14 +166,14 @@ def _topic_id(log: TopicLog) -> str | None:
         return state.topic_id
 
 
-# -- what two readings tell together ------------------------------------------------------------
+# -- comparing two readings ----------------------------------------------------------------------
 
 
 class _FirstReading:
-    """What was known when the topics were read first.
+    """What was known at the first reading of the topics.
 
-    What was committed then had placed all its entries, so the second reading shows it whole. What
-    was decided since may be there in part, and is left out at level ``snapshot``.
+    Transactions committed then had placed all their entries, so the second reading shows them
+    whole. Those decided since may be seen in part, and are left out at level ``snapshot``.
     """
 
     def __init__(self) -> None:
@@ -182,10 +183,10 @@ class _FirstReading:
         self.reaching: dict[str, int] = {}
         """By topic, the first entry that may lie at or beyond an end of its view."""
         self.left_out_ms: list[int] = []
-        """The times of the appends that do not show because they are not whole."""
+        """The times of appends hidden because their transactions are not whole."""
 
     def add(self, log: TopicLog, *, with_outcomes: bool) -> None:
-        """Take note of what is known of one topic."""
+        """Record what is known about one topic."""
         with log.reading() as state:
             self._next_entries[log.name] = state.next_entry
             self.reaching[log.name] = min([state.next_entry, *state.undecided])
@@ -200,10 +201,10 @@ class _FirstReading:
             }
 
     def look_back(self, opened: Sequence[TopicLog]) -> None:
-        """Find out which of the transactions that matter had been committed, and were settled."""
+        """Find which of the relevant transactions had been committed, and were settled."""
         asked = {ref.key for log in opened for ref in log.undecided().values()}
         for log in opened:
-            # What came since may be settled by now, if this process slept.
+            # Newer appends may be settled by now, if this process slept.
             asked |= {
                 entry.transaction.key
                 for entry in log.appends_since(self._next_entries[log.name])
@@ -223,7 +224,7 @@ class _FirstReading:
             return state.next_entry != self._next_entries[log.name]
 
     def has_missed(self, log: TopicLog) -> bool:
-        """True if an append that came after the first reading is no longer kept apart.
+        """True if an append after the first reading is no longer known separately.
 
         This process stalled for long: other parts of that append's transaction may be unknown.
         """
@@ -238,7 +239,7 @@ class _FirstReading:
         return any(ref.key in self._committed for ref in log.undecided().values())
 
     def pin_whole(self, log: TopicLog) -> TopicView:
-        """Copy what a topic holds now, without what was not committed at the first reading."""
+        """Copy a topic's current content, without what was uncommitted at the first reading."""
         with log.reading() as state:
             new = self._next_entries[log.name]
             settled_end = state.settled.end if state.settled else 0
@@ -254,7 +255,7 @@ class _FirstReading:
                     or (entry.number >= new and entry.transaction.key not in self._committed)
                 )
             ]
-            # What is undecided still shows nowhere.
+            # Undecided appends are shown nowhere.
             self.left_out_ms += [e.at_ms for e in unfinished if e.number not in state.undecided]
             hidden = {*state.aborted, *state.undecided, *(entry.number for entry in unfinished)}
             begins: dict[int, list[int]] = {}

@@ -1,6 +1,6 @@
-"""What a consumer reads at the moment: what is at hand of it, and the positions that follow.
+"""A consumer's current read: the fetched records, and the positions after them.
 
-A poll that fails leaves the positions where they were, so what it had taken comes again.
+A poll that fails leaves the positions where they were, so its records are returned again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txnlog.storage.base import Storage
 
 
 class Reading:
-    """Hands out what was planned, as records or as batches, and moves the positions on.
+    """Returns the planned ranges as records or batches, and advances the positions.
 
     ``views`` are the topics that it reads, or has read to their ends; none once it was dropped.
     """
@@ -28,16 +28,16 @@ class Reading:
     def __init__(self, storage: Storage, settings: FetchSettings) -> None:
         self.views: list[TopicView] = []
         self.records: Iterator[ConsumerRecord] = iter(())
-        """Those at hand, all of one partition. Another iterator once they were dropped."""
+        """The fetched records, all of one partition. A new iterator after they were dropped."""
         self.seen: ConsumerRecord | None = None
-        """The last that was taken of ``records`` by iterating: its position is still to follow."""
+        """The last record taken from ``records`` by iterating: its position is not advanced yet."""
         self._settings = settings
         self._fetcher = Fetcher(storage, settings)
         self._where: TopicPartition | None = None
         self._held: Fetched | None = None
         self._positions: dict[TopicPartition, int] = {}
         self._moved: dict[TopicPartition, int] = {}
-        """Where the partitions that this poll has moved were before it."""
+        """The positions before this poll of the partitions that it has moved."""
         self._before: dict[TopicPartition, int] | None = None
 
     # -- positions -------------------------------------------------------------------------------
@@ -56,22 +56,22 @@ class Reading:
         self._positions = offsets
 
     def begin_poll(self) -> None:
-        """From now on :meth:`before_poll` tells the positions as they are now."""
+        """From now on :meth:`before_poll` returns the current positions."""
         self._moved, self._before = {}, None
         self.positions  # noqa: B018 - that of the last record seen is one of them
 
     def before_poll(self) -> dict[TopicPartition, int]:
         """All positions before this poll.
 
-        Only when it matters: it takes as long as there are partitions, and a poll of one record
-        should not.
+        Computed only when needed: its cost grows with the partitions, and a poll of one record
+        should be cheap.
         """
         if self._before is None:
             self._before = {**self.positions, **self._moved}
         return self._before
 
     def place(self, where: TopicPartition, offset: int) -> None:
-        """Read on from here: also if the poll that goes on fails."""
+        """Read on from here, even if the current poll fails."""
         self.positions[where] = offset
         self._moved.pop(where, None)
         if self._before is not None:
@@ -87,26 +87,26 @@ class Reading:
         self._moved.setdefault(where, self.positions[where])
         self.positions[where] = offset
 
-    # -- what is at hand -------------------------------------------------------------------------
+    # -- fetched records -------------------------------------------------------------------------
 
     def begin(
         self, views: Sequence[TopicView], ranges: Sequence[SegmentRange], *, as_records: bool
     ) -> None:
-        """Hand out these ranges of these topics from now on."""
+        """Return these ranges of these topics from now on."""
         self.drop()
         schemas = {view.topic: view.schema for view in views}
         self._fetcher.begin(ranges, schemas, as_records=as_records)
         self.views = [*views]
 
     def drop(self) -> None:
-        """Forget what is at hand and what was planned: it comes again if it was not returned."""
+        """Drop fetched and planned records: those not returned yet are read again."""
         self._fetcher.drop()
         self._held = None
         self.records = iter(())
         self.views = []
 
     def take_records(self, limit: int) -> list[ConsumerRecord]:
-        """The next records, at most so many; fewer only if that is all there is.
+        """The next records, at most this many; fewer only if there are no more.
 
         Raises what :func:`txnlog.read.scanned_ranges.read_ranges` does, and drops everything.
         """
@@ -151,9 +151,10 @@ class Reading:
         return found
 
     def _next(self, *, ending: bool) -> Fetched | None:
-        """What comes next, without the ends of ranges that are passed over; None if nothing does.
+        """The next batch, skipping ends of ranges; None if there is none.
 
-        With ``ending``, also None if its topic is found to be gone: what was taken is returned.
+        With ``ending``, also None if its topic is found deleted: the records taken so far are
+        returned.
         """
         held, self._held = self._held, None
         if held is not None:

@@ -1,4 +1,4 @@
-"""Records of a scan as a Parquet, Arrow or CSV file: streamed, whole or not there at all."""
+"""Writes a scan's records to a Parquet, Arrow or CSV file: streamed, whole or not at all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENDINGS: Final = {
 }
 ENCODINGS: Final = ("text", "hex", "base64")
 _GROUP_BYTES: Final = 16 << 20
-"""About so many bytes of records are held before they are written as one row group or batch."""
+"""About how many bytes of records are buffered for one row group or batch."""
 
 
 class _Writer(Protocol):
@@ -52,7 +52,7 @@ def write_file(
     if target.exists():
         raise StorageError(f"{target} exists already; nothing is overwritten: choose another name")
     done = 0
-    # The writer is closed whatever happens: one that is left alone closes itself later.
+    # The writer is closed in any case: otherwise it would close itself later.
     with (
         _publish(target) as file,
         closing(_WRITERS[chosen](file, schema)) as writer,
@@ -65,7 +65,7 @@ def write_file(
 
 
 def check_file_format(path: Path, file_format: str | None) -> str:
-    """The format that is named, or else that of the path's ending. Raises InvalidOption."""
+    """The named format, or that of the path's extension. Raises InvalidOption."""
     chosen = file_format or _ENDINGS.get(path.suffix.lower())
     known = ", ".join(_WRITERS)
     if chosen is None:
@@ -79,7 +79,7 @@ def check_file_format(path: Path, file_format: str | None) -> str:
 
 @contextmanager
 def _publish(target: Path) -> Iterator[IO[bytes]]:
-    """A new file that gets its name when the block has ended well, and is gone otherwise."""
+    """A new file that gets its name when the block succeeds, and is deleted otherwise."""
     unfinished = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
     try:
         with unfinished.open("xb") as file:
@@ -110,7 +110,7 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
-# -- the formats -------------------------------------------------------------------------------
+# -- the formats ---------------------------------------------------------------------------------
 
 
 def _parquet(file: IO[bytes], schema: pa.Schema) -> _Writer:
@@ -151,7 +151,7 @@ _WRITERS: Final[dict[str, Callable[[IO[bytes], pa.Schema], _Writer]]] = {
 
 
 def _as_text(table: pa.Table, encoding: str) -> pa.Table:
-    """CSV knows no bytes and no lists: keys and values become text, headers JSON."""
+    """CSV has no bytes and no lists: keys and values become text, headers JSON."""
     for name in ("key", "value"):
         if name in table.schema.names and pa.types.is_binary(table.schema.field(name).type):
             column = _text_column(table.column(name), name, encoding)
@@ -182,7 +182,7 @@ def _base64(data: bytes) -> str:
 
 
 def _headers_json(headers: list[dict[str, bytes | None]] | None) -> str:
-    """The headers as ``records read -o json`` has them."""
+    """The headers as in ``records read -o json``."""
     shown = [
         {"key": header["key"], "value": _json_bytes(header["value"])} for header in headers or ()
     ]

@@ -1,8 +1,8 @@
-"""Filters of scans: pyarrow expressions over the columns of a scan, as they are evaluated.
+"""Filters of scans: pyarrow expressions over the columns of a scan, and their evaluation.
 
-What segments and row groups are known to hold is told to Arrow as guarantees; it then says which
-of them a filter cannot match. What is left is filtered row by row, so the rows are always those
-that the expression itself keeps: where it is true, neither false nor null.
+Facts about segments and row groups are given to Arrow as guarantees; it then says which of them a
+filter cannot match. The rest is filtered row by row, so the rows are always those for which the
+expression is true, neither false nor null.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from txnlog.errors import InvalidOption
 from txnlog.segments.parquet.statistics import ValueRange
 
 _MOST_FLOATS = 3
-"""Floats of which a filter may ask so that something is concluded: each may be NaN, or not."""
+"""How many float columns a filter may use for statistics to count: each may be NaN, or not."""
 
 Known = Mapping[str, ValueRange]
-"""What is known of some rows, by column; of others nothing is."""
+"""Facts known about some rows, by column; nothing is known about missing ones."""
 
 
 class RowFilter:
@@ -41,7 +41,7 @@ class RowFilter:
         return tuple(self._columns.names)
 
     def rows(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """For each row whether it is kept; never null.
+        """Whether each row is kept; never null.
 
         Args:
             batch: has at least these columns.
@@ -56,7 +56,7 @@ class RowFilter:
             raise InvalidOption(f"the filter {self.expression} fails: {error}") from error
 
     def can_match(self, known: Sequence[Known]) -> list[bool]:
-        """Which of some sets of rows may hold one that is kept, of each as much as is known."""
+        """Which of some sets of rows, by their facts, may hold a row that is kept."""
         floats = [f.name for f in self._columns if types.is_floating(f.type)]
         guarantees: list[pc.Expression] = []
         owners: list[int] = []
@@ -66,15 +66,15 @@ class RowFilter:
                 guarantees.append(guarantee)
         try:
             satisfiable = _satisfiable(self.expression, self._columns, guarantees)
-        except pa.ArrowException:  # so will the values, or the rows that are there do not fail
+        except pa.ArrowException:  # the values will fail too, or no existing row does
             return [True] * len(known)
         matching = {owners[at] for at in satisfiable}
         return [number in matching for number in range(len(known))]
 
     def _guarantees(self, known: Known, floats: Sequence[str]) -> Iterable[pc.Expression]:
-        """What holds of the rows, as expressions of which at least one holds for each row."""
+        """The facts as expressions of which at least one is true for each row."""
         useful = {name: bounds for name, bounds in known.items() if name in self._columns.names}
-        # Statistics pass over NaN, which is not less and not greater than anything.
+        # Statistics ignore NaN, which is neither less nor greater than anything.
         unsure = [name for name in floats if name in useful]
         if len(unsure) > _MOST_FLOATS:
             useful = {name: bounds for name, bounds in useful.items() if name not in unsure}
@@ -111,9 +111,9 @@ def parse_filter(
     """Check a filter over the columns of a scan, and find out which of them it needs.
 
     Args:
-        expression: what the user gave.
-        columns: the names of those that there are.
-        field: of each the Arrow field.
+        expression: the user's.
+        columns: the existing names.
+        field: the Arrow field of a column.
 
     Raises InvalidOption: it is no such expression, or needs another column, or fits no type.
     """
@@ -134,7 +134,7 @@ def parse_filter(
         raise InvalidOption(
             f"the filter {expression} does not fit the columns {', '.join(columns)}: {error}"
         )
-    # Mostly those whose names stand in it: then the others need not be asked about.
+    # Usually those whose names occur in it: then the others need not be tried.
     written = str(expression)
     named = [field for field in everything if field.name in written]
     some = named if _problem(expression, named) is None else everything
@@ -153,9 +153,9 @@ def parse_filter(
 def _needed(
     expression: pc.Expression, fields: Sequence[pa.Field], others: Sequence[pa.Field]
 ) -> list[pa.Field]:
-    """Those of the fields that the expression needs, which it does not tell. It has the others.
+    """The fields that the expression needs, found by trial, since it does not list them.
 
-    It is asked whether it does without the half of them, and so on.
+    It is tried without half of them, and so on.
     """
     if not fields or _problem(expression, others) is None:
         return []
@@ -179,9 +179,9 @@ def _problem(expression: pc.Expression, fields: Sequence[pa.Field]) -> str | Non
 def _satisfiable(
     expression: pc.Expression, columns: pa.Schema, guarantees: Sequence[pc.Expression]
 ) -> list[int]:
-    """Which of the guarantees, by number, the expression does not contradict.
+    """The numbers of the guarantees that the expression does not contradict.
 
-    Arrow says so of the files of a dataset; these are never opened, and their names are numbers.
+    Arrow decides this for files of a dataset; these are never opened, and their names are numbers.
     """
     nowhere, file_format = LocalFileSystem(), dataset.ParquetFileFormat()
     fragments = [

@@ -26,7 +26,7 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Read ranges one after the other as record batches of exactly ``columns.schema``.
 
-    Their requests are in flight together, where the storage makes that worth while: see
+    Their requests are in flight together, if the storage makes that worthwhile: see
     :meth:`txnlog.storage.base.Storage.run_ahead`.
 
     Raises:
@@ -46,7 +46,7 @@ def read_each(
 ) -> Generator[tuple[SegmentRange, Iterator[pa.RecordBatch]]]:
     """The same, each range with its own batches, to be read before the next one is asked for.
 
-    At most ``ahead_bytes`` are on their way, or one request's that asks for more.
+    At most ``ahead_bytes`` are in flight, or a single larger request.
     """
     if columns.row_filter is None:
         assemble = _Assembler(columns)
@@ -99,7 +99,7 @@ class _Assembler:
         stored = columns.stored
         self._stored = frozenset(stored.names if isinstance(stored, pa.Schema) else stored)
         self._constants: dict[str, tuple[object, pa.Array]] = {}
-        """By column, the newest value and an array that has nothing else."""
+        """By column, the last value and an array of nothing else."""
 
     def __call__(self, part: SegmentRange, batch: SegmentBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(

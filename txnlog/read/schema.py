@@ -27,7 +27,9 @@ SCAN_SCHEMA = pa.schema(
         pa.field("headers", HEADERS_TYPE),
     ]
 )
-"""What a scan can return: the row of Spark's Kafka source. timestampType: 0 create, 1 append."""
+"""The columns that a scan can return: the row of Spark's Kafka source. timestampType: 0 create, 1
+append.
+"""
 
 TYPED_METADATA = pa.schema(
     [
@@ -39,17 +41,17 @@ TYPED_METADATA = pa.schema(
         pa.field(DELETED, pa.bool_()),
     ]
 )
-"""What a scan of a typed topic returns besides its columns, if asked for it."""
+"""The further columns that a scan of a typed topic returns if asked for."""
 
 _MEANING = {TOPIC: "topic", PARTITION: "partition", OFFSET: "offset", TIMESTAMP: "timestamp"}
 
 
 @dataclass(frozen=True, slots=True)
 class ScanColumns:
-    """Columns of a scan, in their order; ``topic_schema`` is that of a typed topic.
+    """Columns of a scan, in order; ``topic_schema`` is that of a typed topic.
 
-    With ``as_json`` its records are shown as those of others: see ``json_records``. Rows are left
-    out for which ``row_filter`` is not true; it may need more columns than are returned.
+    With ``as_json`` its records are shown like those of untyped topics: see ``json_records``. Only
+    rows for which ``row_filter`` is true are returned; it may need more columns than are returned.
     """
 
     names: tuple[str, ...]
@@ -59,11 +61,11 @@ class ScanColumns:
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of what is returned."""
+        """The Arrow schema of the result."""
         return pa.schema([self.field(name) for name in self.names])
 
     def field(self, name: str) -> pa.Field:
-        """The Arrow field of a column that can be asked for."""
+        """The Arrow field of an available column."""
         typed = self.topic_schema
         if typed is None or self.as_json:
             return SCAN_SCHEMA.field(name)
@@ -73,7 +75,7 @@ class ScanColumns:
 
     @property
     def stored(self) -> list[str] | pa.Schema:
-        """Those that are in the segments; of a typed topic with their ids and types."""
+        """The columns stored in segments; for a typed topic with their ids and types."""
         if self.topic_schema is None:
             return [name for name in ("key", "value", "timestamp", "headers") if name in self.names]
         stored = self.topic_schema.record_columns
@@ -89,18 +91,18 @@ class ScanColumns:
 
     @property
     def looked_at(self) -> ScanColumns:
-        """What the filter needs."""
+        """The columns that the filter needs."""
         names = self.row_filter.names if self.row_filter else ()
         return replace(self, names=names, row_filter=None)
 
     @property
     def with_looked_at(self) -> ScanColumns:
-        """All that is read: the columns themselves, and those that the filter needs."""
+        """All columns to read: those returned, and those that the filter needs."""
         more = [name for name in self.looked_at.names if name not in self.names]
         return replace(self, names=(*self.names, *more), row_filter=None)
 
     def meaning(self, name: str) -> str:
-        """What a column that is not a user's own is called in scans of topics without a schema."""
+        """A built-in column's name in scans of topics without a schema."""
         return name if self._is_plain else _MEANING.get(name, "")
 
     @property
@@ -109,7 +111,7 @@ class ScanColumns:
 
     @property
     def timestamp(self) -> str:
-        """The name of the column with the records' times, asked for or not."""
+        """The name of the column with the records' times, whether requested or not."""
         return "timestamp" if self._is_plain else TIMESTAMP
 
     def with_timestamp(self) -> ScanColumns:
@@ -119,7 +121,7 @@ class ScanColumns:
         return replace(self, names=(*self.names, self.timestamp))
 
     def only(self, *meanings: str) -> ScanColumns:
-        """Columns by what they mean: ``offset``, say."""
+        """Columns by their meaning, such as ``offset``."""
         if self._is_plain:
             return replace(self, names=meanings)
         by_meaning = {meaning: name for name, meaning in _MEANING.items()}
@@ -135,7 +137,7 @@ def scan_columns(
 ) -> ScanColumns:
     """The columns to read. If None, all of Spark's row, or a typed topic's own.
 
-    ``row_filter`` is an expression of pyarrow, over any column that can be asked for.
+    ``row_filter`` is a pyarrow expression, over any available column.
 
     Raises InvalidOption.
     """

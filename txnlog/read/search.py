@@ -1,4 +1,4 @@
-"""What somebody looks for by hand among keys and values, as the filter of a scan."""
+"""Interactive searches among keys and values, as the filter of a scan."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def find_records(key: bytes | None, pattern: str | None) -> pc.Expression | None:
-    """A filter of records that have this key, and where this is found in the key or the value.
+    """A filter for records with this key, and with a match in the key or the value.
 
     Args:
         key: None: any.
-        pattern: a regular expression as RE2 has them; None: anything.
+        pattern: a regular expression in RE2's syntax; None: anything.
 
     Returns:
-        A filter over the columns ``key`` and ``value``; None if every record will do.
+        A filter over the columns ``key`` and ``value``; None if every record matches.
 
     Raises InvalidOption: it is not a regular expression.
     """

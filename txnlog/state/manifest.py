@@ -1,8 +1,8 @@
 """Settled appends, which a topic's checkpoints move to manifests. Pure.
 
 A manifest holds the segments that a run of entries has placed, in columns; a manifest list names
-those that together hold every append before an entry. Both are facts that never change, so any later list says the same about an entry as an earlier one,
-except for trimmed segments.
+those that together hold every append before an entry. Both are facts that never change, so any
+later list says the same about an entry as an earlier one, except for trimmed segments.
 """
 
 from __future__ import annotations

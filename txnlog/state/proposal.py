@@ -1,8 +1,9 @@
 """An append that another writer may place, proposed by a writer that lost a race. Pure.
 
 Its writer has judged it against all entries before ``entry``; the placer has folded all before its
-own, and looks for changes between the two. Each answer is permanent: a proposal that cannot be placed after a state cannot be placed after any
-later one. So it is placed at most once, and its writer knows when nobody else will place it.
+own, and looks for changes between the two. Each answer is final: a proposal that cannot be placed
+after a state cannot be placed after any later one. So it is placed at most once, and its writer
+knows when nobody else will place it.
 """
 
 from __future__ import annotations

@@ -99,9 +99,9 @@ class EntryRef(msgspec.Struct, frozen=True, order=True):
 class ConsumedOffset(msgspec.Struct, frozen=True, order=True):
     """The offsets [start, end) of one partition of ``topic`` that a transaction consumed.
 
-    ``start`` is the group's committed offset it began from, None if there was none, and ``start_entry`` the
-    entry that had moved it there (see ``OffsetCommit``); ``topic_id`` distinguishes the topic from
-    others of its name.
+    ``start`` is the group's committed offset it began from, None if there was none, and
+    ``start_entry`` the entry that had set it (see ``OffsetCommit``); ``topic_id`` distinguishes the
+    topic from others of its name.
     """
 
     group_id: str

@@ -1,7 +1,7 @@
 """The storage primitive and its adapters, one per kind of filesystem.
 
-Knows paths from URLs and which adapter is whose, and nothing of how they work. The names in
-``__all__`` are what an adapter of somebody else's is made from: docs/STORAGE.md tells how.
+Knows paths from URLs and the adapter for each, and nothing of how they work. Third-party adapters
+are built from the names in ``__all__``: see docs/STORAGE.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
 
 
 def check_location(url: object, storage_options: object) -> str:
-    """The path or URL as a string. Raises InvalidOption unless it, and the options, can be ones."""
+    """The path or URL as a string. Raises InvalidOption if it, or an option, has a wrong type."""
     location: object = os.fspath(url) if isinstance(url, os.PathLike) else url
     if not isinstance(location, str) or not location.strip():
         raise InvalidOption(f"a store's path must be a non-empty string, not {location!r}")
@@ -64,7 +64,7 @@ def open_storage(
 
     Args:
         url: a path (``~`` is expanded, a relative one is taken from the working directory), or a
-            URL: ``file://``, or one that an adapter is known for, see ``registry``.
+            URL: ``file://``, or one with an adapter, see ``registry``.
         storage_options: for the filesystem, as fsspec takes them; values may be strings, nested
             ones JSON, as they come from Spark's options and the command line.
         unsafe_single_writer: take any other fsspec filesystem too, see ``single_writer``.
@@ -87,7 +87,7 @@ def open_storage(
     if protocol in ("file", "local"):
         return _open_local(_path_in_url(match, rest), options)
     if not match[2]:
-        # Taken for a path it would quietly make a folder with a colon in its name.
+        # As a path it would silently create a folder with a colon in its name.
         raise InvalidOption(
             f"the store's path begins with {match[0]!r}: a URL has two slashes after the colon, "
             f"as in {protocol}://...; for a local folder of this name write ./{match[0]}..."

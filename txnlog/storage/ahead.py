@@ -1,7 +1,7 @@
-"""Calls that run ahead of whoever takes their results: few at a time, in order, in bounded memory.
+"""Calls that run ahead of the consumer of their results: few at a time, in order, bounded memory.
 
-Threads are used only where requests wait. A disk whose files are in memory answers faster than a
-thread is told to ask it, so the first calls are timed, and all go on one by one if they are fast.
+Threads are used only if requests wait. A disk whose files are cached answers faster than a thread
+starts, so the first calls are timed, and all run one by one if they are fast.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from txnlog.storage.together import THREADS
 T = TypeVar("T")
 
 MAX_AHEAD_BYTES: Final = 64 << 20
-"""So many bytes are on their way, or wait for whoever takes them, besides what is worked on."""
+"""How many bytes are in flight, or wait for the consumer, besides those being processed."""
 
 MAX_WORK_BYTES: Final = 16 << 20
-"""So much is computed ahead: results of whoever reads few columns."""
+"""How much is computed ahead: for readers of few columns."""
 
 MAX_RESULT_BYTES: Final = MAX_WORK_BYTES // 2
-"""A result that takes more is not computed before it is its turn."""
+"""A larger result is not computed before its turn."""
 
 _FIRST_CALLS: Final = 4
-"""So many calls begin at once; each result that is taken lets one more begin than it has freed.
-Who looks at the beginning of something large and goes away has asked for little more."""
+"""How many calls begin at once; each result taken allows one more than it has freed. So a consumer
+that only looks at the beginning has requested little more.
+"""
 
 _WORTH_A_THREAD_S: Final = 0.001
 """Measured: a call costs 0.06 ms of CPU time more in a thread; object stores wait 5 to 50 ms."""
@@ -37,15 +38,14 @@ _WORTH_A_THREAD_S: Final = 0.001
 _WEIGHT: Final = 0.25
 
 SizedCall: TypeAlias = tuple[int, Callable[[], T]]
-"""About how many bytes the result takes, and what makes it."""
+"""The result's approximate size in bytes, and the call that makes it."""
 
 
 class Waits:
     """How long the calls to one storage wait: a mean of the newest ones, without their CPU time.
 
-    Of each two that follow each other the shorter one counts: one that was held up by something
-    else, on a busy machine say, tells nothing of the storage. ``expected_s`` is what is taken for
-    true before any.
+    Of each two in a row the shorter one counts: a call delayed by something else, such as a busy
+    machine, says nothing about the storage. ``expected_s`` is assumed before any.
     """
 
     def __init__(self, expected_s: float = 0.0) -> None:
@@ -57,7 +57,7 @@ class Waits:
         return self._mean_s >= _WORTH_A_THREAD_S
 
     def time(self, call: Callable[[], T]) -> T:
-        """Run a call and take note of how long it has waited."""
+        """Run a call and record how long it has waited."""
         started_s, worked_s = time.perf_counter(), time.thread_time()
         try:
             return call()
@@ -85,13 +85,13 @@ class _Ahead(Generic[T]):
         self._process = os.getpid()
 
     def take(self) -> Generator[T]:
-        """The results in order, each when it is asked for; an error in its turn."""
+        """The results in order, each when asked for; errors in turn."""
         try:
             while self._begun or self._next is not None:
                 self._begin()
                 if self._begun:
                     (size_bytes, call), future = self._begun.popleft()
-                    # A child of a fork has no threads: what it has inherited is started again.
+                    # A forked child has no threads: inherited calls are started again.
                     result = future.result() if self._is_mine() else call()
                     self._held_bytes -= size_bytes
                 else:
@@ -108,7 +108,7 @@ class _Ahead(Generic[T]):
         return os.getpid() == self._process
 
     def _begin(self) -> None:
-        """Let as many calls begin as may."""
+        """Begin as many calls as allowed."""
         while self._next is not None and self._is_mine() and self._waits.are_long:
             size_bytes, call = self._next
             too_many = len(self._begun) >= self._allowed
@@ -124,7 +124,7 @@ class _Ahead(Generic[T]):
             self._pool.shutdown(wait=False)  # the threads end with their calls
 
     def _end(self) -> None:
-        """Begin nothing more, and wait for what runs."""
+        """Begin no more calls, and wait for those running."""
         self._next = None
         pool, self._pool = self._pool, None
         if pool is not None and self._is_mine():
@@ -140,17 +140,17 @@ def run_ahead(
 
 
 def run_in_order(calls: Iterable[SizedCall[T]]) -> Generator[T]:
-    """The same where requests are made one by one: each call runs when its result is asked for."""
+    """The same without threads: each call runs when its result is asked for."""
     for _, call in calls:
         yield call()
 
 
 def work_ahead(calls: Iterable[SizedCall[T]]) -> Generator[T]:
-    """Results of calls that compute and request nothing, in order; processors work side by side.
+    """Results of calls that only compute, in order; processors work in parallel.
 
-    A few results are made ahead, as many as are small; one that is large, in the thread of whoever
-    iterates, when it is its turn. ``calls`` is consumed there too; what it or a call raises is
-    raised in its turn. However the iteration ends, what runs is waited for.
+    A few small results are made ahead; a large one in the iterating thread, when it is its turn.
+    ``calls`` is consumed there too; its errors and those of calls are raised in turn. However the
+    iteration ends, running calls are waited for.
     """
     process = os.getpid()
     most_calls = os.cpu_count() or 1
@@ -159,7 +159,7 @@ def work_ahead(calls: Iterable[SizedCall[T]]) -> Generator[T]:
 
     def take() -> T:
         (_, call), future = begun.popleft()
-        # What no thread has begun yet is done here: so nobody waits for a thread that waits too.
+        # Calls that no thread has begun yet run here: so no thread waits for one that waits too.
         if future is None or os.getpid() != process or future.cancel():
             return call()
         return future.result()
@@ -186,7 +186,7 @@ def work_ahead(calls: Iterable[SizedCall[T]]) -> Generator[T]:
 
 
 def _in_turn(calls: Iterable[SizedCall[T]]) -> Iterator[SizedCall[T]]:
-    """The calls; an error of theirs is that of one more call."""
+    """The calls; an error of the iterable counts as one more call's."""
     try:
         yield from calls
     except Exception as error:  # noqa: BLE001 - raised in its turn

@@ -28,7 +28,8 @@ PARALLEL_REQUESTS = 16
 def check_name(name: str) -> str:
     """Return ``name`` if it names an object below the root, and the same one everywhere.
 
-    Raises InvalidOption if it could leave the root, or if a filesystem could read it otherwise.
+    Raises InvalidOption if it could leave the root, or if filesystems could interpret it
+    differently.
     """
     if not name or "\\" in name or "\0" in name:
         raise InvalidOption(f"{name!r} cannot be the name of an object")
@@ -45,9 +46,9 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What ``open_storage`` takes to open a storage again, in another process.
+    """The arguments for ``open_storage`` to open a storage again, in another process.
 
-    All fields but the last may hold secrets: they are for handing on, never for messages.
+    All fields but the last may hold secrets: they are for passing on, never for messages.
     """
 
     url: str = field(repr=False)
@@ -57,9 +58,9 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedUpload:
-    """Parts of an object that were uploaded and not put together: somebody is at it, or was killed.
+    """Uploaded parts of an unfinished object: its upload is in progress, or was killed.
 
-    They show in no listing, and cost what they take. ``upload_id`` is the storage's own.
+    They show in no listing, but take space. ``upload_id`` is the storage's own.
     """
 
     name: str
@@ -70,7 +71,7 @@ class UnfinishedUpload:
 
 
 class Upload(ABC):
-    """One large object on its way. Nothing is visible before :meth:`close`; memory is bounded."""
+    """An upload of a large object. Nothing is visible before :meth:`close`; memory is bounded."""
 
     @abstractmethod
     def write(self, data: bytes) -> int:
@@ -80,12 +81,13 @@ class Upload(ABC):
     def close(self) -> None:
         """Publish the whole object; a second call does nothing.
 
-        Raises StorageError; then nothing or all of it is there, and the upload is over.
+        Raises StorageError; then either nothing or the whole object exists, and the upload has
+        ended.
         """
 
     @abstractmethod
     def discard(self) -> None:
-        """Drop it and leave nothing behind. Harmless after :meth:`close`."""
+        """Abort it and leave nothing behind. Harmless after :meth:`close`."""
 
     def __enter__(self) -> Self:
         return self
@@ -105,44 +107,44 @@ class Upload(ABC):
 class Storage(ABC):
     """Objects below one root. Names are relative, with '/' between their parts.
 
-    Implementations are picklable by their constructor's arguments, make their connections when
-    they are first used, and survive a fork. Every method raises StorageError if the filesystem
-    fails; whether a put took effect is unknown then.
+    Implementations are picklable by their constructor's arguments, connect when first used, and
+    survive a fork. Every method raises StorageError if the filesystem fails; whether a put took
+    effect is unknown then.
     """
 
     url: str
-    """Where the root is, without credentials: for messages."""
+    """The root's URL without credentials, for messages."""
 
     def __repr__(self) -> str:
         # Never the options: they hold credentials.
         return f"{type(self).__name__}({self.url!r})"
 
     def folds_case(self) -> bool:
-        """Whether names that differ in upper and lower case alone name the same object.
+        """Whether names that differ only in upper and lower case name the same object.
 
         True of the usual disks of macOS and Windows, and of no object store.
         """
         return False
 
     def lists_whole_folders(self) -> bool:
-        """Whether a listing takes as long as the folder is large, wherever it is to begin.
+        """Whether a listing's cost grows with the whole folder, wherever it begins.
 
         True of local disks; then it is cheaper to ask for a few names one by one.
         """
         return False
 
     def address(self) -> Address:
-        """How to open the same storage elsewhere."""
+        """The arguments to open the same storage elsewhere."""
         return Address(self.url, {})
 
     def local_path(self, name: str) -> str | None:  # noqa: ARG002 - for those that have one
-        """Where this machine's programs find an object ("": the root); None if they do not."""
+        """An object's path for programs of this machine ("": the root); None if it has none."""
         return None
 
     def relaxed(self) -> Storage:
-        """The same objects, for writes that need not be durable at once, where that saves time.
+        """The same objects, for writes that need not be durable at once, if that saves time.
 
-        They show as soon as they are written; a power cut may lose them. Where there is no such
+        They are visible as soon as they are written; a power cut may lose them. If there is no such
         difference, as on an object store, it is the storage itself.
         """
         return self
@@ -154,13 +156,13 @@ class Storage(ABC):
         """
 
     def was_probed(self) -> bool:
-        """Whether this process has seen the whole probe pass here: another store needs none."""
+        """Whether the whole probe has passed in this process: another store needs none."""
         return False
 
     def history(self) -> int:
-        """Which history of the logs this process has begun with; what belongs to another is lost.
+        """The history of the logs that this process has begun with; data of another one is lost.
 
-        Only what replaces a storage that was lost, by an older copy of it, begins another one.
+        Another one begins only when a lost storage is replaced by an older copy.
         """
         return -1
 
@@ -177,27 +179,27 @@ class Storage(ABC):
         return self.put_if_absent(name, data)
 
     def confirm(self, name: str) -> None:  # noqa: B027 - where a write that shows is durable
-        """Make sure that an object which was found there is durable, whoever put it.
+        """Make sure that an object that was found is durable, whichever process put it.
 
-        Called before it is reported as done: its put may have failed after it showed, or may still
-        be under way. Does nothing where an object shows only once it is durable.
+        Called before a put is reported as done: it may have failed after the object became visible,
+        or may still be in progress. Does nothing if objects are visible only once durable.
 
         Raises:
             StorageError: it may not be durable.
-            ObjectNotFound: it is gone; only where it had to be looked for.
+            ObjectNotFound: it is gone; only if it had to be looked up.
         """
 
     @abstractmethod
     def put(self, name: str, data: bytes) -> None:
-        """Create a whole object of a name that nobody else uses.
+        """Create a whole object under a name that nobody else uses.
 
-        If the name is taken all the same, which a bug alone can bring about, an adapter either
-        replaces the object or raises StorageError.
+        If the name is taken after all, which only a bug can cause, an adapter either replaces the
+        object or raises StorageError.
         """
 
     @abstractmethod
     def upload(self, name: str) -> Upload:
-        """Begin a large object of a name that nobody else uses."""
+        """Begin a large object under a name that nobody else uses."""
 
     @abstractmethod
     def get(self, name: str) -> bytes:
@@ -209,26 +211,26 @@ class Storage(ABC):
 
     @abstractmethod
     def get_range(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes [start, stop), fewer only where the object ends. Raises ObjectNotFound."""
+        """Bytes [start, stop), fewer only at the object's end. Raises ObjectNotFound."""
 
     def get_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """What :meth:`get_range` gives for each name, start and stop, in order.
+        """The result of :meth:`get_range` for each name, start and stop, in order.
 
         Raises ObjectNotFound.
         """
         return self.gather(partial(self.get_range, *wanted) for wanted in ranges)
 
     def small_reads_at_once(self) -> int:
-        """How many small reads are best asked of one :meth:`get_ranges`, beside others that run.
+        """The best number of small reads for one of several parallel :meth:`get_ranges`.
 
-        1 unless a call in a thread of its own costs more than a request.
+        1 unless a call in its own thread costs more than a request.
         """
         return 1
 
     def copies_of(self, name: str) -> Sequence[Storage]:  # noqa: ARG002 - for those that have some
         """Storages that hold copies of an object, each to be read if this one's bytes are damaged.
 
-        () where there is but one.
+        () if there is only one.
         """
         return ()
 
@@ -237,10 +239,10 @@ class Storage(ABC):
         """The object's length in bytes. Raises ObjectNotFound."""
 
     def modified_ms(self, name: str) -> int | None:  # noqa: ARG002 - for those who can tell
-        """When the object was created, by the storage's clock; None if it does not tell.
+        """When the object was created, by the storage's clock; None if it reports no time.
 
-        It only adds evidence, where the storage has it, about how long a transaction has been open;
-        nothing is concluded from its absence. Raises ObjectNotFound.
+        Only used as additional evidence, such as for how long a transaction has been open; nothing
+        is concluded from its absence. Raises ObjectNotFound.
         """
         return None
 
@@ -263,18 +265,18 @@ class Storage(ABC):
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         """Every object below a folder, at any depth: (name relative to the root, size in bytes).
 
-        Lazy, so it does not show one instant. A folder ``.tmp`` in the root is included: what
-        killed processes have left there, and what others are writing at the moment.
+        Lazy, so it is not a snapshot. A folder ``.tmp`` in the root is included: leftovers of
+        killed processes, and files being written.
         """
 
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; one that is not there is no error."""
+        """Delete objects; a missing one is not an error."""
 
     def list_unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
-        """What uploads have left below the root that neither showed nor were discarded. Lazy.
+        """Unfinished uploads below the root, neither closed nor discarded. Lazy.
 
-        None where an upload leaves nothing but objects that :meth:`list_all` shows.
+        Empty if uploads leave only objects that :meth:`list_all` shows.
         """
         return iter(())
 
@@ -286,10 +288,10 @@ class Storage(ABC):
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
         """Run calls in parallel and return their results in order.
 
-        ``calls`` is consumed here while earlier calls run, so a generator works meanwhile; then
-        calls run here, too. If any raises, the others are waited for, and the first error in order
-        is raised. After an interrupt, or if the iterable raises, those that run are waited for; no
-        other begins.
+        ``calls`` is consumed in this thread while earlier calls run, so a generator can work
+        meanwhile; after that, calls run in this thread, too. If any raises, the others are waited
+        for, and the first error in order is raised. After an interrupt, or if the iterable raises,
+        running calls are waited for; no other begins.
         """
         calls = iter(calls)
         first = list(islice(calls, 2))
@@ -300,26 +302,25 @@ class Storage(ABC):
     def put_round(self, calls: Iterable[Callable[[], object]]) -> None:
         """Run calls in parallel, each of which puts an object or closes an upload.
 
-        As :meth:`gather` does; when it returns, what they have put is durable, and not before: no
-        call may rely on another. So a disk need sync a folder only once for all of them.
+        Like :meth:`gather`; the objects are durable only when it returns: no call may rely on
+        another. So a disk need sync a folder only once for all of them.
 
         Raises:
-            StorageError: any of it may be there, and not be durable.
+            StorageError: any of the objects may exist, and not be durable.
         """
         self.gather(calls)
 
     def run_ahead(
         self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES
     ) -> Generator[T]:
-        """Run calls ahead of whoever iterates, and yield their results in order.
+        """Run calls ahead of the iteration, and yield their results in order.
 
-        Each call comes with about how many bytes its result takes: up to ``most_bytes`` are on
-        their way or wait, and up to 16 calls. Where requests do not wait, there are no threads,
-        and a call runs when its result is asked for. ``calls`` is consumed here, in the thread of
-        whoever iterates.
+        Each call comes with the approximate size of its result: up to ``most_bytes`` are in flight
+        or wait, and up to 16 calls. If requests do not wait, there are no threads, and a call runs
+        when its result is asked for. ``calls`` is consumed in the iterating thread.
 
-        An error is raised in its turn, and ends the iteration. However it ends, closed early too,
-        no other call begins, and those that run are waited for. A child of a fork may go on with an
+        An error is raised in turn, and ends the iteration. However it ends, even if closed early,
+        no other call begins, and running ones are waited for. A forked child may go on with an
         iterator: it runs the calls one by one.
         """
         waits: Waits = self.__dict__.setdefault("_waits", Waits())
@@ -328,11 +329,10 @@ class Storage(ABC):
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
         """Call ``call(round, racer)`` in 16 threads, which begin each round at the same moment.
 
-        Where requests are made one by one there is nothing to race, and one round stands for all.
+        If requests are made one by one there is nothing to race, and one round represents all.
 
         Returns:
-            By round, what the call returned to each racer. After an error there are no more rounds,
-            and it is raised.
+            By round, the result for each racer. An error ends the rounds, and is raised.
         """
         barrier = Barrier(PARALLEL_REQUESTS)
 
@@ -362,5 +362,5 @@ class Storage(ABC):
 
 
 def for_each(storage: Storage, work: Callable[[str], T], names: Iterable[str]) -> Generator[T]:
-    """What ``work`` returns for each name, in order; see :meth:`Storage.run_ahead`."""
+    """The results of ``work`` for each name, in order; see :meth:`Storage.run_ahead`."""
     return storage.run_ahead((0, partial(work, name)) for name in names)

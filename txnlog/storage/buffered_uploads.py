@@ -1,4 +1,4 @@
-"""Uploads that are kept here until they are complete: in memory, or in a local temporary file."""
+"""Uploads that are buffered until they are complete: in memory, or in a local temporary file."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class SpooledUpload(Upload):
     Args:
         url: the storage's, for messages.
         name: the object's.
-        create: called with the file when the upload is closed. What raises OSError there is
-            reading the file.
+        create: called with the file when the upload is closed. An OSError there means that reading
+            the file failed.
     """
 
     def __init__(self, url: str, name: str, create: Callable[[Spool], object]) -> None:
@@ -64,7 +64,7 @@ class SpooledUpload(Upload):
 
     @contextmanager
     def _spooling(self) -> Iterator[None]:
-        """Raise StorageError where the local disk fails."""
+        """Raise StorageError if the local disk fails."""
         try:
             yield
         except OSError as error:

@@ -1,6 +1,6 @@
-"""Counts the requests that go to a storage: what operations cost is the same on every machine.
+"""Counts the requests to a storage: a measure of cost that is the same on every machine.
 
-Knows nothing of what they are for, nor how many HTTP requests an adapter makes of one.
+Knows nothing of their purpose, nor how many HTTP requests an adapter makes for one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from txnlog.storage.forwarding import ForwardingStorage
 
 
 class CountingStorage(ForwardingStorage):
-    """Passes everything on and counts it by kind: ``counts["put_if_absent"]`` and so on.
+    """Forwards everything and counts it by kind: ``counts["put_if_absent"]`` and so on.
 
     An upload counts as one request, a deletion of any number of objects as one, as does aborting
     uploads; reading many objects, or ranges, is a ``get`` or ``get_range`` for each, and
-    ``put_decided`` a ``put_if_absent``. What its relaxed view is asked for counts here too.
+    ``put_decided`` a ``put_if_absent``. Requests to its relaxed view count here
+    too.
     """
 
     def __init__(self, inner: Storage) -> None:
@@ -45,7 +46,7 @@ class CountingStorage(ForwardingStorage):
             self.counts[kind] += requests
 
     def take(self) -> dict[str, int]:
-        """What was counted since the last call, in the order of the kinds' names."""
+        """The counts since the last call, in the order of the kinds' names."""
         with self._lock:
             taken = dict(sorted(self.counts.items()))
             self.counts.clear()

@@ -1,7 +1,7 @@
 """The message of a failed request: what, where, why, and what to do. Never a secret.
 
-Knows errors of the operating system and of texts in general; what an HTTP status means is known to
-the adapter that speaks HTTP.
+Knows errors of the operating system and texts in general; HTTP statuses are left to the adapters
+that use HTTP.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NOT_RETRIABLE = frozenset(
         errno.EROFS,
     }
 )
-"""A retry does not help with these: somebody has to do something first."""
+"""A retry does not help with these: they need a fix first."""
 _DEFAULT_HINT = "if it persists, check the storage and the way to it"
 _SECRET_NAME = re.compile(r"(?i)key|secret|token|password|credential|signature|sas|auth")
 _SECRET_IN_TEXT = re.compile(
@@ -51,7 +51,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _NEXT_CAUSE = re.compile(r"\s*\n\s*↳\s*")
 """Some libraries show causes as a tree, in colours."""
 _SHORTEST_SECRET = 8
-"""Shorter values are no secrets, and replacing them would make messages unreadable."""
+"""Shorter values are not secrets, and replacing them would make messages unreadable."""
 
 
 def failure(
@@ -72,7 +72,7 @@ def failure(
         name: the object's or folder's, relative to the root.
         error: the original one; its text is redacted.
         hint: what to do; without it, what the errno of ``error`` suggests.
-        secrets: values that must not show, see :func:`secrets_of`.
+        secrets: values to redact, see :func:`secrets_of`.
         retriable: whether the same request may succeed later; without it, what errno says.
     """
     number = error.errno if isinstance(error, OSError) else None
@@ -87,7 +87,7 @@ def failure(
 
 
 def redact(text: str, secrets: Collection[str] = ()) -> str:
-    """``text`` without ``secrets``, and without what looks like a key, token or password."""
+    """``text`` without ``secrets``, and without anything like a key, token or password."""
     for secret in secrets:
         text = text.replace(secret, "***")
     return _SECRET_IN_TEXT.sub(r"\1***", _USER_INFO.sub("://***@", text))

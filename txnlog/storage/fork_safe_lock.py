@@ -1,4 +1,4 @@
-"""A lock that survives a fork: in the child it is free, whoever held it in the parent."""
+"""A lock that survives a fork: in the child it is free, even if the parent held it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class ForkSafeLock:
     """A reentrant lock of the whole process, for its life: ``with lock.mutex: ...``.
 
     A plain lock that another thread of the parent held during the fork would be held in the child
-    for ever. It is not a context manager itself: Ctrl-C between taking it in a method of Python's
-    and the block would leave it taken for ever, which does not happen to the interpreter's own
-    lock. Whoever forks while holding it lets go of the one it has taken.
+    for ever. It is not a context manager itself: Ctrl-C between acquiring it in a Python method and
+    the block would leave it locked for ever, which does not happen to the interpreter's own lock. A
+    thread that forks while holding it releases the one it has acquired.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A storage around another one: the base of those that count, fail, or change one thing."""
+"""A storage that wraps another one: the base of those that count, fail, or change one thing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 
 class ForwardingStorage(Storage):
-    """Hands every call to ``inner``; a subclass overrides what it changes, and nothing else.
+    """Forwards every call to ``inner``; a subclass overrides only what it changes.
 
-    Whoever overrides ``get`` sees every read of a whole object: ``get_many`` then calls it for
-    each, unless it is overridden too. So do ``get_ranges`` with ``get_range``, ``put_decided`` with
-    ``put_if_absent`` and ``put_round`` with ``gather``.
+    A subclass that overrides ``get`` sees every read of a whole object: ``get_many`` then calls it
+    for each, unless it is overridden too. The same holds for ``get_ranges`` with ``get_range``,
+    ``put_decided`` with ``put_if_absent`` and ``put_round`` with ``gather``.
     """
 
     # Beside the other attributes, which a relaxed view shares.

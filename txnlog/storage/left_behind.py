@@ -1,8 +1,8 @@
-"""Calls that are waited for so long, and are left behind then: they go on in threads of their own.
+"""Calls with a timeout, which are then abandoned: they go on in threads of their own.
 
-No request to a filesystem can be taken back, and some never end. The threads are kept from one call
-to the next, and are daemons: one whose call hangs keeps no process from ending. Knows nothing of
-what the calls do; whoever leaves some behind bounds how many.
+No request to a filesystem can be cancelled, and some never end. Threads are reused, and are
+daemons: one whose call hangs does not keep a process from ending. Knows nothing of what the calls
+do; callers bound how many they abandon.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from txnlog.errors import StorageError
 T = TypeVar("T")
 
 _SLICES: Final = 8
-"""Time is counted in so many parts: a process that was stopped has waited for one, at most."""
+"""Into how many parts the time is divided: a process that was stopped counts as having waited for
+one.
+"""
 _MOST_IDLE: Final = 64
 
 
 class TookTooLong(StorageError):
-    """A request is not answered yet. It may take effect at any time, or never."""
+    """A request was not answered in time. It may take effect at any time, or never."""
 
 
 class RunWithin(Protocol):
-    """Runs a call and returns what it does, or raises what it raises, within a time.
+    """Runs a call and returns its result, or raises its error, within a time.
 
-    When the time is over ``go_on``, if there is one, is asked whether to wait as long once more.
-    Raises TookTooLong: the call goes on.
+    When the time is over ``go_on``, if given, says whether to wait as long again. Raises
+    TookTooLong: the call goes on.
     """
 
     def __call__(
@@ -45,12 +47,12 @@ def run_whole(
     for_s: float,  # noqa: ARG001
     go_on: Callable[[], bool] | None = None,  # noqa: ARG001
 ) -> T:
-    """Wait for the end, however long it takes: nothing is left behind."""
+    """Wait for the end, however long it takes: nothing is abandoned."""
     return call()
 
 
 class _Job:
-    """A call, and what came of it."""
+    """A call and its outcome."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
@@ -101,7 +103,7 @@ class _Workers:
     def _work(self, inbox: SimpleQueue[_Job | None]) -> None:
         while (job := inbox.get()) is not None:
             job.run()
-            with self._mutex:  # before whoever waits goes on: his next call finds this thread
+            with self._mutex:  # before the caller is woken: its next call finds this thread
                 if kept := len(self._idle) < _MOST_IDLE:
                     self._idle.append((threading.current_thread(), inbox))
             job.end()

@@ -1,6 +1,6 @@
-"""Tells of each request that goes to a storage: the logger ``txnlog.requests``.
+"""Logs each request to a storage: the logger ``txnlog.requests``.
 
-Only stores that are opened while it is enabled for DEBUG are watched: others pay nothing for it.
+Only stores that are opened while it is enabled for DEBUG are logged: others pay nothing.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _logger = logging.getLogger("txnlog.requests")
 
 
 def _size_bytes(read: object) -> int:
-    """Of what a request has read, if it has read objects."""
+    """The size of a request's result, if it has read objects."""
     pieces = read if isinstance(read, list) else [read]
     return sum(len(piece) for piece in pieces if isinstance(piece, bytes))
 
 
 def logged(storage: Storage) -> Storage:
-    """The storage, watched if anybody watches."""
+    """The storage, wrapped if the logger is enabled."""
     return LoggedStorage(storage) if _logger.isEnabledFor(logging.DEBUG) else storage
 
 
 class LoggedStorage(ForwardingStorage):
-    """Passes everything on, and logs its kind, name, size and time. Knows no contents."""
+    """Forwards everything, and logs its kind, name, size and time. Knows no contents."""
 
     def __reduce__(self) -> tuple[Callable[[Storage], Storage], tuple[Storage]]:
-        return logged, (self.inner,)  # where it arrives others decide what is logged
+        return logged, (self.inner,)  # the receiving process decides what it logs
 
     def _timed(self, kind: str, name: str, call: Callable[[], T], size_bytes: int = 0) -> T:
         began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Storage options that came as strings, as from Spark and command lines, made what clients take.
+"""Converts storage options given as strings, as by Spark and command lines, for clients.
 
 Knows types, and no option's meaning. Messages name options and never their values.
 """
@@ -21,7 +21,7 @@ def parse_options(
     booleans: Collection[str] = (),
     integers: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Options with strings made what their names call for; what is not a string stays as it is.
+    """Options with strings converted by their names; other values stay as they are.
 
     Args:
         options: as they were given.

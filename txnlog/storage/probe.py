@@ -1,9 +1,9 @@
 """The probe: does this filesystem keep the one promise that everything rests on?
 
-Servers exist that take the header of a conditional create and ignore it, and others that look first
-and write later: in a race several writers believe they have won. The second kind shows only where
-requests overlap, and not each time; so there are many races, and a miss in all of them is rare.
-Knows the storage's interface and no adapter.
+Some servers ignore the header of a conditional create, and others check first and write later: in a
+race several writers believe they have won. The second kind is caught only if requests overlap, and
+not each time; so there are many races, and a miss in all of them is rare. Knows the storage's
+interface and no adapter.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from txnlog.errors import ObjectNotFound, PutIfAbsentBroken, StorageError
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 
 FOLDER = ".probe"
-"""Where the probe puts its objects, below the root."""
+"""The folder of the probe's objects, below the root."""
 CREATION_ROUNDS = 24
-"""Rounds when a store is made. A server that lets a second writer win in only three races of ten
-passes them once in 5,000 times."""
+"""Rounds when a store is created. A server that lets a second writer win in only three races of ten
+passes them once in 5,000 times.
+"""
 FIRST_WRITE_ROUNDS = 6
 """Rounds before a process's first write to a server, with a store that others made."""
 
 _WIDTHS = (4, 16)
-"""How many race for one name, by turns; so four races run at a time, or one. A server that is busy,
-or whose clients are, shows more in narrow ones: of 16 requests for a name the last ones come when
-the first have been answered long ago."""
+"""How many race for one name, by turns; so four races run at a time, or one. With a busy server or
+client, narrow races catch more: of 16 requests for a name the last ones come long after the first
+were answered.
+"""
 _LOOK_EVERY = 8
-"""Of 16 racers for a name one in so many reads and lists when it is refused."""
+"""Of 16 racers for a name, one in this many reads and lists when it is refused."""
 _LARGE_EVERY = 4
 _LARGE_BYTES = 64 << 10
 """Every fourth round is about a larger object, which takes a server several steps to write."""
@@ -40,7 +42,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What the probe did, all of it successfully."""
+    """The counts of a successful probe."""
 
     url: str
     checks: tuple[str, ...]
@@ -48,7 +50,7 @@ class ProbeReport:
 
 @dataclass(frozen=True, slots=True)
 class _RaceResult:
-    """What one racer was told, and what it saw right after it was refused, if it looked."""
+    """One racer's result, and what it saw right after it was refused, if it looked."""
 
     won: bool
     offer: bytes
@@ -62,18 +64,18 @@ def probe(storage: Storage, rounds: int = CREATION_ROUNDS) -> ProbeReport:
     """Create one name twice, race for new names, read, list, delete; and leave nothing behind.
 
     Args:
-        storage: what is tried.
+        storage: the storage to probe.
         rounds: of races, each of 16 creates at the same moment.
 
     Raises:
         PutIfAbsentBroken: the filesystem cannot carry a store.
-        StorageError: it failed altogether.
+        StorageError: it failed in some other way.
     """
     folder, files = _new_folder(rounds)
     try:
         _check(storage, folder, rounds)
     except BaseException:
-        # What went wrong is the news, not that cleaning up failed as well.
+        # The first error matters, not that cleaning up failed as well.
         _clean_up(storage, files)
         raise
     storage.delete(files)
@@ -87,11 +89,11 @@ def probe(storage: Storage, rounds: int = CREATION_ROUNDS) -> ProbeReport:
 def check_before_first_write(storage: Storage) -> None:
     """The shorter probe, for a store that this process has not made itself.
 
-    Whoever may write and not delete leaves a few small objects behind.
+    Without permission to delete, a few small objects are left behind.
 
     Raises:
         PutIfAbsentBroken: the filesystem cannot carry a store.
-        StorageError: it failed altogether.
+        StorageError: it failed in some other way.
     """
     folder, files = _new_folder(FIRST_WRITE_ROUNDS)
     try:
@@ -131,7 +133,7 @@ _LISTING = (
 def _check(storage: Storage, folder: str, rounds: int) -> None:
     twice = f"{folder}/twice"
     _check_create_twice(storage, twice)
-    # Whether objects are durable at once is not the question here, and takes time on local disks.
+    # Durability is not probed here, and takes time on local disks.
     raced = _check_races(storage.relaxed(), folder, rounds)
     _expect(storage, storage.get_range(twice, 1, 3) == b"ir", _RANGE)
     listed = [*_race_names(raced), "twice"]
@@ -142,20 +144,20 @@ def _check_create_twice(storage: Storage, name: str) -> None:
     first, second = storage.put_if_absent(name, b"first"), storage.put_if_absent(name, b"second")
     _expect(storage, not second, f"the same name was created twice. {_CONDITION}")
     kept = _get(storage, name)
-    # The response to the first may have been lost: repeated beneath us, it was refused then.
+    # The response to the first may have been lost: repeated by the client, it was then refused.
     _expect(storage, first or kept is not None, f"creating a new name was refused. {_CONDITION}")
     _expect(storage, kept == b"first", f"a refused create replaced the object. {_CONDITION}")
 
 
 def _check_races(storage: Storage, folder: str, rounds: int) -> int:
-    """Race, and judge what every racer was told and saw; returns how many rounds there were."""
+    """Race, and judge every racer's results; returns how many rounds there were."""
     raced_rounds = storage.race(partial(_race, storage, folder), rounds)
     races = {
         _race_name(number, first): raced[first : first + _width(number)]
         for number, raced in enumerate(raced_rounds)
         for first in range(0, len(raced), _width(number))
     }
-    # Winners come first: where there are two, a mixture of both may not even be readable.
+    # Winners come first: with two, a mixture of both may not even be readable.
     for race in races.values():
         wins = sum(raced.won for raced in race)
         _expect(storage, wins <= 1, f"{wins} of {len(race)} racing creates succeeded. {_CONDITION}")
@@ -164,7 +166,7 @@ def _check_races(storage: Storage, folder: str, rounds: int) -> int:
             raise raced.error
     kept = storage.gather([partial(_get, storage, f"{folder}/{name}") for name in races])
     for race, data in zip(races.values(), kept, strict=True):
-        # If nobody won, a response was lost: then it is anybody's, but whole.
+        # If nobody won, a response was lost: then the object is anybody's, but whole.
         offers = [raced.offer for raced in race if raced.won] or [raced.offer for raced in race]
         _expect(storage, data in offers, f"a race left other bytes than its winner's. {_CONDITION}")
         looks = [raced for raced in race if raced.looked]
@@ -194,7 +196,7 @@ def _width(number: int) -> int:
 
 
 def _looks(number: int, racer: int) -> bool:
-    """True for two of a round, who race for the same name: so one of them at least is refused."""
+    """True for two of a round that race for the same name: so at least one of them is refused."""
     width = _width(number)
     if width == PARALLEL_REQUESTS:
         return (racer + number) % _LOOK_EVERY == 0
@@ -203,7 +205,7 @@ def _looks(number: int, racer: int) -> bool:
 
 
 def _race_names(rounds: int) -> list[str]:
-    """Of all races of so many rounds, in order."""
+    """All races of the rounds, in order."""
     return [
         _race_name(number, first)
         for number in range(rounds)
@@ -216,7 +218,7 @@ def _race_name(number: int, racer: int) -> str:
 
 
 def _offer(number: int, racer: int) -> bytes:
-    """What a racer wants to create: its own bytes throughout, so that a mixture shows."""
+    """A racer's object: its own bytes throughout, so that a mixture is noticed."""
     line = b"race %02d, racer %02d of %d\n" % (number, racer, PARALLEL_REQUESTS)
     large = number % _LARGE_EVERY == _LARGE_EVERY - 1
     return line * (_LARGE_BYTES // len(line)) if large else line

@@ -2,7 +2,7 @@
 
 A package adds its own by an entry point of the group ``txnlog.storage``: its name is the protocol,
 its object a function that takes the URL and the storage options, and returns a
-:class:`txnlog.storage.base.Storage`. What stands here cannot be replaced that way.
+:class:`txnlog.storage.base.Storage`. The built-in ones cannot be replaced that way.
 """
 
 from __future__ import annotations
@@ -58,5 +58,5 @@ def find_adapter(protocol: str) -> Adapter | None:
 
 
 def known_protocols() -> str:
-    """For messages: the protocols that txnlog itself has adapters for."""
+    """The protocols that txnlog itself has adapters for, for messages."""
     return ", ".join(f"{protocol}://" for protocol in _ADAPTERS)

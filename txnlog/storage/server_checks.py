@@ -1,4 +1,4 @@
-"""Checks that are made once in a process, before it makes a store on some server or writes there.
+"""Checks that are made once per process, before it creates a store on a server or writes there.
 
 Knows nothing of what is checked. A result is kept for the life of the process and of its forks: a
 server that has failed once is not tried until it happens to pass.
@@ -13,13 +13,13 @@ from txnlog.storage.fork_safe_lock import ForkSafeLock
 
 
 class _Check:
-    """What is known of one server."""
+    """The checks of one server."""
 
     def __init__(self) -> None:
         self.lock = ForkSafeLock()
         self.passed = False
         self.probed = False
-        """The longer check has passed, that of whoever makes a store."""
+        """The longer check, at a store's creation, has passed."""
         self.refusal: str | None = None
 
 
@@ -33,7 +33,7 @@ def _check_of(server: Hashable) -> _Check:
 
 
 def check_once(server: Hashable, check: Callable[[], None]) -> None:
-    """Run ``check`` unless it has passed for this server; others that come meanwhile wait for it.
+    """Run ``check`` unless it has passed for this server; concurrent calls wait for it.
 
     Raises:
         PutIfAbsentBroken: the server is refused, now or earlier.
@@ -56,7 +56,7 @@ def check_once(server: Hashable, check: Callable[[], None]) -> None:
 
 
 def mark_passed(server: Hashable, *, probed: bool) -> None:
-    """Take note that the server has passed the check before a write, or (probed) the longer one."""
+    """Record that the server has passed the check before a write, or (probed) the longer one."""
     known = _check_of(server)
     known.passed = True
     known.probed = known.probed or probed

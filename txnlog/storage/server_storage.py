@@ -1,7 +1,7 @@
-"""What storages on a server share: the server is checked once before a process first writes there.
+"""The common part of storages on servers: a check before a process's first write.
 
-Another endpoint than the one that the store was made through may keep no promise: each process
-finds out for itself. Knows the probe, and no server.
+An endpoint other than the one that created the store may not keep the promise: each process checks
+for itself. Knows the probe, and no server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txnlog.storage.server_checks import check_once, mark_passed, was_probed
 T = TypeVar("T")
 
 _EXPECTED_S: Final = 0.005
-"""How long a request to a server that nobody has asked yet waits for its answer."""
+"""The expected wait for a server's answer before any was measured."""
 
 
 class ServerStorage(Storage):
@@ -39,12 +39,12 @@ class ServerStorage(Storage):
     def run_ahead(
         self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES
     ) -> Generator[T]:
-        # Whoever asks a server waits, unless it turns out otherwise: the first calls go together.
+        # Requests to a server wait, unless measured otherwise: the first calls go in parallel.
         self.__dict__.setdefault("_waits", Waits(_EXPECTED_S))
         return super().run_ahead(calls, most_bytes)
 
     def check_before_write(self, name: str) -> None:
-        """Make sure that the server keeps the promise, unless this process has done so.
+        """Check that the server keeps the promise, unless this process has done so.
 
         Raises:
             PutIfAbsentBroken: it does not.

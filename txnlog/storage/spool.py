@@ -1,7 +1,7 @@
 """A local temporary file in which an upload waits until it is complete.
 
-It belongs to the process that made it: in a child of a fork neither closing it nor letting go of it
-writes or deletes anything, since the parent goes on with the same file.
+It belongs to the process that made it: in a forked child neither closing it nor dropping it writes
+or deletes anything, since the parent goes on with the same file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 class Spool:
-    """Bytes in a file that is deleted when it is closed, or when nobody holds it any more."""
+    """Bytes in a file that is deleted when it is closed, or garbage-collected."""
 
     def __init__(self) -> None:
         descriptor, self.name = tempfile.mkstemp(prefix="txnlog-")
@@ -27,7 +27,7 @@ class Spool:
         return not self._end.alive
 
     def write(self, data: bytes) -> int:
-        """Add every byte, past no buffer. Raises OSError, and ValueError if it is closed."""
+        """Add every byte, unbuffered. Raises OSError, and ValueError if it is closed."""
         if self.closed:
             raise ValueError("the upload is closed")
         write_all(self._descriptor, data)
@@ -35,7 +35,7 @@ class Spool:
         return len(data)
 
     def read(self) -> bytes:
-        """All that was written. Raises OSError."""
+        """Everything written. Raises OSError."""
         return Path(self.name).read_bytes()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Calls that are waited for so long and no longer, made of libraries that wait without end.
+"""Time limits for calls into libraries that may wait forever.
 
-Such a call cannot be ended: it stays behind in a thread, which does not keep the process from
-ending. Threads are kept from one call to the next. Knows nothing of what the calls do.
+Such a call cannot be cancelled: it stays behind in a thread, which does not keep the process from
+ending. Threads are reused. Knows nothing of what the calls do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class NoAnswer(TimeoutError):
-    """A call had not ended when its time was over: it may still take effect."""
+    """A call had not ended in time: it may still take effect."""
 
     hint = "the server may hang or be cut off: check it and the network, then try again"
     retriable = True
@@ -47,7 +47,7 @@ _idle: list[_Worker] = []
 
 
 def run_within(timeout_s: float, call: Callable[[], T]) -> T:
-    """What a call returns or raises. Raises NoAnswer if it has not ended in time."""
+    """A call's result or error. Raises NoAnswer if it has not ended in time."""
     try:
         worker = _idle.pop()
     except IndexError:

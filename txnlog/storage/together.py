@@ -1,8 +1,8 @@
-"""Calls that are made together, in threads that are kept from one round to the next.
+"""Calls made together, in threads that are reused from round to round.
 
 Starting a thread takes longer than most requests to a disk. So there is one pool for the whole
-process: begun with the first round, grown while rounds find no idle thread, and without any thread
-in a child of a fork. Knows nothing of what the calls do.
+process: started with the first round, grown when rounds find no idle thread, and empty in a forked
+child. Knows nothing of what the calls do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 MOST_THREADS: Final = 256
-"""Of all rounds that run at a time. One that gets no thread does its calls in its own."""
+"""For all concurrent rounds. One that gets no thread runs its calls in its own."""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ THREADS: Final = KeptThreads()
 
 
 class _Round(Generic[T]):
-    """Calls that wait, run in several threads, and have ended."""
+    """Waiting, running and finished calls of several threads."""
 
     def __init__(self, executor: ThreadPoolExecutor, most_threads: int) -> None:
         self._executor = executor
@@ -89,7 +89,7 @@ class _Round(Generic[T]):
         self._count = 0
 
     def add(self, call: Callable[[], T]) -> None:
-        """Add a call. All but the first may begin at once; that one is left to who adds them."""
+        """Add a call. All but the first may begin at once; that one is for the adding thread."""
         with self._mutex:
             self._waiting.append((self._count, call))
             self._count += 1
@@ -115,7 +115,7 @@ class _Round(Generic[T]):
                 self._errors[number] = error
 
     def run(self) -> list[T]:
-        """Do what still waits, in this thread too, and return all results in order."""
+        """Run the waiting calls, in this thread too, and return all results in order."""
         while True:
             with self._mutex:
                 if not self._waiting:
@@ -131,21 +131,21 @@ class _Round(Generic[T]):
         return [self._results[number] for number in range(self._count)]
 
     def stop(self) -> None:
-        """Begin nothing more, and wait for what runs."""
+        """Begin no more calls, and wait for those running."""
         with self._mutex:
             self._waiting.clear()
         self._join()
 
     def _join(self) -> None:
-        # A thread that the pool has not got yet is not waited for: there is nothing left to do.
+        # A thread that has not started yet is not waited for: there is nothing left to do.
         wait([thread for thread in self._threads if not thread.cancel()])
 
 
 def run_together(calls: Iterable[Callable[[], T]], most_threads: int) -> list[T]:
     """Run calls in this thread and up to ``most_threads`` others; see ``Storage.gather``.
 
-    A call may run others together in its turn: whoever waits for calls works on them, so that
-    rounds within rounds cannot wait for each other's threads.
+    A call may run others together in turn: a thread that waits for calls works on them, so nested
+    rounds cannot wait for each other's threads.
     """
     process = os.getpid()
     with THREADS.for_round() as executor:

@@ -7,8 +7,8 @@
     5 mark      a control marker beside each entry
     6 complete  put CompleteCommit
 
-Step 2 waits for the first placement, so that a transaction costs three puts on its own log.
-What a crash at each step means is written in docs/PROTOCOL.md.
+Step 2 waits for the first placement, so a transaction costs three puts on its own log.
+docs/PROTOCOL.md says what a crash at each step means.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from txnlog.state.transaction import (
 )
 
 _CLEAN_INTERVAL = 96
-"""A producer cleans up behind itself after so many states of its id: those of 32 transactions."""
+"""After this many states of its id, those of 32 transactions, a producer cleans up its log."""
 
 _logger = logging.getLogger(__name__)
 commits_logger = logging.getLogger("txnlog.commits")
-"""For those who watch: each transaction that this process has decided, and each plain append."""
+"""Logs each transaction that this process has decided, and each plain append."""
 
 Segments = Mapping[str, Sequence[UploadedSegment]]
 Offsets = Mapping[str, Sequence[OffsetCommit]]
@@ -61,8 +61,8 @@ Placed = dict[TopicPartition, list[range]]
 class _Decision:
     """A decision that was or is about to be put; kept so that an unknown outcome can be learnt.
 
-    It is ``in_doubt`` if a put of it failed, which may have landed. It cannot be learnt any more
-    if ``cleaned_up``: then it must not be put again either.
+    It is ``in_doubt`` if a put of it failed, which may have landed. If ``cleaned_up``, the outcome
+    can no longer be learnt, and the decision must not be put again.
     """
 
     number: int
@@ -76,7 +76,7 @@ class _Decision:
 class _Tried:
     """A put of an initialisation, to be recognised if its response was lost.
 
-    ``owned_epoch`` is the epoch that it bumps to on aborting what an older instance left.
+    ``owned_epoch`` is the epoch that it bumps to when it aborts an older instance's transaction.
     """
 
     nonce: str = ""
@@ -104,20 +104,20 @@ class Coordinator:
         self._tried = _Tried()
         self._owned_epoch: int | None = None
         self._written: set[TopicPartition] | None = None
-        """The partitions that were written to with this epoch; None if it is not known."""
+        """The partitions that were written to with this epoch; None if not known."""
         self.decided: Outcome | None = None
         """The outcome of the current transaction, once it is certain."""
 
-    # -- step 1 ------------------------------------------------------------------------------------
+    # -- step 1 ----------------------------------------------------------------------------------
 
     def initialize(self, *, check: Callable[[TransactionState], None] | None = None) -> None:
-        """Take the id over: end what an older instance left, and fence it.
+        """Take the id over: end an older instance's transaction, and fence it.
 
         Args:
             check: called with the id's newest state before anything is put; raises to refuse.
 
         Raises:
-            StorageError: it can be called again, and goes on where it was.
+            StorageError: it can be called again, and continues where it stopped.
         """
         logs = self._logs
         transactions, settlement, clock = logs.transactions, logs.settlement, logs.clock
@@ -222,7 +222,7 @@ class Coordinator:
         return state.started_at_ms + state.timeout_ms - self._logs.clock.now_ms()
 
     def _first_of_epoch(self, topic: str, segments: Sequence[UploadedSegment]) -> frozenset[int]:
-        """The partitions that nobody has written to with this epoch yet, and we do now."""
+        """Of these partitions, the ones written to for the first time with this epoch."""
         if self._written is None:
             return frozenset()
         wanted = {TopicPartition(topic, segment.partition) for segment in segments}
@@ -230,14 +230,14 @@ class Coordinator:
         self._written |= first
         return frozenset(partition for _, partition in first)
 
-    # -- steps 2 and 3 -----------------------------------------------------------------------------
+    # -- steps 2 and 3 ---------------------------------------------------------------------------
 
     def start(self) -> None:
         """A new transaction begins, though nothing is written yet."""
         self.decided = None
 
     def begin(self, topics: Iterable[str] = (), *, consumed: Sequence[ConsumedOffset] = ()) -> None:
-        """Put Ongoing at once, for a transaction that another process will go on with."""
+        """Put Ongoing at once, for a transaction that another process will continue."""
         self._participate(topics, {c.group_id for c in consumed}, consumed)
 
     def place(
@@ -251,8 +251,8 @@ class Coordinator:
         Args:
             segments: by topic, the uploaded segments, at least one each.
             offsets: by group, the offsets to commit, at least one each.
-            committers: by group, the member that has read; others may not move a group with
-                members.
+            committers: by group, the member that has read; only members may move a group that has
+                any.
 
         Returns:
             By partition, the offsets that its segments were given.
@@ -270,8 +270,8 @@ class Coordinator:
             return {}
         joined = self.state.open and {*topics} <= {*self.state.topics}
         joined = joined and {*groups} <= {*self.state.groups}
-        # One round: whoever may append is settled while the logs are listed. Where others append
-        # all the time that is of no use: there an append is proposed while the log is listed.
+        # One round: the id's state is checked or put while the logs are listed. If others append
+        # all the time that is useless: then an append is proposed while the log is listed.
         refreshed = {name: not log.is_busy() for name, log in topics.items()}
         self._logs.storage.gather(
             [
@@ -352,16 +352,15 @@ class Coordinator:
         if newest is None or newest.number != self._head.number:
             self._fenced(newest)
 
-    # -- steps 4 to 6 ------------------------------------------------------------------------------
+    # -- steps 4 to 6 ----------------------------------------------------------------------------
 
     def commit(self, *, version: Version | None = None) -> None:
         """Decide to commit everything that was placed, write the markers, complete.
 
-        After an unknown outcome this may be called again, and tells the true one.
+        After an unknown outcome this may be called again, and reports the true one.
 
         Args:
-            version: an idempotence version, which the commit makes known; also if nothing was
-                placed.
+            version: an idempotence version, recorded by the commit, even if nothing was placed.
 
         Raises:
             ProducerFenced: nothing was committed.
@@ -391,7 +390,7 @@ class Coordinator:
         self._end()
 
     def abort(self) -> Outcome:
-        """Decide to abort, write the markers, complete. Nothing if nothing was begun.
+        """Decide to abort, write the markers, complete. Does nothing if nothing was begun.
 
         Returns:
             How the transaction has ended: ``COMMIT`` if an earlier commit, whose outcome was
@@ -424,7 +423,7 @@ class Coordinator:
         return self._end()
 
     def _end(self) -> Outcome:
-        """Put the decision at hand, or learn what became of it; then steps 5 and 6."""
+        """Put the pending decision, or learn its outcome; then steps 5 and 6."""
         self._put_decision()
         assert self.decided is not None
         commits_logger.info(
@@ -481,15 +480,15 @@ class Coordinator:
             self._check_never_counted(decision)
             self._fenced(newest)
         else:
-            # It was there already, and somebody has completed it for us.
+            # It had landed already, and another process has completed it for us.
             self._adopt(newest, since)
             self.decided = decision.state.outcome
 
     def _check_never_counted(self, decision: _Decision) -> None:
-        """Raise CommitStateUnknown if the decision may have counted once and was cleaned up since.
+        """Raise CommitStateUnknown if the decision may have counted and was cleaned up since.
 
-        After a stall longer than the cleaning age nothing may be left that tells a put that came in
-        time from one into a name that cleaning had freed (hazards 2 and 3).
+        After a stall longer than the cleaning age there may be nothing left to distinguish a put in
+        time from one under a freed name (hazards 2 and 3).
         """
         if decision.state.outcome is Outcome.COMMIT and not self._logs.transactions.never_counted(
             decision.number, decision.state, in_doubt=decision.in_doubt
@@ -506,7 +505,7 @@ class Coordinator:
         )
 
     def _finish_quietly(self) -> None:
-        """Steps 5 and 6. The decision stands, so trouble here is somebody's later work."""
+        """Steps 5 and 6. The decision holds, so failures here are left to later processes."""
         try:
             self._finish_prepared()
         except (StorageError, ProducerFenced) as error:
@@ -527,13 +526,13 @@ class Coordinator:
             else:
                 self._adopt(done, since)
 
-    # -- the id's log ------------------------------------------------------------------------------
+    # -- the id's log ----------------------------------------------------------------------------
 
     def _put(self, state: TransactionState) -> None:
         assert self._head is not None
         number = self._head.number + 1
         since = self._logs.transactions.now()
-        # Noted before: whatever interrupts us, Ctrl-C too, may come when it is there already.
+        # Recorded before the put: an interrupt, even Ctrl-C, may come when it has landed already.
         self._lost_begin = Head(number, state)
         if not self._logs.transactions.put(number, state, self._since):
             self._lost_begin = None
@@ -542,7 +541,7 @@ class Coordinator:
         self._lost_begin = None
 
     def _find_lost_begin(self) -> None:
-        """If an Ongoing of ours, whose outcome was unknown, has landed, it is ours to end."""
+        """If our Ongoing, whose outcome was unknown, has landed, we must end it."""
         if self._lost_begin is not None:
             newest = self._logs.transactions.head(self.transactional_id)
             if newest is not None and newest.state.nonce == self._lost_begin.state.nonce:
@@ -578,7 +577,7 @@ class Coordinator:
 
 
 def _follows(newest: TransactionState, decision: TransactionState) -> bool:
-    """True if ``newest`` is what ``decision`` led to: the same transaction, equally decided."""
+    """True if ``newest`` follows from ``decision``: the same transaction and outcome."""
     return (
         newest.ref.key == decision.ref.key
         and newest.producer_epoch == decision.producer_epoch
@@ -588,7 +587,7 @@ def _follows(newest: TransactionState, decision: TransactionState) -> bool:
 
 
 def _committed_after_all(newest: TransactionState, decision: TransactionState) -> bool:
-    """True if an abort comes too late: the commit before it, thought lost, has landed."""
+    """True if an abort is too late: the commit before it, thought lost, has landed."""
     return (
         newest.ref.key == decision.ref.key
         and decision.outcome is Outcome.ABORT

@@ -1,6 +1,7 @@
-"""A stream of bytes that can be waited for until some time, and no longer.
+"""A stream of bytes whose reads can time out.
 
-A pipe has no such wait everywhere, so a thread reads it: a few pieces ahead, which bounds memory.
+Not every platform can wait so for a pipe, so a thread reads it: a few pieces ahead, which bounds
+memory.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ _PIECES_AHEAD: Final = 4
 
 
 class PacedStream:
-    """What comes from a file descriptor, as it comes. ``deadline_s`` is by ``time.monotonic``."""
+    """Bytes from a file descriptor, as they arrive. ``deadline_s`` is by ``time.monotonic``."""
 
     def __init__(self, descriptor: int) -> None:
         self.deadline_s: float | None = None
         self._pieces: Queue[bytes | OSError] = Queue(_PIECES_AHEAD)
-        # A daemon: who ends the program does not wait for more to come.
+        # A daemon: the program can end without waiting for more input.
         Thread(target=self._feed, args=(descriptor,), daemon=True).start()
 
     def read(self) -> bytes | None:
-        """What has come, nothing at the end; None if nothing has by the deadline.
+        """The bytes that have arrived, empty at the end; None if there are none by the deadline.
 
         Raises OSError if the stream cannot be read.
         """
@@ -35,7 +36,7 @@ class PacedStream:
         except Empty:
             return None
         if not piece or isinstance(piece, OSError):
-            self._pieces.put(piece)  # whoever asks again learns the same
+            self._pieces.put(piece)  # the next call gets the same
         if isinstance(piece, OSError):
             raise piece
         return piece

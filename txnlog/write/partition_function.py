@@ -1,4 +1,4 @@
-"""Partitions that a function of the user's chooses, for whole batches of records."""
+"""Partitions chosen by a user's function, for whole batches of records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ partitions there are; returns a partition for each record: whole numbers from 0.
 
 
 class FunctionPartitioner:
-    """Asks the user's function, and checks what it says."""
+    """Calls the user's function, and checks its result."""
 
     def __init__(self, function: str | PartitionFunction, partitions: int) -> None:
         self._function = load_function(function) if isinstance(function, str) else function
@@ -31,7 +31,7 @@ class FunctionPartitioner:
     def __call__(
         self, keys: pa.Array, records: pa.RecordBatch | None = None, /
     ) -> npt.NDArray[np.int32]:
-        """The partition of each record. Raises InvalidRecord, and whatever the function raises."""
+        """The partition of each record. Raises InvalidRecord, and any error of the function."""
         if records is None:
             records = pa.record_batch({"key": keys})
         if not records.num_rows:

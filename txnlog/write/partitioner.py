@@ -54,7 +54,7 @@ def _layout(
     data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer else np.empty(0, np.uint8)
     lengths = np.diff(offsets).astype(np.int64)
     if keys.null_count:
-        # What lies under a null is undefined.
+        # The bytes under a null are undefined.
         lengths = np.where(keys.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
     return data, offsets[:-1].astype(np.int64), lengths
 
@@ -152,7 +152,7 @@ _CRC32_TABLE = _crc32_table()
 
 
 class Keyless(Protocol):
-    """Chooses partitions for records that no key binds to one."""
+    """Chooses partitions for records without a key."""
 
     def take(self, count: int) -> Int32Array:
         """The partitions of the next ``count`` records."""
@@ -172,7 +172,7 @@ class _RoundRobin:
 
 
 class _Random:
-    """Any partition for each record."""
+    """A random partition for each record."""
 
     def __init__(self, partitions: int, seed: int) -> None:
         self._partitions = partitions
@@ -183,7 +183,7 @@ class _Random:
 
 
 class _Sticky:
-    """Any partition for a whole batch, and another one for the next: fewer and larger segments."""
+    """A random partition for a whole batch, another one for the next: fewer, larger segments."""
 
     def __init__(self, partitions: int, seed: int) -> None:
         self._partitions = partitions
@@ -205,7 +205,7 @@ class Partitioner(Protocol):
 
 
 class _KeyPartitioner:
-    """By a hash of the key; records without a key go as ``keyless`` says."""
+    """By a hash of the key; records without a key by ``keyless``."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class _KeyPartitioner:
 
 
 class _KeylessPartitioner:
-    """Whatever the keys are."""
+    """Ignores keys."""
 
     def __init__(self, keyless: Keyless) -> None:
         self._keyless = keyless
@@ -282,7 +282,7 @@ DEFAULT_PARTITIONER = "murmur2"
 
 
 def check_partitioner(chosen: ChosenT) -> ChosenT:
-    """Return it if there is such a partitioner, or such a function. Raises InvalidOption."""
+    """Return it if it is a known partitioner or function. Raises InvalidOption."""
     if isinstance(chosen, str):
         if ":" in chosen:
             load_function(chosen)
@@ -309,7 +309,7 @@ def make_partitioner(
     """A partitioner for one topic.
 
     Args:
-        chosen: what :func:`check_partitioner` has returned.
+        chosen: the result of :func:`check_partitioner`.
         partitions: how many the topic has.
         first: the partition of the first record without a key, if those go round robin.
         token: chance, as hex digits; if left out, chance is the same for the same ``first``.
@@ -346,13 +346,13 @@ def choose_partitions(
     partitioner: Partitioner,
     records: pa.RecordBatch | None = None,
 ) -> Int32Array:
-    """The partition of each record: the explicit one, and where there is none the partitioner's.
+    """The partition of each record: the explicit one, else the partitioner's.
 
     Args:
         keys: of the records, binary.
         explicit: int32, null where there is none; None if no record has one.
         partitioner: sees the records without an explicit partition, and no others.
-        records: all of their columns, for a partitioner that is a user's own.
+        records: all of their columns, for a user's own partitioner.
     """
     if explicit is None or explicit.null_count == len(explicit):
         return partitioner(keys, records)

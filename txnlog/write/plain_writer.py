@@ -20,16 +20,16 @@ from txnlog.write.retries import Retries
 from txnlog.write.topic_buffer import TopicBuffer
 
 _MAX_QUEUED_FLUSHES = 8
-"""Flushes that may wait behind each other with acks=0; the next one waits for the first."""
+"""How many flushes may be queued with acks=0; the next one waits for the first."""
 
 _logger = logging.getLogger(__name__)
 _commits = logging.getLogger("txnlog.commits")
-"""As the coordinator's: of flushes without a transaction."""
+"""Logs flushes without a transaction, as the coordinator's logger does transactions."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingAppend:
-    """Segments of one topic that are uploaded and not placed yet.
+    """Segments of one topic that are uploaded but not placed yet.
 
     ``since`` is an entry number that the topic's log had not passed before the first attempt.
     """
@@ -59,11 +59,11 @@ class PlainWriter:
         return self._pending[0].topic if self._pending else None
 
     def place(self) -> dict[TopicPartition, range]:
-        """Place what is pending for the first topic.
+        """Place the pending segments of the first topic.
 
         Raises:
-            CommitStateUnknown: it stays pending, and may have been placed; call again.
-            TxnlogError: it was refused, and is no longer pending.
+            CommitStateUnknown: they stay pending, and may have been placed; call again.
+            TxnlogError: they were refused, and are no longer pending.
         """
         waiting = self._pending[0]
         try:
@@ -102,9 +102,9 @@ class PlainWriter:
         )
 
     def give_up(self) -> None:
-        """Drop what is pending for the first topic."""
+        """Drop the pending segments of the first topic."""
         topic = self._pending.pop(0).topic
-        # The next append has an id of its own: it must not be taken for a repeat of this.
+        # The next append gets a new producer id: it must not be taken for a repeat of this.
         self._writers.pop(topic, None)
 
 

@@ -1,6 +1,6 @@
-"""The lock of a producer: threads may share it, one at a time is in any of its methods.
+"""The lock of a producer: threads may share it, one at a time in any of its methods.
 
-Processes may not: in a child of a fork a producer is still the parent's, and refuses.
+Processes may not: in a forked child a producer is still the parent's, and refuses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txnlog.errors import ForkedProducer
 class ProducerLock:
     """The one lock of a producer, and the process that the producer belongs to.
 
-    ``noun``: what it is called in messages, where it is not a producer to its user.
+    ``noun``: its name in messages, if users do not see it as a producer.
     """
 
     def __init__(self, noun: str = "producer") -> None:
@@ -26,11 +26,11 @@ class ProducerLock:
         self.mutex = threading.RLock()
         self._process_id = os.getpid()
         self.inherited = False
-        """Whether this process is a child of the one that made the producer."""
+        """Whether this process is a fork of the one that made the producer."""
         _LOCKS.add(self)
 
     def check(self) -> None:
-        """Raise ForkedProducer in a child. The mutex may be held there by nobody, for ever."""
+        """Raise ForkedProducer in a child, where the mutex may be locked for ever."""
         if self.inherited:
             raise ForkedProducer(
                 f"this {self._noun} belongs to process {self._process_id}, and this is its child "
@@ -43,7 +43,7 @@ _LOCKS: weakref.WeakSet[ProducerLock] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    # Noted once, so that not every record that is sent asks for the process's id.
+    # Stored once, so that not every send looks up the process's id.
     for lock in list(_LOCKS):
         lock.inherited = True
 

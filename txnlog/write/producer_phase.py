@@ -1,4 +1,4 @@
-"""The phases of a producer: what it may do next, and what to say to a call that does not fit."""
+"""The phases of a producer: what it may do next, and the errors of calls out of order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from txnlog.errors import IllegalState, InvalidTxnState, TxnlogError
 
 
 class Phase(Enum):
-    """Where a producer is. The values are for messages."""
+    """A producer's phase. The values are for messages."""
 
     NEW = "not initialised"
     READY = "ready"
@@ -20,7 +20,7 @@ class Phase(Enum):
     CLOSED = "closed"
 
     def refusal(self, call: str) -> TxnlogError:
-        """The error of a call that is not for this phase."""
+        """The error of a call that does not fit this phase."""
         if self is Phase.CLOSED:
             return IllegalState(f"{call}(): the producer is closed")
         return InvalidTxnState(f"{call}(): the producer is {self.value}; {_HINTS[self]}")

@@ -1,4 +1,4 @@
-"""Records that were sent to any topics and are not placed yet, in bounded memory.
+"""Records sent to any topics and not placed yet, in bounded memory.
 
 Used by a producer between its sends and its flush, and by a Spark transaction for single records.
 """
@@ -25,11 +25,11 @@ _INSTEAD: Final = {
     "dict": "pyarrow.table() makes a table of columns, send() takes one record",
     "list": "pyarrow.Table.from_pylist() makes a table of rows, send() takes one record",
 }
-"""What to do with what is often given instead of a batch, by the name of its class."""
+"""Advice for common wrong arguments instead of a batch, by class name."""
 
 
 class SupportsArrow(Protocol):
-    """What Arrow can take a table from: Arrow's PyCapsule interface."""
+    """Objects with Arrow's PyCapsule interface, from which Arrow can make a table."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
@@ -50,7 +50,7 @@ class RecordBuffers:
 
     @property
     def lost(self) -> bool:
-        """True once an error has taken records that were sent."""
+        """True once an error has lost records that were sent."""
         return self._interrupted or any(buffer.lost for buffer in self._topics.values())
 
     def send(
@@ -79,10 +79,10 @@ class RecordBuffers:
         self._send_by_newest_schema(buffer, sending)
 
     def _send_by_newest_schema(self, buffer: TopicBuffer, sending: Callable[[], None]) -> None:
-        """Send once more what is refused, if the topic has another schema by now."""
+        """Retry a refused send if the topic's schema has changed since."""
         try:
             sending()
-        except InvalidRecord:  # of which nothing was taken
+        except InvalidRecord:  # none of it was taken
             if buffer.spec.schema is None:
                 raise
             spec = buffer.refresh_spec()
@@ -108,11 +108,11 @@ class RecordBuffers:
         return buffer
 
     def finish(self) -> dict[str, list[UploadedSegment]]:
-        """Upload everything that is held: by topic, in the order it is to be placed."""
+        """Upload all buffers; returns segments by topic, in the order they are to be placed."""
         finished: dict[str, list[UploadedSegment]] = {}
         self._interrupted = True
         for buffer in self._topics.values():
-            buffer.upload()  # of all, before any is given away: if one fails, all are discarded
+            buffer.upload()  # all of them before any is returned: if one fails, all are discarded
         for topic, buffer in self._topics.items():
             if segments := buffer.finish():
                 finished[topic] = segments
@@ -120,7 +120,7 @@ class RecordBuffers:
         return finished
 
     def hand_over(self) -> dict[str, TopicBuffer]:
-        """Give all buffers away; new ones take over what is known of the topics."""
+        """Hand over all buffers; new ones keep the topics' metadata."""
         for buffer in self._topics.values():
             buffer.flush_rows()
         handed, self._budget = self._topics, UploadBudget(self._settings.memory_bytes)
@@ -132,7 +132,7 @@ class RecordBuffers:
         self._topics.pop(topic, None)
 
     def forget_outdated(self, topics: Iterable[str]) -> None:
-        """Forget the metadata of topics that have other partitions or settings by now."""
+        """Forget the metadata of topics whose partitions or settings have changed."""
         for topic in topics:
             buffer = self._topics.get(topic)
             if buffer and not buffer.is_current():
@@ -146,7 +146,7 @@ class RecordBuffers:
 
 
 def _to_batches(batch: object) -> list[pa.RecordBatch]:
-    """What Arrow can take, as its batches. Raises InvalidRecord."""
+    """Convert to Arrow batches. Raises InvalidRecord."""
     if isinstance(batch, pa.RecordBatch):
         return [batch]
     if isinstance(batch, pa.Table):

@@ -1,4 +1,4 @@
-"""Checks of what a user sends as a record, and its conversion to what a segment takes."""
+"""Checks of records that a user sends, and their conversion for segments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txnlog.write.partitioner import check_explicit
 
 Headers = Sequence[tuple[str, bytes | None]]
 Value = bytes | str | Mapping[str, object] | None
-"""What a record has besides its key: of a typed topic a mapping of columns to values."""
+"""A record's value; for a typed topic a mapping of columns to values."""
 _NO_LIMIT = (1 << 63) - 1
 
 
@@ -38,7 +38,7 @@ def check_timestamp(timestamp_ms: int | None) -> int | None:
 
 
 class TimestampLimits:
-    """How far from now a topic lets its records' timestamps lie; see Kafka's keys."""
+    """How far from now a topic's timestamps may be; see Kafka's keys."""
 
     def __init__(self, topic: str, config: TopicConfig) -> None:
         self._topic = topic
@@ -72,7 +72,7 @@ class TimestampLimits:
 
 
 class KeyCheck:
-    """Whether a topic's records must have keys: by which it is compacted."""
+    """Whether a topic's records must have keys, because it is compacted."""
 
     def __init__(self, topic: str, config: TopicConfig) -> None:
         self._topic = topic

@@ -19,10 +19,10 @@ _MAX_MS = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How a producer retries what failed because of the storage. Milliseconds.
+    """How a producer retries calls that failed because of the storage. Milliseconds.
 
-    Only of calls that are idempotent: what they did before is recognised. The pause
-    doubles from ``backoff_ms`` up to ``backoff_max_ms``, each time give or take a fifth.
+    Only for idempotent calls, which recognise their earlier work. The pause doubles from
+    ``backoff_ms`` up to ``backoff_max_ms``, each time give or take a fifth.
     """
 
     delivery_timeout_ms: int = 120_000

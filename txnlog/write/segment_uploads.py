@@ -1,7 +1,7 @@
 """Uploading: records of one topic become segment files that no log entry names yet.
 
-Done by whoever has the data: a producer, or a Spark task. Nothing uploaded here is visible until
-somebody places it; what is never placed is an orphan and harms nobody.
+Done by the process that has the data: a producer, or a Spark task. Nothing uploaded here is visible
+until it is placed; uploads that are never placed are orphans and do no harm.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _logger = logging.getLogger(__name__)
 
 DEFAULT_MEMORY_BYTES = 64 << 20
 SHARED_FILE_BYTES = 1 << 20
-"""Segments of one batch that take less together share a file: it is put in one request, and synced
-once. In larger ones a partition of its own is worth more: it is read and deleted by itself."""
+"""Single-batch segments that are smaller together share a file: it is put in one request, and
+synced once. Larger segments get files of their own, which are read and deleted separately.
+"""
 
 
 def _default_open_segments() -> int:
@@ -54,11 +55,11 @@ def _default_open_segments() -> int:
 
 MAX_OPEN_SEGMENTS = _default_open_segments()
 _FILES_AT_ONCE = 128
-"""So many files, of those that begin only at the end, are finished together."""
+"""How many files that begin only at the end are finished together."""
 
 
 class _Sink:
-    """Where the batches of a segment go: an upload that begins with the first of them."""
+    """The destination of a segment's batches: an upload that begins with the first of them."""
 
     def __init__(self, begin: Callable[[], Upload]) -> None:
         self._begin = begin
@@ -72,7 +73,7 @@ class _Sink:
 
 @dataclass(slots=True, eq=False)
 class _OpenSegment:
-    """A segment that grows. ``name`` is the one it has if it shares no file."""
+    """A growing segment. ``name`` is the one it has if it shares no file."""
 
     uploader: SegmentUploader
     partition: int
@@ -92,7 +93,7 @@ class _OpenSegment:
 
 
 class UploadBudget:
-    """What several uploaders may hold together: records in memory, and open files."""
+    """The limit that several uploaders share: records in memory, and open files."""
 
     def __init__(self, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
         self._memory_bytes = memory_bytes
@@ -102,15 +103,15 @@ class UploadBudget:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the records that wait for their batch to be full."""
+        """Bytes of records that wait for a full batch."""
         return self._held_bytes
 
     def open(self, segment: _OpenSegment) -> None:
-        """Add a segment that begins."""
+        """Add a new segment."""
         self._open[segment] = None
 
     def open_file(self, segment: _OpenSegment) -> None:
-        """A segment's file is about to begin; the fullest one is finished if there are too many."""
+        """Called before a segment's file begins; finishes the fullest if there are too many."""
         if len(self._files) >= MAX_OPEN_SEGMENTS:
             fullest = max(self._files, key=lambda open_: open_.size_bytes)
             fullest.uploader.finish_early(fullest)
@@ -118,7 +119,7 @@ class UploadBudget:
             self._files[segment] = None
 
     def close(self, segment: _OpenSegment) -> None:
-        """Remove a segment that ends. Removing it twice does no harm."""
+        """Remove a finished segment. Removing it twice does no harm."""
         self._files.pop(segment, None)
         if segment in self._open:
             del self._open[segment]
@@ -141,10 +142,10 @@ class UploadBudget:
 class SegmentUploader:
     """Writes records into one growing segment per partition, in bounded memory.
 
-    A segment takes ``segment.bytes`` at most, or one record; what does not fit begins the next one,
-    in the midst of a batch too. Records of a partition keep their order. At the end small segments
-    of several partitions are put one after another into a file that they share. Use it once:
-    :meth:`write` any number of times, then :meth:`finish` or :meth:`discard`.
+    A segment takes ``segment.bytes`` at most, or one record; further records begin the next one,
+    even in the middle of a batch. Records of a partition keep their order. At the end small
+    segments of several partitions are put one after another into a file that they share. Use it
+    once: :meth:`write` any number of times, then :meth:`finish` or :meth:`discard`.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class SegmentUploader:
             counts = np.bincount(partitions)
             chosen = np.flatnonzero(counts)
             groups = np.split(order.astype(np.int32), np.cumsum(counts[chosen])[:-1])
-            # Taken apart: a slice of one sorted batch would pin all of it while it waits.
+            # Copied: a slice of one sorted batch would keep all of it in memory while it waits.
             for partition, part in zip(chosen, take_groups(records, groups), strict=True):
                 self._append(int(partition), part)
         self._finish_full()
@@ -221,9 +222,9 @@ class SegmentUploader:
             ) from None
 
     def _roll(self, segment: _OpenSegment, records: pa.RecordBatch) -> None:
-        """Add records that do not fit into the segment, and begin new ones where it is full.
+        """Add records that do not fit into the segment, and begin new ones when it is full.
 
-        A record that is larger than a whole segment gets one of its own.
+        A record that is larger than a whole segment gets its own.
         """
         sizes = record_sizes(records)
         segment.writer.check_sizes(sizes)
@@ -231,7 +232,7 @@ class SegmentUploader:
         row = 0
         while row < records.num_rows:
             taken = int(ends[row - 1]) if row else 0
-            # What compresses well leaves room for more: only what is written is known to be there.
+            # Records that compress well leave room for more: the size is known only once written.
             room_bytes, room_rows = segment.writer.room()
             stop = int(np.searchsorted(ends, taken + room_bytes, side="right"))
             stop = min(stop, row + room_rows)
@@ -245,7 +246,7 @@ class SegmentUploader:
             row = stop
 
     def _set_aside(self, segment: _OpenSegment) -> None:
-        """Take a full segment out of those that grow. Several are finished together."""
+        """Remove a full segment from the growing ones. Several are finished together."""
         self._budget.close(segment)
         del self._open[segment.partition]
         self._full.append(segment)
@@ -281,7 +282,7 @@ class SegmentUploader:
         return name
 
     def finish_early(self, segment: _OpenSegment) -> None:
-        """Finish one of the open segments: others need its place."""
+        """Finish one of the open segments to make room for others."""
         self._budget.close(segment)
         self._finish([[segment]])
         del self._open[segment.partition]
@@ -321,7 +322,7 @@ class SegmentUploader:
         return upload
 
     def _end(self, segment: _OpenSegment) -> SegmentSummary:
-        """Encode what waits for a segment, and note that it is finished."""
+        """Encode a segment's waiting records, and mark it finished."""
         summary = segment.writer.finish()
         self._finished.append(
             UploadedSegment.of(
@@ -338,11 +339,11 @@ class SegmentUploader:
 
     @property
     def written_bytes(self) -> int:
-        """About how many bytes were taken and are not in a finished segment yet."""
+        """About how many bytes were added and are not in a finished segment yet."""
         return sum(segment.size_bytes for segment in self._open.values())
 
     def finish(self) -> list[UploadedSegment]:
-        """Upload what is open and return every segment, those of a partition in their order."""
+        """Upload the open segments and return all, those of a partition in order."""
         segments = list(self._open.values())
         for segment in segments:
             self._budget.close(segment)
@@ -352,7 +353,7 @@ class SegmentUploader:
         return sorted(self._finished, key=lambda s: names.segment_order(s.partition, s.name))
 
     def discard(self) -> None:
-        """Drop everything, best effort: what is uploaded already is deleted or left an orphan."""
+        """Drop everything, best effort: uploads are deleted or left as orphans."""
         for segment in (*self._full, *self._open.values()):
             self._budget.close(segment)
             if segment.sink.upload is not None:
@@ -366,8 +367,8 @@ class SegmentUploader:
 def _group_by_file(segments: Iterable[_OpenSegment]) -> Iterator[list[_OpenSegment]]:
     """Which segments, each of another partition, go to one file when they are finished.
 
-    Those of which nothing is written yet, so that they become one batch each, as many as take less
-    than SHARED_FILE_BYTES together. Parquet files are files of their own.
+    Those without written batches, so that each becomes one batch, as many as fit into
+    SHARED_FILE_BYTES together. Parquet segments never share files.
     """
     together: list[_OpenSegment] = []
     total_bytes = 0

@@ -1,4 +1,4 @@
-"""A segment's writer, as the settings of its topic ask for it."""
+"""A segment's writer, by the settings of its topic."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def new_segment_writer(
     stores_offsets: bool = False,
     max_record_bytes: int | None = None,
 ) -> SegmentWriter:
-    """The writer of a segment that begins.
+    """The writer of a new segment.
 
     Args:
-        sink: where its bytes go.
+        sink: receives its bytes.
         spec: the topic.
         partition: of the topic.
         name: the segment's.

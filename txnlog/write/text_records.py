@@ -1,8 +1,8 @@
 """Records from a stream of bytes: lines of text, or JSON lines; as Arrow batches for a producer.
 
-Bounded in memory: a piece of the stream at a time, and no line longer than a record may be. Of a
-paced stream there is a batch without rows when nothing has come for as long as it waits. What
-precedes a wrong line comes before the error.
+Bounded in memory: a piece of the stream at a time, and no line longer than a record may be. A paced
+stream gives a batch without rows when its wait times out. Records before a wrong line are yielded
+before the error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES: Final = 4 << 20
 _BINARY_FACTOR: Final = 8
-"""A line of JSON may be so many times as long as the record in it: \\u0000 stands for one byte."""
+"""How many times longer than its record a line of JSON may be: \\u0000 is one byte."""
 
 _TIMESTAMP_BYTES: Final = 8
 
@@ -44,10 +44,10 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """How a line is a record: all of it the value, or headers, key and value with delimiters.
+    """How a line becomes a record: as the value, or as headers, key and value with delimiters.
 
-    Headers before a ``header_delimiter`` are ``name=value,name=value``. ``null_marker`` stands for
-    null, as a key, as a value and as that of a header. ``headers`` are those of every record.
+    Headers before a ``header_delimiter`` are ``name=value,name=value``. ``null_marker`` means null,
+    as a key, a value or the value of a header. ``headers`` are added to every record.
     """
 
     key_delimiter: bytes | None = None
@@ -85,10 +85,10 @@ def read_lines(
 def _parse_lines(
     lines: pa.Array, line_format: LineFormat, first: int
 ) -> tuple[pa.RecordBatch, InvalidRecord | None]:
-    """The records of lines, up to the first wrong one, and what is wrong with it."""
+    """The records of lines, up to the first wrong one, and its error."""
     marker, wrong = line_format.null_marker, None
     constant = [{"key": key, "value": value} for key, value in line_format.headers]
-    # Of none Arrow makes nothing, not an empty array.
+    # From no arrays Arrow makes nothing, not an empty array.
     headers: pa.Array = pa.repeat(pa.scalar(constant, HEADERS_TYPE), len(lines) or 1)[: len(lines)]
     rest = lines
     if line_format.header_delimiter is not None:
@@ -110,7 +110,7 @@ def _parse_lines(
 def _split(
     lines: pa.Array, delimiter: bytes, what: str, first: int
 ) -> tuple[pa.Array, pa.Array, InvalidRecord | None]:
-    """What is before and behind the first delimiter of each line, up to one that has none."""
+    """The parts before and after the first delimiter of each line, up to a line without one."""
     parts = pc.split_pattern(lines, pattern=delimiter, max_splits=1)
     lacking = np.flatnonzero(pc.list_value_length(parts).to_numpy() < 2)
     wrong = None
@@ -126,7 +126,7 @@ def _split(
 def _parse_headers(
     texts: pa.Array, marker: bytes | None, first: int
 ) -> tuple[pa.Array, InvalidRecord | None]:
-    """The headers ``name=value,name=value`` of each line, up to one that is something else."""
+    """The headers ``name=value,name=value`` of each line, up to a malformed one."""
     some = pc.if_else(pc.equal(texts, b""), pa.scalar(None, pa.binary()), texts)
     pairs = pc.split_pattern(some, pattern=b",")
     ends = np.cumsum(pc.fill_null(pc.list_value_length(pairs), 0).to_numpy(), dtype=np.int64)
@@ -154,7 +154,7 @@ def _parse_headers(
 
 
 def _find_invalid(names: pa.Array) -> npt.NDArray[np.bool_]:
-    """Which are no UTF-8; looked at one by one only if some are not."""
+    """Which are not UTF-8; checked one by one only if some are not."""
     try:
         names.cast(pa.string())
     except pa.ArrowInvalid:
@@ -171,7 +171,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def _join_headers(own: pa.Array, others: pa.Array) -> pa.Array:
-    """Of each record its own headers, and behind them the others."""
+    """Each record's own headers, followed by the common ones."""
     lengths = np.concatenate([pc.list_value_length(part).to_numpy() for part in (own, others)])
     rows = np.tile(np.arange(len(own)), 2)
     items = pa.concat_arrays([own.flatten(), others.flatten()])
@@ -200,10 +200,10 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _JsonRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """What ``records read -o jsonl`` prints; where it was (the last three) does not count.
+    """The keys that ``records read -o jsonl`` prints; the last three, its position, are ignored.
 
-    A line of any other shape is refused: taken for a record it would be one without a value, which
-    is a tombstone. So a value must be there, and one that is null says so.
+    A line of any other shape is refused: as a record it would have no value, which is a tombstone.
+    So a value is required, and null must be explicit.
     """
 
     value: str | _Bytes | None
@@ -217,14 +217,14 @@ class _JsonRecord(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _SELDOM: Final = (b'"headers"', b'"timestamp_ms"', b'"partition"', b'"base64"', b'"hex"')
-"""What else counts in a line."""
+"""The other keys that count in a line."""
 
 
 def _may_repeat(line: bytes, record: _JsonRecord, seldom: Sequence[bytes]) -> bool:
-    """Whether a key that counts may be there twice; a few lines with each once look so, too.
+    """Whether a key that counts may occur twice; a few lines with each once look so, too.
 
-    Without an escape of an ASCII character a name stands between quotes, and in a string it does
-    not, unless it is all of it.
+    Without an escaped ASCII character a name stands between quotes, and within a string only if it
+    is the whole string.
     """
     header_count = len(record.headers)
     return (
@@ -261,15 +261,15 @@ def read_json_lines(
 ) -> Iterator[pa.RecordBatch]:
     """One JSON object a line: ``value``, ``key``, ``headers``, ``timestamp_ms``, ``partition``.
 
-    Bytes are a string (UTF-8), ``{"base64": "..."}``, ``{"hex": "..."}`` or null. ``value`` must
-    be there. ``topic``, ``offset`` and ``timestamp_type`` may be, and do not count; any other key
-    is refused, and one of those that count if it is given twice. Empty lines are passed over.
+    Bytes are a string (UTF-8), ``{"base64": "..."}``, ``{"hex": "..."}`` or null. ``value`` is
+    required. ``topic``, ``offset`` and ``timestamp_type`` are ignored; any other key is refused,
+    and so is a key given twice, unless it is ignored. Empty lines are skipped.
 
     Args:
         stream: the lines.
         headers: more headers for every record.
         max_line_bytes: how long a record may be.
-        partition_count: a line with a partition that is not below it is refused, if it is given.
+        partition_count: if given, a line whose partition is not below it is refused.
 
     Returns:
         Batches with the columns ``key``, ``value``, ``headers``, ``timestamp``, ``partition``.
@@ -289,7 +289,7 @@ def read_json_lines(
                 continue
             try:
                 record = decoder.decode(line)
-                if _may_repeat(line, record, seldom):  # the last is taken: a null would delete
+                if _may_repeat(line, record, seldom):  # the last one would win: a null would delete
                     _STRICT.decode(line.decode())
                 records.append(_to_row(record, headers, partition_count))
             except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
@@ -308,9 +308,9 @@ def read_json_values(
     headers: Headers = (),
     max_line_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
-    """One JSON text of any shape a line, which is a value as it stands, with this key and headers.
+    """One JSON text of any shape per line, taken as the value, with this key and headers.
 
-    Empty lines are passed over.
+    Empty lines are skipped.
 
     Returns:
         Batches with the columns ``key``, ``value`` and ``headers``.
@@ -347,9 +347,9 @@ def read_json_values(
 def stop_before_large(
     batches: Iterator[pa.RecordBatch], max_record_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """The batches, up to the first record that is larger than a topic takes.
+    """The batches, up to the first record that is too large for a topic.
 
-    A producer that meets one in a batch has lost what waited with it.
+    A producer that meets one in a batch loses the records buffered with it.
 
     Raises:
         RecordTooLarge: there is one; the message has its number among the records.
@@ -417,7 +417,7 @@ def _to_batch(rows: Sequence[_Row]) -> pa.RecordBatch:
 def _read_line_chunks(
     stream: BufferedReader | PacedStream, max_line_bytes: int
 ) -> Iterator[bytes | None]:
-    """Whole lines, many at a time, without the last one's newline; None if nothing has come."""
+    """Whole lines, many at a time, without the last one's newline; None if none has arrived."""
     rest: list[bytes] = []
     rest_bytes = 0
     read = partial(_read_chunk, stream) if isinstance(stream, BufferedReader) else stream.read
@@ -448,7 +448,7 @@ def _read_or_refuse(read: Callable[[], bytes | None]) -> bytes | None:
 
 
 def _read_chunk(stream: BufferedReader) -> bytes:
-    """About so many bytes as are taken at a time, fewer only at the end."""
+    """About as many bytes as are taken at a time, fewer only at the end."""
     found = []
     missing = _CHUNK_BYTES
     # Not read(): it would gather them in one go, during which Ctrl-C can go unnoticed.

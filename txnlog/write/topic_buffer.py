@@ -1,4 +1,4 @@
-"""Records that were sent to one topic and are not placed yet; uploaded as they grow.
+"""Records sent to one topic and not placed yet; uploaded as they grow.
 
 Knows nothing of transactions.
 """
@@ -54,29 +54,30 @@ METADATA_MAX_AGE_S = 300.0
 """How long a producer relies on a topic's metadata: Kafka's metadata.max.age.ms."""
 
 MAX_WORK_BYTES = 256 << 20
-"""So much of a batch becomes records at once: Arrow's columns of bytes end at 2 GiB, and what is
-cast, or gathered by partition, is in memory twice."""
+"""How much of a batch becomes records at once: Arrow's columns of bytes end at 2 GiB, and casts,
+and gathering by partition, hold it in memory twice.
+"""
 
 _logger = logging.getLogger(__name__)
 
 _ROWS_PER_BATCH = 10_000
-"""So many records of one topic that were sent one by one become an Arrow batch ..."""
+"""After this many single sends to one topic the records become an Arrow batch ..."""
 
 _BYTES_PER_BATCH = 4 << 20
-"""... or so many bytes of keys and values."""
+"""... or after this many bytes of keys and values."""
 
 _TYPED_ROWS_PER_BATCH = 500
 """Fewer of a typed topic, where each takes some hundred bytes for each column meanwhile."""
 
 
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
-"""What pandas calls an index without a name, where it becomes columns."""
+"""The column name that pandas gives to an unnamed index."""
 
 
 class _Rows:
-    """Records that were sent one by one and are not Arrow yet.
+    """Records sent one by one, not in Arrow yet.
 
-    What few records have is by their number: timestamps, headers and partitions of their own.
+    Rare attributes are kept by the record's number: explicit timestamps, headers and partitions.
     """
 
     __slots__ = ("headers", "keys", "partitions", "size_bytes", "timestamps", "values")
@@ -90,7 +91,7 @@ class _Rows:
         self.size_bytes = 0
 
     def to_batch(self) -> pa.RecordBatch:
-        """The columns that there are: a missing one stands for its default."""
+        """The columns in use: a missing one means its default."""
         columns = {"key": _binary(self.keys), "value": _binary(self.values)}
         numbers = range(len(self.keys))
         if self.timestamps:
@@ -102,7 +103,7 @@ class _Rows:
         return pa.RecordBatch.from_pydict(columns)
 
     def explicit_partitions(self) -> pa.Array | None:
-        """The partitions that were asked for, int32; None if none was."""
+        """The explicit partitions, int32; None if there are none."""
         if not self.partitions:
             return None
         return pa.array(map(self.partitions.get, range(len(self.keys))), pa.int32())
@@ -124,7 +125,7 @@ def _binary(values: list[bytes | None]) -> pa.Array:
 class TopicBuffer:
     """The buffer of one topic: rows, and the uploader that bounds memory.
 
-    It is ``lost`` once an error has taken records that were sent.
+    It is ``lost`` once an error has lost records that were sent.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class TopicBuffer:
         return self._logs.clock.monotonic_s() - self._refreshed_at_s > METADATA_MAX_AGE_S
 
     def is_current(self) -> bool:
-        """True if the metadata is that of the topic, which was refreshed just now."""
+        """True if the metadata matches the topic, which was refreshed just now."""
         self._refreshed_at_s = self._logs.clock.monotonic_s()
         try:
             return self._logs.topic(self.spec.topic).spec() == self.spec
@@ -175,9 +176,9 @@ class TopicBuffer:
             return False
 
     def refresh_spec(self) -> TopicSpec:
-        """The topic as it is now; as it was known, if it cannot be read or was recreated.
+        """The topic's metadata, refreshed unless it cannot be read or the topic was recreated.
 
-        What is buffered for a topic that was recreated is refused when it is placed.
+        Records buffered for a topic that was recreated are refused when they are placed.
 
         Raises:
             UnknownTopicOrPartition: the topic was deleted.
@@ -191,10 +192,10 @@ class TopicBuffer:
         return spec if spec.topic_id == self.spec.topic_id else self.spec
 
     def change_spec(self, spec: TopicSpec) -> None:
-        """Upload what is buffered, and go on with the topic's new partitions and settings."""
+        """Upload the buffer, and go on with the topic's new partitions and settings."""
         with self._lost_on_error():
             if self._records:
-                self.flush_rows()  # they are of the schema so far
+                self.flush_rows()  # they have the old schema
             self._end_uploads()
             self._use_spec(spec)
 
@@ -210,7 +211,7 @@ class TopicBuffer:
         if self._typed is not None:
             self._send_typed(self._typed, value, key, partition, timestamp_ms, headers)
             return
-        # This runs for each record: what one leaves out costs it nothing.
+        # This runs for each record: omitted arguments cost nothing.
         if key is None:
             self._keys.check_one(None)
         elif type(key) is not bytes:
@@ -283,7 +284,7 @@ class TopicBuffer:
         """
         pieces = [piece for batch in batches for piece in split_large(batch, MAX_WORK_BYTES)]
         for batch in pieces[1:]:
-            # Checked before any of them is taken: all of a table is sent, or nothing.
+            # Checked before any is taken: all of a table is sent, or nothing.
             self._to_records(batch, partition)
         self.flush_rows()
         for batch in pieces:
@@ -312,7 +313,7 @@ class TopicBuffer:
         return records, explicit
 
     def flush_rows(self) -> None:
-        """Make an Arrow batch of the records that were sent one by one."""
+        """Make an Arrow batch of the records sent one by one."""
         if self._records:
             with self._lost_on_error():
                 sent, self._records = self._records, []
@@ -338,13 +339,13 @@ class TopicBuffer:
             self._uploader.write(records, partitions)
 
     def upload(self) -> None:
-        """Upload everything that is held."""
+        """Upload all buffered records."""
         self.flush_rows()
         with self._lost_on_error():
             self._end_uploads()
 
     def finish(self) -> list[UploadedSegment]:
-        """Upload everything that is held; the segments in the order they are to be placed.
+        """Upload all buffered records; returns segments in the order they are to be placed.
 
         On an error they stay here, for :meth:`discard`.
         """
@@ -378,7 +379,7 @@ class TopicBuffer:
 
 
 def _without_index(batch: pa.RecordBatch, typed: TypedRecords | None) -> pa.RecordBatch:
-    """Without the index of a pandas frame that has no name: filtered frames have one."""
+    """Without the unnamed index of a pandas frame: filtered frames have one."""
     if b"pandas" not in (batch.schema.metadata or {}):
         return batch
     known = () if typed is None else typed.schema.columns.names

@@ -1,4 +1,4 @@
-"""What users send to a typed topic, checked whole and made records: columns, types, nulls."""
+"""Batches that users send to a typed topic: checks of columns, types, nulls, and conversion."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class TypedRecords:
     schema: TopicSchema
 
     def normalize(self, batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
-        """Exactly the schema's record columns, without copying what fits already.
+        """Exactly the schema's record columns, without copying those that fit already.
 
         Columns may come in any order, with ``_timestamp`` (any unit, or int64 ms), ``_headers`` and
-        ``_deleted`` as wanted; those that may be null may be left out. Types may differ where no
-        value changes. Of a record that deletes only the key is kept.
+        ``_deleted`` optional; nullable ones may be left out. Types may differ if no value changes.
+        A record that deletes keeps only its key.
 
         Raises:
             InvalidRecord: names the column, and the first row that is wrong.
@@ -48,7 +48,7 @@ class TypedRecords:
         count = batch.num_rows
         arrays = []
         for field in self.schema.columns:
-            # Nested columns may be null there: what may not is checked by its own name.
+            # Nested columns may be null there: required ones are checked by their own names.
             stored = self.schema.record_columns.field(field.name)
             if field.name in names:
                 array = self.cast(batch.column(field.name), stored)
@@ -92,7 +92,7 @@ class TypedRecords:
                 raise self.refusal(f"column {field.name!r} is missing, and must not be null")
 
     def _explain(self, name: str) -> str:
-        """What became of a column that the schema has not."""
+        """The advice for a column that is not in the schema."""
         if name == DELETED:
             return ", which has no key"
         for former in reversed(self.schema.former):
@@ -123,7 +123,7 @@ class TypedRecords:
         return [made.column("timestamp"), made.column("headers")]
 
     def cast(self, array: pa.Array, field: pa.Field) -> pa.Array:
-        """The values as those of a column, if none changes by it. Raises InvalidRecord."""
+        """The values cast to a column's type, if none changes. Raises InvalidRecord."""
         if array.type == field.type:
             return array
         if not may_cast(array.type, field.type):
@@ -153,10 +153,10 @@ class TypedRecords:
             raise self.refusal(f"column {path!r} is null in row {row}, and must not be")
 
     def _check_text(self, array: pa.Array, name: str) -> None:
-        """Arrow takes any bytes for text, and whoever reads them fails."""
+        """Arrow accepts any bytes as text, and readers then fail."""
         if _is_utf8(array):
             return
-        # What is taken has no other rows, also below, where a slice has them all.
+        # A gathered array has no other rows, even in its children, where a slice has them all.
         array = array.take(pa.array(range(len(array))))
         if _is_utf8(array):
             return
@@ -181,12 +181,12 @@ class TypedRecords:
             )
 
     def refusal(self, reason: str) -> InvalidRecord:
-        """The error for what is wrong."""
+        """The error for a wrong value."""
         return InvalidRecord(f"topic {self.topic!r}: {reason}")
 
 
 def may_cast(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of one type are taken for another, if none of them changes by it."""
+    """Whether values of one type are accepted for another, if none of them changes."""
     if found == wanted or types.is_null(found):
         return True
     if types.is_dictionary(found):
@@ -248,7 +248,7 @@ _FAMILIES = (
     _is_moment,
     _is_wall_clock,
 )
-"""Types of one family hold the same kind of values, in other widths or units."""
+"""Types of one family hold the same kind of values, in different widths or units."""
 
 
 def _is_utf8(array: pa.Array) -> bool:
@@ -268,16 +268,16 @@ def _has_text(kind: pa.DataType) -> bool:
 
 
 def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """The values as another type; raises what Arrow raises, and ValueError, for one that changes.
+    """The values as another type; raises Arrow's errors, and ValueError, if a value changes.
 
     Floats are rounded to narrower ones.
     """
     if types.is_dictionary(array.type):
-        # First the values: Arrow takes none of views by their indices.
+        # First the values: Arrow cannot gather views by indices.
         values = _convert(array.dictionary, target)
         return values.take(array.indices)
     if types.is_integer(array.type) and types.is_decimal(target):
-        # At once Arrow asks for room for any integer, whatever the values are.
+        # In one step Arrow would require room for any integer, whatever the values are.
         array = array.cast(pa.decimal256(76, target.scale))
     made = array.cast(target)
     if _has_overflown(array, made):
@@ -286,7 +286,7 @@ def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _has_overflown(before: pa.Array, after: pa.Array) -> bool:
-    """Whether a float became infinite, of which Arrow's casts say nothing."""
+    """Whether a float became infinite, which Arrow's casts do not report."""
     kind = after.type
     if before.type == kind or types.is_null(before.type):
         return False
@@ -326,7 +326,7 @@ def _show(array: pa.Array, row: int) -> str:
 
 
 def _first_wrong(array: pa.Array, target: pa.DataType) -> int | None:
-    """The first row whose value cannot be cast; None if it is none alone."""
+    """The first row whose value cannot be cast; None if each can be cast alone."""
     low, high = 0, len(array)
     while low < high:
         middle = (low + high + 1) // 2
@@ -342,7 +342,7 @@ def _first_wrong(array: pa.Array, target: pa.DataType) -> int | None:
 def _find_null(
     array: pa.Array, field: pa.Field, path: str = ""
 ) -> tuple[str, npt.NDArray[np.bool_]] | None:
-    """Where a value is null that may not be, and the rows; None if there is none."""
+    """The first required column with nulls, and the rows; None if there is none."""
     path = f"{path}.{field.name}" if path else field.name
     if not field.nullable and array.null_count:
         return path, np.asarray(array.is_null())
@@ -376,7 +376,7 @@ def _has_required(kind: pa.DataType) -> bool:
 
 
 def _as_list(array: pa.Array) -> pa.Array:
-    """A map as the list of structs that it is."""
+    """A map as a list of structs."""
     if not types.is_map(array.type):
         return array
     entries = pa.struct([array.type.key_field, array.type.item_field])

@@ -21,10 +21,10 @@ def make_record(
     headers: Sequence[tuple[str, bytes | None]],
     now_ms: int,
 ) -> pa.RecordBatch:
-    """A batch of one record, checked as any batch is. Raises InvalidRecord.
+    """A batch of one record, checked like any batch. Raises InvalidRecord.
 
-    Of the row structs are mappings too, maps mappings or lists of pairs. Its ``_deleted`` says that
-    the record deletes.
+    In the row structs are mappings too, and maps are mappings or lists of pairs. A true
+    ``_deleted`` makes it a deletion.
     """
     if not isinstance(row, Mapping):
         raise InvalidRecord(

@@ -1,4 +1,4 @@
-"""How a writer writes, whatever its topics are: what a user chooses once, for a whole producer."""
+"""A writer's settings for all topics, chosen once for a whole producer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES
 
 @dataclass(frozen=True, slots=True)
 class WriterSettings:
-    """Kafka's defaults. ``codec`` None: each topic's own; ``memory_bytes``: of records held."""
+    """Kafka's defaults. ``codec`` None: each topic's own; ``memory_bytes``: of buffered records."""
 
     codec: WriterCodec | None = None
     partitioner: str | PartitionFunction = DEFAULT_PARTITIONER
@@ -23,5 +23,5 @@ class WriterSettings:
     retries: Retries = field(default_factory=Retries)
 
     def uploads_to(self, storage: Storage) -> Storage:
-        """The storage as segments are uploaded to it: durable at once only with acks=all."""
+        """The storage for uploads of segments: durable at once only with acks=all."""
         return storage if self.acks is Acks.ALL else storage.relaxed()

@@ -1,1 +1,1 @@
-"""Compaction: of each key the newest record stays. What is cleaned, what stays, and its files."""
+"""Compaction: keeps the newest record of each key. Choice of segments, survivors, new files."""

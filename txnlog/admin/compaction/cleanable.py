@@ -1,7 +1,7 @@
-"""What of a partition is to be compacted, and when: as Kafka's LogCleanerManager decides. Pure.
+"""Which part of a partition to compact, and when: as Kafka's LogCleanerManager decides. Pure.
 
-A partition begins with its clean part, in which each key is there once, and the dirty part follows.
-There is no active segment here, so what is cleanable ends at the last stable offset, or at the
+A partition begins with its clean part, in which each key occurs once, and the dirty part follows.
+There is no active segment here, so the cleanable part ends at the last stable offset, or at the
 first segment that is younger than ``min.compaction.lag.ms``.
 """
 
@@ -16,10 +16,10 @@ from txnlog.config import TopicConfig
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What is known of a segment without reading it; offsets are [base_offset, end_offset).
+    """Facts known of a segment without reading it; offsets are [base_offset, end_offset).
 
-    ``is_clean``: of each key it holds the newest record only, of all before its end.
-    Timestamps are -1 where they are not known; so is ``delete_horizon_ms`` without tombstones.
+    ``is_clean``: it holds only the newest record of each key, of all before its end. Timestamps are
+    -1 if not known; so is ``delete_horizon_ms`` without tombstones.
     """
 
     base_offset: int
@@ -35,8 +35,8 @@ class SegmentFacts:
 class Cleanable:
     """The first ``clean`` segments of a partition are clean, the next ``dirty`` are to be cleaned.
 
-    Sizes are of both parts. ``is_overdue``: a record waits for longer than
-    ``max.compaction.lag.ms``. ``has_due_tombstones``: some in the clean part may go.
+    Sizes are of both parts. ``is_overdue``: a record has waited for longer than
+    ``max.compaction.lag.ms``. ``has_due_tombstones``: some in the clean part may be removed.
     """
 
     clean: int
@@ -48,7 +48,7 @@ class Cleanable:
 
     @property
     def dirty_ratio(self) -> float:
-        """The dirty part of all bytes, from 0 to 1."""
+        """The dirty part's fraction of all bytes, from 0 to 1."""
         return self.dirty_bytes / max(self.clean_bytes + self.dirty_bytes, 1)
 
     def is_worth_while(self, min_dirty_ratio: float) -> bool:
@@ -66,7 +66,7 @@ def find_cleanable(
         segments: of the partition, from its log start on, in the order of offsets.
         config: of the topic.
         stable_offset: where read_committed stops.
-        now_ms: the time, by the earliest clock there is.
+        now_ms: the time, by the earliest clock available.
     """
     clean = 0
     while clean < len(segments) and segments[clean].is_clean:
@@ -99,7 +99,7 @@ def _is_overdue(segment: SegmentFacts, config: TopicConfig, now_ms: int) -> bool
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Segments [start, stop) of a partition, side by side, that become new ones with one entry.
+    """Adjacent segments [start, stop) of a partition, replaced by new ones in one entry.
 
     ``delete_horizon_ms`` is that of the tombstones that stay in them.
     """
@@ -120,19 +120,19 @@ def group_segments(
     now_ms: int,
     max_input_bytes: int,
 ) -> list[Group]:
-    """What is to be rewritten, in the order in which it must be.
+    """The groups to rewrite, in the required order.
 
-    All of the clean part comes before any of the dirty one, so that at any moment what is called
-    clean is so: whoever stops in between has only done less.
+    All of the clean part comes before any of the dirty one, so segments called clean are clean at
+    any moment: a process that stops in between has only done less.
 
     Args:
         segments: as for ``find_cleanable``.
-        cleanable: what that has found.
+        cleanable: its result.
         is_touched: whether a segment of the clean part holds a record that is superseded.
         config: of the topic.
         new_horizon_ms: of tombstones in the dirty part.
-        now_ms: the time, by the earliest clock there is.
-        max_input_bytes: how much becomes new with one entry: at least a segment.
+        now_ms: the time, by the earliest clock available.
+        max_input_bytes: how much is rewritten with one entry: at least a segment.
     """
     groups: list[Group] = []
     input_bytes = 0  # of the last group

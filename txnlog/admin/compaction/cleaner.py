@@ -1,6 +1,6 @@
 """Compacts one partition: reads its keys, decides what stays, and writes that into new segments.
 
-What it makes is yielded group by group, to be put into the log before the next one is asked for. It
+The new segments are yielded group by group, to be put into the log before the next group. It
 changes nothing itself: a crash leaves files that nothing refers to.
 """
 
@@ -36,10 +36,10 @@ DEFAULT_GROUP_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A segment that is there: what is known of it, and how to read its records.
+    """An existing segment: its facts, and how to read its records.
 
-    ``part`` is None if none of its records is visible (they were aborted). The segment stands for
-    the offsets of ``facts``; ``part`` may begin later, at the log start.
+    ``part`` is None if none of its records is visible (they were aborted). The segment covers the
+    offsets of ``facts``; ``part`` may begin later, at the log start.
     """
 
     facts: SegmentFacts
@@ -53,10 +53,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class CompactedGroup:
-    """New segments for some that lie side by side: sources [start, stop) of the partition.
+    """New segments for adjacent ones: sources [start, stop) of the partition.
 
-    ``spans`` cover the offsets of these without a gap. Counts are of records that were read, and
-    of those that have stayed; sizes are in bytes.
+    ``spans`` cover their offsets without a gap. Counts are of records read, and of those that have
+    stayed; sizes are in bytes.
     """
 
     start: int
@@ -74,12 +74,12 @@ class Cleaner:
     Args:
         storage: of the store.
         clock: for names and times of uploads.
-        spec: of the topic: the new segments are written by its settings as they are now.
+        spec: of the topic: the new segments are written by its current settings.
         partition: its number.
-        now_ms: the time, by the earliest clock there is: what is due is due by all of them.
-        latest_ms: the time, by the latest clock there is: tombstones stay long enough by each.
-        memory_bytes: what the keys that are looked at together may take.
-        group_bytes: how much becomes new with one entry.
+        now_ms: the time, by the earliest clock available: due by it means due by all.
+        latest_ms: the time, by the latest clock available: tombstones stay long enough by each.
+        memory_bytes: how much the keys processed together may take.
+        group_bytes: how much is rewritten with one entry.
     """
 
     def __init__(
@@ -108,14 +108,14 @@ class Cleaner:
     def clean(self, sources: Sequence[Source], cleanable: Cleanable) -> Iterator[CompactedGroup]:
         """Yield new segments for old ones, in the order in which they must be put into the log.
 
-        If one could not be put, those behind it must not be.
+        If one cannot be put, those after it must not be.
 
         Args:
             sources: all segments of the partition, from its log start on.
-            cleanable: how ``find_cleanable`` has divided them.
+            cleanable: the result of ``find_cleanable``.
 
         Raises:
-            CorruptRecord: a segment is damaged or gone; what was yielded before is good.
+            CorruptRecord: a segment is damaged or gone; groups yielded before are valid.
             StorageError: the same.
         """
         end = cleanable.clean + cleanable.dirty
@@ -216,7 +216,7 @@ class _Side:
 
     @property
     def count(self) -> int:
-        """The positions are below."""
+        """All positions are below this."""
         return self._ends[-1] if self._ends else 0
 
     def positions(self, number: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Compaction of a topic: what is due is cleaned, and new segments are put into its log."""
+"""Compaction of a topic: cleans the partitions that are due, and puts new segments into its log."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from txnlog.storage.base import Storage
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """Segments of a partition of which, of each key, the newest record has stayed (or would stay).
+    """Segments of a partition that were compacted (or would be).
 
-    Sizes in bytes, before and after; ``dirty_ratio`` is the part of the partition's bytes that was
-    new when it began. ``compacted_...`` are None where nothing was done yet.
+    Sizes in bytes, before and after; ``dirty_ratio`` is the fraction of the partition's bytes that
+    was new when it began. ``compacted_...`` are None if nothing was done yet.
     """
 
     topic: str
@@ -52,18 +52,18 @@ def compact_topic(
 ) -> Iterator[Compaction]:
     """Compact the partitions of a topic that its settings say are dirty enough.
 
-    Yields what was done, after each entry of the log. A partition that somebody else has rewritten
-    at the same time is left to the next call.
+    Yields each result after its entry in the log. A partition that another process has rewritten at
+    the same time is left to the next call.
 
     Args:
         logs: of the store.
         topic: its name; one whose ``cleanup.policy`` does not say compact is left alone.
-        now_ms: the time, by the earliest clock there is.
-        latest_ms: the time, by the latest clock there is.
-        even_clean: compact whatever has something new, however small a part of it that is.
-        dry_run: only tell.
-        memory_bytes: what the keys that are looked at together may take.
-        run_tasks: reads and uploads; None: this process does.
+        now_ms: the time, by the earliest clock available.
+        latest_ms: the time, by the latest clock available.
+        even_clean: compact every partition with new records, however few.
+        dry_run: only say what would be done.
+        memory_bytes: how much the keys processed together may take.
+        run_tasks: runs the reads and uploads; None: in this process.
 
     Raises:
         UnknownTopicOrPartition: there is no such topic (any more).
@@ -72,7 +72,7 @@ def compact_topic(
     """
     with logs.topic(topic).reading() as state:
         if state.exists and not TopicConfig.of(state.config).compacts:
-            return  # as it is known already: most topics cost nothing
+            return  # by what is known already: most topics cost nothing
     view = pin_topics(logs, [topic]).views[topic]
     config = TopicConfig.of(view.config)
     if not config.compacts:
@@ -106,7 +106,7 @@ def compact_topic(
 
 @dataclass(frozen=True, slots=True)
 class _CleanTask:
-    """A partition that is to be compacted: ``segments`` are its clean and its dirty part.
+    """A partition to compact: ``segments`` are its clean and its dirty part.
 
     ``times`` are the time by the earliest and by the latest clock.
     """
@@ -121,9 +121,9 @@ class _CleanTask:
 
     @property
     def judged_end(self) -> int:
-        """Behind all records that are looked at.
+        """The offset after all records that are considered.
 
-        Of what compaction has left out before, the newer records may lie further on.
+        Records that superseded earlier removed ones may lie beyond it.
         """
         known = (s.rewritten.judged_end for s in self.segments if s.rewritten)
         return max(self.segments[-1].end_offset, *known, 0)
@@ -148,7 +148,7 @@ class _CleanTask:
         return cleaner.clean(self.sources, self.cleanable)
 
     def describe(self, group: CompactedGroup | None = None) -> Compaction:
-        """What is to be done, or what a group has done of it."""
+        """The planned work, or what a group has done of it."""
         topic, ratio = self.spec.topic, self.cleanable.dirty_ratio
         if group is None:
             size_bytes = sum(segment.size_bytes for segment in self.segments)
@@ -167,7 +167,7 @@ class _CleanTask:
 
 
 def _put(logs: Logs, task: _CleanTask, group: CompactedGroup) -> bool:
-    """Let the new segments hold the records; False if the old ones do not any more."""
+    """Replace the old segments by the new ones; False if the old ones were replaced meanwhile."""
     rewriting = Rewriting(logs, logs.topic(task.spec.topic), task.spec.topic_id)
     replacements = [
         Replacement(

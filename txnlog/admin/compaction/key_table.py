@@ -1,8 +1,8 @@
 """Keys and the newest position of each, exactly, in bounded memory and without a loop over records.
 
 Positions are any numbers that ascend in the order of records. Keys are compared byte for byte:
-hashes only say which of them are looked at together. What does not fit is left for another time:
-the table keeps half of its part of the key space and gives up the other one, again and again.
+hashes only say which of them are processed together. If memory runs out, the table keeps half of
+its part of the key space and leaves the other half for another pass, again and again.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from txnlog.write.partitioner import Hashes, murmur2
 Mask: TypeAlias = npt.NDArray[np.bool_]
 _Piece: TypeAlias = tuple[int, npt.NDArray[np.int32] | slice, pa.Array]
 
-# Grouping takes several times the memory of what is grouped, and is faster in the processor's
-# cache: so a large table is grouped piece by piece.
+# Grouping takes several times the memory of its input, and is faster in the processor's cache: so a
+# large table is grouped piece by piece.
 _BUCKET_BITS = 5
 _LEAST_BUCKETED_ROWS: Final = 1 << 16
 _MOST_PART_BITS: Final = 12
 _HASH_BITS = 32
 # Arrow's columns of bytes end at 2 GiB.
 _MOST_BYTES: Final = 1 << 29
-_ROW_BYTES = 12  # of a row besides its key's bytes: where they begin, and its position
+_ROW_BYTES = 12  # per row besides its key's bytes: where they begin, and its position
 _SPREAD = np.uint32(0x9E3779B1)  # 2^32 divided by the golden ratio
 _HASHED_BYTES = 64
 _HASHED_ROWS = 1 << 15  # at once: what is worked on stays in the processor's cache
@@ -89,14 +89,14 @@ def _hash_block(keys: pa.Array) -> Hashes:
 
 
 def size_of(keys: pa.Array) -> int:
-    """About how many bytes of memory rows with these keys take: the slice's own alone."""
+    """About how many bytes of memory rows with these keys take: only the slice's own."""
     offsets = np.frombuffer(keys.buffers()[1], dtype=np.int32) if len(keys) else np.zeros(1)
     first, last = int(offsets[keys.offset]), int(offsets[keys.offset + len(keys)])
     return last - first + _ROW_BYTES * len(keys)
 
 
 class GatheredRows:
-    """Keys with their positions, gathered until it is worth while to work on them together."""
+    """Keys with their positions, gathered until it is worthwhile to process them together."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -110,7 +110,7 @@ class GatheredRows:
             self.size_bytes += size_of(keys)
 
     def take(self) -> tuple[pa.Array, Int64Array]:
-        """All that was added since the last time."""
+        """Everything added since the last call."""
         keys = pa.concat_arrays(self._keys) if self._keys else pa.array([], pa.binary())
         self._keys = []
         positions = np.concatenate([np.empty(0, np.int64), *self._positions])
@@ -120,14 +120,14 @@ class GatheredRows:
 
 @dataclass(slots=True, eq=False)
 class _Bucket:
-    """Keys, each once, with the newest position of each (int64); and what was added since."""
+    """Keys, each once, with the newest position of each (int64); and those added since."""
 
     keys: pa.Array = field(default_factory=lambda: pa.array([], pa.binary()))
     positions: pa.Array = field(default_factory=lambda: pa.array([], pa.int64()))
     added: list[tuple[pa.Array, Int64Array]] = field(default_factory=list)
 
     def fold(self) -> None:
-        """Take in what was added."""
+        """Merge the added keys in."""
         if not self.added:
             return
         added, self.added = self.added, []
@@ -149,9 +149,9 @@ class _Bucket:
 class KeyTable:
     """The newest position of each key of one part of the key space.
 
-    ``part`` is what it holds keys of; it gets smaller when there is no room for more, and what it
-    does not hold any more is in ``given_up``. Memory: about ``memory_bytes``, or what a few keys
-    take that are larger than that.
+    ``part`` is the part that it holds; it shrinks when there is no room for more, and the parts
+    that it no longer holds are in ``given_up``. Memory: about ``memory_bytes``, or more if a few
+    keys are larger than that.
     """
 
     def __init__(self, memory_bytes: int, part: KeyPart = WHOLE) -> None:
@@ -164,12 +164,12 @@ class KeyTable:
 
     @property
     def gather_bytes(self) -> int:
-        """How much is best gathered before it is worked on, as ``size_of`` counts it."""
+        """How much is best gathered before it is processed, as ``size_of`` counts it."""
         return max((2 * self._most_bytes - self._size_bytes()) // 3, self._most_bytes // 3)
 
     def add(self, keys: pa.Array, positions: Int64Array) -> None:
-        """Take keys (binary, no nulls) with their positions; those of other parts do not count."""
-        # First of all: it may make the part smaller.
+        """Add keys (binary, no nulls) with their positions; those of other parts are ignored."""
+        # First, because it may shrink the part.
         if self._added_bytes and self._added_bytes + size_of(keys) > self.gather_bytes:
             self.finish()
         hashes = None
@@ -188,7 +188,7 @@ class KeyTable:
         self._added_bytes += size_of(keys)
 
     def finish(self) -> None:
-        """Take what was added into the table; before it is asked."""
+        """Merge the added keys into the table; called before lookups."""
         for bucket in self._buckets.values():
             bucket.fold()
         self._added_bytes = 0
@@ -196,7 +196,7 @@ class KeyTable:
             self._give_up_half()
 
     def positions(self) -> Iterator[Int64Array]:
-        """The newest position of each key, in pieces, in no order."""
+        """The newest position of each key, in pieces, in no particular order."""
         for bucket in self._buckets.values():
             yield bucket.positions.to_numpy()
 
@@ -213,7 +213,7 @@ class KeyTable:
         return sum(size_of(bucket.keys) for bucket in self._buckets.values())
 
     def _divide(self) -> None:
-        """Go on with many buckets instead of one."""
+        """Switch from one bucket to many."""
         before = self._buckets.pop(0, _Bucket())
         self._bucket_bits = _BUCKET_BITS
         for keys, positions in ((before.keys, before.positions.to_numpy()), *before.added):
@@ -229,14 +229,14 @@ class KeyTable:
                 bucket.filter(inside)
 
     def _split(self, keys: pa.Array, hashes: Hashes | None = None) -> Iterable[_Piece]:
-        """The keys by their bucket: its number, which rows they are, and they."""
+        """The keys by bucket: its number, the rows' indices, and the keys."""
         if self._bucket_bits == 0:
             return [(0, slice(None), keys)]
         return _split_by_hash(keys, hash_keys(keys) if hashes is None else hashes)
 
 
 def _split_by_hash(keys: pa.Array, hashes: Hashes) -> Iterator[_Piece]:
-    # By bits behind those that a part is chosen by, which all keys of it have in common.
+    # By the bits after those that choose a part, which all of its keys have in common.
     shift = np.uint32(_HASH_BITS - _MOST_PART_BITS - _BUCKET_BITS)
     numbers = (hashes >> shift).astype(np.uint8) & np.uint8((1 << _BUCKET_BITS) - 1)
     order = np.argsort(numbers, kind="stable").astype(np.int32)

@@ -1,4 +1,4 @@
-"""The keys of records, and which of them delete, whether a topic has a schema or not."""
+"""The keys of records, and which records are tombstones, with or without a schema."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RecordKeys:
 
     @property
     def key_columns(self) -> pa.Schema:
-        """Those that make its key."""
+        """The columns of its key."""
         names = ("key",) if self.schema is None else self.schema.key
         return pa.schema([self.columns.field(name) for name in names])
 

@@ -15,9 +15,9 @@ from txnlog.state.placement import Segment
 def sources_of(
     view: TopicView, partition: int, segments: Sequence[Segment], hidden_entries: Container[int]
 ) -> list[Source]:
-    """The segments that hold a partition's records, from its log start on, with what is known.
+    """The segments that hold a partition's records, from its log start on, with their facts.
 
-    What ``hidden_entries`` have placed was aborted: it has no records to read.
+    Segments placed by ``hidden_entries`` were aborted: they have no records to read.
     """
     log_start = view.partitions[partition].log_start_offset
     return [

@@ -1,6 +1,6 @@
-"""Writes the records that stay of some segments into new ones, which keep their offsets.
+"""Writes the surviving records of some segments into new ones, which keep their offsets.
 
-New segments stand for the offsets of the old ones, without a gap between them: each for those from
+New segments cover the offsets of the old ones, without a gap between them: each covers those from
 its base offset to that of the next one, whether there are records or not.
 """
 
@@ -33,7 +33,7 @@ class CompactedSpan:
     """A new segment for the offsets [start, end) of a partition; None: no record of them is left.
 
     Offsets in the segment are relative to ``start``. ``delete_horizon_ms`` is the time from which
-    its tombstones may go; -1: it holds none.
+    its tombstones may be removed; -1: it holds none.
     """
 
     start: int
@@ -75,7 +75,7 @@ class SpanWriter:
         self._spec = spec
         self._partition = partition
         self._clock = clock
-        self._start = start  # of the span that is next, or being written
+        self._start = start  # of the span that is being written, or comes next
         self._horizon_ms = delete_horizon_ms
         self._config = TopicConfig.of(spec.config)
         self._keys = RecordKeys(spec.schema)
@@ -109,7 +109,7 @@ class SpanWriter:
             row = stop
 
     def finish(self, end: int) -> list[CompactedSpan]:
-        """Upload what is open; the spans side by side, up to the offset ``end``."""
+        """Upload the open segment; returns the adjacent spans, up to the offset ``end``."""
         if self._open is not None:
             self._end(end)
         elif self._start < end:
@@ -117,7 +117,7 @@ class SpanWriter:
         return self._spans
 
     def discard(self) -> None:
-        """Delete what was uploaded, best effort."""
+        """Delete the uploads, best effort."""
         if self._open is not None:
             self._open.upload.discard()
             self._open = None
@@ -128,7 +128,7 @@ class SpanWriter:
 
     def _begin(self, first_offset: int) -> _Open:
         if first_offset - self._start > MAX_SEGMENT_BYTES:
-            # So far away that no segment from here could count up to it.
+            # Too far away for the relative offsets of a segment from here.
             self._spans.append(CompactedSpan(self._start, first_offset, None))
             self._start = first_offset
         name = names.segment_name(
@@ -152,7 +152,7 @@ class SpanWriter:
         return self._open
 
     def _end(self, end: int) -> None:
-        """Finish the open segment, which stands for what lies before ``end``."""
+        """Finish the open segment, which covers the offsets before ``end``."""
         segment = self._open
         assert segment is not None
         uploaded = self._finish(segment)
@@ -184,4 +184,4 @@ class SpanWriter:
 
 
 _ANY_RECORD: Final = MAX_SEGMENT_BYTES
-"""Records were taken when max.message.bytes was perhaps larger than it is now."""
+"""Old records may be larger than the current max.message.bytes."""

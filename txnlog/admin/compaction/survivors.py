@@ -1,7 +1,7 @@
-"""Which records stay: of each key the newest one of the dirty part, and what it does not supersede.
+"""Which records stay: the newest of each key in the dirty part, and clean ones not superseded.
 
-Records have positions, which ascend with their offsets, clean and dirty ones by themselves; one bit
-for each tells what becomes of it.
+Records have positions, which ascend with their offsets, separately for clean and dirty ones; one
+bit for each tells whether it stays.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from txnlog.admin.compaction.key_table import (
 from txnlog.segments.records import Int64Array
 
 DEFAULT_MEMORY_BYTES: Final = 80 << 20
-"""A process that compacts grows by 256 MB at most then, measured: with what storages read ahead."""
+"""With this a compacting process grows by at most 256 MB, measured, read-ahead included."""
 
 ReadKeys = Callable[[], Iterator[tuple[int, pa.Array]]]
-"""Reads keys from the beginning, in pieces: the position of the first, and they (binary)."""
+"""Reads keys from the beginning, in pieces: the position of the first, and the keys (binary)."""
 
 
 class Bits:
@@ -37,12 +37,12 @@ class Bits:
         self._bytes = np.zeros(-(-count // 8), dtype=np.uint8)
 
     def set(self, positions: Int64Array) -> None:
-        """Make these one; they are in no order, and each there once."""
+        """Set these bits; they are in no order, without repeats."""
         bits = np.left_shift(1, positions & 7).astype(np.uint8)
         np.bitwise_or.at(self._bytes, positions >> 3, bits)
 
     def get(self, start: int, stop: int) -> Mask:
-        """Those of positions [start, stop)."""
+        """The bits of positions [start, stop)."""
         first = start >> 3
         unpacked = np.unpackbits(self._bytes[first : -(-stop // 8)], bitorder="little")
         chosen: npt.NDArray[np.uint8] = unpacked[start - 8 * first : stop - 8 * first]
@@ -58,7 +58,7 @@ class Bits:
 
 
 class Survivors:
-    """What becomes of each record of the clean and of the dirty part."""
+    """Which records of the clean and of the dirty part stay."""
 
     def __init__(self, clean_count: int, dirty_count: int) -> None:
         self._superseded = Bits(clean_count)
@@ -77,7 +77,7 @@ class Survivors:
         return self._superseded.count(start, stop)
 
     def add(self, table: KeyTable, read_clean: ReadKeys) -> None:
-        """Take in what a part of the keys has to say."""
+        """Apply one part of the keys."""
         for positions in table.positions():
             self._newest.set(positions)
         gathered = GatheredRows()
@@ -105,12 +105,12 @@ def find_survivors(
     once for each part of them that does.
 
     Args:
-        read_clean: reads the keys of records that lie before the dirty part, each there once.
+        read_clean: reads the keys of records before the dirty part, each once.
         read_dirty: reads the keys of the dirty part.
-        clean_count: the positions that the first one reads are below.
-        dirty_count: the same of the second one.
-        memory_bytes: what the keys that are looked at together may take. One bit for each record
-            comes to it, and what a storage reads ahead.
+        clean_count: all positions in the clean part are below this.
+        dirty_count: the same for the dirty part.
+        memory_bytes: how much the keys processed together may take. One bit for each record is
+            added, and the storage's read-ahead.
     """
     survivors = Survivors(clean_count, dirty_count)
     parts: list[KeyPart] = [WHOLE]
@@ -127,7 +127,7 @@ def find_survivors(
 def _with_positions(
     read: ReadKeys, keyless: Callable[[Int64Array], None] | None = None
 ) -> Iterator[tuple[pa.Array, Int64Array]]:
-    """Keys that are not null, with their positions; ``keyless`` gets those of the others."""
+    """Non-null keys, with their positions; ``keyless`` gets the positions of the others."""
     for first, keys in read():
         positions = np.arange(first, first + len(keys), dtype=np.int64)
         if keys.null_count:

@@ -1,11 +1,11 @@
 """How long tombstones stay: their horizon, and which segments may share one. Pure.
 
-A tombstone must stay for ``delete.retention.ms`` after it has become clean, so that a reader that
-is on its way meets it. No batch tells when that was: the log does, for each segment, in the
-segment's horizon, the time from which all its tombstones may go. A segment made of several has the
-latest horizon of theirs. If any could be put together, a topic that is compacted often would give
-its old tombstones later and later horizons, and they would never go (KAFKA-8522). So time is
-divided into spans, and only horizons in the same span come together: none is put off by more.
+A tombstone must stay for ``delete.retention.ms`` after it has become clean, so that a slow reader
+meets it. Batches do not record when that was: the log does, as each segment's horizon, the time
+from which all its tombstones may be removed. A segment made of several has the latest of their
+horizons. If any could be combined, a topic that is compacted often would give its old tombstones
+later and later horizons, and they would never be removed (KAFKA-8522). So time is divided into
+spans, and only horizons in the same span are combined: none is delayed by more.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _SPANS_OF_RETENTION = 8
 
 
 def horizon_of(compacted_ms: int, delete_retention_ms: int) -> int:
-    """The horizon of tombstones that become clean now, by the latest clock there is."""
+    """The horizon of tombstones that become clean now, by the latest clock available."""
     return compacted_ms + delete_retention_ms
 
 
 def is_due(horizon_ms: int, now_ms: int) -> bool:
-    """Whether tombstones with this horizon may go, by the earliest clock there is."""
+    """Whether tombstones with this horizon may be removed, by the earliest clock available."""
     return horizon_ms != NO_TOMBSTONES and now_ms >= horizon_ms
 
 
@@ -37,5 +37,5 @@ def may_share(one_ms: int, other_ms: int, delete_retention_ms: int) -> bool:
 
 
 def shared_horizon(one_ms: int, other_ms: int) -> int:
-    """The horizon of what is made of both."""
+    """The horizon of a segment made of both."""
     return max(one_ms, other_ms)
