@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from starlette.testclient import TestClient
 
 from txnlog.clock import SystemClock
 from txnlog.names import TopicPartition
+from txnlog.replicas.controller import Controller
+from txnlog.replicas.electing import take_out
+from txnlog.replicas.epochs import Proposer, first_epoch
+from txnlog.replicas.members import put_mark
+from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage
 from txnlog.ui.access import Access, loopback_hosts
@@ -36,6 +41,8 @@ PAGES = (
 
 
 JOBS = ("/store/maintenance?plan", "/store?examine")
+REPLICAS = ("/", "/store/replicas")
+REPLICA_JOBS = ("/store/replicas?lag",)
 """Pages that begin what goes on behind them."""
 
 
@@ -49,17 +56,43 @@ def measure(topics: int, commits: int) -> Iterator[str]:
     yield f"a first visit and the median of {TURNS} others, each in a new console that knows"
     yield "nothing of the store yet."
     yield ""
+    yield from _tables(store, PAGES, JOBS)
+    yield ""
+    yield "The same store on two roots and one that is out and lacks everything:"
+    yield ""
+    assert isinstance(store.storage, HeapStorage)
+    yield from _tables(attach(_replicated(store.storage)), REPLICAS, REPLICA_JOBS)
+
+
+def _tables(store: Store, pages: Sequence[str], jobs: Sequence[str]) -> Iterator[str]:
+    """One of pages, one of those that begin what goes on behind them."""
     yield "| page | first, ms | median, ms |"
     yield "|---|---|---|"
-    for page in PAGES:
+    for page in pages:
         first, *others = [_look(store, page)[0] for _ in range(1 + TURNS)]
         yield f"| `{page}` | {first:.0f} | {sorted(others)[TURNS // 2]:.0f} |"
     yield ""
     yield "| page | until it was shown, ms | the next look, meanwhile, ms | all of it, s |"
     yield "|---|---|---|---|"
-    for page in JOBS:
+    for page in jobs:
         shown_ms, again_ms, whole_s = _look(store, page)
         yield f"| `{page}` | {shown_ms:.0f} | {again_ms:.0f} | {whole_s:.1f} |"
+
+
+def _replicated(storage: HeapStorage) -> ReplicatedStorage:
+    """What lies in a storage, on two roots in sync; a third one is out, and empty."""
+    control = HeapStorage()
+    who = Proposer("benchmark", 0, "made")
+    first = first_epoch({f"r{n}": f"heap://{n}" for n in range(3)}, {}, who)
+    places = (storage, storage.copy(), HeapStorage())
+    members = dict(zip(first.in_sync, places, strict=True))
+    for member, place in members.items():
+        put_mark(place, member, control.url)
+    assert Controller(control).propose(first)
+    found = ReplicatedStorage(control, lambda _, member: members[member])
+    found.trust(probed=True)
+    take_out(found.agreement, "r2")
+    return found
 
 
 def _look(store: Store, page: str) -> tuple[float, float, float]:
@@ -69,7 +102,7 @@ def _look(store: Store, page: str) -> tuple[float, float, float]:
     with TestClient(make_app(console), base_url=address, follow_redirects=False) as browser:
         browser.get(f"/?token={console.access.token}")
         times = [time.process_time()]
-        for _ in range(2 if page in JOBS else 1):
+        for _ in range(2 if page in JOBS + REPLICA_JOBS else 1):
             answer = browser.get(page)
             if answer.status_code != 200:
                 raise RuntimeError(f"{page}: {answer.status_code}")

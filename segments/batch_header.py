@@ -169,7 +169,7 @@ class BatchHeader:
 
     @property
     def _has_tag(self) -> bool:
-        return self.magic in _OWN_MAGICS or self.is_guarded
+        return self.magic in (*_OWN_MAGICS, MAGIC_PARQUET) or self.is_guarded
 
     def broken_guard(self) -> str | None:
         """What is damaged of the fields that only the guard protects; None if none is."""

@@ -19,9 +19,6 @@ from txnlog.ui.access import Access
 from txnlog.ui.jobs import PATIENCE_S, Job, Jobs, Progress
 from txnlog.ui.rendering import make_environment
 
-COSTLY = frozenset({"lag"})
-"""What in a URL asks for much of the storage: a live page asks for it seldom."""
-
 
 class Rates:
     """How fast things grow, told by what they were when they were looked at before."""
@@ -93,7 +90,6 @@ class Console:
         shown = self.templates.get_template(template).render(
             **content,
             console=self,
-            costly=not COSTLY.isdisjoint(request.query_params),
             path=request.url.path,
             url=quote,
             costs=self.requests.take(),

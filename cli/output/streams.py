@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from txnlog.cli.input.storage_options import redact
 from txnlog.cli.output.escaping import escape_controls
@@ -33,6 +35,31 @@ def flush() -> None:
         raise OutputClosed from None
 
 
+_said: list[str] | None = None
+_count = 0
+
+
 def warn(message: str) -> None:
     """A message for people that must not get into the data."""
+    global _count  # noqa: PLW0603 - stderr is one for the process too
+    _count += 1
+    if _said is not None:
+        _said.append(message)
+        return
     print("txnlog: " + escape_controls(redact(message)), file=sys.stderr)
+
+
+def warned() -> int:
+    """How many messages there were so far: a list may lack what they are about."""
+    return _count
+
+
+@contextmanager
+def holding_back() -> Iterator[list[str]]:
+    """Messages of the block, to be said by the caller when it is the time for them."""
+    global _said  # noqa: PLW0603
+    before, _said = _said, []
+    try:
+        yield _said
+    finally:
+        _said = before

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from txnlog.cli.output.fields import Field
 from txnlog.cli.output.output import Document, Layout
-from txnlog.cli.output.streams import write
+from txnlog.cli.output.streams import warned, write
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,6 +41,7 @@ class TableOutput:
             sys.stdout.reconfigure(errors="backslashreplace")
         self._terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         self._in_bytes = in_bytes
+        self._warned = warned()
 
     def rows(
         self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[Layout[T]]
@@ -57,7 +58,8 @@ class TableOutput:
                 yield item
 
         self._print(fields, watched(), layout)
-        if empty:
+        before, self._warned = self._warned, warned()
+        if empty and self._warned == before:  # else some could not be read
             write("none\n")
 
     def _print(self, fields: Sequence[Field[T]], items: Iterable[T], layout: Layout[T]) -> None:

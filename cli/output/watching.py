@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from txnlog.cli.output.fields import Field, show_time
 from txnlog.cli.output.patience import Patience
-from txnlog.cli.output.streams import flush, write
+from txnlog.cli.output.streams import flush, holding_back, warn, write
 
 if TYPE_CHECKING:
     from txnlog.cli.output.output import Output
@@ -36,7 +36,8 @@ def watch_rows(
     clears = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     while True:
         try:
-            found = list(find())
+            with holding_back() as said:
+                found = list(find())
         except StorageError as error:
             patience.bear(error)
         else:
@@ -44,6 +45,9 @@ def watch_rows(
             if clears:
                 now = show_time(time.time_ns() // 1_000_000)
                 write(f"{_CLEAR}{now}, every {interval_s:g} s, Ctrl-C ends it\n\n")
+                flush()
+            for message in said:  # on a terminal they would have been cleared away
+                warn(message)
             output.rows(fields, found)
             flush()
         sleep(interval_s)

@@ -110,6 +110,7 @@ def test_parquet_segments_are_dumped_and_verified(tmp_path: Path, typed: bool) -
         (group,) = cli(*dump, *place, "--records", "-o", "json").json()
         assert (group["path"], group["codec"], group["crc_ok"]) == (said, "zstd", True)
         assert (group["base_offset"], group["last_offset"], group["damage"]) == (0, 1, None)
+        assert group["leader_epoch"] == -1  # what stands there is the segment's tag
         assert [{name: r[name] for name in ("key", "value")} for r in group["records"]] == shown
         assert [record["offset"] for record in group["records"]] == [0, 1]
         (check,) = cli(*verify, *place, "-o", "json").json()

@@ -111,6 +111,20 @@ def test_an_empty_list_says_so_on_a_terminal(store_path: Path) -> None:
     assert run_on_terminal(80, "topics", "ls", "--store", store_path).splitlines()[-1] != "none"
 
 
+@pytest.mark.parametrize("more", [(), ("--all",)])
+def test_what_cannot_be_read_is_not_none(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """The only group is damaged: the list is empty, and does not say that there is none."""
+    store = txnlog.open(str(tmp_path), create=True)
+    store.create_topic("orders")
+    store.reset_group_offsets("team", ["orders"], to="latest")
+    for entry in (tmp_path / "groups" / "team").glob("*.json"):
+        entry.write_bytes(b"{")
+    ls = ("groups", "ls", *more, "--store", tmp_path)
+    code, shown = cli_on_terminal(*ls, env={"TERM": "xterm-256color"})
+    assert (code, "GROUP" in shown, "none" in shown) == (3, True, False)
+    assert "team" in cli(*ls).err
+
+
 def test_a_terminal_is_shown_nothing_that_it_would_obey(store_path: Path) -> None:
     """What a template prints raw in a pipe is one harmless line here."""
     read = ("records", "read", "orders:1", "-f", "%k=%v\\n", "--store", store_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 
@@ -10,6 +11,7 @@ from cli_command import FIRST_MS
 
 from txnlog.cli.output.fields import Field, number
 from txnlog.cli.output.json_output import JsonLinesOutput
+from txnlog.cli.output.streams import warn
 from txnlog.cli.output.tables import TableOutput
 from txnlog.cli.output.watching import watch_rows
 from txnlog.errors import StorageError
@@ -59,3 +61,33 @@ def test_a_terminal_is_cleared_and_told_the_time(
         watch_rows(output, FIELDS, lambda: [7], 2.0, stop)
     header = "2023-11-14T22:13:20.000Z, every 2 s, Ctrl-C ends it\n\n"
     assert capsys.readouterr().out == f"\x1b[H\x1b[2J{header}N\n7\n"
+
+
+def test_what_is_said_while_looking_is_not_cleared_away(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes behind the clearing, each time; an empty list does not say that there is none."""
+    rounds = 0
+
+    def stop(_: float) -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 3:
+            raise KeyboardInterrupt
+
+    def find() -> list[int]:
+        if rounds < 2:
+            warn("a group is damaged")
+        return []
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", sys.stdout)
+    monkeypatch.setattr("time.time_ns", lambda: FIRST_MS * 1_000_000)
+    monkeypatch.setenv("TERM", "xterm")
+    with pytest.raises(KeyboardInterrupt):
+        watch_rows(TableOutput(), FIELDS, find, 2.0, stop)
+    found = re.sub(r"\x1b\[\d*m|─\n", "", capfd.readouterr().out)
+    damaged, again, sound = found.split("\x1b[H\x1b[2J")[1:]
+    told = "2023-11-14T22:13:20.000Z, every 2 s, Ctrl-C ends it\n\n"
+    assert damaged == again == f"{told}txnlog: a group is damaged\nN\n"
+    assert sound == f"{told}N\nnone\n"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from starlette.testclient import TestClient
-from ui_browser import text_of
+from ui_browser import LONG_S, ended, text_of
 
 from txnlog.doctor.finding import Finding
 from txnlog.errors import StorageError
@@ -19,17 +19,6 @@ from txnlog.testing import HeapStorage, VirtualClock
 from txnlog.ui import jobs
 from txnlog.ui.console import Console
 from txnlog.ui.jobs import Job, Jobs
-
-_LONG_S = 60.0
-
-
-def ended(console: Console, browser: TestClient, path: str) -> str:
-    """A page of a job, when that has ended."""
-    browser.get(path)
-    job = console.jobs.newest(path.partition("?")[2].partition("=")[0])
-    assert job is not None
-    assert job.wait(_LONG_S)
-    return text_of(browser, path)
 
 
 @pytest.fixture
@@ -94,7 +83,7 @@ def test_a_page_shows_what_was_found_so_far(
     def work(job: Job) -> None:
         job.keep("damage", Finding("topic", "orders", "damage", "an entry is cut short"))
         job.reach("data of orders")
-        gate.wait(_LONG_S)
+        gate.wait(LONG_S)
 
     job = begin(console.jobs, "examine", work)
     shown = text_of(browser, "/store?examine")
@@ -104,7 +93,7 @@ def test_a_page_shows_what_was_found_so_far(
     assert 'data-running="yes"' in browser.get("/store?examine=2").text
     assert console.jobs.newest("examine") is job
     gate.set()
-    assert job.wait(_LONG_S)
+    assert job.wait(LONG_S)
     assert "all was looked at" in text_of(browser, "/store?examine")
     assert 'data-running=""' in browser.get("/store?examine").text
 
@@ -126,7 +115,7 @@ def test_a_job_that_fails_says_so(
         job.reach("data")
         raise error
 
-    assert begin(console.jobs, "plan", work).wait(_LONG_S)
+    assert begin(console.jobs, "plan", work).wait(LONG_S)
     shown = text_of(browser, "/store/maintenance")
     assert said in shown
     assert "would do at least: 1 thing" in shown
@@ -161,14 +150,14 @@ def test_what_is_loaded_again_begins_nothing_anew(gate: threading.Event) -> None
 
     def work(job: Job) -> None:
         ran.append(job.number)
-        gate.wait(_LONG_S)
+        gate.wait(LONG_S)
 
     first = begin(several, "plan", work)
     assert begin(several, "plan", work, "2") is first
     gate.set()
-    assert first.wait(_LONG_S)
+    assert first.wait(LONG_S)
     assert [begin(several, "plan", work, number) for number in ("", "1", "3")] == [first] * 3
     second = begin(several, "plan", work, "2")
-    assert second.wait(_LONG_S)
+    assert second.wait(LONG_S)
     assert begin(several, "plan", work, "2") is second
     assert ran == [1, 2]

@@ -12,6 +12,7 @@ from txnlog.ui.console import Console
 
 PORT = 8080
 ADDRESS = f"http://127.0.0.1:{PORT}"
+LONG_S = 60.0
 HOSTILE = "<script>alert('x')</script>"
 
 
@@ -30,3 +31,12 @@ def text_of(browser: TestClient, path: str) -> str:
     assert HOSTILE not in answer.text
     main = answer.text.partition("<main")[2]
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", main)).split())
+
+
+def ended(console: Console, browser: TestClient, path: str) -> str:
+    """A page of a job, when that has ended."""
+    browser.get(path)
+    job = console.jobs.newest(path.partition("?")[2].partition("=")[0])
+    assert job is not None
+    assert job.wait(LONG_S)
+    return text_of(browser, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,10 +11,14 @@ from starlette.responses import Response
 from txnlog.config import store_settings
 from txnlog.errors import InvalidOption
 from txnlog.replicas.replicated_storage import find_replicated
+from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store
 from txnlog.ui.console import Console
 from txnlog.ui.jobs import Job
 from txnlog.ui.rendering import show_size
+
+if TYPE_CHECKING:
+    from txnlog.replicas.description import Replicas
 
 
 def show_store(console: Console, request: Request) -> Response:
@@ -41,22 +46,35 @@ def _examine(store: Store, job: Job) -> None:
 
 def show_replicas(console: Console, request: Request) -> Response:
     """The roots of a replicated store; with ``lag`` in the URL what those that are out lack."""
-    from txnlog.replicas.counted import counted
-    from txnlog.replicas.description import describe
-
-    with_lag = "lag" in request.query_params
-    replicated = find_replicated(console.store.storage)
-    if replicated is None:
-        raise InvalidOption(f"{console.store.url} has no replicas: it is a store on one root")
+    compared = console.ask_job(request, "lag", _compare_roots)
+    found = next((told for _, told in compared.shown), None) if compared else None
     return console.page(
         request,
         "replicas.html",
         {
             "title": "Roots",
-            "found": describe(counted(replicated, console.requests), with_lag=with_lag),
-            "with_lag": with_lag,
+            "found": found or _describe_roots(console.store, console.requests, with_lag=False),
+            "compared": compared,
+            "now_ms": console.store.logs.clock.now_ms(),
         },
     )
+
+
+def _compare_roots(store: Store, job: Job) -> None:
+    assert isinstance(store.storage, CountingStorage)
+    job.reach("listing roots whole")
+    job.keep("roots", _describe_roots(store, store.storage, with_lag=True))
+
+
+def _describe_roots(store: Store, counting: CountingStorage, *, with_lag: bool) -> Replicas:
+    """What it asks of roots goes past the storage over them, and is counted all the same."""
+    from txnlog.replicas.counted import counted
+    from txnlog.replicas.description import describe
+
+    replicated = find_replicated(store.storage)
+    if replicated is None:
+        raise InvalidOption(f"{store.url} has no replicas: it is a store on one root")
+    return describe(counted(replicated, counting), with_lag=with_lag)
 
 
 def tell(step: object) -> str:

@@ -1,5 +1,5 @@
-// Loads the page again every few seconds while `live` is checked, and puts its content in place;
-// once a minute if it is costly to make. What shows something that goes on is loaded every second.
+// Loads the page again every few seconds while `live` is checked, and puts its content in place.
+// What shows something that goes on is loaded every second, until that has ended.
 "use strict";
 const box = document.getElementById("live");
 const main = () => document.getElementById("main");
@@ -9,7 +9,7 @@ function again() {
   clearTimeout(timer);
   const running = main().dataset.running;
   if (running || (box && box.checked)) {
-    timer = setTimeout(refresh, running ? 1000 : Number(main().dataset.pauseMs));
+    timer = setTimeout(refresh, running ? 1000 : 5000);
   }
 }
 
