@@ -32,8 +32,8 @@ def _on_roots(rates: FaultRates, **options: bool | int) -> Run:
     return lambda seed: replica_world.run_seeds([seed], rates, **options)
 
 
-def _standby(rates: FaultRates) -> Run:
-    return lambda seed: standby_world.run_seeds([seed], rates)
+def _standby(rates: FaultRates, **options: bool) -> Run:
+    return lambda seed: standby_world.run_seeds([seed], rates, **options)
 
 
 def _unclean(rates: FaultRates, **options: bool | int) -> Run:
@@ -45,6 +45,9 @@ KINDS: Final[Mapping[str, Run]] = {
     "stormy": _on_roots(STORMY, roots=5),
     "slow": _on_roots(CALM, stalls=True),
     "slow-rough": _on_roots(ROUGH, stalls=True, timed=False),
+    "unmounted": _on_roots(ROUGH, unmounts=True),
+    "unmounted-placed": _on_roots(ROUGH, unmounts=True, placed=True, roots=4),
+    "unmounted-operated": _on_roots(STORMY, unmounts=True, operated=True, roots=4),
     "operated": _on_roots(ROUGH, roots=4, operated=True),
     "operated-stormy": _on_roots(STORMY, roots=4, operated=True),
     "placed": _on_roots(ROUGH, placed=True),
@@ -56,6 +59,7 @@ KINDS: Final[Mapping[str, Run]] = {
     "unclean-placed-stormy": _unclean(STORMY),
     "standby": _standby(standby_world.ROUGH),
     "standby-stormy": _standby(standby_world.STORMY),
+    "standby-unmounted": _standby(standby_world.ROUGH, unmounts=True, sweeps=True),
 }
 
 

@@ -5,11 +5,18 @@ Transactions are committed through a store on them, each with one number.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 from replica_world import LAG_MS, Roots
 
 from txnlog.errors import NotEnoughReplicas, TxnlogError
-from txnlog.replicas.epochs import MIN_INSYNC
+from txnlog.replicas import agreement as agreements
+from txnlog.replicas import epochs, joining
+from txnlog.replicas.electing import take_out
+from txnlog.replicas.epochs import MIN_INSYNC, Epoch, Proposer
 from txnlog.replicas.joining import join
 from txnlog.store import attach
 from txnlog.testing import VirtualClock
@@ -186,3 +193,48 @@ def test_what_an_earlier_leader_had_decided_is_not_taken_for_what_this_one_has()
     roots.down.clear()
     join(reader.agreement, "c", "heap://c")
     assert not reader.agreement.may_differ(roots.epoch())
+
+
+def shown_of_a_root_that_has_copied_from_another_leader(patch: pytest.MonkeyPatch) -> list[bytes]:
+    """What readers are shown: c copies from a, then b leads, then c, if it is in sync."""
+    roots, clock = Roots(3), VirtualClock()
+    agreement = roots.plain(clock).agreement
+    take_out(agreement, "c")
+    roots.heap("a-0").put_if_absent("f/1", b"old")  # its writer has died
+    finish = joining._finish
+
+    def elect_first(*arguments: Any) -> Epoch:
+        roots.down.add("a")
+        roots.plain(clock).put("x", b"")
+        roots.heap("b-0").put_if_absent("f/1", b"new")  # the next one, too
+        return finish(*arguments)
+
+    patch.setattr(joining, "_finish", elect_first)
+    with suppress(NotEnoughReplicas):
+        join(agreement, "c", "heap://c")
+    reader = roots.plain(clock)
+    assert reader.list_names("f") == ["1"]
+    shown = [reader.get("f/1")]
+    roots.down.add("b")
+    with suppress(TxnlogError):
+        shown.append(roots.plain(clock).get("f/1"))
+    return shown
+
+
+def test_what_was_copied_from_another_leader_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broken variant of this part of R4 shows two histories."""
+    with monkeypatch.context() as patch:
+        assert shown_of_a_root_that_has_copied_from_another_leader(patch) == [b"new"]
+
+    def elected(epoch: Epoch, *given: Any, **how: Any) -> Epoch:
+        return replace(epochs.elected(epoch, *given, **how), joining=epoch.joining)
+
+    def joined(epoch: Epoch, member: str, since: int, _: int, who: Proposer) -> Epoch | None:
+        return epochs.joined(epoch, member, since, epoch.leader_since, who)
+
+    monkeypatch.setattr(agreements, "elected", elected)
+    monkeypatch.setattr(joining, "joined", joined)
+    shown = shown_of_a_root_that_has_copied_from_another_leader(monkeypatch)
+    assert shown == [b"new", b"old"]

@@ -10,17 +10,28 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from replica_gates import Patience
+from msgspec.structs import replace
+from replica_gates import Disk, Patience
 from replica_world import CALM, ROUGH, STORMY, Violation, run_seeds
 
 from txnlog.errors import ObjectNotFound
-from txnlog.replicas import joining, reassigning, replicated_storage, trimming
+from txnlog.replicas import (
+    forgetting,
+    joining,
+    placement,
+    reassigning,
+    replicated_storage,
+    trimming,
+)
 from txnlog.replicas.agreement import Agreement
-from txnlog.replicas.controller import Controller
-from txnlog.replicas.epochs import Epoch, Member
+from txnlog.replicas.controller import Controller, list_epochs
+from txnlog.replicas.epochs import Epoch, Member, elected_unclean
+from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.storage.base import Storage
 
 Patch = pytest.MonkeyPatch
 
@@ -111,6 +122,21 @@ def test_data_at_some_of_the_roots_is_not_lost_in_many_runs(weather: Any, roots:
     assert total["moved"] > 0
 
 
+def test_a_disk_that_is_not_mounted_is_no_empty_root() -> None:
+    """For a moment or for long, a root's or the controller's, while others join, too."""
+    total = run_seeds((0, 1, 4), CALM, unmounts=True)
+    assert total["acknowledged"] > 40
+    assert total["joined"] > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weather", [CALM, ROUGH, STORMY])
+def test_disks_that_are_not_mounted_in_many_runs(weather: Any) -> None:
+    run_seeds(range(8000, 8050), weather, unmounts=True)
+    run_seeds(range(8050, 8100), weather, unmounts=True, placed=True, roots=4)
+    run_seeds(range(8100, 8150), weather, unmounts=True, operated=True, roots=4)
+
+
 def test_slow_roots_are_put_out_within_two_timeouts() -> None:
     """What they were asked lands later, at members that are out or not: nothing is lost."""
     total = run_seeds((2, 5), CALM, stalls=True)
@@ -155,18 +181,23 @@ def test_operators_lose_nothing_in_many_runs(weather: Any) -> None:
 # -- broken variants ---------------------------------------------------------------------------
 
 
+def followers_are_given_nothing(patch: Patch) -> None:
+    """R1. What the leader has is acknowledged."""
+    patch.setattr(replicated_storage, "put_at_all", lambda *_: None)
+
+
 def no_look_at_the_epochs(patch: Patch) -> None:
-    """Acknowledged though an epoch has passed meanwhile."""
+    """R3. Acknowledged though an epoch has passed meanwhile."""
     patch.setattr(Agreement, "is_newest", lambda *_: True)
 
 
 def no_help(patch: Patch) -> None:
-    """Shown and built on before the others have it."""
+    """R2. Shown and built on before the others have it."""
     patch.setattr(replicated_storage, "help_out", lambda *_: None)
 
 
 def no_writes_to_who_joins(patch: Patch) -> None:
-    """Writers leave out who is joining."""
+    """R4. Writers leave out who is joining."""
 
     def members(epoch: Epoch) -> tuple[Member, ...]:
         return (epoch.leader, *(other for other in epoch.in_sync if other != epoch.leader))
@@ -175,23 +206,78 @@ def no_writes_to_who_joins(patch: Patch) -> None:
 
 
 def nothing_is_copied(patch: Patch) -> None:
-    """Who joins is in sync at once."""
+    """R4. Who joins is in sync at once."""
     patch.setattr(joining, "_copy", lambda *_: (0, 0))
 
 
+def who_was_out_leads(patch: Patch) -> None:
+    """R5. Whoever was in sync last takes a leader's place, and no epoch says so."""
+    put_out = Agreement.put_out
+
+    def elect(self: Agreement, epoch: Epoch, member: Member, why: str, **how: Any) -> bool:
+        if member != epoch.leader or not epoch.left:
+            return put_out(self, epoch, member, why, **how)
+        leader = max(epoch.left, key=lambda one: epoch.left[one].epoch)
+        proposed = elected_unclean(epoch, leader, self.proposer(why))
+        return self.propose(replace(proposed, unclean=None, last_unclean=-1))
+
+    patch.setattr(Agreement, "put_out", elect)
+
+
+def too_few_in_sync_will_do(patch: Patch) -> None:
+    """R6. Nobody counts them."""
+    patch.setattr(ReplicatedStorage, "_need", lambda *_: None)
+
+
+def marks_are_not_looked_for(patch: Patch) -> None:
+    """R7. An empty folder is taken for the root."""
+    patch.setattr(Disk, "check", lambda _: None)
+    patch.setattr(Agreement, "check_mark", lambda *_: None)
+
+
+def what_is_not_found_was_deleted(patch: Patch) -> None:
+    """R7. Nobody looks for the mark when a name is not found; by and by it is there again."""
+    patch.setattr(Disk, "_absence_checked", lambda _: nullcontext())
+    patch.setattr(joining, "_check_missed", lambda *_: None)
+
+
+def an_empty_controller_has_nothing_newer(patch: Patch) -> None:
+    """R7. Its disk is not mounted, and the epoch that one knows is taken for the newest."""
+    newest_at = Controller._newest_at
+
+    def newest(self: Controller, storage: Storage, known: Epoch | None) -> Epoch:
+        if known is not None and not list_epochs(storage, known.number):
+            return known
+        return newest_at(self, storage, known)
+
+    patch.setattr(Disk, "check", lambda _: None)
+    patch.setattr(Controller, "_newest_at", newest)
+
+
+def what_takes_part_is_forgotten(patch: Patch) -> None:
+    """R8. Nobody looks at the epochs before deleting."""
+    patch.setattr(forgetting, "_why_not", lambda *_: None)
+    patch.setattr(forgetting, "_check_out", lambda *_: None)
+
+
+def one_copy_is_enough(patch: Patch) -> None:
+    """R10. Data is put at the first of the roots where it belongs."""
+    patch.setattr(replicated_storage, "targets", lambda *of: placement.targets(*of)[:1])
+
+
 def nobody_follows_the_controller(patch: Patch) -> None:
-    """Who finds that it has moved stays where it was."""
+    """R9. Who finds that it has moved stays where it was."""
     patch.setattr(Epoch, "controller", "")
 
 
 def a_move_is_decided_there(patch: Patch) -> None:
-    """The epoch that moves is put at the new place alone."""
+    """R9. The epoch that moves is put at the new place alone."""
     propose = Controller.propose
     patch.setattr(Controller, "propose", lambda told, epoch, _="": propose(told, epoch))
 
 
 def deleted_before_it_is_copied(patch: Patch) -> None:
-    """Surplus copies go, whether others have them or not."""
+    """R11. Surplus copies go, whether others have them or not."""
     patch.setattr(trimming, "_is_enough", lambda *_: True)
     patch.setattr(reassigning._Pass, "_copy", lambda *_: 0)
 
@@ -202,6 +288,14 @@ def nothing_is_left_behind(patch: Patch) -> None:
 
 
 BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
+    (followers_are_given_nothing, {}),
+    (who_was_out_leads, {}),
+    (too_few_in_sync_will_do, {}),
+    (marks_are_not_looked_for, {"unmounts": True, "rates": CALM}),
+    (what_is_not_found_was_deleted, {"unmounts": True, "rates": CALM}),
+    (an_empty_controller_has_nothing_newer, {"unmounts": True, "rates": CALM}),
+    (what_takes_part_is_forgotten, {"operated": True}),
+    (one_copy_is_enough, {"placed": True}),
     (no_look_at_the_epochs, {}),
     (no_help, {}),
     (no_writes_to_who_joins, {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import fsspec
@@ -24,7 +25,7 @@ from txnlog.errors import (
 )
 from txnlog.names import TopicPartition
 from txnlog.standby.following import Standby
-from txnlog.standby.rounds import Round, Rounds
+from txnlog.standby.rounds import Promoted, Round, Rounds
 from txnlog.standby.standby_storage import StandbyStorage, find_at
 from txnlog.standby.sweeping import KEPT_ROUNDS
 from txnlog.storage.base import Storage
@@ -259,10 +260,10 @@ def test_a_source_that_is_not_there_deletes_nothing(tmp_path: Path) -> None:
     (tmp_path / "store").rename(tmp_path / "away")
     with pytest.raises(TxnlogError):
         standby.follow()
-    with pytest.raises(StorageError, match="is its disk mounted"):
+    with pytest.raises(StorageError, match="s its disk mounted"):
         standby.sweep()
     (tmp_path / "store").mkdir()
-    with pytest.raises(TxnlogError, match="is its disk mounted"):
+    with pytest.raises(TxnlogError, match="s its disk mounted"):
         standby.follow()
     (tmp_path / "store").rmdir()
     (tmp_path / "away").rename(tmp_path / "store")
@@ -314,10 +315,15 @@ def test_a_file_that_the_source_has_lost_is_named(tmp_path: Path) -> None:
     for value in (b"one", b"two"):
         with store.producer() as producer:
             producer.send("t", value)
-    next((tmp_path / "store" / "topics" / "t" / "data").rglob("*.log")).unlink()
+    lost = next((tmp_path / "store" / "topics" / "t" / "data").rglob("*.log"))
+    lost.rename(tmp_path / "backup")
     done = standby.follow()
     assert len(done.lost) == 1
     assert txnlog.open(url).reached().lost == done.lost
+    assert store.standby(url).follow().lost == done.lost
+    (tmp_path / "backup").rename(lost)
+    assert standby.follow().lost == ()
+    assert sorted(values(txnlog.open(url), "t")) == [b"one", b"two"]
 
 
 def test_a_sweep_beside_another_one_who_follows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,6 +357,33 @@ def test_a_sweep_beside_another_one_who_follows(monkeypatch: pytest.MonkeyPatch)
 
 
 # -- promotion -----------------------------------------------------------------------------------
+
+
+def judge_late_follower() -> None:
+    """Whoever follows, and had not heard of a promotion, changes nothing in the new store."""
+    target = TARGET.copy()
+    late = Standby(store_of(SOURCE, seed=7).logs, target)
+    late.follow()
+    promote(target)
+    with store_of(target, seed=12).producer() as producer:
+        producer.send("b", b"its own")
+    with suppress(IllegalState):
+        late.follow()
+    late.sweep()
+    assert values(store_of(target, seed=13), "b")[-1] == b"its own"
+
+
+def test_without_the_last_round_a_promotion_fences_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broken variant of Y4: what the new store has written is swept away."""
+    judge_late_follower()
+    put = Rounds.put
+
+    def put_rounds_alone(rounds: Rounds, entry: Round | Promoted) -> bool:
+        return isinstance(entry, Promoted) or put(rounds, entry)
+
+    monkeypatch.setattr(Rounds, "put", put_rounds_alone)
+    with pytest.raises((TxnlogError, AssertionError)):
+        judge_late_follower()
 
 
 def test_promotion_tells_what_is_missing_and_fences(tmp_path: Path) -> None:
@@ -409,6 +442,40 @@ def test_promotion_without_the_source(tmp_path: Path) -> None:
     assert done.missing is None
     assert done.why_unknown
     txnlog.open(url).create_topic("u")
+
+
+def test_each_try_begins_where_the_last_one_has_stopped() -> None:
+    """Half of the requests that copy data fail, and the process is killed half of the time."""
+    source, target = PREPARED.copy(), HeapStorage()
+    follow(source, target)
+    with store_of(source, seed=15).producer() as producer:
+        for number in range(12):
+            producer.send("b", b"%d" % number)
+            producer.flush()
+    copied: Counter[str] = Counter()
+    tries = 0
+
+    class Failing(ForwardingStorage):
+        def put_if_absent(self, name: str, data: bytes) -> bool:
+            if "/data/" not in name:
+                return super().put_if_absent(name, data)
+            copied[name] += 1
+            if len(copied) % 2 and copied[name] == 1:
+                raise StorageError(f"{name}: injected")
+            return super().put_if_absent(name, data)
+
+    for_each = Standby(store_of(source, seed=3).logs, Failing(target))
+    while True:
+        tries += 1
+        try:
+            for_each.follow()
+            break
+        except StorageError:
+            if tries % 2:
+                for_each = Standby(store_of(source, seed=3).logs, Failing(target))
+    assert tries <= 12
+    assert max(copied.values()) <= 2, "what was there was not copied again"
+    assert {*values(shown(target), "b")} >= {b"%d" % number for number in range(12)}
 
 
 # -- crash points --------------------------------------------------------------------------------
@@ -495,15 +562,17 @@ def test_a_promotion_fails_at_each_request(fault: Fault) -> None:
 @pytest.mark.parametrize("number", range(4))
 def test_a_follower_that_sleeps_over_a_promotion_changes_nothing(number: int) -> None:
     """It was about to put its data, its logs or its round, and wakes up in a store of its own."""
-    total = requests_of(follow_on)
+    told = FaultyStorage(TARGET.copy())
+    follow_on(told)
+    puts = [at for at, text in enumerate(told.requests) if text.startswith("put_if_absent")]
+    at = puts[(len(puts) - 1) * number // 3]
     target = TARGET.copy()
 
     def meanwhile(_: Fault) -> None:
         promote(target)
         copy_all(store_of(target, seed=12))
 
-    at = total * (number + 1) // 5
-    faulty = FaultyStorage(target, {at: Fault.DELAY}, on_wait=meanwhile)
+    faulty = FaultyStorage(target, {at: Fault.PAUSE}, on_wait=meanwhile)
     with pytest.raises(TxnlogError):
         follow_on(faulty)
     judge(target, f"request {at}")

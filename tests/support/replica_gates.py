@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from txnlog.errors import StorageError
+from txnlog.replicas.members import MarkedDisk, MarkGone
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.storage.left_behind import TookTooLong
-from txnlog.testing import Process, Simulation
+from txnlog.testing import HeapStorage, Process, Simulation
 
 _REQUESTS = {
     "put_if_absent",
@@ -63,6 +64,30 @@ class Gate(ForwardingStorage):
             raise StorageError(f"{told(self, 'url')} is down")
         method, stall = super().__getattribute__(name), told(self, "_stall")
         return lambda *given: stall(name, lambda: method(*given))
+
+
+class Disk(MarkedDisk):
+    """A disk in memory. While it is not mounted what lies ``beneath`` is in its place."""
+
+    def __init__(
+        self, mounted: Storage, mark: str, beneath: HeapStorage, is_mounted: Callable[[], bool]
+    ) -> None:
+        self._mounted = mounted
+        self._beneath = beneath
+        self._is_mounted = is_mounted
+        super().__init__(mounted, mark)
+
+    @property
+    def inner(self) -> Storage:
+        return self._mounted if self._is_mounted() else self._beneath
+
+    @inner.setter
+    def inner(self, _: Storage) -> None:
+        pass
+
+    def check(self) -> None:
+        if self.inner is not self._mounted:
+            raise MarkGone(f"{self.url} is not mounted")
 
 
 class Patience:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
 
-from replica_gates import Gate, Patience, view_of
+from replica_gates import Disk, Gate, Patience, view_of
 
 from txnlog import names, root_names
 from txnlog.clock import Clock
@@ -80,6 +80,9 @@ class Roots:
         self.down: set[str] = set()
         self.dead: set[Member] = set()
         """What is lost for good: nobody finds a mark there."""
+        self.unmounted: set[str] = set()
+        """Roots with an empty folder in their place."""
+        self.beneath = {name: HeapStorage() for name in (*self.names, *self.places)}
         self.cut: set[tuple[str, str]] = set()
         """Pairs of a process and a root that cannot reach each other."""
         self.stalled: dict[str, float] = {}
@@ -103,7 +106,9 @@ class Roots:
             is_cut = root in self.down or (process, root) in self.cut
             return not is_cut and member not in self.dead
 
-        return Gate(storage, reaches)
+        mark = root_names.member_mark(member) if member else root_names.epoch_file(0)
+        disk = Disk(storage, mark, self.beneath[root], lambda: root not in self.unmounted)
+        return Gate(disk, reaches)
 
     def storage(self, process: Process) -> ReplicatedStorage:
         """What one simulated process sees: its own faults, in front of the roots' gates.
@@ -191,6 +196,7 @@ class World:
         placed: bool = False,
         stalls: bool = False,
         timed: bool = True,
+        unmounts: bool = False,
     ) -> None:
         chance = random.Random(seed)
         settings = {MIN_INSYNC: str(chance.choice([1, 1, 2]))}
@@ -202,6 +208,8 @@ class World:
         self.operated = operated
         self.stalls = stalls
         """Roots are slow, and not down."""
+        self.unmounts = unmounts
+        """Disks are not mounted at times."""
         self.timed = timed and stalls
         """A put takes no longer than two timeouts."""
         if operated:
@@ -287,12 +295,15 @@ class World:
         partition = process.chance.randrange(4) if self.placed else 0
         path = f"topics/t/data/{partition}/{data_name}.log"
         self.meant[path] = f"data of {token}".encode()
+        began_in = self.roots.epoch().number
         if process.chance.random() < 0.5:
             storage.put_round([lambda: storage.put(path, self.meant[path])])
         else:
             with storage.upload(path) as upload:
                 upload.write(self.meant[path][:7])
                 upload.write(self.meant[path][7:])
+        if self.placed and not self.operated:
+            self._check_placed_put(path, began_in)
         entry = f"{path} {process.name}".encode()
         for _ in range(3):
             listed = storage.list_names("topics/t/log")
@@ -333,6 +344,14 @@ class World:
             raise Violation(f"{named} is nowhere, and {name} was acknowledged")
         if len(having) < self.roots.epoch().min_insync:
             raise Violation(f"too few: {name} was acknowledged, and only {having} have it")
+
+    def _check_placed_put(self, name: str, began_in: int) -> None:
+        """When data has been put, as many roots have it as its epoch says."""
+        heaps = self.roots.heaps.items()
+        having = {root_of(member) for member, heap in heaps if _get(heap, name) is not None}
+        wanted = min(copies(epoch, name) for epoch in self.roots.epochs()[began_in:])
+        if len(having) < wanted and not self.roots.dead:
+            raise Violation(f"too few: {name} was put, and {having} have it instead of {wanted}")
 
     def read(self, process: Process) -> None:
         storage = self.roots.storage(process)
@@ -444,8 +463,13 @@ class World:
             process.clock.sleep(process.chance.uniform(0, 5))
             process.step("trouble")  # which ends this if the run has ended
             self.judge()
-            if self.roots.down or self.roots.cut or self.roots.stalled:
+            if self.roots.down or self.roots.cut or self.roots.stalled or self.roots.unmounted:
                 self._calm()
+                continue
+            if self.unmounts and process.chance.random() < 0.7:
+                self.roots.unmounted.update(
+                    process.chance.sample([*self.roots.names, CONTROLLER], 2)
+                )
                 continue
             if self.stalls:
                 root = process.chance.choice(self.roots.names)
@@ -462,6 +486,7 @@ class World:
         self.roots.down.clear()
         self.roots.cut.clear()
         self.roots.stalled.clear()
+        self.roots.unmounted.clear()
 
     def run(self, *, writers: int = 3) -> Self:
         self.writing = writers

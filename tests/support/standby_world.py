@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from replica_gates import view_of
+from replica_gates import Disk, view_of
 
 from txnlog.errors import TxnlogError
-from txnlog.names import TopicPartition
+from txnlog.names import STORE_FILE, TopicPartition
 from txnlog.standby.following import Standby
 from txnlog.standby.standby_storage import find_at
 from txnlog.storage.base import Storage
@@ -49,10 +49,24 @@ class Violation(AssertionError):
 class StandbyWorld:
     """One run."""
 
-    def __init__(self, seed: int, rates: FaultRates, *, turns: int = 12, writers: int = 3) -> None:
+    def __init__(
+        self,
+        seed: int,
+        rates: FaultRates,
+        *,
+        turns: int = 12,
+        writers: int = 3,
+        unmounts: bool = False,
+        sweeps: bool = False,
+    ) -> None:
         self.simulation = Simulation(seed, rates=rates, step_ms=(0, 8))
         self.target = HeapStorage()
         self.target.time_ms = lambda: self.simulation.clock.time_ms
+        self.sweeps = sweeps
+        """Somebody sweeps all the time."""
+        self.unmounts = unmounts
+        self.is_mounted = True
+        """Else whoever follows finds an empty folder where the source was."""
         self.turns = turns
         self.writers = writers
         self.writing = 0
@@ -112,13 +126,32 @@ class StandbyWorld:
         named.url = inner.url
         return named
 
+    def source(self, process: Process) -> Store:
+        """The store as one who follows sees it."""
+        if not self.unmounts:
+            return process.store()
+        beneath = HeapStorage()
+        disk = Disk(self.simulation.storage, STORE_FILE, beneath, lambda: self.is_mounted)
+        return attach(self.view(process, disk), clock=process.clock)
+
+    def unmount(self, process: Process) -> None:
+        """Take the source's disk away for a while, now and then."""
+        while self.writing:
+            process.clock.sleep(process.chance.uniform(0, 3))
+            process.step("unmount")  # which ends this if the run has ended
+            self.is_mounted = False
+            process.clock.sleep(process.chance.uniform(0, 3))
+            self.is_mounted = True
+
     def follow(self, process: Process) -> None:
         standby: Standby | None = None
         while True:
             is_last = not self.writing
             with suppress(TxnlogError):
                 before = set(self.acked)
-                standby = standby or Standby(process.store().logs, self.view(process, self.target))
+                standby = standby or Standby(
+                    self.source(process).logs, self.view(process, self.target)
+                )
                 standby.follow()
                 self.rounds += 1
                 self.floor |= before
@@ -127,6 +160,16 @@ class StandbyWorld:
                 if is_last:
                     return
             process.clock.sleep(process.chance.uniform(0, 2))
+
+    def sweep(self, process: Process) -> None:
+        standby: Standby | None = None
+        while self.writing:
+            process.clock.sleep(process.chance.uniform(0, 1))
+            with suppress(TxnlogError):
+                standby = standby or Standby(
+                    self.source(process).logs, self.view(process, self.target)
+                )
+                standby.sweep()
 
     def look(self, process: Process) -> None:
         while self.writing:
@@ -204,6 +247,10 @@ class StandbyWorld:
         for number in range(followers):
             self.simulation.spawn(f"follow-{number}", self.follow, restart=True)
         self.simulation.spawn("look", self.look, rates=CALM)
+        if self.sweeps:
+            self.simulation.spawn("sweep", self.sweep, restart=True)
+        if self.unmounts:
+            self.simulation.spawn("unmount", self.unmount, rates=CALM)
         self.simulation.run(max_steps=400_000)
         self.judge()
         return self
@@ -233,11 +280,12 @@ class StandbyWorld:
         return store
 
 
-def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: int) -> dict[str, int]:
+def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[str, int]:
     """Run one seed after the other; returns how much has happened in all."""
     total = {"acknowledged": 0, "rounds": 0, "looks": 0}
     for seed in seeds:
-        world = StandbyWorld(seed, rates, **options).run(followers=1 + seed % 2)
+        world = StandbyWorld(seed, rates, **options)
+        world.run(followers=2 if world.sweeps else 1 + seed % 2)
         world.promote()
         total["acknowledged"] += len(world.acked)
         total["rounds"] += world.rounds

@@ -11,7 +11,7 @@ from txnlog import root_names
 from txnlog.errors import InvalidOption, NotEnoughReplicas, ObjectNotFound, StoreExists
 from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.epochs import Epoch, Member, forgotten, incarnation_of, root_of
-from txnlog.replicas.members import MARK_DECODER, MarkedDisk, MemberOpener
+from txnlog.replicas.members import MARK_DECODER, MemberOpener, without_mark
 from txnlog.replicas.moving import known_controllers
 from txnlog.replicas.placement import places
 from txnlog.replicas.reassigning import only_copies
@@ -164,7 +164,7 @@ def delete_incarnation(
 
     No later epoch may be able to name it. None: there was nothing.
     """
-    inner = storage.inner if isinstance(storage, MarkedDisk) else storage
+    inner = without_mark(storage)
     mark = root_names.member_mark(member)
     found_any = bool(inner.list_names(root_names.MEMBER_MARKS))
     if not dry_run:

@@ -125,13 +125,17 @@ def _listing(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
 def _copy(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]:
     """Copy what the leader has, and drop what it has no more afterwards."""
     copied: set[str] = set()
+    missed: set[str] = set()
     sizes = []
 
     def copy(name: str) -> None:
-        with suppress(ObjectNotFound):  # deleted since it was listed
+        try:
             source = source_of(agreement, epoch, name)
             agreement.ask(epoch, source, lambda storage: storage.confirm(name))
             sizes.append(copy_between(agreement, epoch, source, member, name))
+        except ObjectNotFound:
+            missed.add(name)
+        else:
             copied.add(name)
 
     waiting = []
@@ -145,6 +149,7 @@ def _copy(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]
     # A deletion begins at the leader: what is listed there now is deleted here too, if it ever is.
     # Data that is moved meanwhile may be seen nowhere: what comes back is left to vacuum.
     there = {name for name, _ in _asked(agreement, epoch)}
+    _check_missed(epoch, missed & there)
     doomed = sorted(name for name in copied - there if not is_placed(epoch, name))
     if doomed:
         _patiently(
@@ -152,6 +157,15 @@ def _copy(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]
             lambda: agreement.ask(epoch, member, lambda storage: storage.delete(doomed)),
         )
     return len(sizes), sum(sizes)
+
+
+def _check_missed(epoch: Epoch, missed: set[str]) -> None:
+    """Raises NotEnoughReplicas: what was not found was not deleted; a disk was not mounted."""
+    if missed:
+        raise NotEnoughReplicas(
+            f"{len(missed)} objects that {epoch.leader} has were not found when they were to be "
+            f"copied, such as {min(missed)}: try again"
+        )
 
 
 def _asked(agreement: Agreement, epoch: Epoch) -> list[tuple[str, int]]:

@@ -1,23 +1,25 @@
 """A member's own storage: a folder of its root, known by a mark.
 
 A disk that is not mounted is an empty folder which takes every write. So members on this machine's
-disks are asked for their mark before and after each write, and after
-each listing.
+disks are asked for their mark before and after each write, after each folder that is listed, and
+after each name that is not found: who looks later may find the disk mounted again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import msgspec
 
 from txnlog import root_names
-from txnlog.errors import InvalidOption, StorageError
+from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.replicas.epochs import Epoch, Member, Root, incarnation_of, root_of
 from txnlog.state import envelope
 from txnlog.storage import open_storage
+from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage, Upload
 from txnlog.storage.forwarding import ForwardingStorage
 
@@ -86,9 +88,54 @@ class MarkedDisk(ForwardingStorage):
         self.check()
         return found
 
+    def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
+        if isinstance(self.inner, LocalStorage):
+            yield from self.inner.list_all(folder, self.check)
+            return
+        yield from super().list_all(folder)
+        self.check()
+
+    @contextmanager
+    def _absence_checked(self) -> Iterator[None]:
+        try:
+            yield
+        except ObjectNotFound:
+            self.check()
+            raise
+
+    def get(self, name: str) -> bytes:
+        with self._absence_checked():
+            return super().get(name)
+
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        with self._absence_checked():
+            return super().get_range(name, start, stop)
+
+    def size(self, name: str) -> int:
+        with self._absence_checked():
+            return super().size(name)
+
+    def modified_ms(self, name: str) -> int | None:
+        with self._absence_checked():
+            return super().modified_ms(name)
+
+    def confirm(self, name: str) -> None:
+        with self._absence_checked():
+            super().confirm(name)
+
+    def delete(self, names: Iterable[str]) -> None:
+        self.check()
+        super().delete(names)
+        self.check()
+
     def upload(self, name: str) -> Upload:
         self.check()
         return _MarkedUpload(super().upload(name), self.check)
+
+
+def without_mark(storage: Storage) -> Storage:
+    """A member's storage as it is before it is marked, or when its mark is gone."""
+    return storage.inner if isinstance(storage, MarkedDisk) else storage
 
 
 class ControllerDisk(MarkedDisk):
@@ -198,6 +245,6 @@ def is_nested(one: str, other: str) -> bool:
 
 def put_mark(storage: Storage, member: Member, controller: str) -> None:
     """Mark a member's folder as its own, before it takes part. Raises StorageError."""
-    inner = storage.inner if isinstance(storage, MarkedDisk) else storage
+    inner = without_mark(storage)
     inner.put_if_absent(root_names.member_mark(member), envelope.encode(Mark(controller, member)))
     inner.confirm(root_names.member_mark(member))

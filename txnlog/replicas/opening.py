@@ -38,6 +38,7 @@ from txnlog.replicas.members import (
     check_url,
     is_nested,
     put_mark,
+    without_mark,
 )
 from txnlog.replicas.moving import known_controllers, named_controller, put_pointer
 from txnlog.replicas.placement import is_share
@@ -199,7 +200,7 @@ def mark_root(
             f"{storage.url} has had later incarnations than {member}: is {controller} what it was?"
         )
     inside = opener.at(root, member)
-    if any(root_names.is_of_store(name) for name, _ in inside.list_all("")):
+    if any(root_names.is_of_store(name) for name, _ in without_mark(inside).list_all("")):
         raise StorageError(f"{inside.url} is not empty, as a new replica must be")
     put_mark(inside, member, controller)
 

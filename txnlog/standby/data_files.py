@@ -1,17 +1,19 @@
 """The data that a standby needs for what it is about to show: each file is copied once.
 
 What the entries of a topic's log up to a number have placed is known to be there, so a round asks
-for what later ones have placed: it costs what is new.
+for what later ones have placed: it costs what is new. Whoever was killed, or failed, over a round
+has copied some of that: it is looked for first, so each try begins where the last one has stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 
 from txnlog import names
 from txnlog.admin.live_segments import placed_files
-from txnlog.errors import ObjectNotFound
+from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import FileKey, SegmentRef
 from txnlog.replicas.copying import copy_object
@@ -20,6 +22,9 @@ from txnlog.state.manifest import ManifestList
 from txnlog.state.placement import Segment
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
+
+_AT_ONCE = 64
+"""So many of those that are lost are looked for in each round."""
 
 
 class DataFiles:
@@ -34,9 +39,11 @@ class DataFiles:
         self._source = source
         self._target = target
         self._reached: dict[str, int] = {}  # by topic: what earlier entries have placed is there
-        self._there: dict[str, set[str]] = {}  # by topic: files that an earlier attempt has left
+        self._there: dict[str, set[str]] = {}  # by topic: files beyond that which are there, too
+        self._is_known: set[str] = set()  # topics of which nobody has left more than that
         self.lost: set[str] = set()
         """Files that the source should have, and has not."""
+        self._looked_for = ""
         self.files = 0
         self.bytes = 0
 
@@ -60,16 +67,23 @@ class DataFiles:
             ref = SegmentRef(log.name, partition, segment.name, segment.position)
             for path in ref.paths.files(segment.batch_count, has_aborted=segment.has_aborted):
                 wanted[path] = ref.file_key
-        there = self._left_over(log.name) if first == 0 and wanted else set()
-        missing = [*self._copy([path for path in wanted if path not in there])]
-        if missing:
-            self._judge_missing(log, state, {path: wanted[path] for path in missing})
+        if wanted:
+            there = self._left_over(log.name, wanted, is_first=first == 0)
+            self._is_known.discard(log.name)
+            copied = [path for path in wanted if path not in there]
+            missing = [*self._copy(copied)]
+            there.update(set(copied).difference(missing))
+            if missing:
+                self._judge_missing(log, state, {path: wanted[path] for path in missing})
         self._reached[log.name] = state.next_entry
+        self._is_known.add(log.name)
+        self._there.pop(log.name, None)
 
     def forget(self, topic: str) -> None:
         """What earlier entries of a topic have placed may not be there: it is looked for again."""
         self._reached.pop(topic, None)
         self._there.pop(topic, None)
+        self._is_known.discard(topic)
 
     def copy_manifests(self, topic: str, listing: ManifestList) -> None:
         """Copy the files that a manifest list leads to. Raises SourceMoved, StorageError."""
@@ -78,12 +92,31 @@ class DataFiles:
         if [*self._copy([f"{folder}/{name}" for name in sorted(listing.files - there)])]:
             raise SourceMoved(f"{folder} was tidied up while it was read")
 
-    def _left_over(self, topic: str) -> set[str]:
-        """What an attempt that was killed has copied: whole objects, whose names are unique."""
-        if topic not in self._there:
-            folder = f"{names.topic_folder(topic)}/data"
-            self._there[topic] = {name for name, _ in self._target.list_all(folder)}
-        return self._there[topic]
+    def _left_over(self, topic: str, wanted: Iterable[str], *, is_first: bool) -> set[str]:
+        """What an attempt that was killed, or failed, has copied of these files.
+
+        They are whole, since their names are unique; and durable when this returns. One listing
+        tells if the topic is copied for the first time, else a request for each file.
+        """
+        there = self._there.setdefault(topic, set())
+        if topic in self._is_known:
+            return there
+        unsure = [path for path in wanted if path not in there]
+        if is_first:
+            listed = {
+                path for path, _ in self._target.list_all(f"{names.topic_folder(topic)}/data")
+            }
+            unsure = [path for path in unsure if path in listed]
+
+        def look(path: str) -> None:
+            with suppress(ObjectNotFound):
+                if not is_first:
+                    self._target.size(path)
+                self._target.confirm(path)
+                there.add(path)
+
+        self._target.gather(partial(look, path) for path in unsure)
+        return there
 
     def _copy(self, paths: list[str]) -> Iterator[str]:
         """Copy files; yields those that are not there."""
@@ -115,7 +148,30 @@ class DataFiles:
         placed = placed_files(log.name, log.whole_segments())
         if any(missing[path] not in placed for path in gone):
             raise SourceMoved(f"segments of topic {log.name!r} were deleted while they were copied")
-        self.lost |= {path for path in gone if not names.is_accelerator(path)}
+        # Absence proves nothing: the disk may not have been mounted for a moment.
+        self._check_source()
+        still = [*self._copy(sorted(gone))]
+        self._check_source()
+        self.lost.update(path for path in still if not names.is_accelerator(path))
+
+    def _check_source(self) -> None:
+        try:
+            self._source.size(names.STORE_FILE)
+        except ObjectNotFound as error:
+            raise StorageError(
+                f"{self._source.url} is not the store that it was: is its disk mounted?"
+            ) from error
+
+    def look_for_lost(self) -> None:
+        """Copy files that were lost at the source, and are there now: some of them each time.
+
+        Raises StorageError.
+        """
+        after = sorted(path for path in self.lost if path > self._looked_for)
+        some = after[:_AT_ONCE] or sorted(self.lost)[:_AT_ONCE]
+        if some:
+            self._looked_for = some[-1]
+            self.lost.difference_update(set(some).difference(self._copy(some)))
 
 
 def _start(state: TopicState, partition: int) -> int:

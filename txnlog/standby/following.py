@@ -32,6 +32,7 @@ from txnlog.log.manifests import list_version
 from txnlog.log.open_logs import Logs
 from txnlog.names import LogFile
 from txnlog.replicas.copying import put_same
+from txnlog.replicas.members import MarkedDisk
 from txnlog.standby.data_files import DataFiles
 from txnlog.standby.rounds import LogVersion, Round, Rounds, Standing
 from txnlog.standby.source import Source, SourceLog, SourceMoved, View, read_newest_states
@@ -89,6 +90,10 @@ class Standby:
     """
 
     def __init__(self, logs: Logs, target: Storage) -> None:
+        if logs.storage.local_path("") is not None:
+            # Asked with each listing: it may be gone for a moment, between any two requests.
+            disk = MarkedDisk(logs.storage, names.STORE_FILE)
+            logs = Logs(disk, logs.config, logs.clock)
         self._logs = logs
         self._source = Source(logs)
         self._target = target
@@ -123,6 +128,8 @@ class Standby:
         files, size = self._data.files, self._data.bytes
         if is_first:
             self._copy_ahead(before)
+        self._data.lost |= set(before.lost) if before else set()
+        self._data.look_for_lost()
         failure: Exception | None = None
         for _ in range(_ATTEMPTS):
             try:
@@ -150,8 +157,23 @@ class Standby:
         """Delete the data that nothing here refers to, and that the source does not have any more.
 
         It lists all that there is, so it is for now and then. Returns how many files went.
+
+        Raises:
+            StorageError: the source or the standby fails; the next call goes on.
+            CorruptEntry: the source is damaged.
         """
-        return sweep_data(self._logs, self._target, self._store_file, self._clock)
+
+        def look(newest: Round) -> View:
+            self._check_store_file()
+            view = self._source.look()
+            self._check_source(view, newest)
+            return view
+
+        source = self._logs.storage
+        try:
+            return sweep_data(source, self._target, self._store_file, self._clock, look)
+        except SourceMoved as error:
+            raise StorageError(f"{source.url} was cleaned up while it was read: {error}") from error
 
     def _copy_ahead(self, before: Round | None) -> None:
         """Copy what may take hours, so that what is shown behind it is not as old."""
@@ -200,6 +222,11 @@ class Standby:
 
         Raises StorageError.
         """
+        self._check_store_file()
+        if before is not None:
+            self._check_ends(view, before)
+
+    def _check_store_file(self) -> None:
         try:
             same = self._logs.storage.get(names.STORE_FILE) == self._store_file
         except ObjectNotFound:
@@ -208,8 +235,8 @@ class Standby:
             raise StorageError(
                 f"{self._logs.storage.url} is not the store that it was: is its disk mounted?"
             )
-        if before is None:
-            return
+
+    def _check_ends(self, view: View, before: Round) -> None:
         ends = {one.log.log.folder: one.state.next_entry for one in view.logs}
         for name, (number, _) in view.heads.items():
             ends[names.transaction_log(name)] = number + 1
@@ -291,7 +318,6 @@ class Standby:
     def _put_round(self, view: View, before: Round | None) -> tuple[Round, int]:
         number = self._standing.number + 1 if self._standing else 0
         attempt = root_names.round_token(number, self._clock.token())
-        self._data.lost |= set(before.lost) if before else set()
         known = before.logs if before else {}
         self._check_that_logs_go_on(view, known)
         logs: dict[str, LogVersion] = {}

@@ -6,7 +6,7 @@ made sure that the standby was not promoted: so what its writers put is never in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 
@@ -16,12 +16,16 @@ from txnlog import names, root_names
 from txnlog.admin.live_segments import placed_files
 from txnlog.clock import Clock
 from txnlog.config import StoreConfig
-from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.errors import ObjectNotFound
 from txnlog.log.open_logs import Logs
+from txnlog.log.topic_log import TopicLog
 from txnlog.standby.rounds import Round, Rounds
+from txnlog.standby.source import SourceLog, View
 from txnlog.standby.standby_storage import StandbyStorage
 from txnlog.state import envelope
+from txnlog.state.manifest import ManifestList
 from txnlog.state.store import DECODER
+from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
 
 KEPT_ROUNDS = 8
@@ -60,12 +64,28 @@ def _rounds(target: Storage) -> Iterable[int]:
     return [parsed[0] for parsed in found if parsed is not None]
 
 
-def sweep_data(source: Logs, target: Storage, store_file: bytes, clock: Clock) -> int:
-    """Delete segments and manifests that the newest round does not lead to, nor the source has.
+def sweep_data(
+    source: Storage,
+    target: Storage,
+    store_file: bytes,
+    clock: Clock,
+    look: Callable[[Round], View],
+) -> int:
+    """Delete segments and manifests that nothing leads to any more, here or at the source.
 
-    The source keeps what it lets go of for ``file.delete.delay.ms``, so readers have had time.
-    The newest round is put again before anything goes. Returns how many files went. Raises
-    StorageError, CorruptEntry.
+    That is so if neither the newest round leads to a file nor the source's logs, read after that,
+    and the source does not have it. The logs are what tells: a disk that is not mounted for a
+    while lacks everything. The source keeps what it lets go of for ``file.delete.delay.ms``, so
+    readers have had time. The newest round is put again before anything goes.
+
+    Args:
+        source: its storage.
+        target: the standby's.
+        store_file: what makes either of them this store.
+        clock: for fresh names.
+        look: reads the source, which must go on from a round.
+
+    Returns how many files went. Raises StorageError, CorruptEntry, SourceMoved.
     """
     listed = {
         topic: [name for name, _ in _files(target, topic)]
@@ -78,26 +98,23 @@ def sweep_data(source: Logs, target: Storage, store_file: bytes, clock: Clock) -
     found = envelope.decode(store_file, DECODER, names.STORE_FILE)
     config = StoreConfig.of(found.config, closes_chapters=found.closes_chapters)
     logs = Logs(StandbyStorage(target), config, clock)
-    candidates = []
+    candidates = {}
     for topic, files in listed.items():
         if names.topic_log(topic) not in standing.round.logs:
             continue  # it was copied for a round that is still to come
         log = logs.topic(topic)
         log.refresh()
         with log.reading() as state:
-            placed = placed_files(topic, log.manifests.unfold(state, segments_alone=True))
-        manifests = log.manifests.newest()
-        named = manifests.files if manifests else set()
-        candidates += [name for name in files if not _is_named(name, placed, named)]
-    storage = source.storage
-    gone = storage.gather(partial(_is_gone, storage, name) for name in candidates)
-    doomed = [name for name, is_gone in zip(candidates, gone, strict=True) if is_gone]
-    try:
-        is_there = storage.get(names.STORE_FILE) == store_file
-    except ObjectNotFound:
-        is_there = False
-    if not is_there:
-        raise StorageError(f"{storage.url} is not the store that it was: is its disk mounted?")
+            candidates[topic] = _not_led_to(log, state, log.manifests.newest(), files)
+    there = {one.log.log.folder: one for one in look(standing.round).logs}
+    unneeded = [
+        name
+        for topic, files in candidates.items()
+        if (one := there.get(names.topic_log(topic))) is not None
+        for name in _unneeded_by(one, files)
+    ]
+    gone = source.gather(partial(_is_gone, source, name) for name in unneeded)
+    doomed = [name for name, is_gone in zip(unneeded, gone, strict=True) if is_gone]
     if doomed:
         # Who follows beside this, and has read the source while it had them, loses his round now.
         again = replace(standing.round, number=standing.number + 1, nonce=clock.token())
@@ -109,6 +126,21 @@ def sweep_data(source: Logs, target: Storage, store_file: bytes, clock: Clock) -
         if some:
             target.delete(some)
     return len(doomed)
+
+
+def _unneeded_by(one: SourceLog, files: Iterable[str]) -> list[str]:
+    assert isinstance(one.log, TopicLog)
+    assert isinstance(one.state, TopicState)
+    return _not_led_to(one.log, one.state, one.manifests, files)
+
+
+def _not_led_to(
+    log: TopicLog, state: TopicState, listing: ManifestList | None, files: Iterable[str]
+) -> list[str]:
+    """Those of a topic's files that neither its log leads to nor its manifest list."""
+    placed = placed_files(log.name, log.manifests.unfold(state, segments_alone=True))
+    named = listing.files if listing else set()
+    return [name for name in files if not _is_named(name, placed, named)]
 
 
 def _files(target: Storage, topic: str) -> Iterable[tuple[str, int]]:

@@ -253,11 +253,16 @@ class LocalStorage(Storage):
             if entry.is_dir(follow_symlinks=False) and (folder or entry.name != _TEMPORARY)
         )
 
-    def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
+    def list_all(
+        self, folder: str, scanned: Callable[[], object] = lambda: None
+    ) -> Iterator[tuple[str, int]]:
+        """As every storage does; calls ``scanned`` when a folder was read, before it is told."""
         prefix = f"{folder}/" if folder else ""
-        for entry in sorted(self._scan(folder), key=lambda entry: entry.name):
+        found = sorted(self._scan(folder), key=lambda entry: entry.name)
+        scanned()
+        for entry in found:
             if entry.is_dir(follow_symlinks=False):
-                yield from self.list_all(prefix + entry.name)
+                yield from self.list_all(prefix + entry.name, scanned)
             elif entry.is_file(follow_symlinks=False):
                 try:
                     size_bytes = entry.stat(follow_symlinks=False).st_size

@@ -1,0 +1,83 @@
+"""Disks that are away for a moment, between any two requests: absence proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from replica_folders import lose, make, skip_probes
+from replica_world import Roots
+
+from txnlog.errors import NotEnoughReplicas, ObjectNotFound
+from txnlog.replicas.epochs import Epoch, Member, Root
+from txnlog.replicas.joining import join
+from txnlog.replicas.members import MarkGone, MemberOpener
+from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.storage.base import Storage
+from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.testing import VirtualClock
+
+REQUESTS: dict[str, Callable[[Storage], object]] = {
+    "get": lambda disk: disk.get("f/x"),
+    "get_range": lambda disk: disk.get_range("f/x", 0, 1),
+    "size": lambda disk: disk.size("f/x"),
+    "modified_ms": lambda disk: disk.modified_ms("f/x"),
+    "confirm": lambda disk: disk.confirm("f/x"),
+    "list_names": lambda disk: disk.list_names("f"),
+    "list_folders": lambda disk: disk.list_folders(""),
+    "list_all": lambda disk: [*disk.list_all("")],
+    "delete": lambda disk: disk.delete(["f/x"]),
+    "put": lambda disk: disk.put("f/y", b""),
+}
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    """The first root's, with an object in it."""
+    skip_probes(monkeypatch)
+    make(tmp_path).storage.put_if_absent("f/x", b"1")
+    return MemberOpener().at(Root(str(tmp_path / "a")), "r0-0")
+
+
+@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
+def test_a_request_itself_notices(
+    disk: Storage, tmp_path: Path, request_: Callable[[Storage], object]
+) -> None:
+    bring_back = lose(tmp_path / "a")
+    with pytest.raises(MarkGone):
+        request_(disk)
+    bring_back()
+    request_(disk)
+
+
+def test_a_listing_notices_what_happens_in_its_middle(disk: Storage, tmp_path: Path) -> None:
+    """After the root's folder was read, and before the next one: it shows again at the end."""
+    listed = disk.list_all("")
+    next(listed)
+    (tmp_path / "a").rename(tmp_path / "away")
+    with pytest.raises(MarkGone):
+        list(listed)
+
+
+def test_what_is_not_found_while_a_root_copies_and_shows_later() -> None:
+    """At a server, which nobody asks for its mark: the root is not in sync without it."""
+    roots, blinks = Roots(2), [True]
+
+    class Blinking(ForwardingStorage):
+        def confirm(self, name: str) -> None:
+            if name == "f/1" and blinks:
+                blinks.pop()
+                raise ObjectNotFound(name)
+
+    def open_member(_: Epoch, member: Member) -> Storage:
+        return Blinking(roots.heap(member))
+
+    storage = ReplicatedStorage(roots.controller, open_member, clock=VirtualClock())
+    for number in range(3):
+        storage.put_if_absent(f"f/{number}", b"1")
+    with pytest.raises(NotEnoughReplicas, match="1 objects that a-0 has were not found"):
+        join(storage.agreement, "c", "heap://c")
+    assert roots.epoch().in_sync == ("a-0", "b-0")
+    done = join(storage.agreement, "c", "heap://c")
+    assert roots.heap(done.member).list_names("f") == ["0", "1", "2"]
