@@ -35,6 +35,14 @@ def make(folder: Path, **config: object) -> txnlog.Store:
     )
 
 
+def make_written(folder: Path, *sent: str) -> txnlog.Store:
+    """With a topic ``t`` of one partition and these records in it."""
+    store = make(folder)
+    store.create_topic("t", partitions=1)
+    write(store, *sent)
+    return store
+
+
 def reopened(folder: Path, which: str = "control") -> txnlog.Store:
     return txnlog.open(str(folder / which), clock=VirtualClock())
 
