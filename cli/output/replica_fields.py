@@ -23,6 +23,8 @@ SET: list[Field[Replicas]] = [
     number("min_insync_replicas", "MIN IN SYNC", lambda found: found.min_insync),
     number("under_replicated", "UNDER-REPLICATED", lambda found: found.under_replicated),
     size("under_replicated_bytes", None, lambda found: found.under_replicated_bytes),
+    number("only_out", "ONLY OUT", lambda found: found.only_out),
+    size("only_out_bytes", None, lambda found: found.only_out_bytes),
 ]
 REPLICAS: list[Field[Replica]] = [
     text("root", "ROOT", lambda replica: replica.root),

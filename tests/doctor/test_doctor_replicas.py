@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from replica_folders import FIRST, SECOND, lose, make, objects, skip_probes, write
+from replica_folders import FIRST, SECOND, lose, make, make_written, objects, skip_probes
 
 import txnlog
 from txnlog import root_names
@@ -35,10 +35,7 @@ assert JOINED is not None
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> txnlog.Store:
     skip_probes(monkeypatch)
-    store = make(tmp_path)
-    store.create_topic("t", partitions=1)
-    write(store, "1")
-    return store
+    return make_written(tmp_path, "1")
 
 
 def findings(store: txnlog.Store, *, with_contents: bool = False) -> list[Finding]:

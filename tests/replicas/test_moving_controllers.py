@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from controller_model import Model
 from controller_model import Violation as Broken
-from replica_folders import lose, make, skip_probes, values, write
+from replica_folders import lose, make, make_written, values, write
 
 import txnlog
 from txnlog import root_names
@@ -36,17 +36,9 @@ from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
 
 
-@pytest.fixture(autouse=True)
-def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
-    skip_probes(monkeypatch)
-
-
 @pytest.fixture
 def made(tmp_path: Path) -> txnlog.Store:
-    store = make(tmp_path)
-    store.create_topic("t", partitions=1)
-    write(store, "1")
-    return store
+    return make_written(tmp_path, "1")
 
 
 _SEEDS = count(1)

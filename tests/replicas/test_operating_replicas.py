@@ -8,7 +8,17 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from replica_folders import FIRST, SECOND, lose, make, objects, reopened, skip_probes, values, write
+from replica_folders import (
+    FIRST,
+    SECOND,
+    lose,
+    make,
+    make_written,
+    objects,
+    reopened,
+    values,
+    write,
+)
 
 import txnlog
 from txnlog.admin.sound_copies import SoundCopies
@@ -29,17 +39,9 @@ from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage
 
 
-@pytest.fixture(autouse=True)
-def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
-    skip_probes(monkeypatch)
-
-
 @pytest.fixture
 def made(tmp_path: Path) -> txnlog.Store:
-    store = make(tmp_path)
-    store.create_topic("t", partitions=1)
-    write(store, "1", "2")
-    return store
+    return make_written(tmp_path, "1", "2")
 
 
 def differences(store: txnlog.Store, **how: bool) -> list[ReplicaDifference]:

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from replica_folders import lose, objects, reopened, values, write
@@ -20,7 +21,6 @@ from txnlog.errors import (
     NotEnoughReplicas,
 )
 from txnlog.names import parse_data_file
-from txnlog.replicas import opening
 from txnlog.replicas.agreement import Agreement
 from txnlog.replicas.electing import take_out
 from txnlog.replicas.epochs import (
@@ -36,9 +36,8 @@ from txnlog.testing import VirtualClock
 
 
 @pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every epoch is logged; the probe is tested elsewhere."""
-    monkeypatch.setattr(opening, "probe", lambda _: None)
+def quiet() -> Iterator[None]:
+    """Every epoch is logged."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
@@ -231,8 +230,29 @@ def test_what_only_a_root_has_that_is_out_is_told(store: txnlog.Store) -> None:
     store.remove_replica("r2", force=True)
     assert len(found()) == 1
     assert "no root in sync has shown" in found()[0]
+    described = store.replicas(with_lag=True)
+    assert described.only_out
+    assert described.only_out_bytes
+    assert described.under_replicated == 0
     store.reassign_replicas()
     assert found() == []
+    assert store.replicas(with_lag=True).only_out == 0
+
+
+def test_doctor_lists_each_root_once(store: txnlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is at too few roots it sees in the listing that it compares by."""
+    listed: Counter[str] = Counter()
+    list_all = LocalStorage.list_all
+
+    def counted(disk: LocalStorage, folder: str, *given: Any) -> Iterator[tuple[str, int]]:
+        if folder in ("", "topics"):
+            listed[disk.url] += 1
+        return list_all(disk, folder, *given)
+
+    monkeypatch.setattr(LocalStorage, "list_all", counted)
+    list(store.examine(with_probe=False))
+    # One goes through both folders.
+    assert [count for url, count in listed.items() if "incarnation" in url] == [2, 2, 2]
 
 
 def test_maintenance_moves_data_when_a_root_has_come_back(

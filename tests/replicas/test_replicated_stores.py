@@ -12,7 +12,7 @@ import fsspec
 import msgspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from replica_folders import lose, make, objects, reopened, skip_probes, values, write
+from replica_folders import lose, make, objects, reopened, values, write
 
 import txnlog
 from txnlog import names, root_names
@@ -40,11 +40,6 @@ from txnlog.storage.counting import CountingStorage
 from txnlog.testing import VirtualClock
 
 LAG_MS = 10_000
-
-
-@pytest.fixture(autouse=True)
-def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
-    skip_probes(monkeypatch)
 
 
 @pytest.fixture

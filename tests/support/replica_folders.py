@@ -37,6 +37,14 @@ def make(folder: Path, **config: object) -> txnlog.Store:
     )
 
 
+def make_written(folder: Path, *sent: str) -> txnlog.Store:
+    """With a topic ``t`` of one partition and these records in it."""
+    store = make(folder)
+    store.create_topic("t", partitions=1)
+    write(store, *sent)
+    return store
+
+
 def reopened(folder: Path, which: str = "control") -> txnlog.Store:
     """The store as another process opens it, whose names are others than those before."""
     return txnlog.open(str(folder / which), clock=VirtualClock(seed=next(_SEEDS)))

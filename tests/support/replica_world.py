@@ -7,6 +7,7 @@ nobody is shown two histories. It shares no code with the library but the bytes 
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -82,7 +83,7 @@ class Roots:
         """What is lost for good: nobody finds a mark there."""
         self.unmounted: set[str] = set()
         """Roots with an empty folder in their place."""
-        self.beneath = {name: HeapStorage() for name in (*self.names, *self.places)}
+        self.beneath: defaultdict[str, HeapStorage] = defaultdict(HeapStorage)
         self.cut: set[tuple[str, str]] = set()
         """Pairs of a process and a root that cannot reach each other."""
         self.stalled: dict[str, float] = {}

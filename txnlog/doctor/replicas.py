@@ -13,7 +13,8 @@ from txnlog.doctor.read_failures import ReadFailures
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, TxnlogError
 from txnlog.log.open_logs import Logs
 from txnlog.replicas.agreement import MemberFailed
-from txnlog.replicas.description import under_replicated
+from txnlog.replicas.comparing import Listings
+from txnlog.replicas.description import Lacking, count_lacking
 from txnlog.replicas.epochs import Epoch, incarnation_of, root_of
 from txnlog.replicas.members import MemberOpener
 from txnlog.replicas.moving import names_controller
@@ -41,7 +42,6 @@ def examine_replicas(
         _check_epochs(storage),
         _check_members(storage),
         _check_pointers(storage),
-        _check_copies(storage),
         _check_notes(storage),
         _compare(storage, logs, with_contents=with_contents),
     )
@@ -161,16 +161,6 @@ def _check_pointers(storage: ReplicatedStorage) -> Iterator[Finding]:
             yield Finding("replicas", root, "note", detail)
 
 
-def _check_copies(storage: ReplicatedStorage) -> Iterator[Finding]:
-    count, size_bytes = under_replicated(storage, storage.agreement.refresh())
-    if count:
-        detail = (
-            f"{count} data files of {size_bytes} bytes are at fewer roots than replication.factor "
-            "says: `txnlog replicas reassign` copies them"
-        )
-        yield Finding("replicas", "", "note", detail)
-
-
 def _check_notes(storage: ReplicatedStorage) -> Iterator[Finding]:
     """Notes of who moves data, or was killed over it: what they name is not put there again."""
     epoch = storage.agreement.refresh()
@@ -181,15 +171,30 @@ def _check_notes(storage: ReplicatedStorage) -> Iterator[Finding]:
                 detail = (
                     f"{count} data files will not be put at {member} again, and copies there "
                     "do not count: `txnlog replicas reassign` is under way, or was killed while it "
-                    f"deleted. If none runs, `txnlog replicas remove {root}`, then `add`"
+                    "deleted. That is harmless, since other roots have them. If none runs, "
+                    f"`txnlog replicas remove {root}`, then `add`, ends it, and copies the root's "
+                    "whole share"
                 )
                 yield Finding("replicas", root, "note", detail, "R11")
 
 
 def _compare(storage: ReplicatedStorage, logs: Logs, *, with_contents: bool) -> Iterator[Finding]:
-    differences = verify(storage, SoundCopies(logs), with_contents=with_contents, repair=False)
-    for found in differences:
+    few: list[Lacking] = []
+
+    def look(epoch: Epoch, listings: Listings) -> None:
+        few.append(count_lacking(listings, epoch))
+
+    sound = SoundCopies(logs)
+    for found in verify(storage, sound, with_contents=with_contents, repair=False, look=look):
         yield _told(found)
+    for lacking in few:
+        if lacking.under_replicated:
+            detail = (
+                f"{lacking.under_replicated} data files of {lacking.under_replicated_bytes} bytes "
+                "are at fewer roots than replication.factor says: `txnlog replicas reassign` "
+                "copies them"
+            )
+            yield Finding("replicas", "", "note", detail)
 
 
 def _told(found: ReplicaDifference) -> Finding:

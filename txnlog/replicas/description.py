@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from txnlog import names
 from txnlog.config import Setting
@@ -12,9 +13,9 @@ from txnlog.replicas.agreement import MemberFailed
 from txnlog.replicas.comparing import Listings, add_listing
 from txnlog.replicas.epochs import Epoch, Member, last_in_sync, list_settings, member_of, root_of
 from txnlog.replicas.forgetting import old_incarnations
-from txnlog.replicas.placed_data import add_data
+from txnlog.replicas.placed_data import add_data, latest_left
 from txnlog.replicas.placement import copies as wanted_copies
-from txnlog.replicas.placement import is_share, places
+from txnlog.replicas.placement import is_placed, is_share, places
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 
 
@@ -45,6 +46,8 @@ class Replicas:
 
     ``under_replicated`` are data files at fewer roots in sync than ``replication.factor`` says, and
     ``under_replicated_bytes`` theirs; None where that was not asked, or a root does not answer.
+    ``only_out`` are data files, of ``only_out_bytes``, that no root in sync has, but one that is
+    out and answers: lost with it, or deleted since it was out.
     """
 
     controller: str
@@ -61,6 +64,8 @@ class Replicas:
     settings: tuple[Setting, ...]
     under_replicated: int | None = None
     under_replicated_bytes: int | None = None
+    only_out: int | None = None
+    only_out_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> Replicas:
     Raises StorageError: the controller fails, or the leader.
     """
     epoch = storage.agreement.refresh()
-    under, under_bytes = under_replicated(storage, epoch) if with_lag else (None, None)
+    lacking = _look_for_lacking(storage, epoch) if with_lag else None
     replicas = tuple(
         _replica(storage, epoch, root, with_lag=with_lag) for root in sorted(epoch.roots)
     )
@@ -122,31 +127,49 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> Replicas:
         epoch.why,
         replicas,
         list_settings(epoch.settings),
-        under,
-        under_bytes,
+        *(lacking or (None, None, None, None)),
     )
 
 
-def under_replicated(
-    storage: ReplicatedStorage, epoch: Epoch
-) -> tuple[int, int] | tuple[None, None]:
-    """Data files with too few copies at those in sync: how many, and their bytes.
+class Lacking(NamedTuple):
+    """Data files at too few members in sync, or at none: how many, and their bytes."""
 
-    None if one of these does not answer.
-    """
+    under_replicated: int = 0
+    under_replicated_bytes: int = 0
+    only_out: int = 0
+    only_out_bytes: int = 0
+
+
+def _look_for_lacking(storage: ReplicatedStorage, epoch: Epoch) -> Lacking | None:
+    """Lists all data. None: a member in sync does not answer."""
     if not places(epoch):
-        return 0, 0
-    count = size_bytes = 0
-    with Listings(epoch.in_sync) as listings:
+        return Lacking()
+    old = latest_left(epoch)
+    with Listings([*epoch.in_sync, *old]) as listings:
         try:
             for member in epoch.in_sync:
                 add_data(listings, storage.agreement, epoch, member, names.TOPICS)
         except MemberFailed:
-            return None, None
-        for name, sizes in listings.holders():
-            if len(sizes) < wanted_copies(epoch, name):
-                count, size_bytes = count + 1, size_bytes + max(sizes.values())
-    return count, size_bytes
+            return None
+        for member in old:
+            with suppress(MemberFailed, TxnlogError):
+                add_data(listings, storage.agreement, epoch, member, names.TOPICS)
+        return count_lacking(listings, epoch)
+
+
+def count_lacking(listings: Listings, epoch: Epoch) -> Lacking:
+    """Of what was listed, the data files that too few members in sync have."""
+    under = under_bytes = only_out = only_out_bytes = 0
+    in_sync = set(epoch.in_sync)
+    for name, sizes in listings.holders():
+        if not is_placed(epoch, name):
+            continue
+        there = len(in_sync.intersection(sizes))
+        if not there:
+            only_out, only_out_bytes = only_out + 1, only_out_bytes + max(sizes.values())
+        elif there < wanted_copies(epoch, name):
+            under, under_bytes = under + 1, under_bytes + max(sizes.values())
+    return Lacking(under, under_bytes, only_out, only_out_bytes)
 
 
 def _replica(storage: ReplicatedStorage, epoch: Epoch, root: str, *, with_lag: bool) -> Replica:

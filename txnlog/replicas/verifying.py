@@ -58,9 +58,16 @@ class _Copy:
 
 
 def verify(
-    storage: ReplicatedStorage, is_sound: IsSound, *, with_contents: bool, repair: bool
+    storage: ReplicatedStorage,
+    is_sound: IsSound,
+    *,
+    with_contents: bool,
+    repair: bool,
+    look: Callable[[Epoch, Listings], object] = lambda *_: None,
 ) -> Iterator[ReplicaDifference]:
     """Compare the members that are in sync, name by name.
+
+    ``look`` is given what was listed, for whoever wants to know more of it.
 
     Raises StorageError: the controller fails, or a member.
     """
@@ -74,6 +81,7 @@ def verify(
                 add_listing(listings, agreement, epoch, member)
             except MemberFailed as failed:
                 raise _fails(epoch, failed) from failed
+        look(epoch, listings)
         doubtful = _doubtful(listings, epoch, with_contents=with_contents)
         while some := list(islice(doubtful, _AT_ONCE)):
             found = judge.look(some)

@@ -26,7 +26,8 @@ def describe_replicas(
 
     BEHIND is what a root that copies, to come in, has not copied yet. OLD are incarnations, what
     a root had before it was put out; `replicas forget` deletes them. UNDER-REPLICATED, with --lag,
-    are data files at fewer roots than replication.factor says; `replicas reassign` copies them.
+    are data files at fewer roots than replication.factor says; `replicas reassign` copies them,
+    and those that are ONLY OUT: at a root that is out. These may have been deleted since, too.
 
     \b
     Example:
