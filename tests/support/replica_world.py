@@ -198,9 +198,12 @@ class World:
         stalls: bool = False,
         timed: bool = True,
         unmounts: bool = False,
+        completes: bool = True,
     ) -> None:
         chance = random.Random(seed)
         settings = {MIN_INSYNC: str(chance.choice([1, 1, 2]))}
+        self.completes = completes
+        """Whether writers put what everybody puts alike, too."""
         self.placed = placed
         """Whether data is at some roots only, at how many changes, and it is moved."""
         if placed:
@@ -318,7 +321,21 @@ class World:
             self._check_time(took_s, self.slow_roots[stalls:], began_in)
             if put:
                 self.acknowledge(storage, name, entry)
-                return
+                break
+        if self.completes and process.chance.random() < 0.7:
+            self._complete(process, storage)
+
+    def _complete(self, process: Process, storage: ReplicatedStorage) -> None:
+        """Put what follows from one of the last entries: whoever does so puts the same bytes."""
+        last = process.chance.choice(storage.list_names("topics/t/log")[-2:] or ["000"])
+        with suppress(ObjectNotFound):
+            entry = storage.get(f"topics/t/log/{last}")
+            name = f"transactions/t/{int(last):020d}.json"
+            if process.chance.random() < 0.5:
+                storage.put_decided(name, entry)
+            else:
+                storage.put_round([lambda: storage.put_decided(name, entry)])
+            self.acknowledge(storage, name, entry)
 
     def acknowledge(self, storage: ReplicatedStorage, name: str, entry: bytes) -> None:  # noqa: ARG002
         self.acked[name] = entry
@@ -366,6 +383,8 @@ class World:
             process.clock.sleep(process.chance.uniform(0.1, 2))
 
     def _read(self, process: Process, storage: ReplicatedStorage) -> None:
+        if self.completes:
+            self._read_states(storage)
         unclean, before = self.unclean(), set(self.acked)
         listed = [f"topics/t/log/{name}" for name in storage.list_names("topics/t/log")]
         if unclean != self.unclean():
@@ -380,6 +399,14 @@ class World:
             named = data.decode().partition(" ")[0]
             if process.chance.random() < 0.2:
                 self._check_data(storage, named)
+
+    def _read_states(self, storage: ReplicatedStorage) -> None:
+        before = {name for name in self.acked if name.startswith("transactions/")}
+        listed = [f"transactions/t/{name}" for name in storage.list_names("transactions/t")]
+        if missing := before.difference(listed):
+            raise Violation(f"stale: {missing} was acknowledged before, is not listed")
+        for name in listed[-3:]:
+            self.show(name, storage.get(name))
 
     def _check_data(self, storage: ReplicatedStorage, named: str) -> None:
         try:

@@ -37,7 +37,8 @@ class UncleanWorld(World):
     def __init__(
         self, seed: int, rates: FaultRates, *, roots: int = 3, placed: bool = True
     ) -> None:
-        super().__init__(seed, rates, roots=roots, placed=placed)
+        # What elections may lose is known of the log alone.
+        super().__init__(seed, rates, roots=roots, placed=placed, completes=False)
         self.acked_under: dict[str, int] = {}
         self.told: dict[int, Election] = {}
         """By their epochs, what elections have said."""
