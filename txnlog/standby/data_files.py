@@ -1,7 +1,7 @@
-"""The data that a standby needs for what it is about to show: each file is copied once.
+"""Copies the data that a standby's next round needs: each file once.
 
-What the entries of a topic's log up to a number have placed is known to be there, so a round asks
-for what later ones have placed: it costs what is new.
+Segments placed by a topic's entries up to a number are known to be copied, so a round only looks
+for later ones: its cost depends on what is new.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class DataFiles:
     def __init__(self, source: Storage, target: Storage) -> None:
         self._source = source
         self._target = target
-        self._reached: dict[str, int] = {}  # by topic: what earlier entries have placed is there
-        self._there: dict[str, set[str]] = {}  # by topic: files that an earlier attempt has left
+        self._reached: dict[str, int] = {}  # by topic: data of earlier entries is copied
+        self._there: dict[str, set[str]] = {}  # by topic: files of earlier attempts
         self.lost: set[str] = set()
-        """Files that the source should have, and has not."""
+        """Files that the source should have, but lacks."""
         self.files = 0
         self.bytes = 0
 
     def copy(self, log: TopicLog, state: TopicState, shown_before: int) -> None:
-        """Copy what a state of a topic places, and the manifests that it leads to.
+        """Copy the segments of a topic's state, and the manifests that it refers to.
 
         Args:
             log: the topic's.
             state: the source's, or one that is cut from it.
-            shown_before: what entries before this one have placed is there.
+            shown_before: segments of entries before this one are copied.
 
         Raises:
-            SourceMoved: something is gone that was let go of since.
+            SourceMoved: a file is gone because it was released since.
             StorageError: the source or the standby fails.
         """
         first = max(shown_before, self._reached.get(log.name, 0))
@@ -67,26 +67,26 @@ class DataFiles:
         self._reached[log.name] = state.next_entry
 
     def forget(self, topic: str) -> None:
-        """What earlier entries of a topic have placed may not be there: it is looked for again."""
+        """Look again for segments of earlier entries: they may be missing."""
         self._reached.pop(topic, None)
         self._there.pop(topic, None)
 
     def copy_manifests(self, topic: str, listing: ManifestList) -> None:
-        """Copy the files that a manifest list leads to. Raises SourceMoved, StorageError."""
+        """Copy the files that a manifest list names. Raises SourceMoved, StorageError."""
         folder = names.topic_manifests(topic)
         there = {*self._target.list_names(folder)}
         if [*self._copy([f"{folder}/{name}" for name in sorted(listing.files - there)])]:
             raise SourceMoved(f"{folder} was tidied up while it was read")
 
     def _left_over(self, topic: str) -> set[str]:
-        """What an attempt that was killed has copied: whole objects, whose names are unique."""
+        """Files copied by a killed attempt: whole objects, with unique names."""
         if topic not in self._there:
             folder = f"{names.topic_folder(topic)}/data"
             self._there[topic] = {name for name, _ in self._target.list_all(folder)}
         return self._there[topic]
 
     def _copy(self, paths: list[str]) -> Iterator[str]:
-        """Copy files; yields those that are not there."""
+        """Copy files; yields missing ones."""
         found: dict[str, int | None] = {}
 
         def copy(path: str) -> None:
@@ -106,7 +106,7 @@ class DataFiles:
     def _judge_missing(
         self, log: TopicLog, state: TopicState, missing: Mapping[str, FileKey]
     ) -> None:
-        """Files that are gone at the source: by right, by now, or lost there too."""
+        """Files that are gone at the source: rightly, by now, or lost there too."""
         needed = placed_files(log.name, log.manifests.unfold(state, segments_alone=True))
         gone = {path for path, key in missing.items() if key in needed}
         if not any(not names.is_accelerator(path) for path in gone):

@@ -1,7 +1,7 @@
-"""What a standby lets go of: the files of older rounds, and data that the source has deleted.
+"""Deletes a standby's files of older rounds, and data that the source has deleted.
 
-Nothing of the newest rounds goes, so whoever reads has time. Files are listed first, and then it is
-made sure that the standby was not promoted: so what its writers put is never in that listing.
+The newest rounds stay, so readers have time. Files are listed first, and then it is checked that
+the standby was not promoted: so files of its writers are never in that listing.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from txnlog.state.store import DECODER
 from txnlog.storage.base import Storage
 
 KEPT_ROUNDS = 8
-"""So many rounds stay, for those who read by them."""
+"""How many rounds stay for their readers."""
 
 
 def sweep_rounds(target: Storage, newest: Round) -> None:
-    """Delete what was put for older rounds, and no newer one leads to.
+    """Delete files of older rounds to which no newer one refers.
 
-    An attempt at a round whose number is taken can never show. Raises StorageError.
+    An attempt at a round whose number is taken can never become visible. Raises StorageError.
     """
     end = newest.number - KEPT_ROUNDS + 1
     old = [number for number in _rounds(target) if number < end]
@@ -61,11 +61,11 @@ def _rounds(target: Storage) -> Iterable[int]:
 
 
 def sweep_data(source: Logs, target: Storage, store_file: bytes, clock: Clock) -> int:
-    """Delete segments and manifests that the newest round does not lead to, nor the source has.
+    """Delete segments and manifests to which the newest round does not refer, nor the source has.
 
-    The source keeps what it lets go of for ``file.delete.delay.ms``, so readers have had time.
-    The newest round is put again before anything goes. Returns how many files went. Raises
-    StorageError, CorruptEntry.
+    The source keeps released files for ``file.delete.delay.ms``, so readers have had time. The
+    newest round is put again before anything is deleted. Returns how many files were deleted.
+    Raises StorageError, CorruptEntry.
     """
     listed = {
         topic: [name for name, _ in _files(target, topic)]
@@ -81,7 +81,7 @@ def sweep_data(source: Logs, target: Storage, store_file: bytes, clock: Clock) -
     candidates = []
     for topic, files in listed.items():
         if names.topic_log(topic) not in standing.round.logs:
-            continue  # it was copied for a round that is still to come
+            continue  # it was copied for a later round
         log = logs.topic(topic)
         log.refresh()
         with log.reading() as state:
@@ -99,7 +99,7 @@ def sweep_data(source: Logs, target: Storage, store_file: bytes, clock: Clock) -
     if not is_there:
         raise StorageError(f"{storage.url} is not the store that it was: is its disk mounted?")
     if doomed:
-        # Who follows beside this, and has read the source while it had them, loses his round now.
+        # Another follower that has read the source while it had them loses its round now.
         again = replace(standing.round, number=standing.number + 1, nonce=clock.token())
         if not rounds.put(again):
             return 0  # the next one looks again
