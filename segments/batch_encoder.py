@@ -1,4 +1,4 @@
-"""Makes the bytes of a segment's batches, one after another, and the indexes beside them."""
+"""Encodes a segment's batches, one after another, and the indexes beside them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from txnlog.segments.records import Int32Array, concat_batches, timestamps_ms
 
 
 class SupportsWrite(Protocol):
-    """What a segment is written to: a file, a buffer, an upload."""
+    """The destination of a segment: a file, a buffer, an upload."""
 
     def write(self, data: bytes, /) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentEnd:
-    """What ends a segment: how many more bytes were written, the index files, and its tag."""
+    """The end of a segment: how many more bytes were written, the index files, and its tag."""
 
     size_bytes: int
     index: bytes
@@ -43,7 +43,7 @@ class SegmentEncoder(Protocol):
 
     @property
     def overhead_bytes(self) -> int:
-        """About what the file takes at most besides its records."""
+        """About how many bytes the file takes at most besides its records."""
 
     def write(
         self,
@@ -56,11 +56,11 @@ class SegmentEncoder(Protocol):
     def finish(self) -> SegmentEnd: ...
 
 
-# What a batch takes at most besides its records: its header; the schema and the layout of columns,
-# or the frame of a codec around rows.
+# The most that a batch takes besides its records: its header; the schema and the layout of columns,
+# or a codec's frame around rows.
 _OVERHEAD_BYTES = {"columns": 1536, "kafka": 128}
 _COLUMN_BYTES = 128
-"""About what the layout of a typed topic's column adds, besides what its schema takes."""
+"""About what the layout of a typed topic's column adds, besides its schema."""
 
 
 class BatchEncoder:
@@ -89,7 +89,7 @@ class BatchEncoder:
         self._leader_epoch = NO_LEADER_EPOCH if tag == NO_TAG else tag
         self._producer_epoch, self._mask = NO_PRODUCER_EPOCH, 0
         if record_format == "kafka":
-            # In rows nothing but the base sequence can vouch for base offset and leader epoch.
+            # In rows only the base sequence can protect base offset and leader epoch.
             self._producer_epoch = GUARDED_EPOCH if tag == NO_TAG else TAGGED_EPOCH
             self._mask = 0 if tag == NO_TAG else tag
         self._compression = compression

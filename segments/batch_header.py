@@ -20,7 +20,7 @@ MAGIC_V0: Final = 0  # Kafka's old message sets: see formats/message_sets.py
 MAGIC_V1: Final = 1
 MAGIC_KAFKA: Final = 2
 MAGIC_COLUMNS: Final = 100
-MAGIC_PARQUET: Final = 101  # in no file: what a row group of a Parquet segment is shown with
+MAGIC_PARQUET: Final = 101  # in no file: used to show a row group of a Parquet segment
 MAGIC_PACKED: Final = 102
 MAGIC_TYPED_COLUMNS: Final = 103
 MAGIC_POSITION: Final = 16  # the same in every version of Kafka's formats
@@ -32,8 +32,8 @@ NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 
 # Instead of "no epoch" in rows that txnlog writes: base sequence repeats base offset, which Kafka's
-# checksum does not cover. Nobody else writes this number, and where there is no producer id nobody
-# reads it.
+# checksum does not cover. Nobody else writes this number, and nobody reads it without a producer
+# id.
 GUARDED_EPOCH: Final = -2
 
 # The same where leader epoch is the tag of a segment: then base sequence is base offset XOR tag,
@@ -91,10 +91,10 @@ class BatchHeader:
 
     @classmethod
     def decode(cls, data: BytesLike, *, name: str = "batch", position: int = 0) -> BatchHeader:
-        """Read the header at the start of ``data``; name and position are for the error alone.
+        """Read the header at the start of ``data``; name and position are only for the error.
 
-        Raises CorruptRecord if there are too few bytes or a field cannot be true of any batch.
-        Whether the batch's checksum holds is not looked at.
+        Raises CorruptRecord if there are too few bytes or a field cannot be true of any batch. The
+        batch's checksum is not checked.
         """
         if len(data) < HEADER_BYTES:
             raise CorruptRecord.at(
@@ -141,7 +141,7 @@ class BatchHeader:
 
     @property
     def is_self_checked(self) -> bool:
-        """Whether the header can be trusted without its batch: it can in txnlog's own formats."""
+        """Whether the header can be trusted without its batch, as in txnlog's own formats."""
         return self.magic in _OWN_MAGICS
 
     @property
@@ -159,7 +159,7 @@ class BatchHeader:
 
     @property
     def kafka_leader_epoch(self) -> int:
-        """The leader epoch, -1 where there is a segment's tag in its place."""
+        """The leader epoch, -1 if a segment's tag takes its place."""
         return NO_LEADER_EPOCH if self._has_tag else self.leader_epoch
 
     @property
@@ -172,7 +172,7 @@ class BatchHeader:
         return self.magic in (*_OWN_MAGICS, MAGIC_PARQUET) or self.is_guarded
 
     def broken_guard(self) -> str | None:
-        """What is damaged of the fields that only the guard protects; None if none is."""
+        """The damage to fields that only the guard protects; None if there is none."""
         if not self.is_guarded:
             return None
         if self.relative_sequence != self.base_offset:
@@ -247,5 +247,5 @@ class BatchHeader:
 
 
 def batch_length(payload_bytes: int) -> int:
-    """The length field of a batch with so many bytes after its 61-byte header."""
+    """The length field of a batch with this many bytes after its 61-byte header."""
     return HEADER_BYTES - _LENGTH_BASE + payload_bytes

@@ -96,7 +96,7 @@ class DecodedBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """What one magic number means. All functions take the bytes of a batch from its first on."""
+    """The format of one magic number. All functions take the bytes of a batch from its first on."""
 
     decode_header: Callable[[memoryview, str, int], BatchHeader]
     checksum: Callable[[memoryview], int]
@@ -104,7 +104,7 @@ class _Format:
 
 
 def check_format(record_format: str) -> None:
-    """Raise UnsupportedRecordFormat for a record.format that no batch can be written in."""
+    """Raise UnsupportedRecordFormat for a record.format without batches."""
     if record_format not in _MAGICS:
         raise UnsupportedRecordFormat(
             f"record.format {record_format!r} is not one of {', '.join(_MAGICS)}"
@@ -224,7 +224,7 @@ def decode_header(data: BytesLike, *, name: str = "batch", position: int = 0) ->
         raise CorruptRecord.at(
             name, position, f"{len(view)} bytes are left, a batch header takes {HEADER_BYTES}"
         )
-    # The magic byte comes first: in a format that is not known no other field means anything.
+    # The magic byte comes first: in an unknown format no other field has a meaning.
     magic = view[MAGIC_POSITION]
     if magic not in _FORMATS:
         raise UnknownMagic.at(
@@ -236,7 +236,7 @@ def decode_header(data: BytesLike, *, name: str = "batch", position: int = 0) ->
 
 
 def has_right_checksum(header: BatchHeader, data: BytesLike) -> bool:
-    """Whether the bytes of a whole batch, its header among them, are those it was written with."""
+    """Whether the bytes of a whole batch, including its header, are as they were written."""
     return _FORMATS[header.magic].checksum(memoryview(data).cast("B")) == header.crc
 
 
@@ -245,9 +245,9 @@ def verify_checksum(
 ) -> None:
     """Raise CorruptRecord if a whole batch, which starts with ``header``, is not as it was written.
 
-    What precedes the checksum in Kafka's layouts, the base offset above all, it does not cover.
-    In rows that txnlog writes the base sequence repeats the base offset, and the leader epoch has
-    one value only, or the base sequence is made of both: then these are compared.
+    In Kafka's layouts the checksum does not cover the fields before it, above all the base offset.
+    In rows that txnlog writes the base sequence repeats the base offset, and the leader epoch has a
+    fixed value, or the base sequence is made of both: then these are compared.
     """
     crc = _FORMATS[header.magic].checksum(memoryview(data).cast("B"))
     reason = None
@@ -271,11 +271,11 @@ def decode_batch(
 ) -> DecodedBatch:
     """Verify and decode the batch at the start of ``data``; bytes after it are ignored.
 
-    ``header`` saves decoding it once more; that of a run of old messages must be given.
-    ``columns`` names those to return, in that order (None: all that the batch has); others are
-    not decompressed. Of a typed topic they are those of its schema. ``name`` and ``position`` are
-    for messages alone. Raises CorruptRecord for any damage, UnsupportedRecordFormat for a column
-    that the batch does not have, and UnsupportedCompression.
+    ``header`` saves decoding it again; that of a run of old messages must be given. ``columns``
+    names those to return, in that order (None: all that the batch has); others are not
+    decompressed. Of a typed topic they are those of its schema. ``name`` and ``position`` are only
+    for messages. Raises CorruptRecord for any damage, UnsupportedRecordFormat for a column that the
+    batch does not have, and UnsupportedCompression.
     """
     view = memoryview(data).cast("B")  # Arrow's own buffers come as signed bytes
     if header is None:
@@ -363,7 +363,7 @@ def _magic(record_format: str, records: pa.RecordBatch) -> int:
     return MAGIC_TYPED_COLUMNS if magic == MAGIC_COLUMNS and is_typed(records) else magic
 
 
-# -- what each magic number means --------------------------------------------------------------
+# -- the magic numbers ---------------------------------------------------------------------------
 
 
 def _checked_header(data: memoryview, name: str, position: int) -> BatchHeader:

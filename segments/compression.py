@@ -32,5 +32,5 @@ class Compression(enum.IntEnum):
 
     @property
     def kafka_name(self) -> str:
-        """The name that is written in configurations, such as "zstd"."""
+        """The name used in configurations, such as "zstd"."""
         return self.name.lower()

@@ -59,7 +59,7 @@ class UnsupportedRecordFormat(TxnlogError):
 
 
 class UnknownMagic(UnsupportedRecordFormat, CorruptRecord):
-    """A batch's magic byte is none that this version knows: a newer format, or damage.
+    """A batch's magic byte is not known to this version: a newer format, or damage.
 
     The byte alone cannot tell which, so handlers of either error see it.
     """

@@ -1,7 +1,7 @@
 """What distinguishes a segment's batches from those of every other segment.
 
 The log keeps it for each segment that it places. Each batch is compared with it when its header is
-read, so a file that was exchanged for another sound one is noticed whatever part of it is read.
+read, so a file that was swapped with another valid one is noticed whatever part of it is read.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ NO_CRC: Final = -1
 
 
 def tag_of(name: str) -> int:
-    """The tag that the batches of a segment with this unique name carry: 31 bits."""
+    """The tag in the batches of a segment with this unique name: 31 bits."""
     tag: int = crc32c.crc32c(name.encode()) & 0x7FFFFFFF
     return tag
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentIdentity:
-    """What is true of every batch of a segment; offsets are those in the file.
+    """Facts about every batch of a segment; offsets are those in the file.
 
     ``tag`` is in the leader epoch of each batch, NO_TAG if they have none: they are Kafka's, or of
     an older version. Offsets lie in [first_offset, end_offset). ``first_crc`` is the checksum in

@@ -39,7 +39,7 @@ class ControlMarker:
 def decode_markers(records: pa.RecordBatch, offsets: Int64Array) -> tuple[ControlMarker, ...]:
     """Decode the records of a control batch. Raises ValueError or struct.error.
 
-    Later versions may append to key and value, so what follows the known fields is not looked at.
+    Later versions may append to key and value, so further bytes are ignored.
     """
     markers = []
     times = records.column("timestamp").cast(pa.int64()).to_pylist()

@@ -1,7 +1,7 @@
 """Numbers between Arrow and numpy without ``pa.array``, ``pa.scalar`` and ``to_numpy``.
 
-Those look for pandas and import it where it is installed, as beside Spark: that took most of a
-process's first small scan. Knows no records.
+Those import pandas if it is installed, as with Spark: that took most of a process's first small
+scan. Knows no records.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The one place where wall clocks, monotonic time, waiting and randomness come from.
+"""The only source of wall clocks, monotonic time, waiting and randomness.
 
-Everything else is handed a :class:`Clock`, so that tests can own time and chance.
+Everything else is passed a :class:`Clock`, so that tests can control time and chance.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait; a virtual clock moves itself on instead."""
+        """Wait; a virtual clock advances itself instead."""
         ...
 
     def wait(self, event: threading.Event, seconds: float) -> None:
@@ -46,9 +46,9 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time by both clocks of this process, to tell later how long it has been since.
+    """A time by both clocks of this process, to tell later how much time has passed.
 
-    Both are asked: the monotonic one may stand still while a machine sleeps, the other one jumps.
+    Both are used: the monotonic one may stand still while a machine sleeps, the other one jumps.
     """
 
     monotonic_s: float
@@ -60,10 +60,10 @@ class Moment:
         return cls(clock.monotonic_s(), clock.now_ms())
 
     def stalled_past(self, cleanup_age_ms: int, clock: Clock) -> bool:
-        """Whether so much of the cleaning age has passed that cleaning may have been faster.
+        """Whether enough of the cleaning age has passed for a cleaning to have overtaken us.
 
-        Then a name that was seen to be free at this moment may have been used and freed again: who
-        has put something into it looks once more (hazard 3).
+        Then a name that was free at this moment may have been used and freed again: a writer that
+        has put an object under it looks once more (hazard 3).
         """
         now = Moment.now(clock)
         elapsed_ms = max((now.monotonic_s - self.monotonic_s) * 1000, now.wall_ms - self.wall_ms)
@@ -77,7 +77,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        # Where there is one that goes on while the machine sleeps (Linux), by that.
+        # By a clock that goes on while the machine sleeps, if there is one (Linux).
         return time.monotonic() if _WITH_SLEEP is None else time.clock_gettime(_WITH_SLEEP)
 
     def sleep(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
 """Configuration of topics and stores: Kafka's keys, typed values, and errors that name the key.
 
-A key that this version would ignore is an error, never a silent wish. The same care for numbers
-that callers give: ``check_whole_number``.
+A key that this version does not know is an error, never silently ignored. Numbers from callers are
+checked as carefully: ``check_whole_number``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Key:
 
 
 def is_whole_number(value: object) -> TypeGuard[int]:
-    """Whether it is an int, and not a bool, which Python counts among them."""
+    """Whether it is an int, and not a bool, which is an int in Python."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -45,7 +45,7 @@ def check_whole_number(
 ) -> int:
     """Return ``value`` if it is a whole number inside its bounds, else raise ``error``.
 
-    ``what`` is what the message calls it. ``most`` is only given together with ``least``.
+    ``what`` is its name in the message. ``most`` is only given together with ``least``.
     """
     if (
         is_whole_number(value)
@@ -203,7 +203,7 @@ _TOPIC_KEYS = {
     ),
 }
 
-# What Arrow cannot compress its buffers with.
+# Codecs that Arrow cannot use for its buffers.
 _ROWS_ONLY = frozenset({Compression.GZIP, Compression.SNAPPY})
 
 _STORE_KEYS = {
@@ -297,7 +297,7 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting of a topic or a store: what holds, whether it was set there, what it means."""
+    """A setting of a topic or a store: its value, whether it was set there, its meaning."""
 
     key: str
     value: str
@@ -307,7 +307,7 @@ class Setting:
 
 
 def topic_setting(config: Mapping[str, str], key: str) -> str:
-    """The value that holds of one of a topic's keys. Raises InvalidConfig if there is no such."""
+    """The effective value of one of a topic's keys. Raises InvalidConfig for an unknown key."""
     if key not in _TOPIC_KEYS:
         raise InvalidConfig(_unknown(key, _TOPIC_KEYS, "topic"))
     return config.get(key, _TOPIC_KEYS[key].default)
@@ -332,7 +332,7 @@ def _setting(config: Mapping[str, str], key: str, of: _Key) -> Setting:
 
 @dataclass(frozen=True, slots=True)
 class WriterCodec:
-    """The codec that a writer has chosen for what it writes, instead of the topics' own."""
+    """The codec that a writer has chosen, instead of the topics' own."""
 
     compression: Compression
     level: int | None
@@ -362,7 +362,7 @@ class WriterCodec:
         return _check(chosen, _TOPIC_KEYS, "writer")
 
     def override(self, config: Mapping[str, str]) -> dict[str, str]:
-        """A topic's settings with this codec in them. Raises InvalidConfig if they cannot be."""
+        """A topic's settings with this codec. Raises InvalidConfig if they are not valid."""
         merged = {**config, **self._settings()}
         check_merged_topic_config(merged)
         return merged
@@ -374,7 +374,7 @@ CompressionType = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 class Acks(Enum):
-    """What a producer waits for, as far as it differs on files."""
+    """What a producer waits for: the levels that differ on files."""
 
     NONE = "0"
     WRITTEN = "1"
@@ -411,8 +411,8 @@ class StoreConfig:
     def of(cls, config: Mapping[str, str], *, closes_chapters: bool = True) -> StoreConfig:
         """Read validated settings; keys that are missing have their defaults.
 
-        ``closes_chapters`` is that of the store's file. ``left_over_age_ms`` is when nobody goes on
-        with what he has left: log.cleanup.age.ms where it is set, else a day.
+        ``closes_chapters`` is that of the store's file. ``left_over_age_ms`` is the age at which
+        leftovers count as abandoned: log.cleanup.age.ms if it is set, else a day.
         """
         get = {key: int(config.get(key, entry.default)) for key, entry in _STORE_KEYS.items()}
         left_over_ms = int(config.get("log.cleanup.age.ms", DAY_MS))
@@ -421,7 +421,8 @@ class StoreConfig:
             transaction_max_timeout_ms=get["transaction.max.timeout.ms"],
             transactional_id_expiration_ms=get["transactional.id.expiration.ms"],
             producer_id_expiration_ms=get["producer.id.expiration.ms"],
-            # Older versions took any age. Below it what a transaction needs could be cleaned up.
+            # Older versions accepted any age. Below it, entries that a transaction needs could be
+            # cleaned up.
             log_cleanup_age_ms=max(cleanup_ms, get["transaction.max.timeout.ms"]),
             left_over_age_ms=max(left_over_ms, get["transaction.max.timeout.ms"]),
             offsets_retention_ms=get["offsets.retention.ms"],
@@ -437,7 +438,7 @@ def check_topic_config(config: Mapping[str, object] | None) -> dict[str, str]:
 
 
 def check_merged_topic_config(config: Mapping[str, str]) -> None:
-    """Check what settings that are valid one by one mean together; raise InvalidConfig.
+    """Check the combination of settings that are valid one by one; raise InvalidConfig.
 
     ``config`` is all of a topic's settings: when a topic is altered, those that result.
     """
@@ -479,15 +480,15 @@ def check_typed_config(config: Mapping[str, str], *, has_key: bool) -> None:
 
 
 def check_untyped_config(config: Mapping[str, str]) -> None:
-    """Raise InvalidConfig if settings are for topics with a schema alone."""
+    """Raise InvalidConfig if settings are only for topics with a schema."""
     if "schema.compatibility" in config:
         raise InvalidConfig("topic config schema.compatibility: the topic has no schema")
 
 
 def check_topic_changes(config: Mapping[str, object | None] | None) -> dict[str, str | None]:
-    """Validate changes of a topic's settings one by one; None takes a key back to its default.
+    """Validate changes of a topic's settings one by one; None resets a key to its default.
 
-    What they mean together with the settings that stay is for check_merged_topic_config.
+    check_merged_topic_config checks them together with the settings that stay.
     """
     changes = config or {}
     for key in changes:

@@ -85,7 +85,7 @@ class Consumer(Polling):
         self._topics: tuple[str, ...] = ()
         self._metadata_max_age_ms = check_metadata_age(metadata_max_age_ms)
         self._pattern: TopicPattern | None = None
-        """What finds more topics; None if they were named."""
+        """Finds more topics by pattern; None if they were named."""
         self._subscribed = False
         self._standing = (
             None if self._group_id is None else GroupStanding(logs, self._group_id, self._topic_ids)
@@ -93,7 +93,7 @@ class Consumer(Polling):
         self._paused: set[TopicPartition] = set()
         self._membership = membership
         self._sharing: Sharing | None = None
-        """Its share of a group's partitions; None if it reads whatever it was told to."""
+        """Its share of a group's partitions; None if its partitions were assigned by hand."""
 
     def __repr__(self) -> str:
         return f"Consumer(topics={list(self._topics)}, group_id={self._group_id!r})"
@@ -173,7 +173,7 @@ class Consumer(Polling):
         if self._group_id is None or self._membership is None:
             self._assign(self._all_partitions(snapshot))
             return
-        # What it was told to read by assign() is not its share.
+        # Partitions set by assign() are not its share.
         dropped = [w for w in self._assigned if self._sharing is None or w.topic not in wanted]
         self._sharing = self._sharing or Sharing(self._logs, self._group_id, self._membership)
         self._hand_over(dropped)
@@ -231,11 +231,11 @@ class Consumer(Polling):
         """Read these too, which the group has given to this consumer."""
         self._drop_buffered()
         self._assigned |= dict.fromkeys(partitions)
-        if self._pattern is not None:  # others may have found topics that are made again
+        if self._pattern is not None:  # other members may have found recreated topics
             self._topics = tuple(dict.fromkeys([*self._topics, *(w.topic for w in partitions)]))
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
-        """These are about to be taken away: commit what was returned of them, if asked for."""
+        """These are about to be taken away: commit their positions, with auto commit."""
         if self._auto_commit is not None:
             positions = self._positions
             self._auto_commit.commit_before(
@@ -243,14 +243,14 @@ class Consumer(Polling):
             )
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these no more: they are taken away."""
+        """Stop reading these: they were taken away."""
         if self._auto_commit is not None:
             self._auto_commit.forget(partitions)
         self._reading.forget(partitions)
         self._assign([where for where in self._assigned if where not in {*partitions}])
 
     def _join_in(self) -> None:
-        """Take part in the group: join it, or do what a rebalance asks for."""
+        """Take part in the group: join it, or take part in a rebalance."""
         if self._sharing is not None:
             self._sharing.poll(self)
 
@@ -291,7 +291,7 @@ class Consumer(Polling):
         group: GroupState | None = None
         while True:
             if self._standing is not None and not self._positions.keys() >= self._assigned.keys():
-                # The group first: what it has committed then lies inside the snapshot.
+                # The group first: its committed offsets then lie inside the snapshot.
                 group = self._standing.read()
             snapshot = self._snapshot()
             views = {topic: snapshot.view(topic) for topic in snapshot.topics}
@@ -307,7 +307,7 @@ class Consumer(Polling):
                     self._assigned.setdefault(where)
             partitions = [where for where in self._assigned if where.topic in views]
             if group is not None and self._sharing is not None:
-                # A former owner's transaction is to move them: where to begin is not decided yet.
+                # A former owner's transaction is about to move them: the start is not decided yet.
                 held = group.held().keys() - self._positions.keys()
                 partitions = [where for where in partitions if where not in held]
             located = self._positions.keys() >= {*partitions}
@@ -319,10 +319,10 @@ class Consumer(Polling):
             self._reading.begin([*views.values()], ranges, as_records=self._as_records)
 
     def _finds_topics(self, pattern: TopicPattern, views: Collection[str]) -> bool:
-        """Look for topics, if it is time: read those that have come, and no more what is gone.
+        """Look for topics, if it is time: add new ones, and drop deleted ones.
 
-        Whether there are any that have come. That some are gone makes no rebalance of its own: what
-        is told the group with the next ones that come. ``views`` are those that were just seen.
+        Returns whether there are new ones. Deleted ones cause no rebalance of their own: the group
+        is told with the next new ones. ``views`` are those just read.
         """
         named = () if self._sharing is None else self._sharing.named_topics()
         if not pattern.calls_for_look(self._topics, named):
@@ -331,7 +331,7 @@ class Consumer(Polling):
         come = [topic for topic in found if topic not in self._topics]
         if come and self._sharing is not None:
             self._sharing.change_topics(found)
-        # The group was told of what it has not seen: only such topics may be forgotten.
+        # The group was told of topics that it has not seen: only such ones may be forgotten.
         kept = [topic for topic in self._topics if topic in found or topic in views]
         self._topics = (*kept, *come)
         pattern.looked(named)
@@ -343,7 +343,7 @@ class Consumer(Polling):
         return len(views) == len(before) > 0 and all(map(operator.is_, views, before))
 
     def _plan(self, snapshot: Snapshot, partitions: Iterable[TopicPartition]) -> list[SegmentRange]:
-        """What is to be read of ``partitions``, which are located, by topic."""
+        """The ranges to read of ``partitions``, which have positions, by topic."""
         wanted: dict[str, list[TopicPartition]] = {topic: [] for topic in snapshot.topics}
         for where in partitions:
             wanted[where.topic].append(where)
@@ -357,7 +357,7 @@ class Consumer(Polling):
                     starts[where.partition] = min(self._positions[where], ends[where.partition])
             found = snapshot.scan(topic, starts).ranges
             ranges += found
-            # Where nothing but aborted data is left, it is passed over here.
+            # If only aborted data is left, it is skipped here.
             filled = {part.partition for part in found}
             for where in mine:
                 if where.partition not in filled and where not in self._paused:
@@ -394,8 +394,8 @@ class Consumer(Polling):
                     "auto_offset_reset is 'none': seek, or choose 'earliest' or 'latest'"
                 )
             log_end = view.log_end_offsets[where.partition]
-            # A position beyond the log's end was sought, and waits there; an offset that the group
-            # has committed there is of records that are lost.
+            # A position beyond the log's end comes from a seek, and waits there; a group's offset
+            # there means that records are lost.
             in_range = at is not None and begin <= at and (at <= log_end or where not in missing)
             if at is not None and not in_range and self._reset == "none":
                 raise OffsetOutOfRange(
@@ -532,7 +532,7 @@ class Consumer(Polling):
         return self._standing
 
     def _committer(self) -> Committer | None:
-        """The member that commits; None if it is none of its group's."""
+        """The committing member; None if it is not a member of its group."""
         return None if self._sharing is None else self._sharing.committer
 
     def _check_assigned(self, partitions: Iterable[TopicPartition]) -> None:
@@ -544,7 +544,7 @@ class Consumer(Polling):
                 raise IllegalState(f"{where} is not assigned to this consumer")
 
     def _snapshot(self) -> Snapshot:
-        """Pin what is left of the topics that are read."""
+        """Pin the remaining topics."""
         snapshot = take_snapshot(
             self._logs,
             self._topics,
@@ -556,7 +556,7 @@ class Consumer(Polling):
         return snapshot
 
     def _recognise(self, snapshot: Snapshot) -> None:
-        """Forget what is known of topics that were deleted, also if they were recreated."""
+        """Forget the state of topics that were deleted, even if they were recreated."""
         found = {topic: snapshot.view(topic).topic_id for topic in snapshot.topics}
         for topic in self._topics:
             known = self._topic_ids.get(topic)

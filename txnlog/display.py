@@ -1,7 +1,7 @@
-"""How stores, topics, scans and results show themselves in a notebook: as tables.
+"""The display of stores, topics, scans and results in a notebook: as tables.
 
-Nothing is read to show something, and everything that is shown is escaped: names and reasons are
-other people's text.
+Nothing is read for the display, and everything shown is escaped: names and reasons are untrusted
+text.
 """
 
 from __future__ import annotations

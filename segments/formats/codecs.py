@@ -1,8 +1,8 @@
 """Compresses and decompresses what follows the header of Kafka's batches, in Kafka's framings.
 
-Knows bytes and a limit, and nothing of records. What comes in may be hostile: output is made in
-steps and never beyond the limit, whatever sizes the input claims, and what was decompressed must
-take the whole input. All decompression raises ValueError, or what its library raises, for damage.
+Knows bytes and a limit, and nothing of records. Input may be hostile: output is made in steps and
+never beyond the limit, whatever sizes the input claims, and decompression must consume the whole
+input. All decompression raises ValueError, or what its library raises, for damage.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import UnsupportedCompression
 
-# How much is decompressed between two looks at the limit. Pieces that malloc need not get from the
-# system again: decoding 2 MiB batches of lz4 runs at 8 M records/s with 64 KiB, at 4 M with 256
+# How much is decompressed between two checks of the limit. Pieces that malloc need not request from
+# the system again: decoding 2 MiB batches of lz4 runs at 8 M records/s with 64 KiB, at 4 M with 256
 # KiB.
 _STEP_BYTES = 1 << 16
 
@@ -62,7 +62,7 @@ def check_level(codec: Compression, level: int | None) -> None:
 
 
 def compress(codec: Compression, data: BytesLike, level: int | None = None) -> bytes:
-    """``data`` as Kafka's own clients compress it. Raises UnsupportedCompression."""
+    """``data`` compressed as by Kafka's own clients. Raises UnsupportedCompression."""
     check_level(codec, level)
     if codec is Compression.NONE:
         return bytes(data)
@@ -85,7 +85,7 @@ def compress(codec: Compression, data: BytesLike, level: int | None = None) -> b
 
 
 def decompress(codec: Compression, data: BytesLike, max_bytes: int) -> BytesLike:
-    """``data`` decompressed, or as it is where there is no codec.
+    """``data`` decompressed, or unchanged without a codec.
 
     Raises ValueError, or what the codec's library raises, if it is damaged or holds more than
     ``max_bytes``.
@@ -128,7 +128,7 @@ def _decompress_gzip(data: memoryview, _: int) -> Iterator[bytes]:
     while at < len(data):
         member = zlib.decompressobj(_GZIP_WINDOW)
         while not member.eof:
-            # What is asked for again and again without any input left would never end.
+            # Reading on without any input left would never end.
             piece = member.unconsumed_tail or data[at : at + _GZIP_INPUT_BYTES]
             if not piece:
                 raise ValueError("the gzip stream is truncated")
@@ -145,8 +145,8 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     at, left = 0, max_bytes
     while at < len(data):
         if bytes(data[at : at + len(XERIAL_MAGIC)]) == XERIAL_MAGIC:
-            # Streams may be concatenated. The versions behind the magic are not looked at: there
-            # is only one, and some writers have its bytes in the other order.
+            # Streams may be concatenated. The versions after the magic are ignored: there is only
+            # one, and some writers have its bytes in the other order.
             at += len(_XERIAL_HEADER)
             continue
         length = int.from_bytes(data[at : at + 4], "big")

@@ -5,12 +5,12 @@ stream: schema, one record batch, end of stream. Arrow pads everything to 8 byte
 of all batches of a file stay aligned, and an uncompressed batch is decoded without copying.
 
 A column without information is left out of the body but kept in the schema, with Arrow's type null:
-keys that are all null, headers that are all empty, a timestamp that all records share. Which
-columns there are is the records' business: this module gives meaning to those of the times and of
-the offsets alone, and knows defaults for those that every record has.
+keys that are all null, headers that are all empty, a timestamp that all records share. The set of
+columns is up to the records: this module gives meaning only to those of the times and of the
+offsets, and knows defaults for those that every record has.
 
-Magic 100 is for records of RECORD_SCHEMA; magic 103 for those of typed topics, which call what
-every record has otherwise, and find their own columns by ids.
+Magic 100 is for records of RECORD_SCHEMA; magic 103 for those of typed topics, which have other
+names for the common columns, and find their own columns by ids.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ CHECK_BYTES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What the columns are called that have a meaning here.
+    """The names of the columns with a meaning here.
 
-    ``left_out`` are those that may be left out, with their types: by what RECORD_SCHEMA calls them.
+    ``left_out`` are those that may be left out, with their types, by their names in RECORD_SCHEMA.
     """
 
     timestamp: str
@@ -70,7 +70,7 @@ _ARROW_CODECS: Final = {
     Compression.ZSTD: CODEC_ZSTD,
 }
 _CRC_FIELD = slice(17, 21)
-# What one row of a column that was left out takes in memory once it is put back: at most 8 bytes.
+# The memory per row of a restored column: at most 8 bytes.
 _LEFT_OUT_ROW_BYTES = 8
 
 
@@ -88,7 +88,7 @@ def header_check(header: bytes) -> bytes:
 
 
 def is_typed(records: pa.RecordBatch) -> bool:
-    """Whether records are those of a typed topic, by what they call their times."""
+    """Whether records are those of a typed topic, by the name of their times."""
     return _TYPED.timestamp in records.schema.names
 
 
@@ -171,7 +171,7 @@ def _write_options(compression: Compression, level: int | None) -> pa.ipc.IpcWri
         return pa.ipc.IpcWriteOptions()
     name = compression.kafka_name
     if level is not None:
-        # Arrow would take any number and quietly use the nearest level that there is.
+        # Arrow would accept any number and silently use the nearest level.
         least = pa.Codec.minimum_compression_level(name)
         most = pa.Codec.maximum_compression_level(name)
         if not least <= level <= most:
@@ -243,7 +243,7 @@ def _parse_schema(message: bytes, *, is_typed: bool) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A schema as the key of a cache: others are equal only if their ids and defaults are, too."""
+    """A schema as a cache key: equal only if ids and defaults are, too."""
 
     schema: pa.Schema
 
@@ -258,7 +258,7 @@ class _Wanted:
 
 @lru_cache(maxsize=64)
 def _schema_columns(message: bytes, wanted: _Wanted) -> SchemaColumns:
-    """How these columns are made of those of a typed batch, with the ones that it leaves out."""
+    """How to build these columns from those of a typed batch, including left-out ones."""
     fields = [
         field.with_type(_TYPED.left_out[field.name][1])
         if pa.types.is_null(field.type) and field.name in _TYPED.left_out
@@ -283,8 +283,8 @@ def _read_stored(
     options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
     with pa.ipc.open_stream(pa.py_buffer(payload), options=options) as stream:
         batch = stream.read_next_batch()
-    # CRCs are checked before, so this is about wrong writers, not bad disks; it costs under 10 %
-    # of decoding and keeps a bad offset from ever reaching memory that is not ours.
+    # CRCs are checked before, so this is against faulty writers, not bad disks; it costs under 10 %
+    # of decoding and keeps a bad offset from ever reaching foreign memory.
     batch.validate(full=True)
     if batch.num_rows != record_count:
         raise ValueError(f"the payload holds {batch.num_rows} records")
@@ -314,7 +314,7 @@ def _build_column(
 
 
 def _check_nulls(records: pa.RecordBatch) -> pa.RecordBatch:
-    """The same, if no column has nulls that may not."""
+    """The same, checked for nulls in required columns."""
     for field, array in zip(records.schema, records.columns, strict=True):
         if not field.nullable and array.null_count:
             raise ValueError(f"column {field.name!r} has nulls")

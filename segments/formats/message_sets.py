@@ -69,7 +69,7 @@ _KEY = (18, 26)  # where the key's length is, in v0 and v1
 _LEAST_BYTES = (26, 34)  # a message with null or empty key and value
 _MAX_BYTES = (1 << 31) - 1
 _RUN = struct.Struct(">qiI")  # offset, size, CRC
-_ROW_BYTES = 96  # what the arrays of one message take besides its bytes
+_ROW_BYTES = 96  # the size of one message's array entries besides its bytes
 
 
 def decode_legacy_header(data: memoryview, name: str, position: int) -> BatchHeader:
@@ -110,10 +110,10 @@ def decode_legacy_header(data: memoryview, name: str, position: int) -> BatchHea
 
 
 def message_run(header: BatchHeader, data: memoryview) -> BatchHeader:
-    """One header for the uncompressed message of ``header`` and the sound ones behind it.
+    """One header for the uncompressed message of ``header`` and the sound ones after it.
 
-    Decoded one by one they would each cost as much as a whole batch. ``data`` begins with the first
-    message; whole messages alone count. The first one that is damaged, or of another kind, is left
+    Decoded one by one each would cost as much as a whole batch. ``data`` begins with the first
+    message; only whole messages count. The first one that is damaged, or of another kind, is left
     for the next batch. The header's CRC is that of the whole run.
     """
     kind = bytes(data[MAGIC_POSITION : _ATTRIBUTES + 1])
@@ -159,7 +159,7 @@ def decode_message_set(
     columns: Sequence[str] | None,
     max_uncompressed_bytes: int,
 ) -> tuple[BatchHeader, DecodedRecords]:
-    """The records of a message, or of all that it wraps, and the header that is true of them.
+    """The records of a message, or of all that it wraps, and their header.
 
     Any failure but an unknown name in ``columns`` (UnsupportedRecordFormat) or an unknown codec
     means damage, whatever its class.

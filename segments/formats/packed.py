@@ -1,11 +1,11 @@
 """The ``packed`` payload (magic 102): columns of a few records, without Arrow's messages.
 
-What an Arrow stream says of itself takes 500 bytes and more, too much for a batch of two records.
-The columns here are those of RECORD_SCHEMA, so that nothing has to be said of them.
+An Arrow stream's metadata takes 500 bytes and more, too much for a batch of two records. The
+columns here are those of RECORD_SCHEMA, so they need no metadata.
 
-One byte of flags tells which columns there are. Then come, of n records: timestamps (int64),
-lengths of keys, lengths of values, numbers of headers (int16 each), of all their headers the
-lengths of keys, then of values, and at last the bytes of these four columns. A length of -1 is
+One byte of flags tells which columns are present. Then come, for n records: timestamps (int64),
+lengths of keys, lengths of values, numbers of headers (int16 each), for all their headers the
+lengths of keys, then of values, and finally the bytes of these four columns. A length of -1 is
 null. Little endian.
 """
 
@@ -35,21 +35,21 @@ from txnlog.segments.records import (
 )
 
 MAX_PAYLOAD_BYTES: Final = (1 << 15) - 1
-"""Uncompressed: so that every length fits into 16 bits, and no claim can go further."""
+"""Uncompressed: so every length fits into 16 bits, and no larger one can be claimed."""
 MAX_PACKED_BYTES: Final = 8 << 10
-"""Of records, as Arrow counts them: what packing spares is little of more."""
+"""Of records, as Arrow counts them: packing larger batches saves little."""
 
 _CODECS: Final = (Compression.NONE, Compression.LZ4, Compression.ZSTD)
 _KEYS, _VALUES, _TIMESTAMPS, _HEADERS = 1, 2, 4, 8
 _FLAGS = _KEYS | _VALUES | _TIMESTAMPS | _HEADERS
 _TIME: Final = np.dtype("<i8")
 _LENGTH: Final = np.dtype("<i2")
-# What one row of all columns takes in memory besides the bytes of its values.
+# The memory of one row of all columns besides the bytes of its values.
 _ROW_BYTES = 24
 
 
 def can_pack(records: pa.RecordBatch) -> bool:
-    """Whether records whose offsets have no gaps can be packed, and are few enough for it."""
+    """Whether records without offset gaps can be packed, and are few enough."""
     return bool(records.nbytes <= MAX_PACKED_BYTES and records.schema.equals(RECORD_SCHEMA))
 
 
@@ -60,7 +60,7 @@ def encode_packed(
     compression: Compression,
     level: int | None,
 ) -> tuple[bytes, Compression]:
-    """The payload of records that ``can_pack`` takes, and its codec: none where that is smaller.
+    """The payload of records that ``can_pack`` accepts, and its codec: none if that is smaller.
 
     Raises UnsupportedCompression, and UnsupportedRecordFormat for a header without a key.
     """
@@ -78,7 +78,7 @@ def encode_packed(
     header_counts = np.maximum(value_lengths(headers), 0)  # null and no headers are the same
     if header_counts.any():
         flags |= _HEADERS
-        items = headers.flatten()  # of exactly these records, without what null lists may hide
+        items = headers.flatten()  # of exactly these records, without elements hidden by null lists
         names, bodies = items.field("key"), items.field("value")
         if items.null_count or names.null_count:
             raise UnsupportedRecordFormat("column 'headers' has a header whose key is null")
@@ -131,7 +131,7 @@ class _Place(NamedTuple):
 
 
 class _Packed:
-    """Where each column is in the bytes of a payload. Raises ValueError if it is not there."""
+    """The position of each column in a payload. Raises ValueError if it is missing."""
 
     def __init__(self, header: BatchHeader, data: BytesLike) -> None:
         self._data = data
@@ -183,7 +183,7 @@ class _Packed:
         items = pa.StructArray.from_arrays([keys, contents], fields=HEADERS_TYPE.value_type.fields)
         count = len(self._header_counts)
         headers = pa.Array.from_buffers(HEADERS_TYPE, count, [None, offsets], children=[items])
-        headers.validate(full=True)  # keys may be no UTF-8
+        headers.validate(full=True)  # keys may not be UTF-8
         return headers
 
     def _numbers(self, count: int, kind: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Decodes the wanted columns alone, of formats whose columns are those of RECORD_SCHEMA."""
+"""Decodes only the wanted columns, of formats whose columns are those of RECORD_SCHEMA."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Finds where the records of a rows payload start: each behind the length of the one before.
+"""Finds where the records of a rows payload start: each after the previous one's length.
 
-Follows the chain of length varints. Records of one size are found together, by comparing all
-their length bytes at once; only where sizes change is a record looked at by itself.
+Follows the chain of length varints. Records of one size are found together, by comparing all their
+length bytes at once; only when sizes change is a record handled by itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.formats.varints import UInt8Array, read_varint, read_varints
 from txnlog.segments.records import Int64Array
 
-# So many records are followed one by one before it is tried again whether sizes repeat.
+# How many records are followed one by one before looking for repeated sizes again.
 _SINGLE_STEPS: Final = 256
 
 

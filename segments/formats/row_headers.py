@@ -31,13 +31,13 @@ from txnlog.segments.formats.varints import (
 )
 from txnlog.segments.records import Int64Array, empty_headers
 
-_LEAST_LOCKSTEP_ROWS: Final = 32  # where a step of numpy and as many of Python take the same time
+_LEAST_LOCKSTEP_ROWS: Final = 32  # below this a Python loop is as fast as a numpy step
 _LEAST_HEADER_BYTES: Final = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeaderPlaces:
-    """Where headers lie: ``counts`` and ``ends`` for each record, the rest for each header."""
+    """Positions of headers: ``counts`` and ``ends`` for each record, the rest for each header."""
 
     counts: Int64Array
     ends: Int64Array
@@ -103,7 +103,7 @@ def decode_headers(block: pa.Buffer, places: HeaderPlaces) -> pa.Array:
 
 
 def encode_headers(column: pa.Array) -> EncodedHeaders:
-    """What stands at the end of each record: the count of headers and the headers.
+    """The end of each record: the count of headers and the headers.
 
     Raises UnsupportedRecordFormat for a header whose key is null.
     """
@@ -111,7 +111,7 @@ def encode_headers(column: pa.Array) -> EncodedHeaders:
     counts = np.diff(offsets)
     if column.null_count:
         counts[column.is_null().to_numpy(zero_copy_only=False)] = 0
-    items = column.flatten()  # of exactly this slice, without what null lists may hide
+    items = column.flatten()  # of exactly this slice, without elements hidden by null lists
     if len(items) == 0:
         return EncodedHeaders(pa.array([b"\0"], pa.binary()), np.ones(len(column), dtype=np.int64))
     keys, values = items.field("key"), items.field("value")

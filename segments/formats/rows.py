@@ -4,9 +4,9 @@ One record: length varint, attributes int8, timestamp delta varlong, offset delt
 (length varint, -1 for null, and bytes), value likewise, headers (count varint, then keys and
 values likewise). The records follow each other and are compressed as one block.
 
-Nothing here is done record by record but one thing: where a record starts is only known from the
-length of the one before, and even there records of one size are taken together. All fields are
-read and written for a whole block of records at once.
+Only one thing is done record by record: where a record starts is known only from the length of the
+one before, and even there records of one size are taken together. All fields are read and written
+for a whole block of records at once.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from txnlog.segments.records import (
     timestamps_ms,
 )
 
-# Records that are worked on at once: enough to make numpy's calls cheap, few enough to stay in the
-# processor's cache and to bound what is needed besides the records themselves.
+# Records that are processed at once: enough to make numpy's calls cheap, few enough to stay in the
+# processor's cache and to bound the memory besides the records themselves.
 BLOCK_ROWS: Final = 1 << 14
 
 MAX_PAYLOAD_BYTES: Final = (1 << 31) - 1 - 61
@@ -70,7 +70,7 @@ def encode_rows(
 ) -> bytes:
     """The payload that holds ``records``; columns of RECORD_SCHEMA that they lack are null.
 
-    Raises UnsupportedRecordFormat, UnsupportedCompression, and RecordTooLarge for what does not fit
+    Raises UnsupportedRecordFormat, UnsupportedCompression, and RecordTooLarge if they do not fit
     into a batch.
     """
     _check_storable(records)
@@ -134,8 +134,8 @@ def _join(batches: list[pa.RecordBatch], names: Sequence[str]) -> pa.RecordBatch
 def _check_deltas(deltas: Int64Array, last_offset_delta: int) -> Int32Array | None:
     """Check offset deltas; None if they are dense. Raises ValueError.
 
-    Kafka's compaction may take the last record and leave last offset delta as it was; a record
-    behind it can never be.
+    Kafka's compaction may remove the last record and leave last offset delta as it was; a record
+    after it is impossible.
     """
     if len(deltas) and (deltas[0] < 0 or not bool(np.all(deltas[1:] > deltas[:-1]))):
         raise ValueError("offset deltas do not ascend")
@@ -143,7 +143,8 @@ def _check_deltas(deltas: Int64Array, last_offset_delta: int) -> Int32Array | No
         raise ValueError(
             f"last offset delta {last_offset_delta} disagrees with the records' {deltas[-1]}"
         )
-    # Ascending numbers from 0 to last offset delta: as many as there can be means all of them.
+    # Ascending numbers from 0 to last offset delta: if there are as many as possible, it is all of
+    # them.
     return None if len(deltas) == last_offset_delta + 1 else deltas.astype(np.int32)
 
 
@@ -171,8 +172,8 @@ def _decode_block(
     wanted: Sequence[str],
 ) -> tuple[pa.RecordBatch, Int64Array]:
     """The records whose fields lie in [at, ends): attributes to headers."""
-    # The attributes byte has no meaning yet, and Kafka ignores it too. No position is checked on
-    # the way: each is at least the one before, and the last one must be the record's end.
+    # The attributes byte has no meaning yet, and Kafka ignores it too. Positions are not checked
+    # one by one: each is at least the one before, and the last one must be the record's end.
     timestamp_deltas, at = read_varints(data, at + 1, VARLONG_BITS)
     offset_deltas, at = read_varints(data, at)
     key_lengths, keys = read_varints(data, at)

@@ -1,7 +1,7 @@
 """The sparse offset and time indexes of a segment, in Kafka's layouts. Knows no batches.
 
-Both only make reading faster. A reader checks what it finds where an entry points and goes on
-without an index if it disagrees, so a wrong one costs time and never records.
+Both only make reading faster. A reader checks the batch at an entry's position and goes on without
+an index if they disagree, so a wrong one costs time and never records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Entries = npt.NDArray[np.void]
 
 
 class OffsetEntry(NamedTuple):
-    """The batch at ``position`` (bytes) ends with ``offset``; -1 stands for the segment's start."""
+    """The batch at ``position`` (bytes) ends with ``offset``; -1 means the segment's start."""
 
     offset: int
     position: int
@@ -140,11 +140,11 @@ class IndexBuilder:
         max_timestamp_ms: int,
         newest_offset: int | None = None,
     ) -> None:
-        """Note a batch of the segment; batches come in their order in the file.
+        """Add a batch of the segment, in the order of the file.
 
-        Of old messages side by side ``last_offset`` is that of the first one, at ``position``, and
-        ``newest_offset`` that of the one with the largest timestamp.
-        Raises SegmentTooLarge if the segment would not fit the index's 32-bit fields.
+        For a run of old messages ``last_offset`` is that of the first one, at ``position``, and
+        ``newest_offset`` that of the one with the largest timestamp. Raises SegmentTooLarge if the
+        segment would not fit the index's 32-bit fields.
         """
         if position + size_bytes > MAX_SEGMENT_BYTES or last_offset > MAX_SEGMENT_BYTES:
             raise SegmentTooLarge(
@@ -164,8 +164,8 @@ class IndexBuilder:
     def finish(self, *, always_time: bool = False) -> tuple[OffsetIndex, TimeIndex]:
         """Both are empty for a segment that is not worth indexing, such as a single batch.
 
-        With ``always_time`` the time index ends with the segment's largest timestamp all the same,
-        as in Kafka's.
+        With ``always_time`` the time index still ends with the segment's largest timestamp, as in
+        Kafka's.
         """
         if self._offsets or always_time:
             self._add_time()

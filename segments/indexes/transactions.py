@@ -1,8 +1,8 @@
 """The index of aborted transactions of a segment (``.txnindex``), in Kafka's layout.
 
-Segments that txnlog writes have none: there an aborted transaction is a matter of log entries. One
-that came from Kafka holds the records of several transactions side by side, and this file says
-which of them no reader under read_committed may see.
+Segments that txnlog writes have none: there log entries say which transactions are aborted. One
+from Kafka holds interleaved records of several transactions, and this file says which of them
+readers under read_committed must skip.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ TRANSACTION_ENTRY: Final = np.dtype(
 _VERSION: Final = 0
 
 NO_MARKER: Final = -1
-"""In place of a last stable offset, in a store only: the transaction has no marker that says so."""
+"""In place of a last stable offset, only in a store: no marker says that it was aborted."""
 
 
 class AbortedTransaction(NamedTuple):
-    """What a producer wrote, inside a transaction, from first_offset to last_offset is aborted.
+    """A producer's transactional records from first_offset to last_offset are aborted.
 
-    Offsets are absolute; ``last_offset`` is that of the marker. ``last_stable_offset`` is what it
-    was when the transaction had been aborted.
+    Offsets are absolute; ``last_offset`` is that of the marker. ``last_stable_offset`` is its value
+    after the abort.
     """
 
     producer_id: int

@@ -1,7 +1,7 @@
-"""Shows a segment as it is, damage and all: decodes what can be decoded, drops nothing.
+"""Shows a segment as it is, damage included: decodes what can be decoded, drops nothing.
 
-Modifies nothing. Unlike the reader it goes on behind damage, so what it shows must not be taken for
-the log's records.
+Read-only. Unlike the reader it goes on after damage, so its output must not be taken for the log's
+records.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _LARGEST_OFFSET = 1 << 48  # more than any topic will have; other bytes mostly m
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DumpedBatch:
-    """Bytes [position, position + size_bytes) of a segment: a batch, or what is left of one.
+    """Bytes [position, position + size_bytes) of a segment: a batch, or the rest of one.
 
-    ``damage`` says what is wrong, None if nothing is. Without ``header`` the bytes are not known
-    to be a batch at all; without ``decoded`` its records cannot be read. ``crc_ok`` is None where
-    there is no header to hold a checksum. ``data`` are the bytes of a batch, as they are.
+    ``damage`` says what is wrong, None if nothing is. Without ``header`` the bytes are not known to
+    be a batch at all; without ``decoded`` its records cannot be read. ``crc_ok`` is None without a
+    header and its checksum. ``data`` are the bytes of a batch, as they are.
     """
 
     position: int
@@ -84,10 +84,10 @@ def dump_segment(
 
     With ``joins_messages`` old messages that are not compressed come many at a time. Batches that
     cannot be of the segment that the file should be are damage; if that is not known, several
-    segments may share the file, one after another.
-    Behind a damaged header the next batch is searched for: its checksum, and for columns its
-    header check, make sure that it is one. Held in memory: one chunk and two batches. Raises
-    only what reading raises, and CorruptRecord if the file is shorter than it was said to be.
+    segments may share the file, one after another. After a damaged header the next batch is
+    searched for: its checksum, and for columns its header check, prove that it is one. Held in
+    memory: one chunk and two batches. Raises only what reading raises, and CorruptRecord if the
+    file is shorter than it was said to be.
     """
     if file.is_parquet:
         yield from _dump_row_groups(file, max_uncompressed_bytes)
@@ -152,8 +152,8 @@ def dump_segment(
 def _dump_row_groups(file: SegmentFile, max_uncompressed_bytes: int) -> Iterator[DumpedBatch]:
     """Row groups as batches; the first begins with the file, the last ends with it.
 
-    Without its footer nothing of a Parquet file can be read. A page index that is damaged comes by
-    itself, at the end, with the footer.
+    Without its footer nothing of a Parquet file can be read. A damaged page index is a separate
+    item, at the end, with the footer.
     """
     try:
         segment = ParquetSegment(file)
@@ -187,7 +187,7 @@ def _dump_row_groups(file: SegmentFile, max_uncompressed_bytes: int) -> Iterator
 
 
 def is_shared(file: SegmentFile) -> bool:
-    """Whether several segments lie in the file: then each is one batch, with a tag of its own."""
+    """Whether several segments share the file: then each is one batch, with its own tag."""
     if file.is_parquet:
         return False
     window = Window(file)
@@ -236,7 +236,7 @@ def indexed_offsets(decoded: DecodedBatch) -> tuple[int, int]:
 
 
 def _find_next_batch(window: Window, start: int, last_offset: int, tag: int) -> int:
-    """Position of the next batch at or behind ``start`` that is whole; else the file's end."""
+    """Position of the next whole batch at or after ``start``; else the file's end."""
     left = _SEARCH_TIMES * window.file.size_bytes
     while start + _LEAST_BATCH_BYTES <= window.file.size_bytes and left > 0:
         stop = min(start + _SEARCH_BYTES, window.file.size_bytes)

@@ -25,7 +25,7 @@ _SHOWN = 5
 
 
 class IndexedBatch(NamedTuple):
-    """What an index can hold of a batch, or of an old message. Offsets as they are in the file."""
+    """A batch's, or old message's, data for indexes. Offsets as in the file."""
 
     position: int
     size_bytes: int
@@ -44,7 +44,7 @@ class IndexProblems:
 
 
 def indexed_batches(file: SegmentFile) -> Iterator[IndexedBatch]:
-    """Every batch, as an index sees it. Raises CorruptRecord where one cannot be trusted."""
+    """Every batch, as an index sees it. Raises CorruptRecord if one cannot be trusted."""
     for position, header in scan_headers(file):
         shown = header
         if header.is_message_set:
@@ -67,7 +67,7 @@ def check_indexes(
     *,
     exact: bool = True,
 ) -> IndexProblems:
-    """Compare indexes with the segment that they are of.
+    """Compare indexes with their segment.
 
     Args:
         file: the segment.
@@ -85,7 +85,7 @@ def check_indexes(
             offsets.see(batch)
             times.see(batch)
     except CorruptRecord as error:
-        # Entries that lead behind it can be neither right nor wrong.
+        # Entries for positions after it can be neither right nor wrong.
         damage = str(error)
     else:
         offsets.finish(file.size_bytes)
@@ -99,9 +99,9 @@ def rebuild_indexes(
     interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
     always_time: bool = False,
 ) -> tuple[OffsetIndex, TimeIndex]:
-    """The indexes that a writer with that interval made; ``always_time`` is that of IndexBuilder.
+    """The indexes of a writer with that interval; ``always_time`` as for IndexBuilder.
 
-    Damage ends the scan: what precedes it is indexed, and a reader that comes to it reports it.
+    Damage ends the scan: everything before it is indexed, and a reader that meets it reports it.
     """
     builder = IndexBuilder(interval_bytes)
     try:
@@ -119,7 +119,7 @@ def rebuild_indexes(
 
 @dataclass(slots=True)
 class _Check:
-    """Goes through the entries of an index side by side with the batches."""
+    """Walks through the entries of an index in parallel with the batches."""
 
     entries: list[tuple[int, int]]
     base_offset: int

@@ -1,4 +1,4 @@
-"""Verifies a whole segment: what is sound, and what is damaged. Modifies nothing."""
+"""Verifies a whole segment: its sound and its damaged parts. Read-only."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a segment holds.
+    """The content of a segment.
 
-    Counts, timestamps (None if there are no records) and ``next_offset``, the offset behind the
-    last one, are those of sound batches; Kafka's markers are no records. ``valid_bytes`` is how
-    much of the file precedes the first damage. Damages are in the order of their positions.
+    Counts, timestamps (None if there are no records) and ``next_offset``, the offset after the last
+    one, are those of sound batches; Kafka's markers are not records. ``valid_bytes`` is how much of
+    the file precedes the first damage. Damages are in the order of their positions.
     """
 
     size_bytes: int
@@ -53,7 +53,7 @@ def verify_segment(
 
 
 def verify_batches(batches: Iterable[DumpedBatch]) -> Verification:
-    """What the batches and damaged stretches of a segment, in their order, add up to."""
+    """The summary of a segment's batches and damaged stretches, in order."""
     size_bytes = batch_count = record_count = next_offset = 0
     min_ms: int | None = None
     max_ms: int | None = None

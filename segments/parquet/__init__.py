@@ -1,1 +1,1 @@
-"""Segments that are Parquet files: row groups in the place of batches, the footer for indexes."""
+"""Segments that are Parquet files: row groups instead of batches, the footer instead of indexes."""

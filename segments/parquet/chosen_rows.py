@@ -1,6 +1,6 @@
-"""Reads those rows of a Parquet segment that a choice wants: first the columns that it looks at.
+"""Reads the rows of a Parquet segment that a choice selects: its own columns first.
 
-Of row groups without such rows nothing else is read, nor anything of those that cannot have any.
+Row groups without such rows are not read further, and those that cannot have any not at all.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from txnlog.segments.schema_columns import Columns
 from txnlog.segments.segment_file import SizedCall, work_on
 
 _LOOKED_AT_BYTES: Final = 32 << 20
-"""Of row groups with so many bytes of these columns, or of one, it is looked at once which rows are
-wanted; then the other columns are read: the requests of both are in flight together."""
+"""How many bytes of these columns, or one row group, are examined at once; then the other columns
+of the selected rows are read: the requests of both are in flight together.
+"""
 _AT_ONCE_BYTES: Final = 512 << 10
-"""Other columns with no more bytes in a row group are fetched with those that are looked at."""
+"""Other columns of at most this size in a row group are fetched with the examined ones."""
 
 
 class RowChoice(Protocol):
-    """Tells by some columns which rows of a segment are wanted."""
+    """Selects rows of a segment by some of its columns."""
 
     @property
     def columns(self) -> Columns:
-        """What it looks at; these need not be among the columns that are read."""
+        """The columns that it examines; they need not be among those that are read."""
 
     def groups(self, segment: ParquetSegment, groups: Sequence[RowGroup]) -> Sequence[RowGroup]:
         """The row groups that may have such rows."""
 
     def rows(self, found: RowGroupRecords) -> pa.BooleanArray:
-        """For each row whether it is wanted, by ``columns`` of it; never null."""
+        """Whether each row is selected, by its ``columns``; never null."""
 
 
 def chosen_calls(
@@ -49,9 +50,9 @@ def chosen_calls(
     max_uncompressed_bytes: int,
     choice: RowChoice,
 ) -> Generator[SizedCall[RowGroupRecords | None]]:
-    """What reads the rows of row groups that are wanted, in order; None: of one there are none.
+    """Calls that read the selected rows of row groups, in order; None for one without any.
 
-    Each call comes with about how many bytes it takes, and may run in any thread.
+    Each call comes with its approximate size in bytes, and may run in any thread.
     """
     for some in _together(segment, choice.groups(segment, groups), choice.columns):
         choosing = _Choosing(segment, some, columns, max_uncompressed_bytes, choice)
@@ -63,11 +64,11 @@ def chosen_calls(
 
 
 _Looked: TypeAlias = tuple[RowGroupRecords, pa.BooleanArray]
-"""What was looked at of the rows that are wanted, and which rows of the row group these are."""
+"""The examined columns of the selected rows, and the rows' numbers in the row group."""
 
 
 class _Choosing:
-    """Reads what is looked at of row groups, and the other columns of the rows that are wanted."""
+    """Reads the examined columns of row groups, and the other columns of selected rows."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class _Choosing:
         self._looking = RowGroupReading(segment, groups, choice.columns, max_uncompressed_bytes)
         looked_at = frozenset(_names(choice.columns))
         self._returned = [name for name in _names(columns) if name in looked_at]
-        """Those that are looked at of the columns that are read."""
+        """The examined ones of the columns that are read."""
         rest = _without(columns, looked_at)
         self._others: RowGroupReading | None = None
         if rest:
@@ -92,26 +93,26 @@ class _Choosing:
 
     @property
     def is_at_once(self) -> bool:
-        """Whether all columns are fetched together: all are there, or the others are small."""
+        """Whether all columns are fetched together: all are in memory, or the others are small."""
         if self._segment.data is not None or self._others is None:
             return True
         stored = self._others.stored
         return all(self._segment.stored_bytes(g, stored) <= _AT_ONCE_BYTES for g in self._groups)
 
     def whole_calls(self) -> Generator[SizedCall[RowGroupRecords | None]]:
-        """What reads all columns of each row group."""
+        """The calls that read all columns of each row group."""
         readings = [self._looking, self._others] if self._others else [self._looking]
         for group, found in self._fetch(readings, self._groups):
             size_bytes = sum(reading.size_bytes(group) for reading in readings)
             yield size_bytes, partial(self._choose, group, found)
 
     def looking_calls(self) -> Generator[SizedCall[_Looked | None]]:
-        """What looks at the columns of each row group; None: no row is wanted."""
+        """The calls that examine the columns of each row group; None: no row is selected."""
         for group, found in self._fetch([self._looking], self._groups):
             yield self._looking.size_bytes(group), partial(self._look, group, found)
 
     def other_calls(self, looked_at: Sequence[_Looked]) -> Generator[SizedCall[RowGroupRecords]]:
-        """What reads the other columns of row groups where rows are wanted."""
+        """The calls that read the other columns of row groups with selected rows."""
         assert self._others is not None
         groups = [kept.group for kept, _ in looked_at]
         fetches = self._fetch([self._others], groups)
@@ -151,7 +152,7 @@ class _Choosing:
 def _together(
     segment: ParquetSegment, groups: Sequence[RowGroup], columns: Columns
 ) -> Iterator[Sequence[RowGroup]]:
-    """Row groups one after the other, as many at once as are not too large."""
+    """Row groups in order, as many at once as are not too large."""
     some: list[RowGroup] = []
     size_bytes = 0
     for group in groups:
@@ -166,7 +167,7 @@ def _together(
 
 
 def _without(columns: Columns, taken: Container[str]) -> Columns:
-    """The columns but for some."""
+    """The columns without some."""
     if isinstance(columns, pa.Schema):
         return pa.schema([field for field in columns if field.name not in taken])
     return [name for name in _names(columns) if name not in taken]
@@ -180,7 +181,7 @@ def _names(columns: Columns) -> Sequence[str]:
 
 
 def _offset_deltas(found: RowGroupRecords, rows: pa.BooleanArray) -> Int32Array | None:
-    """The offsets of the rows that are wanted; None: they are those of all, which are dense."""
+    """The offsets of the selected rows; None: all rows, with dense offsets."""
     deltas = found.offset_deltas
     if rows.true_count == len(rows):
         return deltas
@@ -191,7 +192,7 @@ def _offset_deltas(found: RowGroupRecords, rows: pa.BooleanArray) -> Int32Array 
 
 
 def _in_order(kept: RowGroupRecords, others: pa.RecordBatch, columns: Columns) -> RowGroupRecords:
-    """All columns of the chosen rows: those that were looked at, and the others."""
+    """All columns of the selected rows: the examined ones, and the others."""
     names = _names(columns)
     if not names:
         return kept

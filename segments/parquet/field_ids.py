@@ -1,7 +1,7 @@
 """Ids of columns in Parquet files, by which engines such as Iceberg's find them.
 
-A typed topic's own columns have ids of their own. What each record has besides has these here, far
-above any topic's and below those that Iceberg keeps for itself.
+A typed topic's own columns have their own ids. The columns common to all records have these, far
+above any topic's and below those that Iceberg reserves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _IDS: Final = {
 
 
 def with_record_ids(schema: pa.Schema) -> pa.Schema:
-    """The schema of a segment, where what has no id yet has that of its name."""
+    """The schema of a segment, with ids by name for columns without one."""
     return pa.schema([_with_id(field) for field in schema])
 
 

@@ -1,8 +1,8 @@
-"""The footer of a segment that is a Parquet file: its row groups, and what vouches for them.
+"""The footer of a segment that is a Parquet file: its row groups, and their checksums.
 
 The log keeps a checksum of the footer as the segment's tag, the footer keeps one of each row group
-and of the page index, and pages have Parquet's own: no byte of the file is without. Offsets are
-relative to the segment.
+and of the page index, and pages have Parquet's own: so every byte of the file is covered. Offsets
+are relative to the segment.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TAG_MASK: Final = 0x7FFFFFFF
 CHECKSUMS_KEY: Final = b"txnlog.row_group_crc32c"
 PAGE_INDEX_KEY: Final = b"txnlog.page_index_crc32c"
 FOOTER_CHUNK_BYTES: Final = 64 << 10
-"""So much of a file's end is read first: mostly all of the footer."""
+"""How much of a file's end is read first: usually all of the footer."""
 
 TAIL_BYTES: Final = 8  # the footer's length and the magic
 _LENGTH_FIELD_BYTES = 12  # the length in a batch header counts what comes after itself
@@ -53,8 +53,8 @@ _CODECS: Final = {
 class RowGroup:
     """One row group: bytes [position, position + size_bytes) of the file.
 
-    ``header`` says what that of a batch would: offsets, times, how many records. ``crc`` is None in
-    files that txnlog has not written.
+    ``header`` has the same as a batch's: offsets, times, record count. ``crc`` is None in files
+    that txnlog has not written.
     """
 
     number: int
@@ -66,7 +66,7 @@ class RowGroup:
     header: BatchHeader
 
     def check(self, data: BytesLike, name: str) -> None:
-        """Raise CorruptRecord unless these are its bytes, as they were written."""
+        """Raise CorruptRecord unless these are its bytes as written."""
         found = crc32c.crc32c(data)
         if self.crc is not None and found != self.crc:
             reason = (
@@ -78,11 +78,11 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Footer:
-    """What the end of a file says. ``metadata`` is pyarrow's; ``position`` is where it begins.
+    """The end of a file. ``metadata`` is pyarrow's; ``position`` is where it begins.
 
     ``page_index`` are the bytes between the row groups and the footer: the least and the largest
-    values of pages, for engines that skip some; no record here is read by it. ``page_index_crc``
-    is None in files that txnlog has not written, or long ago.
+    values of pages, by which engines can skip some; it is not used here. ``page_index_crc`` is None
+    in files that txnlog has not written, or in old ones.
     """
 
     metadata: Any
@@ -94,7 +94,7 @@ class Footer:
     page_index_crc: int | None
 
     def check_page_index(self, data: BytesLike, name: str) -> None:
-        """Raise CorruptRecord unless these are its bytes, as they were written."""
+        """Raise CorruptRecord unless these are its bytes as written."""
         found = crc32c.crc32c(data)
         if self.page_index_crc is not None and found != self.page_index_crc:
             reason = (
@@ -112,15 +112,15 @@ def footer_tag(tail: bytes | memoryview) -> int:
 def read_footer(file: SegmentFile) -> Footer:
     """Read and check the end of the file.
 
-    Raises CorruptRecord: it is damaged, or not that of the segment that the file should be.
+    Raises CorruptRecord: it is damaged, or belongs to another segment.
     """
     return _parse(file, read_tail(file))
 
 
 def check_footer(file: SegmentFile) -> bytes:
-    """Make sure that a file is the segment's, by its end alone, which is returned.
+    """Check that a file is the segment's, only by its end, which is returned.
 
-    Raises CorruptRecord: it is damaged, or was exchanged for another one.
+    Raises CorruptRecord: it is damaged, or was swapped with another one.
     """
     tail = read_tail(file)
     _check_tag(file, tail)
@@ -238,7 +238,7 @@ def _range_of(chunk: Any) -> tuple[int, int]:
 
 
 def _checksums(listed: bytes | None, count: int) -> list[int | None]:
-    """So many of them, as they are listed; None for each if the file has none."""
+    """The listed checksums, one for each; None for each if the file has none."""
     if listed is None:
         return [None] * count
     parts = listed.split(b",")
@@ -248,7 +248,7 @@ def _checksums(listed: bytes | None, count: int) -> list[int | None]:
 
 
 def _check_layout(file: SegmentFile, groups: tuple[RowGroup, ...], footer: int) -> int:
-    """Row groups lie side by side from the first magic on, before the footer; offsets ascend.
+    """Check that row groups are adjacent from the first magic to the footer, and offsets ascend.
 
     Returns where the last of them ends.
     """

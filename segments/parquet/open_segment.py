@@ -1,4 +1,4 @@
-"""An open segment that is a Parquet file: its footer, what its columns are called, its bytes.
+"""An open segment that is a Parquet file: its footer, its columns' names, its bytes.
 
 Offsets are relative to the segment.
 """
@@ -30,21 +30,21 @@ from txnlog.segments.segment_file import SegmentFile
 WHOLE_BYTES: Final = 4 << 20
 """A file up to this is read in one request."""
 _MERGE_BYTES: Final = 1 << 20
-"""Columns with no more between them are read together: a request costs as much."""
+"""Columns at most this far apart are read together: a request costs as much."""
 
 Found: TypeAlias = Sequence[tuple[range, BytesLike]]
 """Pieces of a file, and their bytes."""
 
 
 def count_leaves(kind: pa.DataType) -> int:
-    """How many columns of a Parquet file hold a column of this type."""
+    """How many Parquet columns a column of this type takes."""
     if not pa.types.is_nested(kind):
         return 1
     return sum(count_leaves(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def first_chunk(size_bytes: int) -> range:
-    """The bytes that are read first of a file: all of them, or its end."""
+    """The bytes of a file that are read first: all of them, or its end."""
     if size_bytes <= WHOLE_BYTES:
         return range(size_bytes)
     return range(size_bytes - FOOTER_CHUNK_BYTES, size_bytes)
@@ -53,7 +53,7 @@ def first_chunk(size_bytes: int) -> range:
 class ParquetSegment:
     """An open file: its footer, and all of its bytes if there are few.
 
-    Raises CorruptRecord where the file is damaged, or not the one it should be.
+    Raises CorruptRecord if the file is damaged, or not the right one.
     """
 
     def __init__(self, file: SegmentFile) -> None:
@@ -87,7 +87,7 @@ class ParquetSegment:
                 yield group
 
     def names_of(self, columns: pa.Schema) -> list[str | None]:
-        """What each column of a schema is called in the file; None: the file has no such column."""
+        """The name of each column of a schema in the file; None: the file has no such column."""
         if self._names_of is None or self._names_of[0] is not columns:
             fields = [*self.schema]
             places = match_fields(fields, [*columns])
@@ -97,7 +97,7 @@ class ParquetSegment:
 
     @cached_property
     def leaves(self) -> dict[str, list[int]]:
-        """By the name of each column, the numbers of those that Parquet has it as.
+        """By column name, the numbers of its Parquet columns.
 
         By number: a name may have dots, as paths to nested columns do.
         """
@@ -119,14 +119,14 @@ class ParquetSegment:
         return sum(chunk.total_compressed_size for chunk in self._chunks(group, columns))
 
     def _chunks(self, group: RowGroup, columns: Iterable[str | None]) -> Iterator[Any]:
-        """What the footer says of columns, as far as there are such."""
+        """The footer's metadata of the existing ones of some columns."""
         described = self.footer.metadata.row_group(group.number)
         leaves = self.leaves
         wanted = (leaves[name] for name in {*columns} if name in leaves)
         return (described.column(leaf) for some in wanted for leaf in some)
 
     def pieces(self, group: RowGroup, columns: Iterable[str]) -> list[range]:
-        """The bytes of some columns of a row group, as few ranges; of all columns it is one."""
+        """The byte ranges of some columns of a row group, as few as possible."""
         found: list[range] = []
         for chunk in self._chunks(group, columns):
             start = chunk.dictionary_page_offset or chunk.data_page_offset
@@ -140,7 +140,7 @@ class ParquetSegment:
         return merged
 
     def fetch(self, pieces: Sequence[Sequence[range]]) -> Generator[Found]:
-        """Pieces of each of some row groups; none if all bytes of the file are there."""
+        """The pieces to read of some row groups; none if all bytes of the file are in memory."""
         if self.data is not None:
             yield from ([] for _ in pieces)
             return
@@ -153,7 +153,7 @@ class ParquetSegment:
         yield from (self.file.read(piece.start, piece.stop) for piece in pieces)
 
     def check(self, group: RowGroup, found: Found, *, is_all: bool) -> None:
-        """Raise CorruptRecord where what was read of a row group is known to be damaged.
+        """Raise CorruptRecord if the bytes read of a row group are known to be damaged.
 
         ``is_all``: one of the pieces is all of it.
         """
@@ -173,7 +173,7 @@ class ParquetSegment:
             group.check(data, self.file.name)
 
     def damaged(self, group: RowGroup, reason: str) -> CorruptRecord:
-        """The error that says so of a row group."""
+        """That error for a row group."""
         return CorruptRecord.at(
             self.file.name,
             group.position,

@@ -1,1 +1,1 @@
-"""The columns of typed topics: which there can be, how they change, what files call them."""
+"""The columns of typed topics: valid ones, their changes, and their names in files."""

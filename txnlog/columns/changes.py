@@ -1,6 +1,6 @@
-"""How a topic's schema may change, so that all that was written stays readable under the new one.
+"""How a topic's schema may change, so that all records stay readable under the new one.
 
-Columns are told apart by ids. A mode of compatibility says what of the rest is refused.
+Columns are distinguished by ids. A compatibility mode refuses some of the other changes.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ def evolve(
     *,
     compatibility: str = "BACKWARD",
 ) -> TopicSchema:
-    """The schema that a topic has from now on; what was written before is read under it.
+    """The schema that a topic has from now on; older records are read under it.
 
     Args:
         known: the schema so far.
-        columns: a ``pyarrow.Schema``, all columns from now on; None: those that there are.
+        columns: a ``pyarrow.Schema``, all columns from now on; None: the existing ones.
         rename: new names of columns by their names so far; ``columns`` has the new ones.
         defaults: values of new columns, see :func:`make_schema`; older records have them too.
         compatibility: what is allowed, see docs/TYPED.md.
 
     Returns:
-        ``known`` if that is what is asked for.
+        ``known`` itself if nothing changes.
 
     Raises InvalidSchema: older records could not be read, or the mode refuses it.
     """
@@ -73,7 +73,7 @@ def evolve(
 
 
 def _check_rename(before: pa.Schema, rename: object) -> dict[str, str]:
-    """Without what stays as it is. Raises InvalidSchema."""
+    """Without unchanged names. Raises InvalidSchema."""
     if rename is None:
         return {}
     if not isinstance(rename, Mapping):
@@ -95,7 +95,7 @@ def _check_rename(before: pa.Schema, rename: object) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Old:
-    """A field that was there; ``name`` is what it is called from now on."""
+    """An existing field; ``name`` is its name from now on."""
 
     field: pa.Field
     id: int
@@ -103,7 +103,7 @@ class _Old:
 
 
 class _Change:
-    """One change of a schema. ``former`` collects the names that are not those of today."""
+    """One change of a schema. ``former`` collects names that are no longer in use."""
 
     def __init__(self, known: TopicSchema, compatibility: str, key: Sequence[str]) -> None:
         self.former: list[FormerName] = []
@@ -119,7 +119,7 @@ class _Change:
         path: str,
         renamed: Mapping[str, str],
     ) -> list[pa.Field]:
-        """The columns, or the fields of one struct, as they are to be."""
+        """The new columns, or fields of one struct."""
         old = [_Old(f, _id_of(f), renamed.get(f.name, f.name)) for f in before]
         stays = {one.name: one for one in old}
         taken = self._taken_names(old, parent)
@@ -145,7 +145,7 @@ class _Change:
         return made
 
     def _taken_names(self, old: Sequence[_Old], parent: int) -> dict[str, set[int]]:
-        """Names that fields of a struct have or had, and whose; 0 is nobody who is known."""
+        """Names that fields of a struct have or had, with the field's id; 0: not known."""
         taken: dict[str, set[int]] = {}
         for one in old:
             taken.setdefault(one.field.name.casefold(), set()).add(one.id)
@@ -190,7 +190,7 @@ class _Change:
             )
 
     def _changed(self, one: _Old, after: pa.Field, where: str, *, is_top: bool) -> pa.Field | None:
-        """A field that stays, with its id, as it is to be; None: another takes its name."""
+        """The new form of a field that stays, with its id; None: another takes its name."""
         is_key = is_top and one.name in self._key
         nullable = after.nullable and not is_key
         if one.field.nullable and not nullable:
@@ -216,7 +216,7 @@ class _Change:
         return pa.field(after.name, kind, nullable, one.field.metadata)
 
     def _changed_type(self, before: pa.Field, after: pa.Field, where: str) -> Any:  # noqa: ANN401
-        """The type of a field that stays; None: its values are none of the new type."""
+        """The type of a field that stays; None: its values do not fit the new type."""
         import pyarrow as pa
         from pyarrow import types
 

@@ -1,4 +1,4 @@
-"""Which columns there can be: names, types, keys and defaults, checked when they are asked for."""
+"""Valid columns: names, types, keys and defaults, checked when a user gives them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MAX_COLUMNS = 4096
 _MAX_DEPTH = 16
 _MAX_DEFAULT_BYTES = 256
-"""Each older record gets it where it is read."""
+"""The largest default: each older record gets it when it is read."""
 _INSTEAD = {
     "uint8": "int16",
     "uint16": "int32",
@@ -29,7 +29,7 @@ _INSTEAD = {
 def make_schema(
     columns: object, key: object = None, defaults: Mapping[str, object] | None = None
 ) -> TopicSchema:
-    """Check a schema that a user asks for; types that only differ in layout become the usual ones.
+    """Check a user's schema; types that only differ in layout become the usual ones.
 
     Args:
         columns: a ``pyarrow.Schema``.
@@ -37,7 +37,7 @@ def make_schema(
         defaults: by column, the value of records that are sent without it.
 
     Raises:
-        InvalidSchema: a name, a type or a default cannot be, or a key is not a column.
+        InvalidSchema: a name, a type or a default is not allowed, or a key is not a column.
     """
     ids = Ids(0)
     checked = check_columns(columns, ids)
@@ -49,9 +49,9 @@ def make_schema(
 def with_defaults(
     columns: pa.Schema, defaults: Mapping[str, object] | None, key: Sequence[str]
 ) -> pa.Schema:
-    """The same with these defaults, Python's or Arrow's values, beside those that fields have.
+    """The same with these defaults, Python or Arrow values, in addition to those of fields.
 
-    Raises InvalidSchema: one is not a value of its column, or the column can have none.
+    Raises InvalidSchema: one is not a value of its column, or the column cannot have one.
     """
     from txnlog.segments.schema_columns import DEFAULT
 
@@ -126,7 +126,7 @@ def _check_default(field: pa.Field, key: Sequence[str]) -> None:
 
 
 def check_columns(columns: object, ids: Ids) -> pa.Schema:
-    """Columns with ids, of names and types that can be. Raises InvalidSchema."""
+    """Columns with ids, and with checked names and types. Raises InvalidSchema."""
     import pyarrow as pa
 
     from txnlog.segments.schema_columns import DEFAULT
@@ -150,7 +150,7 @@ def check_columns(columns: object, ids: Ids) -> pa.Schema:
 
 
 def _require(columns: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    """The same, where these may not be null."""
+    """The same with these columns required."""
     for name in names:
         index = columns.get_field_index(name)
         columns = columns.set(index, columns.field(index).with_nullable(False))
@@ -158,7 +158,7 @@ def _require(columns: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 
 class Ids:
-    """Numbers columns, from the one behind ``newest`` on."""
+    """Numbers columns, from ``newest`` + 1 on."""
 
     def __init__(self, newest: int) -> None:
         self.newest = newest

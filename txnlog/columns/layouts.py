@@ -1,6 +1,6 @@
-"""What the files of a topic call its columns: each was written under a schema of its time.
+"""The names of columns in a topic's files, each written under the schema of its time.
 
-For engines that find columns by their names; our own readers go by ids.
+For engines that find columns by name; our own readers go by ids.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 class FileLayout:
     """The columns of a schema as files of an earlier one have them.
 
-    ``columns`` are those of the schema, in its order and of its types, under the names that they
-    have in the files, those of nested fields too; None stands for a column that they lack. A nested
-    field that they lack has a name that none has there. ``is_plain``: who reads the files by the
-    schema's own names finds the same.
+    ``columns`` are those of the schema, in its order and of its types, under their names in the
+    files, nested fields too; None for a column that the files lack. A nested field that they lack
+    has an unused name. ``is_plain``: reading the files by the schema's own names finds the same.
     """
 
     columns: tuple[pa.Field | None, ...]
@@ -31,9 +30,9 @@ class FileLayout:
 
 @lru_cache(maxsize=256)
 def file_layout(schema: TopicSchema, version: int) -> FileLayout | None:
-    """How files of the schema with this number have the columns; None: it is newer than this one.
+    """The columns' layout in files of the schema with this number; None: it is newer.
 
-    Number 0 may have been any of several, under which no name was used twice.
+    Number 0 may have been any of several schemas, under which no name was used twice.
     """
     if version > schema.version:
         return None
@@ -43,7 +42,7 @@ def file_layout(schema: TopicSchema, version: int) -> FileLayout | None:
 
 
 def has_become(before: TopicSchema, now: TopicSchema) -> bool:
-    """Whether a topic's schema has become another one; that of a topic recreated has not."""
+    """Whether a topic's schema was changed; a recreated topic's was not."""
     newest_ids = (*now.earlier, now.newest_id)
     if before == now:
         return True
@@ -64,7 +63,7 @@ def has_become(before: TopicSchema, now: TopicSchema) -> bool:
 
 
 class _Names:
-    """The names of one earlier schema; of all that was looked up, whether it is plain."""
+    """The names of one earlier schema, and whether all that was looked up is plain."""
 
     def __init__(self, schema: TopicSchema, version: int) -> None:
         self.are_plain = True
@@ -102,7 +101,7 @@ class _Names:
 
 
 def _absent(name: str, taken: set[str]) -> str:
-    """A name that is not taken, and is from now on."""
+    """An unused name, which is then taken."""
     while name.casefold() in taken:
         name += "_"
     taken.add(name.casefold())

@@ -1,7 +1,7 @@
 """Outcomes in checkpoints agree with markers, states of ids and each other: rule L10.
 
-An outcome is final, so whoever says that an entry was committed, and whoever says that it was
-aborted, cannot both be right; one may call undecided what another has decided. Pure.
+An outcome is final, so a source that says that an entry was committed and one that says that it was
+aborted cannot both be right; one may call undecided what another has decided. Pure.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Owner = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """How a checkpoint says that the entries before it were decided.
+    """A checkpoint's claims about the outcomes of the entries before it.
 
-    ``owners`` tells, as far as the checkpoint knows it, whose they are; ``files`` which files hold
+    ``owners`` are their transactions, as far as the checkpoint knows them; ``files`` the files of
     undecided entries that are in a bundle.
     """
 
@@ -49,17 +49,17 @@ class ClaimsReader(Protocol[EntryT_contra, StateT_contra]):
     """Finds the claims of a log's checkpoints, in the order of the log."""
 
     def see(self, number: int, entry: EntryT_contra | None) -> None:
-        """Take in the next entry; None if its content is not known."""
+        """Add the next entry; None if its content is not known."""
 
     def claims(self, checkpoint: StateT_contra) -> Claims:
-        """What a checkpoint says of all that was seen so far."""
+        """A checkpoint's claims about all entries so far."""
 
 
 class TopicClaims:
-    """An entry whose segments are there is committed, unless it is called something else."""
+    """An entry with segments in the checkpoint is committed, unless it says otherwise."""
 
     def see(self, number: int, entry: TopicEntry | None) -> None:
-        """Nothing to do: a topic's checkpoint tells everything by itself."""
+        """Nothing to do: a topic's checkpoint is complete by itself."""
 
     def claims(self, checkpoint: TopicState) -> Claims:
         owners = {
@@ -67,7 +67,7 @@ class TopicClaims:
             for partition in checkpoint.partitions
             for segment in partition.segments
         }
-        # Of what was trimmed nothing shows, whatever became of it.
+        # Nothing of trimmed entries shows, whatever their outcome.
         aborted = owners.keys() & set(checkpoint.aborted)
         undecided = checkpoint.undecided
         files = {number: checkpoint.file_of(number) for number in undecided}
@@ -79,8 +79,8 @@ class TopicClaims:
 class GroupClaims:
     """An entry whose offset neither counts nor was followed by another is aborted.
 
-    ``moved`` has, by entry, what it moves if it is committed, and up to which entry it is known
-    that nobody has deleted that since.
+    ``moved`` has, by entry, the offsets that it moves if committed, and up to which entry they are
+    known not to have been deleted since.
     """
 
     moved: dict[int, tuple[tuple[TopicPartition, ...], int]] = field(default_factory=dict)
@@ -100,14 +100,14 @@ class GroupClaims:
 
     def claims(self, checkpoint: GroupState) -> Claims:
         for number, entry in checkpoint.pending.items():
-            # A deletion before the checkpoint has left out of it what it deletes.
+            # A deletion before the checkpoint has removed these offsets from it.
             self.moved[number] = _partitions(entry), checkpoint.next_entry - 1
         at = {
             TopicPartition(topic, partition): known.entry
             for topic, offsets in checkpoint.committed.items()
             for partition, known in offsets.items()
         }
-        committed = {*at.values()} - {-1}  # which says that it is not known
+        committed = {*at.values()} - {-1}  # meaning that it is not known
         undecided = checkpoint.undecided_entries()
         aborted = {
             number
@@ -125,7 +125,7 @@ class GroupClaims:
 
     @staticmethod
     def _is_older(counts: int | None, number: int) -> bool:
-        """True if what counts in a partition is older than what entry ``number`` moves there."""
+        """True if a partition's offset is older than the one that entry ``number`` sets."""
         return counts is None or -1 < counts < number
 
 
@@ -135,11 +135,11 @@ def _partitions(entry: OffsetsCommitted) -> tuple[TopicPartition, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What else says how an entry was decided: ``source`` is a sentence, for people.
+    """Other evidence of how an entry was decided: ``source`` is a sentence, for people.
 
-    ``by_state``: the state of its transactional id does, not its marker. It is ``doubtful`` if the
-    entry could be a stray (hazard 3): then it counts only where a checkpoint says that the entry
-    is of this transaction.
+    ``by_state``: from the state of its transactional id, not its marker. It is ``doubtful`` if the
+    entry could be a stray (hazard 3): then it counts only where a checkpoint says that the entry is
+    of this transaction.
     """
 
     outcome: Outcome
@@ -151,9 +151,9 @@ class Evidence:
 
 @dataclass(slots=True)
 class Contradiction:
-    """Checkpoints, by their numbers, that are wrong about an entry; or one that may be.
+    """Checkpoints, by number, that are wrong about an entry; or one that may be.
 
-    ``evidence`` is None where another checkpoint, ``other``, says otherwise: then it is not known
+    ``evidence`` is None if another checkpoint, ``other``, says otherwise: then it is not known
     which of them is right.
     """
 
@@ -166,7 +166,7 @@ class Contradiction:
 
 @dataclass(slots=True)
 class OutcomeJudge:
-    """Compares checkpoints, in their order, with what else is known of outcomes (rule L10)."""
+    """Compares checkpoints, in order, with other evidence of outcomes (rule L10)."""
 
     evidence: dict[int, Evidence] = field(default_factory=dict)
     found: dict[tuple[int, Outcome], Contradiction] = field(default_factory=dict)
@@ -201,7 +201,7 @@ class OutcomeJudge:
             first.update(dict.fromkeys(entries - first.keys(), checkpoint))
 
     def decided(self, number: int) -> bool:
-        """Whether any checkpoint so far knows what became of an entry."""
+        """Whether any checkpoint so far knows an entry's outcome."""
         return any(number in first for first in self.first_said.values())
 
     def _counts(self, number: int) -> bool:
@@ -210,5 +210,5 @@ class OutcomeJudge:
         if owner is None:
             return not evidence.doubtful
         ref = evidence.transaction
-        # Segments of old stores do not say which transaction of their producer it was.
+        # Segments of old stores do not name their producer's transaction.
         return owner in ((ref.producer_id, ref.number), (ref.producer_id, -1))

@@ -1,4 +1,4 @@
-"""Checks the files of topics: what the log places is there, and what else is there."""
+"""Checks the files of topics: placed ones exist, and others are accounted for."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class OrphanJudge:
 class DataFiles:
     """The data files of one topic. ``placed`` are the segments of its log, read just now.
 
-    ``missing`` and ``unplaced`` (with its bytes) are what a listing did not show, and what it did;
-    whether that is wrong can be told when the log has been read once more.
+    ``missing`` are placed files that a listing did not show, ``unplaced`` (with sizes) others that
+    it did; whether that is wrong is known when the log has been read once more.
     """
 
     storage: Storage
@@ -70,7 +70,7 @@ class DataFiles:
     size_bytes: int = 0
 
     def check_sizes(self) -> Iterator[Finding]:
-        """List the files once; yield segments of another size than was placed."""
+        """List the files once; yield segments whose size is not the placed one."""
         expected = _sizes(self.placed)
         for path, size_bytes in list_topic_files(self.storage, self.topic):
             self.file_count += 1
@@ -93,7 +93,7 @@ class DataFiles:
         self.missing = [*expected]
 
     def check_listing(self, placed_now: Sequence[SegmentDescription]) -> Iterator[Finding]:
-        """Yield what is missing, and what no entry places, not even one since the listing."""
+        """Yield missing files, and those that no entry places, not even one since the listing."""
         known = _sizes(placed_now)
         elsewhere = []
         for path in self.missing:
@@ -148,9 +148,9 @@ def _is_placed(storage: Storage, path: str) -> bool:
 
 
 def _sizes(segments: Sequence[SegmentDescription]) -> dict[str, range]:
-    """The files that segments have, with the sizes that they may have.
+    """The files of segments, with their permitted sizes.
 
-    In one that several share there may be more behind what is known: its records were deleted.
+    A shared file may go on after the known segments: later ones were deleted.
     """
     sizes: dict[str, range] = {}
     for segment in segments:
@@ -166,7 +166,7 @@ def _sizes(segments: Sequence[SegmentDescription]) -> dict[str, range]:
 
 
 def check_loose_files(storage: Storage, orphans: OrphanJudge) -> Iterator[Finding]:
-    """Yield what killed jobs and processes have left outside of topics."""
+    """Yield leftovers of killed jobs and processes outside of topics."""
     count = 0
     for folder, path, size_bytes in list_loose_files(storage):
         count += 1

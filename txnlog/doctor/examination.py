@@ -45,7 +45,7 @@ from txnlog.storage.probe import probe
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What is to be checked. Reads only, but for the probe, which leaves nothing behind."""
+    """The checks. Read-only, except for the probe, which leaves nothing behind."""
 
     logs: Logs
     admin: TransactionAdmin
@@ -56,9 +56,9 @@ class Examination:
     read_failures: ReadFailures = field(default_factory=ReadFailures)
 
     def findings(self) -> Iterator[Finding]:
-        """Run every check; yield what it found.
+        """Run every check; yield the findings.
 
-        What cannot be read is a finding. Raises StorageError if the probe failed, if not even the
+        An unreadable object is a finding. Raises StorageError if the probe failed, if not even the
         folders of the store can be listed, or if nothing can be read any more.
         """
         if self.with_probe:
@@ -67,7 +67,7 @@ class Examination:
             yield from examine_replicas(
                 self.logs, self.read_failures, with_contents=self.with_contents
             )
-        # First, so that what topics and groups show later is not older than what ids have decided.
+        # First, so that topics and groups, read later, are not older than the ids' decisions.
         ids = KnownIds(self.logs)
         yield from examine_ids(ids, self.read_failures)
         yield from self._check_hanging(ids)
@@ -109,7 +109,7 @@ class Examination:
                 yield self.read_failures.add("hanging", name, folder, error)
                 continue
             except TxnlogError:
-                continue  # a damaged id, which the check of the ids tells, or one that is gone
+                continue  # a damaged id, which the check of ids reports, or one that is gone
             if found is None:
                 continue
             if self.topics is not None and not {*self.topics} & {*found.transaction.topics}:
@@ -120,7 +120,7 @@ class Examination:
     # -- topics ----------------------------------------------------------------------------------
 
     def _check_topic(self, topic: str, ids: KnownIds, *, named: bool) -> Iterator[Finding]:
-        # Logs of its own: what it takes in memory is let go of when the next one comes.
+        # Its own logs: a topic's memory is freed before the next one.
         log = Logs(self.logs.storage, self.logs.config, self.logs.clock).topic(topic)
         expiration_ms = self.logs.config.producer_id_expiration_ms
         judge = TopicCheckpoints(log.manifests)
@@ -156,7 +156,7 @@ class Examination:
         except StorageError as error:
             if not damaged:
                 yield self.read_failures.add("topic", topic, log.log.folder, error)
-            return  # which files it should have is not known
+            return  # its expected files are not known
         except (CorruptEntry, UnsupportedVersion) as error:
             if not damaged:
                 yield Finding("topic", topic, "damage", str(error))

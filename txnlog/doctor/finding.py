@@ -1,4 +1,4 @@
-"""A finding: what an examination says of one thing."""
+"""A finding: an examination's result for one thing."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 State: TypeAlias = Literal["ok", "note", "orphan", "hanging", "damage", "unreadable"]
-"""Persisted nowhere, but what programs look at: append only."""
+"""Not persisted, but read by programs: append only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at, or something that is wrong with it.
+    """One thing that was checked, or something that is wrong with it.
 
-    ``check`` says what was looked at: probe, replicas, transactions, topic, data, group, files or
-    hanging.
-    What is ``unreadable`` was not: the storage failed, or denied it. ``rule`` is that
-    of docs/PROTOCOL.md, if one is broken. ``path`` is within the store. ``size_bytes`` is what an
-    orphan takes.
+    ``check`` says what was checked: probe, replicas, transactions, topic, data, group, files or
+    hanging. An ``unreadable`` one was not: the storage failed, or denied it. ``rule`` is that of
+    docs/PROTOCOL.md, if one is broken. ``path`` is within the store. ``size_bytes`` is an orphan's
+    size.
     """
 
     check: str

@@ -1,4 +1,4 @@
-"""What the doctor cannot read: a finding for each, until it is the storage itself that fails."""
+"""Objects that the doctor cannot read: a finding for each, unless the storage itself fails."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from txnlog.doctor.finding import Finding
 from txnlog.errors import StorageError
 
 LOG_LIMIT = 16
-"""After so many unreadable objects in a row the rest of their log is left out."""
+"""After this many unreadable objects in a row the rest of their log is skipped."""
 STORE_LIMIT = 64
-"""After so many in a row, in whatever logs, the examination ends: nothing can be read."""
+"""After this many in a row, in any logs, the examination ends: nothing can be read."""
 
 
 @dataclass(slots=True)
@@ -21,13 +21,13 @@ class ReadFailures:
     final: StorageError | None = None
 
     def reset(self) -> None:
-        """Something could be read."""
+        """Record a successful read."""
         self.in_a_row = 0
 
     def add(self, check: str, subject: str, path: str | None, error: StorageError) -> Finding:
         """The finding for an object that cannot be read.
 
-        Raises StorageError: it is one too many, and the examination ends.
+        Raises StorageError if it is one too many: the examination ends.
         """
         if error is self.final:
             raise error

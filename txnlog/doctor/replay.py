@@ -45,7 +45,7 @@ _SHOWN_CHECKPOINTS = 3
 
 @dataclass(frozen=True, slots=True)
 class LogKind(Generic[EntryT, StateT]):
-    """What differs between logs of topics and of groups."""
+    """The differences between logs of topics and of groups."""
 
     kind: Literal["topic", "group"]
     new_state: Callable[[], StateT]
@@ -61,8 +61,8 @@ class LogKind(Generic[EntryT, StateT]):
 class Replay(Generic[EntryT, StateT]):
     """One log, folded from its oldest entry, or its oldest checkpoint, to its end.
 
-    ``state`` is None as long as nothing can be folded: an entry is missing or damaged, and no
-    checkpoint behind it has come yet.
+    ``state`` is None as long as nothing can be folded: an entry is missing or damaged, and no later
+    checkpoint was reached yet.
     """
 
     kind: LogKind[EntryT, StateT]
@@ -78,7 +78,7 @@ class Replay(Generic[EntryT, StateT]):
     _newest: tuple[int, Claims] | None = None
 
     def findings(self) -> Iterator[Finding]:
-        """Fold the log; yield what is wrong. Raises StorageError only if nothing can be read."""
+        """Fold the log; yield violations. Raises StorageError only if nothing can be read."""
         try:
             yield from self._findings()
         except StorageError as error:
@@ -105,7 +105,7 @@ class Replay(Generic[EntryT, StateT]):
                 self.state = None
                 yield self._report_rest(found.number)
                 return
-            # The first that is left may be a stray (hazard 3), unless a checkpoint is beside it.
+            # The first remaining entry may be a stray (hazard 3), unless a checkpoint is beside it.
             known = {found.number, found.number - 1} & checkpoints
             if found.entry is not None:
                 entries.add(found.number)  # it may be in a bundle
@@ -130,7 +130,7 @@ class Replay(Generic[EntryT, StateT]):
         """Rule L17: chapters are closed behind a checkpoint. Nobody can append to one."""
         end = closed_end(listed)
         if end > newest:
-            # A listing is not a snapshot; what was closed was behind a checkpoint before.
+            # A listing is not a snapshot; a chapter is closed only after its checkpoint was put.
             newest = max(self.log.listing().checkpoints, default=0)
         if end > newest:
             detail = (
@@ -156,7 +156,7 @@ class Replay(Generic[EntryT, StateT]):
         number, owner = found.number, found.transaction
         if owner is not None and len(found.outcomes) < 2:
             for rule, detail in self.ids.violations(self._ref(number), owner, found.outcomes):
-                # What was listed before may have been marked since.
+                # Entries listed before may have been marked since.
                 if rule != "T4" or self._marker(number) is None:
                     yield self._finding(rule, f"entry {number}: {detail}", found.path)
         state = self.state
@@ -165,8 +165,8 @@ class Replay(Generic[EntryT, StateT]):
         try:
             violations = self._entry_violations(state, entry)
             if violations and self._is_stray(found.file):
-                # Cleaned up since the listing, and put again by a writer that was asleep: nobody
-                # reads that (hazard 3).
+                # Cleaned up since the listing, and put again by a writer that slept: nobody reads
+                # that (hazard 3).
                 self.state = None
                 return
             for rule, detail in violations:
@@ -182,7 +182,7 @@ class Replay(Generic[EntryT, StateT]):
             self._decide(state, number, owner)
 
     def _is_stray(self, file: int) -> bool:
-        """Whether a file fills a name that was freed, for all that its neighbours tell."""
+        """Whether a file has a freed name, judged by its neighbours."""
         at = bisect_left(self._files, file)
         before = self._files[at - 1] if at else file - 1
         behind = self._files[at + 1] if at + 1 < len(self._files) else file + 1
@@ -193,7 +193,7 @@ class Replay(Generic[EntryT, StateT]):
         undecided = state.undecided_entries()
         if not violations or not undecided:
             return violations
-        # Whoever put the entry may have known of decisions that came after we asked for them.
+        # The entry's writer may have known decisions made after we read them.
         for number, owner in list(undecided.items()):
             self.ids.look_again(owner.transactional_id)
             self._decide(state, number, owner)
@@ -207,7 +207,7 @@ class Replay(Generic[EntryT, StateT]):
         """Decide an entry without a marker as a reader would, but write nothing."""
         outcome = self.ids.outcome(self._ref(number), owner)
         if outcome == "past":
-            # The state may also be from before the entry: only one that was read later tells.
+            # The state may also be from before the entry: only one read later decides.
             self.ids.look_again(owner.transactional_id)
             outcome = self.ids.outcome(self._ref(number), owner)
         if outcome == "past":
@@ -216,7 +216,7 @@ class Replay(Generic[EntryT, StateT]):
             state.decide(number, outcome)
 
     def _marker(self, number: int) -> Outcome | None:
-        """The marker that an entry has by now."""
+        """An entry's marker, if it has one by now."""
         return self.log.listing(number).outcomes.get(number)
 
     def _ref(self, number: int) -> EntryRef:
@@ -227,7 +227,7 @@ class Replay(Generic[EntryT, StateT]):
     def _check_checkpoint(
         self, number: int, claims: ClaimsReader[EntryT, StateT]
     ) -> Iterator[Finding]:
-        """Check a checkpoint against what was folded (L7) and against known outcomes (L10)."""
+        """Check a checkpoint against the folded state (L7) and known outcomes (L10)."""
         path = self.log.path(number, LogFile.CHECKPOINT)
         self._newest = None
         try:
@@ -263,7 +263,7 @@ class Replay(Generic[EntryT, StateT]):
             self.state = checkpoint
 
     def _note_evidence(self, found: DumpedEntry[EntryT], *, doubtful: bool) -> None:
-        """Note what an entry's marker, or the state of its transaction, says of its outcome."""
+        """Record an entry's outcome by its marker, or the state of its transaction."""
         number, owner = found.number, found.transaction
         if owner is None or len(found.outcomes) > 1:
             return
@@ -314,16 +314,16 @@ class Replay(Generic[EntryT, StateT]):
         yield self._finding("L10", detail, paths[-1])
 
     def _check_undecided_entries(self, checkpoints: set[int]) -> Iterator[Finding]:
-        """L10: what the newest checkpoint calls undecided is there to be decided."""
+        """L10: entries that the newest checkpoint calls undecided still exist."""
         if self._newest is None or max(checkpoints) > self._newest[0]:
-            return  # it cannot be read, or is gone: there is a newer one
+            return  # it cannot be read, or was deleted: there is a newer one
         newest, claims = self._newest
         gone = [number for number in sorted(claims.undecided) if not self._judge.decided(number)]
         if not gone:
             return
         listing = self.log.listing()
         if listing.checkpoints[-1:] != (newest,):
-            return  # cleaned up since behind a newer one, which knows what became of them
+            return  # cleaned up since behind a newer one, which knows their outcomes
         for number in gone:
             file = claims.files.get(number, number)
             if file in listing.entries:

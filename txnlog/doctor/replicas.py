@@ -1,4 +1,4 @@
-"""Checks the roots of a replicated store: the epochs, the marks, and what members hold."""
+"""Checks the roots of a replicated store: the epochs, the marks, and the members' objects."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RULES = {"missing": "R1", "differs": "R1"}
 def examine_replicas(
     logs: Logs, failures: ReadFailures, *, with_contents: bool
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the roots; nothing for a store on one root."""
+    """Yield violations at the roots; nothing for a store on one root."""
     storage = find_replicated(logs.storage)
     if storage is None:
         return
@@ -146,7 +146,7 @@ def _check_members(storage: ReplicatedStorage) -> Iterator[Finding]:
 
 
 def _check_pointers(storage: ReplicatedStorage) -> Iterator[Finding]:
-    """Where the controller has moved, each root names the new place."""
+    """After a move of the controller, each root names the new place."""
     epoch, opener = storage.agreement.refresh(), storage.open_member
     if len(epoch.controllers) < 2 or not isinstance(opener, MemberOpener):
         return
@@ -162,7 +162,7 @@ def _check_pointers(storage: ReplicatedStorage) -> Iterator[Finding]:
 
 
 def _check_notes(storage: ReplicatedStorage) -> Iterator[Finding]:
-    """Notes of who moves data, or was killed over it: what they name is not put there again."""
+    """Notes of processes that move data, or were killed: files named in one are not put again."""
     epoch = storage.agreement.refresh()
     for member in epoch.in_sync if places(epoch) else ():
         with suppress(MemberFailed):  # one that does not answer is told of elsewhere

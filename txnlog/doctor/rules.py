@@ -1,7 +1,7 @@
-"""The rules of docs/PROTOCOL.md as predicates over what lies in a log: by number, and pure.
+"""The rules of docs/PROTOCOL.md as predicates over the content of a log: by number, and pure.
 
-Each looks at a state and the entry that comes next, and yields the rules that the entry violates.
-The same checks run before an entry is put; here they judge what was put.
+Each takes a state and the next entry, and yields the rules that the entry violates. The same checks
+run before an entry is put; here they judge existing entries.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NEXT: Mapping[Status, frozenset[Status]] = {
 
 
 def topic_violations(topic: str, state: TopicState, entry: TopicEntry) -> Iterator[Violation]:
-    """Whether ``entry`` follows from ``state``, whose entries are decided as far as they can be."""
+    """Whether ``entry`` follows from ``state``, whose entries are decided as far as possible."""
     try:
         if isinstance(entry, Created):
             state.check_absent(topic)
@@ -96,7 +96,7 @@ def _schema_violations(before: TopicSchema | None, now: TopicSchema) -> Iterator
 def _append_violations(
     topic: str, state: TopicState, appends: Sequence[Append]
 ) -> Iterator[Violation]:
-    """Those of the appends of one entry, of which no two may be of the same producer."""
+    """The appends of one entry, of which no two may be of the same producer."""
     places = [place for append in appends for place in append.segments]
     state.check_partitions(topic, {place.partition for place in places})
     yield from _placement_violations(state, places)
@@ -112,7 +112,7 @@ def _append_violations(
 
 
 def _placement_violations(state: TopicState, places: Sequence[Placement]) -> Iterator[Violation]:
-    """L2: who puts an append has seen where each partition ends."""
+    """L2: the writer of an append has seen where each partition ends."""
     ends: dict[int, int] = {}
     for place in places:
         end = ends.get(place.partition, state.partitions[place.partition].end_offset)
@@ -135,7 +135,7 @@ def _sequence_violations(
     was_idle = known is not None and known.was_idle(idle_since_ms)
     if was_idle and all(base == 0 for base, _ in batches.values()):
         return
-    # Of what was deleted it is not remembered for as long.
+    # Sequences of deleted records are not remembered for as long.
     batches = {
         number: batch
         for number, batch in batches.items()
@@ -153,7 +153,7 @@ def _sequence_violations(
 def _wrote_what_was_deleted(
     state: TopicState, owner: ProducerRef | TransactionRef, partition: int
 ) -> bool:
-    """Whether all that is remembered of a producer in a partition begins below its log start."""
+    """Whether all remembered batches of a producer in a partition begin below its log start."""
     known = state.producers.get(owner.producer_id)
     batches = known.recent(owner.producer_epoch, partition) if known else ()
     start = state.partitions[partition].log_start_offset
@@ -168,7 +168,7 @@ def _trim_violations(state: TopicState, starts: Mapping[int, int]) -> Iterator[V
 
 
 def _rewrite_violations(state: TopicState, places: Sequence[Placement]) -> Iterator[Violation]:
-    """L2: who rewrites records has seen them."""
+    """L2: the writer of a rewrite has seen the records."""
     for place in places:
         end = state.partitions[place.partition].end_offset
         if not 0 <= place.base_offset < place.end_offset <= end:
@@ -177,7 +177,7 @@ def _rewrite_violations(state: TopicState, places: Sequence[Placement]) -> Itera
 
 
 def stable_offset_violations(state: TopicState) -> Iterator[Violation]:
-    """L5 and L6: the last stable offset lies within the log, and what holds it is kept apart."""
+    """L5 and L6: the last stable offset lies within the log, and the append at it is known."""
     stable = state.last_stable_offsets()
     for number, (at, part) in enumerate(zip(stable, state.partitions, strict=True)):
         if not part.log_start_offset <= at <= max(part.end_offset, part.log_start_offset):
@@ -191,10 +191,10 @@ def stable_offset_violations(state: TopicState) -> Iterator[Violation]:
 def topic_checkpoint_violations(
     replayed: TopicState, checkpoint: TopicState, trimmed: Mapping[int, int]
 ) -> Iterator[Violation]:
-    """L7: a checkpoint says what all entries before it say. Both are states after one entry.
+    """L7: a checkpoint says the same as all entries before it. Both are states after one entry.
 
-    ``trimmed``: by partition, an offset that records were deleted below since, so that the
-    manifests which the checkpoint leads to need not say anything of them any more.
+    ``trimmed``: by partition, an offset below which records were deleted since: the checkpoint's
+    manifests may leave them out.
     """
     for what in ("topic_id", "created_at_ms", "config", "next_entry"):
         if getattr(replayed, what) != getattr(checkpoint, what):
@@ -223,14 +223,14 @@ def topic_checkpoint_violations(
 
 
 def _same_rewrites(ours: Partition, theirs: Partition, trimmed: int) -> bool:
-    """Whether the same rewrites hold; of those that they stand for a list may say less."""
+    """Whether the same rewrites are in force; a list may leave out replaced ones."""
     return [r for r in resolve(ours.rewrites) if r.end > trimmed] == [
         r for r in resolve(theirs.rewrites) if r.end > trimmed
     ]
 
 
 def _same_segments(ours: Sequence[Segment], theirs: Sequence[Segment]) -> bool:
-    """Whether a checkpoint has these segments; older versions leave out what they do not know."""
+    """Whether a checkpoint has these segments; older versions leave out unknown fields."""
     return len(ours) == len(theirs) and all(map(_same_segment, ours, theirs))
 
 
@@ -261,7 +261,7 @@ def group_violations(group_id: str, state: GroupState, entry: GroupEntry) -> Ite
             case MembersJoined():
                 yield from state.membership.join_violations(entry)
             case _:
-                pass  # whoever leaves, and whoever takes another one for dead, may
+                pass  # leaving, and expiring members, is always allowed
     except TxnlogError as error:
         yield ("G1" if isinstance(error, CommitFailed) else "G2"), str(error)
 
@@ -279,7 +279,7 @@ def _committer_violations(
 def group_checkpoint_violations(
     replayed: GroupState, checkpoint: GroupState
 ) -> Iterator[Violation]:
-    """L7: what either state calls pending the other may know; all else is the same."""
+    """L7: an outcome pending in either state may be known in the other; all else is equal."""
     pending = {
         (moved.topic, moved.partition)
         for entry in [*checkpoint.pending.values(), *replayed.pending.values()]
@@ -310,7 +310,7 @@ def transition_violations(before: TransactionState, after: TransactionState) -> 
     if same and after.producer_epoch < before.producer_epoch:
         yield "T1", f"epoch {after.producer_epoch} follows {before.producer_epoch}"
     same = same and after.producer_epoch == before.producer_epoch
-    # An init's own abort has bumped it; whose that was cannot be told from the states alone.
+    # An init's own abort has bumped it; which process that was cannot be told from the states.
     if after.status is Status.EMPTY and same and before.status is not Status.COMPLETE_ABORT:
         yield "T1", f"an init did not bump epoch {after.producer_epoch}"
     begins = after.open and not before.open

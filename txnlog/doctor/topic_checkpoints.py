@@ -1,4 +1,4 @@
-"""A topic's checkpoints with what they leave to manifests, for comparing them with the entries."""
+"""A topic's checkpoints with their manifests' content, to be compared with the entries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txnlog.state.topic import TopicState
 
 @dataclass(frozen=True, slots=True)
 class TopicCheckpoints:
-    """Those of one topic."""
+    """The checkpoints of one topic."""
 
     manifests: Manifests
 

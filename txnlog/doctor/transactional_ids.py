@@ -30,7 +30,7 @@ from txnlog.storage.base import PARALLEL_REQUESTS
 
 @dataclass(slots=True)
 class KnownIds:
-    """The newest states of transactional ids, as they were when the examination began.
+    """The newest states of transactional ids at the beginning of the examination.
 
     ``unreadable``: ids whose newest state is damaged, or cannot be read.
     """
@@ -43,7 +43,7 @@ class KnownIds:
     def ended(self, producer_id: int, number: int) -> TransactionState | None:
         """The state of a decided transaction, if it is the newest of its id that was found first.
 
-        What is decided stays so: a state that is old by now is as good as the newest one.
+        A decision is final: an older state is as good as the newest one.
         """
         if self._ended is None:
             self._ended = {
@@ -54,14 +54,14 @@ class KnownIds:
         return self._ended.get((producer_id, number))
 
     def still_counts(self, transactional_id: str) -> bool:
-        """False if what was read of an id was nobody's state but a stray (hazard 3)."""
+        """False if the state read for an id was a stray (hazard 3)."""
         self.look_again(transactional_id)
         return self._state(transactional_id) is not None or transactional_id in self.unreadable
 
     def outcome(
         self, entry: EntryRef, transaction: TransactionRef
     ) -> Outcome | Literal["past"] | None:
-        """What an entry without a marker is, as ``decide_entry`` says."""
+        """The outcome of an entry without a marker, by ``decide_entry``."""
         state = self._state(transaction.transactional_id)
         if state is None and transaction.transactional_id in self.unreadable:
             return None
@@ -100,7 +100,7 @@ def _marker_violations(
     state: TransactionState | None,
 ) -> Iterator[Violation]:
     if state is None or state.ref.key != transaction.key or not _is_of_a_transaction(state):
-        return  # it has moved on: the marker alone says what became of the entry
+        return  # it has moved on: only the marker tells the entry's outcome
     taking_part = state.topics if entry.log == "topic" else state.groups
     if entry.name not in taking_part:
         yield "T2", f"{transaction} has an entry here, but does not name {entry.log} {entry.name!r}"
@@ -124,7 +124,7 @@ def _is_of_a_transaction(state: TransactionState) -> bool:
 
 @dataclass(slots=True)
 class _IdExamination:
-    """What the log of one id shows; ``newest`` is its newest state, None if that is not known."""
+    """One id's log; ``newest`` is its newest state, None if not known."""
 
     state_count: int = 0
     newest: TransactionState | None = None
@@ -133,7 +133,7 @@ class _IdExamination:
 
 
 def examine_ids(known: KnownIds, read_failures: ReadFailures) -> Iterator[Finding]:
-    """Check the log of every id, and take note of its newest state in ``known``."""
+    """Check the log of every id, and record its newest state in ``known``."""
     logs = known.logs
     ids = logs.transactions.ids()
     states = damages = 0
@@ -171,8 +171,8 @@ def _examine_id(logs: Logs, transactional_id: str) -> _IdExamination:
         for item in dump_log(logs.storage, folder, DECODER, keep_going=True):
             last = item
             if item.missing_count:
-                # Old states are deleted, and a name that was freed may have been used again by an
-                # instance that was asleep (hazard 3). Only the newest counts.
+                # Old states are deleted, and an instance that slept may have used a freed name
+                # again (hazard 3). Only the newest counts.
                 before = None
                 continue
             found.unreadable += item.failures
@@ -213,6 +213,6 @@ _DAMAGED_NEWEST = (
 
 
 def _is_newer(found: DumpedEntry[TransactionState]) -> bool:
-    """True of what a newer txnlog has written, which is not damage that anybody should mend."""
+    """True for objects of a newer txnlog, which are not damage to be repaired."""
     version = (found.content or {}).get("format")
     return isinstance(version, int) and version > envelope.NEWEST

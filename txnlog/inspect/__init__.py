@@ -1,1 +1,1 @@
-"""What is stored, as it is: logs, segments and indexes of a store, and files outside one."""
+"""Stored data as it is: logs, segments and indexes of a store, and files outside one."""

@@ -1,4 +1,4 @@
-"""Makes descriptions of topics, groups and transactions, of logs that were refreshed."""
+"""Makes descriptions of topics, groups and transactions, from refreshed logs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def describe_topic(log: TopicLog) -> TopicDescription:
 
 
 def describe_topic_state(topic: str, state: TopicState) -> TopicDescription:
-    """Describe a topic as one state has it; of its segments nothing is left to manifests.
+    """Describe a topic by one state, with none of its segments in manifests.
 
     Raises UnknownTopicOrPartition.
     """
@@ -93,8 +93,8 @@ def describe_segments_within(
 ) -> list[SegmentDescription]:
     """The same of those segments of one partition that hold any of the offsets [start, end).
 
-    What was deleted is left out. Costs what these cost, however many others there are. Raises
-    OffsetOutOfRange, CorruptEntry.
+    Deleted ones are left out. The cost depends only on these. Raises OffsetOutOfRange,
+    CorruptEntry.
     """
     with log.reading() as state:
         start = max(start, state.partitions[partition].log_start_offset)
@@ -247,7 +247,7 @@ def describe_transaction(head: Head) -> TransactionDescription:
 
 
 def describe_or_error(describe: Callable[[str], Described], name: str) -> Described | TxnlogError:
-    """What ``describe`` returns, or the error that concerns this name alone."""
+    """The result of ``describe``, or an error that concerns only this name."""
     try:
         return describe(name)
     except StorageError:

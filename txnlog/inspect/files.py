@@ -1,4 +1,4 @@
-"""Files outside a store, or looked at as if they were: a copy of a segment, a broker's own."""
+"""Files outside a store, or treated as such: a copy of a segment, a broker's own."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def open_segment_file(
 ) -> Iterator[SegmentFile]:
     """Open a path on the local disk, or the URL of an object.
 
-    Its indexes count from the offset that it is named for, from 0 if it is not named as Kafka
-    names segments. Raises StorageError if it cannot be read, also amid the block.
+    Its indexes count from the offset that it is named for, from 0 if it is not named as Kafka names
+    segments. Raises StorageError if it cannot be read, also within the block.
     """
     base_offset = base_offset_of(path) or 0
     if "://" in path:
@@ -45,7 +45,7 @@ def open_segment_file(
 
 
 def read_file(path: str, storage_options: Mapping[str, object] | None = None) -> bytes:
-    """All of a small file. Raises StorageError, and ObjectNotFound if it is not there."""
+    """All of a small file. Raises StorageError, and ObjectNotFound if it is missing."""
     if "://" in path:
         folder, _, name = path.rpartition("/")
         return open_storage(folder, storage_options).get(name)
@@ -58,7 +58,7 @@ def read_file(path: str, storage_options: Mapping[str, object] | None = None) ->
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put a whole local file in the place of another, or of none. Raises StorageError."""
+    """Write a whole local file, replacing an existing one. Raises StorageError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         try:
@@ -73,7 +73,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def _segment_file(read: ReadRange, size_bytes: int, path: str, base_offset: int) -> SegmentFile:
-    """What it is, its first bytes tell: those of a batch are its offset."""
+    """The file's kind, by its first bytes: a batch begins with its offset."""
     is_parquet = bytes(read(0, min(len(PARQUET_MAGIC), size_bytes))) == PARQUET_MAGIC
     file = SegmentFile(read, size_bytes, path, base_offset, is_parquet=is_parquet)
     if is_parquet:

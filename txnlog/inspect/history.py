@@ -1,7 +1,7 @@
 """The logs of groups and transactional ids as they are: every entry, and the marker beside it.
 
-Nothing is settled, folded or changed, and a damaged entry is an error in its place. What a
-checkpoint has made superfluous may have been cleaned up: then a log begins later than 0.
+Nothing is settled, folded or changed, and a damaged entry gives an error in its place. Entries
+covered by a checkpoint may have been cleaned up: then a log begins later than 0.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _newest_of(numbers: Sequence[int], newest: int | None) -> Sequence[int]:
 def _read_entries(
     log: SequenceLog, numbers: Sequence[int], decode: Callable[[int, bytes], Read]
 ) -> Iterator[Read | CorruptEntry]:
-    """Read entries a few at a time; what was cleaned up meanwhile is skipped."""
+    """Read entries a few at a time; those cleaned up meanwhile are skipped."""
     for first in range(0, len(numbers), PARALLEL_REQUESTS):
         some = numbers[first : first + PARALLEL_REQUESTS]
         found = log.storage.gather([partial(_read_entry, log, number) for number in some])

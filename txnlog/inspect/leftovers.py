@@ -1,4 +1,4 @@
-"""Files that may be of no use to anybody: where they lie, and how old they are."""
+"""Files that may be useless: their folders, and their ages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txnlog.storage.base import Storage
 from txnlog.storage.probe import FOLDER
 
 LOOSE_FOLDERS = (names.STAGING, ".tmp", FOLDER)
-"""Folders of what is being written, or was left behind."""
+"""Folders of files being written, or left over."""
 
 
 def list_topic_files(storage: Storage, topic: str) -> Iterator[tuple[str, int]]:
@@ -20,14 +20,14 @@ def list_topic_files(storage: Storage, topic: str) -> Iterator[tuple[str, int]]:
 
 
 def list_loose_files(storage: Storage) -> Iterator[tuple[str, str, int]]:
-    """What lies outside of topics, groups and ids: (folder, path, size in bytes)."""
+    """Files outside of topics, groups and ids: (folder, path, size in bytes)."""
     for folder in LOOSE_FOLDERS:
         for path, size_bytes in storage.list_all(folder):
             yield folder, path, size_bytes
 
 
 def file_age_ms(storage: Storage, path: str, now_ms: int) -> int | None:
-    """How old a file is, at least 0; None if the storage does not tell when it was put.
+    """A file's age, at least 0; None if the storage does not report when it was put.
 
     Raises ObjectNotFound.
     """

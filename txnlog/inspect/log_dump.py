@@ -1,4 +1,4 @@
-"""Shows a log as it is: entries with their markers, decoded, damage and gaps and all.
+"""Shows a log as it is: entries with their markers, decoded, damage and gaps included.
 
 Modifies nothing and decides nothing. Memory is that of the files' names and of a few dozen entries.
 """
@@ -38,10 +38,10 @@ class DumpedEntry(Generic[EntryT]):
     """The files under one number of a log, or (``missing_count``) numbers without an entry.
 
     An entry that is in a bundle with others comes by itself, under its own number; ``file`` is then
-    the bundle's, which ``path`` and ``size_bytes`` are of too.
-    ``entry`` is None if it cannot be decoded; ``content`` is its JSON as it is written, as far as
-    it is JSON at all. ``outcomes`` are those of the markers beside it. ``damage`` says what is
-    wrong, None if nothing is. ``failures`` are files that could not be read, and why.
+    the bundle's, which ``path`` and ``size_bytes`` are of too. ``entry`` is None if it cannot be
+    decoded; ``content`` is its JSON as written, if it is JSON at all. ``outcomes`` are those of the
+    markers beside it. ``damage`` says what is wrong, None if nothing is. ``failures`` are files
+    that could not be read, and why.
     """
 
     number: int
@@ -58,14 +58,14 @@ class DumpedEntry(Generic[EntryT]):
 
     @property
     def transaction(self) -> TransactionRef | None:
-        """What the entry belongs to."""
+        """The entry's transaction."""
         found = getattr(self.entry, "transaction", None)
         return found if isinstance(found, TransactionRef) else None
 
 
 @dataclass(slots=True)
 class _Files:
-    """Which files there are under one number."""
+    """The files under one number."""
 
     number: int
     kinds: set[LogFile] = field(default_factory=set)
@@ -73,7 +73,7 @@ class _Files:
 
 @dataclass(frozen=True, slots=True)
 class _Read(Generic[EntryT]):
-    """What was read of them: the entries of the file, one or several, and its markers."""
+    """Their content: the entries of the file, one or several, and its markers."""
 
     found: DumpedEntry[EntryT]
     entries: Sequence[EntryT] = ()
@@ -88,11 +88,11 @@ def dump_log(
     first: int = 0,
     keep_going: bool = False,
 ) -> Iterator[DumpedEntry[EntryT]]:
-    """Yield what lies in a log's folder from entry ``first`` on, in the order of its numbers.
+    """Yield the content of a log's folder from entry ``first`` on, in the order of numbers.
 
-    One listing, or two where the first shows gaps, and a read for each entry and marker, made
-    while it is consumed. Numbers that are missing come as one item: they are damage unless a later
-    checkpoint stands in for them, as it does where old entries were cleaned up.
+    One listing, or two if the first shows gaps, and a read for each entry and marker, made while it
+    is consumed. Missing numbers come as one item: they are damage unless a later checkpoint covers
+    them, as after cleaning.
 
     With ``keep_going`` a file that cannot be read is a failure of its item, and the others follow.
 
@@ -104,7 +104,7 @@ def dump_log(
     start_after = names.log_file_prefix(begin) if begin else ""
     listed = storage.list_names(folder, start_after)
     if not _has_no_gaps(_group_by_number(listed)):
-        # What stands before a file that shows was there before it, so a second listing has it.
+        # Files before a listed one existed before it, so a second listing has them.
         listed = [*listed, *storage.list_names(folder, start_after)]
     files = _from_file_of(first, _group_by_number(listed))
     newest = max((f.number for f in files if LogFile.CHECKPOINT in f.kinds), default=-1)
@@ -125,8 +125,8 @@ def dump_log(
                 yield bundle.popleft()
             if found.number > expected:
                 yield _describe_gap(folder, expected, found.number - expected, newest)
-            # A checkpoint or a marker may outlive its entry. What is gone since the listing was
-            # cleaned up, and no damage.
+            # A checkpoint or a marker may outlive its entry. Files gone since the listing were
+            # cleaned up, which is not damage.
             was_there = LogFile.ENTRY in known.kinds
             if bundle and bundle[0].number == found.number and not was_there:
                 found, was_there = _join(bundle.popleft(), found), True
@@ -144,7 +144,7 @@ def dump_log(
 def _unbundle(
     first: DumpedEntry[EntryT], entries: Sequence[EntryT]
 ) -> Iterator[DumpedEntry[EntryT]]:
-    """The other entries of a bundle, as if nothing lay beside them."""
+    """The other entries of a bundle, as if there were no files beside them."""
     for number, entry in enumerate(entries[1:], start=first.number + 1):
         yield DumpedEntry(
             number,
@@ -160,7 +160,7 @@ def _unbundle(
 
 
 def _join(entry: DumpedEntry[EntryT], beside: DumpedEntry[EntryT]) -> DumpedEntry[EntryT]:
-    """An entry of a bundle, with what lies under its own number."""
+    """An entry of a bundle, with the files under its own number."""
     return replace(
         entry,
         outcomes=beside.outcomes,
@@ -183,21 +183,21 @@ def _group_by_number(files: Sequence[str]) -> list[_Files]:
 
 
 def _from_file_of(first: int, files: Sequence[_Files]) -> list[_Files]:
-    """Those from the one on that holds entry ``first``, if it is among them."""
+    """The files from the one that holds entry ``first`` on, if it is among them."""
     before = (f.number for f in files if LogFile.ENTRY in f.kinds and f.number <= first)
     holds = max(before, default=first)
     return [f for f in files if f.number == holds or f.number >= first]
 
 
 def _has_no_gaps(files: Sequence[_Files]) -> bool:
-    """Whether no entry is missing between these files, for all that their names tell."""
+    """Whether no entry is missing between these files, judged by their names."""
     numbers = [file.number for file in files if LogFile.ENTRY in file.kinds]
     return len(numbers) == len(files) and all(b == a + 1 for a, b in pairwise(numbers))
 
 
 def _describe_gap(folder: str, number: int, count: int, newest: int) -> DumpedEntry[EntryT]:
     path = f"{folder}/{names.log_file(number, LogFile.ENTRY)}"
-    # Whoever opens the log begins behind the newest checkpoint.
+    # Opening the log begins after the newest checkpoint.
     damage = None if newest >= number + count - 1 else _MISSING.format(path)
     return DumpedEntry(number, path, None, None, None, (), False, damage, count)
 
@@ -257,7 +257,7 @@ def _read_entry(
 def _check_markers(
     found: DumpedEntry[EntryT], markers: Sequence[tuple[str, Marker]]
 ) -> DumpedEntry[EntryT]:
-    """Say what is wrong with markers, whose content is for people: their names alone decide."""
+    """Report wrong markers, whose content is for people: only their names decide."""
     damages = [found.damage] if found.damage else []
     for path, marker in markers if found.entry is not None else ():
         if found.transaction is None:

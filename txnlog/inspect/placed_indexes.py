@@ -1,9 +1,9 @@
-"""The index files beside a segment: what is in them, whether it is right, and rebuilding them.
+"""The index files beside a segment: their content, checks, and rebuilding them.
 
-Offset and time indexes are accelerators: readers check what they say and do without. So a damaged
-one may be deleted and put again, the only case in which a name is used twice: whoever reads
-meanwhile finds the old one, the new one or none, and reads the same records. A transaction index
-is not an accelerator: nothing else says which records are aborted, and it cannot be rebuilt.
+Offset and time indexes are accelerators: readers check them and can do without. So a damaged one
+may be deleted and put again, the only case in which a name is used twice: a reader meanwhile finds
+the old one, the new one or none, and reads the same records. A transaction index is not an
+accelerator: nothing else says which records are aborted, and it cannot be rebuilt.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _LAYOUTS: dict[IndexKind, np.dtype[np.void]] = {
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """One entry of an index file; None for what its kind does not have. Offsets are the topic's.
+    """One entry of an index file; None for fields that its kind lacks. Offsets are the topic's.
 
-    ``offset`` of a transaction is its last one. Without any of them: bytes that are no entry.
+    ``offset`` of a transaction is its last one. Without any of them: bytes that are not an entry.
     """
 
     path: str
@@ -65,7 +65,7 @@ class IndexCheck:
 
 @dataclass(frozen=True, slots=True)
 class IndexRebuild:
-    """What was done to an index file: kept as it was, or written."""
+    """The result for an index file: kept as it was, or written."""
 
     path: str
     kind: IndexKind
@@ -80,7 +80,7 @@ class IndexRebuild:
 def dump_index_files(
     files: Mapping[IndexKind, tuple[str, bytes | None]], base_offset: int
 ) -> Iterator[IndexEntry]:
-    """What lies in index files, by kind their path and content; a missing one has no entries."""
+    """The entries of index files, by kind their path and content; a missing one has none."""
     for kind, (path, data) in files.items():
         if data is not None:
             yield from _read_entries(path, kind, data, base_offset)
@@ -186,7 +186,7 @@ def rebuild_index_files(
     always_time: bool,
     write: Callable[[IndexCheck, bytes], None] | None,
 ) -> list[IndexRebuild]:
-    """Rebuild what is not sound among the indexes that were checked, and ``write`` it, if given.
+    """Rebuild the unsound ones of the checked indexes, and ``write`` them, if given.
 
     Returns what was (or would be) done to each.
     """
@@ -218,7 +218,7 @@ def index_paths(segment: SegmentDescription) -> dict[IndexKind, str]:
 
 
 def dump_placed_indexes(storage: Storage, segment: SegmentDescription) -> Iterator[IndexEntry]:
-    """What lies in the index files of a placed segment; one that is not there has no entries."""
+    """The entries of a placed segment's index files; a missing one has none."""
     return dump_index_files(_read_files(storage, index_paths(segment)), segment.base_offset)
 
 
@@ -253,7 +253,7 @@ def rebuild_placed_indexes(
     def write(check: IndexCheck, data: bytes) -> None:
         if check.state == "damaged":
             storage.delete([check.path])
-        # If somebody else is faster, theirs is as good.
+        # If another process is faster, its index is as good.
         storage.put_if_absent(check.path, data)
 
     if not checks:

@@ -1,4 +1,4 @@
-"""Segments as they are, damage and all: those placed in a store, and files outside one.
+"""Segments as they are, damage included: those placed in a store, and files outside one.
 
 Modifies nothing; memory is that of a batch.
 """
@@ -22,7 +22,7 @@ from txnlog.storage.base import Storage
 
 @dataclass(frozen=True, slots=True)
 class SegmentCheck:
-    """What a segment's file holds. Counts are of sound batches, without Kafka's markers' records.
+    """The content of a segment's file. Counts are of sound batches, without Kafka's markers.
 
     ``damages`` says what is wrong, each with its file and position as far as they are known.
     ``position`` is where the segment begins in a file that it shares with others, else -1.
@@ -37,11 +37,11 @@ class SegmentCheck:
 
 
 def open_segment(storage: Storage, segment: SegmentDescription) -> SegmentFile:
-    """The file of a placed segment, as long as it is now. Raises ObjectNotFound if it is gone."""
+    """The file of a placed segment, at its current length. Raises ObjectNotFound if it is gone."""
     ref, path = segment.ref, segment.paths.log
     size_bytes = storage.size(path)
     if ref.position != OWN_FILE:
-        # Behind it others begin.
+        # Other segments follow it.
         size_bytes = max(min(size_bytes - ref.start, segment.size_bytes), 0)
 
     def read(start: int, stop: int) -> bytes:
@@ -120,7 +120,7 @@ def _make_check(path: str, found: Verification, more: Iterable[str] = ()) -> Seg
 
 
 def _find_contradictions(segment: SegmentDescription, found: Verification) -> Iterator[str]:
-    """Where a file that is sound by itself is not the one that its entry has placed."""
+    """How a sound file differs from the one that its entry has placed."""
     shift = 0 if segment.from_kafka else segment.base_offset
     last_offset = shift + found.next_offset - 1
     compared: list[tuple[str, int | None, int]] = [
@@ -128,9 +128,9 @@ def _find_contradictions(segment: SegmentDescription, found: Verification) -> It
         ("records", found.record_count, segment.record_count),
     ]
     is_dense = segment.end_offset - segment.base_offset == segment.record_count
-    if is_dense or last_offset >= segment.end_offset:  # else it may end in gaps
+    if is_dense or last_offset >= segment.end_offset:  # otherwise it may end in gaps
         compared.append(("last offset", last_offset, segment.end_offset - 1))
-    if not segment.from_kafka:  # old messages are counted otherwise when they are imported
+    if not segment.from_kafka:  # old messages are counted differently on import
         compared += [
             ("batches", found.batch_count, segment.batch_count),
             ("least timestamp", found.min_timestamp_ms, segment.min_timestamp_ms),

@@ -2,10 +2,10 @@
 
 Here a transaction is decided by files beside the log, and committed offsets have no gaps. In Kafka
 the decision is a control batch in the partition, and takes an offset. So a record's offset in the
-folder is its own plus the number of markers that were put before it. With ``keep_offsets`` none
-are: what is committed becomes plain records with the offsets that they have, and where records were
-aborted there are gaps, as compaction leaves them. Segments that came from Kafka have their markers
-in them and are copied, byte for byte where no marker was put before them.
+folder is its own plus the number of markers put before it. With ``keep_offsets`` there are none:
+committed records become plain records with their own offsets, and aborted ones leave gaps, like
+compaction. Segments from Kafka contain their markers and are copied, byte for byte if no marker was
+put before them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from txnlog.storage.base import Storage
 _logger = logging.getLogger(__name__)
 
 _BATCH_BYTES = 1_000_000
-"""A little less than what brokers take by default (max.message.bytes)."""
+"""A little less than brokers' default limit (max.message.bytes)."""
 _TEMPORARY = ".tmp/none"
 """A name in the folder that local storages write to first."""
 _OFFSET = struct.Struct(">q")
@@ -154,7 +154,7 @@ def _format(
         if compression_type is not None:
             raise InvalidOption(f"zstd is younger than magic {magic}; use gzip, snappy or lz4")
         compression, level = Compression.GZIP, None
-    # The old formats have no transactions: what is committed is all they can say.
+    # The old formats have no transactions: they can only hold committed records.
     return _Format(magic, keep_offsets or is_old, compression, level, config.log_append_time)
 
 
@@ -171,13 +171,13 @@ def _discard(writer: FolderWriter) -> None:
     try:
         writer.discard()
     except StorageError as error:
-        # The error at hand matters more.
+        # The original error matters more.
         _logger.warning("files of a failed export were left in %s: %s", writer.folder, error)
 
 
 @dataclass(slots=True)
 class _Counted:
-    """Tells the caller how far the export is."""
+    """Reports the export's progress."""
 
     total_bytes: int
     progress: Progress | None
@@ -244,7 +244,7 @@ class _PartitionExporter:
             self._counted.add(segment.size_bytes)
         end_offset = self._end_offset + self._shift
         if not self._writer.base_offsets or self._writer.end_offset < end_offset:
-            self._writer.begin(end_offset)  # an empty segment says where the next record goes
+            self._writer.begin(end_offset)  # an empty segment shows the next record's offset
         self._writer.finish()
         return ExportedPartition(
             partition=self._partition,
@@ -273,7 +273,7 @@ class _PartitionExporter:
             hides_aborted=segment.has_aborted,
         )
 
-    # -- records that are encoded again -----------------------------------------------------------
+    # -- records that are encoded again ----------------------------------------------------------
 
     def _encode(self, segment: Segment) -> None:
         for batch in self._read(segment):
@@ -340,7 +340,7 @@ class _PartitionExporter:
 
     @staticmethod
     def _pieces(records: pa.RecordBatch, *, one_time: bool) -> Iterator[tuple[int, int]]:
-        """Where to cut records, so that each piece is a batch that a broker takes.
+        """Where to split records, so that each piece is a batch that a broker accepts.
 
         ``one_time``: with log append time a batch has one time for all of its records.
         """
@@ -372,7 +372,7 @@ class _PartitionExporter:
                 raise CorruptRecord(f"nothing was exported: {batch.damage or part.paths.log}")
             header = decoded.header
             if header.last_offset < self._start_offset or left_out.hides(header):
-                continue  # deleted, or aborted and without a marker that says so
+                continue  # deleted, or aborted without a marker
             for item in hanging:
                 if item.last_offset < header.base_offset:
                     self._end_hanging(item.producer_id)
@@ -383,7 +383,7 @@ class _PartitionExporter:
             if any(
                 m.type == COMMIT and (header.producer_id, m.offset) in ends for m in decoded.markers
             ):
-                # The rest of a transaction that was cut off: its begin is aborted, so it is, too.
+                # The rest of a truncated transaction: its beginning is aborted, so it is, too.
                 self._mark_at(header)
                 continue
             is_whole = header.base_offset >= self._start_offset
@@ -406,7 +406,7 @@ class _PartitionExporter:
         self._write(data, header.base_offset, header.last_offset, times, indexed_offsets(decoded))
 
     def _copy_records(self, decoded: DecodedBatch) -> None:
-        """Encode a batch again: without records that were deleted, or behind markers."""
+        """Encode a batch again: without deleted records, or after markers."""
         header, deltas = decoded.header, decoded.offset_deltas
         if deltas is None:
             deltas = np.arange(decoded.records.num_rows, dtype=np.int32)
@@ -439,7 +439,7 @@ class _PartitionExporter:
             self._write(data, header.base_offset + base, last, int(timestamps_ms(records).max()))
 
     def _mark_at(self, header: BatchHeader) -> None:
-        """Put an abort marker in the place of the batch, which is a commit marker."""
+        """Put an abort marker in place of the batch, which is a commit marker."""
         offset, time = header.base_offset + self._shift, header.max_timestamp_ms
         self._writer.tracker.end(header.producer_id, ControlMarker(offset, time, ABORT, 0))
         data = encode_marker(
@@ -456,7 +456,7 @@ class _PartitionExporter:
     def _end_hanging(self, producer_id: int) -> None:
         """Readers would wait for a transaction without a marker for ever, or take it for another's.
 
-        What was imported ends with its import: nobody can end its transactions any more.
+        Imported transactions end with their import: nobody can end them any more.
         """
         for item in self._writer.tracker.open:
             if item.producer_id == producer_id:
@@ -465,7 +465,7 @@ class _PartitionExporter:
     # -- both ------------------------------------------------------------------------------------
 
     def _mark(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
-        """Put a marker directly behind what was written last."""
+        """Put a marker directly after the last write."""
         offset = self._writer.end_offset
         data = encode_marker(
             commit=commit,
@@ -483,7 +483,7 @@ class _PartitionExporter:
 
     @property
     def _joins(self) -> bool:
-        """Whether what is encoded are messages side by side, and no batch."""
+        """Whether the format has single messages instead of batches."""
         return self._format.magic < MAGIC_KAFKA and self._format.compression is Compression.NONE
 
     def _write(

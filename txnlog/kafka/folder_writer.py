@@ -47,7 +47,7 @@ class FolderWriter:
     _files: list[str] = field(default_factory=list)
 
     def begin(self, base_offset: int) -> None:
-        """End the segment at hand, if there is one, and begin one of this name."""
+        """End the current segment, if there is one, and begin one of this name."""
         self._close()
         name = self._paths(base_offset).log
         upload = self.storage.upload(name)
@@ -59,7 +59,7 @@ class FolderWriter:
         self.end_offset = max(self.end_offset, base_offset)
 
     def has_room(self, last_offset: int) -> bool:
-        """Whether a batch that ends there goes into the segment at hand."""
+        """Whether a batch that ends there fits into the current segment."""
         segment = self._segment
         return (
             segment is not None
@@ -77,9 +77,9 @@ class FolderWriter:
         max_timestamp_ms: int,
         leader_epoch: int,
     ) -> None:
-        """Add a batch, or several old messages, to the segment at hand.
+        """Add a batch, or several old messages, to the current segment.
 
-        ``indexed_offsets`` are what the offset index and the time index say of it.
+        ``indexed_offsets`` are its offsets in the offset index and the time index.
         """
         segment = self._segment
         assert segment is not None
@@ -99,7 +99,7 @@ class FolderWriter:
         self.end_offset = last_offset + 1
 
     def finish(self) -> None:
-        """End the last segment and write what concerns all of them."""
+        """End the last segment and write the files for all of them."""
         self._close()
         aborted = self.tracker.aborted()
         for base, end in zip(self.base_offsets, [*self.base_offsets[1:], 1 << 63], strict=True):

@@ -18,7 +18,7 @@ from txnlog.storage.base import Storage
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 MOST_OFFSETS = 1 << 62
-"""No topic has so many."""
+"""More partitions than any topic has."""
 _LOG_START_OFFSETS = "log-start-offset-checkpoint"
 _VERSION = 0
 
@@ -29,9 +29,9 @@ _UNFINISHED = (".swap", ".cleaned")
 
 @dataclass(frozen=True, slots=True)
 class PartitionFolder:
-    """One partition as a broker keeps it. ``base_offsets`` name its segments, ascending.
+    """One partition in a broker's form. ``base_offsets`` name its segments, ascending.
 
-    ``log_start_offset`` is where its records begin; below are those that were deleted.
+    ``log_start_offset`` is where its records begin; those below were deleted.
     """
 
     storage: Storage
@@ -46,7 +46,7 @@ class PartitionFolder:
         return max(self.log_start_offset, self.base_offsets[-1])
 
     def next_base_offset(self, base_offset: int) -> int | None:
-        """Where the segment behind this one begins; None for the last."""
+        """The base offset of the next segment; None for the last."""
         return next((base for base in self.base_offsets if base > base_offset), None)
 
 
@@ -69,15 +69,15 @@ def partition_folder(topic: str, partition: int) -> str:
 def find_folders(
     log_dirs: Sequence[str], topic: str, storage_options: Mapping[str, object] | None = None
 ) -> list[PartitionFolder]:
-    """The partition folders that are meant, by partition.
+    """The requested partition folders, by partition.
 
     Args:
         log_dirs: paths or URLs: of partition folders, or of folders in which these lie.
-        topic: chooses, where a folder holds partitions of several topics.
+        topic: selects one, if a folder holds partitions of several topics.
         storage_options: for the filesystem that they are on.
 
     Raises:
-        InvalidOption: there are none, or they do not make up one topic.
+        InvalidOption: there are none, or they do not form one topic.
     """
     found = [
         folder for path in log_dirs for folder in _folders_at(str(path), topic, storage_options)
@@ -141,7 +141,7 @@ def _folders_at(
 
 
 def _base_offsets(files: Iterable[str]) -> tuple[int, ...]:
-    """What the segments among the files of a folder are named for, in the files' order."""
+    """The base offsets of the segments among a folder's files, in the files' order."""
     found = ((file, base_offset_of(file)) for file in files)
     return tuple(b for file, b in found if b is not None and file == segment_paths(b).log)
 
@@ -175,7 +175,7 @@ def _folder(
 
 
 def _log_start_offsets(storage: Storage) -> dict[tuple[str, int], int]:
-    """What the broker says of deleted records, if the file that says it is there."""
+    """The log start offset from the broker's file, if it exists."""
     try:
         text = storage.get(_LOG_START_OFFSETS).decode()
         version, count, *lines = text.splitlines()

@@ -1,8 +1,8 @@
-"""Import: partition folders of a Kafka broker become a part of a topic, all of them at once.
+"""Import: partition folders of a Kafka broker become part of a topic, all of them at once.
 
 The bytes of every batch are checked and copied as they are; offsets, timestamps, headers and
-producer ids stay. What Kafka aborted stays aborted: its control batches say so, and its transaction
-indexes where these are damaged. The topic's log names the copies in one entry: all or nothing.
+producer ids stay. Records aborted in Kafka stay aborted, by its control batches, or its transaction
+indexes if these are damaged. The topic's log names the copies in one entry: all or nothing.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _SHOWN_DAMAGES = 5
 class ImportedPartition:
     """One partition: offsets [start_offset, end_offset) of it were imported.
 
-    ``record_count`` is of all records in the files, aborted ones too. ``open_transactions`` had not
-    ended when the folder was copied, or how they ended is damaged: they count as aborted.
+    ``record_count`` includes all records in the files, aborted ones too. ``open_transactions`` had
+    not ended when the folder was copied, or their end is damaged: they count as aborted.
     """
 
     partition: int
@@ -79,7 +79,7 @@ class DamagedBytes:
 
 @dataclass(frozen=True, slots=True)
 class KafkaImport:
-    """What an import has done. ``damages`` were left out, as ``skip_corrupt`` asked for."""
+    """An import's result. ``damages`` were left out, because of ``skip_corrupt``."""
 
     topic: str
     partitions: tuple[ImportedPartition, ...]
@@ -109,7 +109,7 @@ def import_log_dirs(
     with log.reading() as state:
         config, topic_id = dict(state.config), state.topic_id
         if state.exists:
-            # Before anything is copied: most of what can be wrong is known now.
+            # Before anything is copied: most errors can be found now.
             state.check_import(topic, spans)
         if any(_is_settled(state, partition) for partition in spans):
             state = log.whole_segments()
@@ -137,7 +137,7 @@ def import_log_dirs(
         ) from error
     except TxnlogError:
         copier.discard()
-        raise  # whatever else comes, an interrupt above all, the files may be placed and must stay
+        raise  # after any other error, such as an interrupt, the files may be placed and must stay
     logs.tidy([log])
     return KafkaImport(topic, tuple(copier.partitions), tuple(copier.damages))
 
@@ -146,12 +146,12 @@ def _create(log: TopicLog, partitions: int) -> str:
     try:
         log.create(partitions, _TOPIC_CONFIG)
     except TopicAlreadyExists:
-        log.refresh()  # somebody else was first; placing will check it
+        log.refresh()  # another process was first; placing will check it
     return log.spec().topic_id
 
 
 def _is_settled(state: TopicState, partition: int) -> bool:
-    """Whether the segment that a partition ends with may be left to manifests."""
+    """Whether a partition's last segment may be in manifests."""
     return state.settled is not None and any(
         not part.segments and part.log_start_offset < part.end_offset
         for part in state.partitions[partition : partition + 1]
@@ -159,9 +159,9 @@ def _is_settled(state: TopicState, partition: int) -> bool:
 
 
 def _cut_off(storage: Storage, topic: str, partition: int, last: Segment) -> set[int]:
-    """The producers whose transactions an earlier import has cut off at the partition's end.
+    """The producers whose transactions an earlier import has truncated at the partition's end.
 
-    Vacuum keeps the file that tells it, whoever holds the records by now.
+    Vacuum keeps the file that records them, whichever segment holds the records by now.
     """
     part = SegmentRange(topic, partition, last, last.base_offset, last.end_offset)
     index = load_transaction_index(storage, part)
@@ -189,7 +189,7 @@ class _Copied:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """One segment of a folder. ``is_indexed``: what it aborts is known without its markers."""
+    """One segment of a folder. ``is_indexed``: its aborted records are known without markers."""
 
     folder: PartitionFolder
     base_offset: int
@@ -235,7 +235,7 @@ class _Copier:
             self._copy_folder(folder, by_base, doomed[folder.partition])
 
     def refuse_damage(self) -> None:
-        """Raise CorruptRecord if there is damage and it is not to be left out."""
+        """Raise CorruptRecord if there is damage that may not be left out."""
         if not self._is_refused:
             return
         shown = "; ".join(damage.reason for damage in self.damages[:_SHOWN_DAMAGES])
@@ -247,7 +247,7 @@ class _Copier:
         )
 
     def discard(self) -> None:
-        """Delete what was uploaded, best effort. Only if certainly no entry names it."""
+        """Delete the uploads, best effort. Only if certainly no entry names them."""
         discard_files(self._target, [file for files in self._uploaded.values() for file in files])
 
     @property
@@ -348,11 +348,11 @@ class _Copier:
             raise InvalidRecord(f"nothing was imported: {where}: {error}") from None
 
     def _good_batches(self, source: _Source, tracker: TransactionTracker) -> Iterator[DumpedBatch]:
-        """The sound batches of one file; tells the tracker where markers may be lost."""
+        """The sound batches of one file; reports to the tracker where markers may be lost."""
         storage, name = source.folder.storage, segment_paths(source.base_offset).log
         path = f"{storage.url}/{name}"
         file = SegmentFile(partial(storage.get_range, name), source.size_bytes, path)
-        following = source.base_offset  # the offset behind the last good batch
+        following = source.base_offset  # the offset after the last good batch
         is_lost = False
         for batch in dump_segment(file, joins_messages=True):
             self._advance(batch.size_bytes)
@@ -416,7 +416,7 @@ class _Copier:
 
 
 def _transaction_indexes(folder: PartitionFolder) -> dict[int, TransactionIndex]:
-    """The folder's transaction indexes by segment; one that is damaged is done without."""
+    """The folder's transaction indexes by segment; damaged ones are ignored."""
     found = {}
     for base in folder.base_offsets:
         if _has_index(folder, base):
@@ -440,7 +440,7 @@ def _may_hold_marker(damaged: DumpedBatch) -> bool:
 
 
 def _find_misplacement(batch: DumpedBatch, source: _Source, path: str) -> str | None:
-    """What is wrong with a sound batch in this file, if anything is."""
+    """The error of a sound batch that does not belong here, if there is one."""
     assert batch.decoded is not None
     header = batch.decoded.header
     where = f"{path} at byte {batch.position}"
@@ -462,7 +462,7 @@ def _find_misplacement(batch: DumpedBatch, source: _Source, path: str) -> str | 
 def _count(segment: _Copied, batch: DumpedBatch) -> None:
     assert batch.decoded is not None
     if segment.batch_count == 0:
-        # Of old messages that come many at a time it is the first one's.
+        # For old messages, which come many at a time, it is the first one's.
         segment.first_crc = decode_header(memoryview(batch.data)[:MAX_HEADER_BYTES]).crc
     segment.size_bytes += batch.size_bytes
     segment.batch_count += 1

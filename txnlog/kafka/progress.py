@@ -1,4 +1,4 @@
-"""How an import or export tells how far it is."""
+"""Progress of an import or export."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the bytes that are done and those there are in all."""
+"""Called with the bytes done so far and the total."""

@@ -1,4 +1,4 @@
-"""Which transactions of a Kafka partition are aborted: followed batch by batch. Pure."""
+"""Finds a Kafka partition's aborted transactions, batch by batch. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
 
 
 class OpenTransaction(NamedTuple):
-    """A producer's records that no marker has decided yet."""
+    """A producer's records not yet decided by a marker."""
 
     producer_id: int
     producer_epoch: int
@@ -22,8 +22,8 @@ class TransactionTracker:
     """Follows the batches of one partition in the order of their offsets. Markers decide.
 
     Args:
-        indexed: what transaction indexes say. No checksum covers them, so they count only for what
-            damaged markers leave open.
+        indexed: the transaction indexes' content. No checksum covers them, so they count only where
+            damaged markers leave the outcome open.
         doomed: producers whose next marker ends a transaction that counts as aborted already: an
             earlier import ended inside of it.
     """
@@ -40,16 +40,16 @@ class TransactionTracker:
 
     @property
     def open(self) -> list[OpenTransaction]:
-        """What is undecided, in the order in which it began."""
+        """Undecided transactions, in the order in which they began."""
         return sorted(self._open.values(), key=lambda item: item.first_offset)
 
     def aborted(self) -> list[AbortedTransaction]:
-        """What is aborted, in the order of the markers."""
+        """Aborted transactions, in the order of the markers."""
         return sorted(self._aborted.values(), key=lambda item: item.last_offset)
 
     def add(self, header: BatchHeader, markers: Iterable[ControlMarker]) -> None:
-        """Take note of the next batch; ``markers`` are its own if it is a control batch."""
-        # One that compaction has emptied may have outlived its marker.
+        """Process the next batch; ``markers`` are its own if it is a control batch."""
+        # A batch emptied by compaction may have outlived its marker.
         if header.is_transactional and not header.is_control and header.record_count:
             self.begin(header.producer_id, header.producer_epoch, header.base_offset)
         for marker in markers:
@@ -61,7 +61,7 @@ class TransactionTracker:
         self._open.setdefault(producer_id, begun)
 
     def end(self, producer_id: int, marker: ControlMarker) -> None:
-        """A marker decides what the producer has written since the last one."""
+        """A marker decides the producer's records since the last one."""
         if marker.type not in (ABORT, COMMIT):
             return
         ended = self._open.pop(producer_id, None)
@@ -80,8 +80,8 @@ class TransactionTracker:
     def lose(self, lost: range, *, is_indexed: bool) -> None:
         """These offsets are damaged, and markers may be among them.
 
-        What was undecided there is aborted if a transaction index says so. Where there is no index
-        nobody knows: it counts as aborted, because what was must not be seen.
+        Transactions undecided there are aborted if a transaction index says so. Without an index it
+        is unknown: they count as aborted, since aborted records must not be seen.
         """
         for item in self.open:
             if not is_indexed:

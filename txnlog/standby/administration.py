@@ -1,4 +1,4 @@
-"""What :class:`~txnlog.store.Store` can do about standbys."""
+"""The methods of :class:`~txnlog.store.Store` about standbys."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class StandbyAdmin:
         return shown
 
     def reached(self) -> Round:
-        """How far this standby has come: its newest round.
+        """The state of this standby: its newest round.
 
         Raises:
             InvalidOption: this store is not a standby.

@@ -1,16 +1,16 @@
-"""How much of what was read of a store is one consistent state of it. Pure.
+"""The largest consistent part of what was read from a store. Pure.
 
-Logs are read one after the other while others write, so what was read of one may rest on something
-that was not read of another. Each log and each transactional id was read once before a moment, the
-*base*, and once after it, as *new* files and states. Of what is new a prefix of each is kept, the
-longest ones of which nothing rests on what is left out:
+Logs are read one after the other while others write, so an entry read from one may rest on one not
+read from another. Each log and each transactional id was read once before a moment, the *base*, and
+once after it, as *new* files and states. A prefix of each log's new files is kept, the longest ones
+in which nothing rests on a file left out:
 
 * a decision to commit only with all entries of its list;
 * an entry of a transaction only with the state that began it, and that names its log;
 * offsets of a group only with the records before them, decided.
 
-So a cut goes back, from all that was read, until nothing changes. It never goes back behind the
-moment: what is left out rests on something that came after it, so it came after it itself.
+So a cut goes back, from everything read, until nothing changes. It never goes back before the
+moment: whatever is left out rests on something that came after it, so it came after it itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Placed:
 
 
 class Need(NamedTuple):
-    """Records before ``offset`` must be there where a group has read them."""
+    """Records before ``offset`` must be in the cut if a group has read them."""
 
     topic: str
     partition: int
@@ -51,9 +51,9 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file of a log that is new: its entries, which end before entry ``end``.
+    """A new file of a log: its entries, which end before entry ``end``.
 
-    ``ends`` are the end offsets of a topic's partitions behind it, and ``topic_id`` its id then.
+    ``ends`` are the end offsets of a topic's partitions after it, and ``topic_id`` its id then.
     """
 
     number: int
@@ -66,7 +66,7 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """What was read of one log: up to ``next_entry`` before the moment, and its new files."""
+    """A log as it was read: up to ``next_entry`` before the moment, and its new files."""
 
     next_entry: int
     undecided: tuple[Placed, ...] = ()
@@ -76,10 +76,10 @@ class LogPart:
 
 
 class Cut:
-    """The longest consistent part of what was read.
+    """The longest consistent part.
 
     Args:
-        logs: what was read of each log, behind the states of all ids.
+        logs: what was read of each log, after the states of all ids.
         histories: by transactional id, its states from the one on that was its newest before the
             moment. None at all: the id was begun after they were read. An id that is missing here
             has no state that could be read: its transactions stay undecided.
@@ -93,15 +93,15 @@ class Cut:
         self._logs = logs
         self._histories = histories
         self.files = {key: len(part.files) for key, part in logs.items()}
-        """How many of its new files are a part of it, by log."""
+        """How many new files of each log are in it."""
         self.states = {name: len(states) - 1 for name, states in histories.items()}
-        """Which of its states is the newest in it, by id."""
+        """The index of each id's newest state in it."""
         reached = {key: self._ends(key) for key in logs if key[0] == "topic"}
         while self._hold_back_decisions() | self._hold_back_entries() | self._hold_back(reached):
             pass
 
     def end(self, key: LogKey) -> int:
-        """Behind which entry a log ends in it."""
+        """The entry before which a log ends in it."""
         part, count = self._logs[key], self.files[key]
         return part.files[count - 1].end if count else part.next_entry
 
@@ -111,14 +111,14 @@ class Cut:
         return states[self.states[transactional_id]] if states else None
 
     def history(self, transactional_id: str) -> Sequence[TransactionState]:
-        """All states of an id that were read and are a part of it."""
+        """All states of an id that were read and are in it."""
         states = self._histories.get(transactional_id, ())
         return states[: self.states[transactional_id] + 1] if states else ()
 
     def outcome(
         self, key: LogKey, number: int, transaction: TransactionRef
     ) -> Outcome | Literal["past"] | None:
-        """What the newest state says of an entry; see ``decide_entry``."""
+        """An entry's outcome by the newest state; see ``decide_entry``."""
         state = self.state(transaction.transactional_id)
         if state is None:
             return None
@@ -127,7 +127,7 @@ class Cut:
     def _hold_back_decisions(self) -> bool:
         changed = False
         for name, states in self._histories.items():
-            # The first one was there before the moment, and so was all that it decided.
+            # The first one existed before the moment, and so did all that it decided.
             for at in range(1, self.states[name] + 1):
                 if states[at].outcome is Outcome.COMMIT and not self._holds_all(states[at].entries):
                     self.states[name] = at - 1
@@ -163,7 +163,7 @@ class Cut:
         return True
 
     def _hold_back(self, reached: Mapping[LogKey, Sequence[int]]) -> bool:
-        """Offsets of records that are not decided here, though those were read: they are later."""
+        """Offsets whose records were read but are not decided here: they are later."""
         changed = False
         stable: dict[LogKey, Sequence[int]] = {}
         for key, part in self._logs.items():
@@ -186,7 +186,7 @@ class Cut:
         if key not in stable:
             stable[key] = self._stable_offsets(key)
         if need.partition >= len(reached[key]) or reached[key][need.partition] < need.offset:
-            return False  # beyond the records: nobody has read so far, but somebody has set it so
+            return False  # beyond the records: it was set, not read up to
         here = stable[key]
         return need.partition >= len(here) or here[need.partition] < need.offset
 
@@ -200,7 +200,7 @@ class Cut:
         return part.files[count - 1].ends if count else part.ends
 
     def _stable_offsets(self, key: LogKey) -> list[int]:
-        """By partition, where a reader stops that takes what is decided, as far as the cut goes."""
+        """By partition, the last stable offset, as far as the cut goes."""
         part, count = self._logs[key], self.files[key]
         files = part.files[:count]
         ends = [*self._ends(key)]

@@ -1,8 +1,8 @@
-"""The data that a standby needs for what it is about to show: each file is copied once.
+"""Copies the data that a standby's next round needs: each file once.
 
-What the entries of a topic's log up to a number have placed is known to be there, so a round asks
-for what later ones have placed: it costs what is new. Whoever was killed, or failed, over a round
-has copied some of that: it is looked for first, so each try begins where the last one has stopped.
+Segments placed by a topic's entries up to a number are known to be copied, so a round only looks
+for later ones: its cost depends on what is new. A process that was killed, or failed, during a
+round has copied some of those: they are looked for first, so each attempt resumes the last one.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ class DataFiles:
     def __init__(self, source: Storage, target: Storage) -> None:
         self._source = source
         self._target = target
-        self._reached: dict[str, int] = {}  # by topic: what earlier entries have placed is there
-        self._there: dict[str, set[str]] = {}  # by topic: files beyond that which are there, too
-        self._is_known: set[str] = set()  # topics of which nobody has left more than that
+        self._reached: dict[str, int] = {}  # by topic: data of earlier entries is copied
+        self._there: dict[str, set[str]] = {}  # by topic: files copied beyond that
+        self._is_known: set[str] = set()  # topics without files of failed attempts
         self.lost: set[str] = set()
-        """Files that the source should have, and has not."""
+        """Files that the source should have, but lacks."""
         self._looked_for = ""
         self.files = 0
         self.bytes = 0
 
     def copy(self, log: TopicLog, state: TopicState, shown_before: int) -> None:
-        """Copy what a state of a topic places, and the manifests that it leads to.
+        """Copy the segments of a topic's state, and the manifests that it refers to.
 
         Args:
             log: the topic's.
             state: the source's, or one that is cut from it.
-            shown_before: what entries before this one have placed is there.
+            shown_before: segments of entries before this one are copied.
 
         Raises:
-            SourceMoved: something is gone that was let go of since.
+            SourceMoved: a file is gone because it was released since.
             StorageError: the source or the standby fails.
         """
         first = max(shown_before, self._reached.get(log.name, 0))
@@ -80,23 +80,23 @@ class DataFiles:
         self._there.pop(log.name, None)
 
     def forget(self, topic: str) -> None:
-        """What earlier entries of a topic have placed may not be there: it is looked for again."""
+        """Look again for segments of earlier entries: they may be missing."""
         self._reached.pop(topic, None)
         self._there.pop(topic, None)
         self._is_known.discard(topic)
 
     def copy_manifests(self, topic: str, listing: ManifestList) -> None:
-        """Copy the files that a manifest list leads to. Raises SourceMoved, StorageError."""
+        """Copy the files that a manifest list names. Raises SourceMoved, StorageError."""
         folder = names.topic_manifests(topic)
         there = {*self._target.list_names(folder)}
         if [*self._copy([f"{folder}/{name}" for name in sorted(listing.files - there)])]:
             raise SourceMoved(f"{folder} was tidied up while it was read")
 
     def _left_over(self, topic: str, wanted: Iterable[str], *, is_first: bool) -> set[str]:
-        """What an attempt that was killed, or failed, has copied of these files.
+        """Return which of these files a killed or failed attempt has copied.
 
-        They are whole, since their names are unique; and durable when this returns. One listing
-        tells if the topic is copied for the first time, else a request for each file.
+        They are whole, since their names are unique; and durable when this returns. It takes
+        one listing if the topic is copied for the first time, else a request for each file.
         """
         there = self._there.setdefault(topic, set())
         if topic in self._is_known:
@@ -119,7 +119,7 @@ class DataFiles:
         return there
 
     def _copy(self, paths: list[str]) -> Iterator[str]:
-        """Copy files; yields those that are not there."""
+        """Copy files; yields missing ones."""
         found: dict[str, int | None] = {}
 
         def copy(path: str) -> None:
@@ -139,7 +139,7 @@ class DataFiles:
     def _judge_missing(
         self, log: TopicLog, state: TopicState, missing: Mapping[str, FileKey]
     ) -> None:
-        """Files that are gone at the source: by right, by now, or lost there too."""
+        """Files that are gone at the source: rightly, by now, or lost there too."""
         needed = placed_files(log.name, log.manifests.unfold(state, segments_alone=True))
         gone = {path for path, key in missing.items() if key in needed}
         if not any(not names.is_accelerator(path) for path in gone):

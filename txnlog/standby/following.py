@@ -1,12 +1,12 @@
-"""One round of a standby: what the source has is copied, then one put shows it.
+"""One round of a standby: the source is copied, then one put makes the copy visible.
 
 1. At first the data of all topics is copied, however long that takes: nobody sees it.
-2. The source is read as one consistent state (``source.py``), and what came since is copied.
+2. The source is read as one consistent state (``source.py``), and newer data is copied.
 3. The logs of that state are put under the name of this attempt, each as a checkpoint.
 4. The round is put, if absent: from then on it is what the standby shows.
 
-Whoever is killed on the way has changed nothing; files that he has left are found by name, and the
-rest goes with the rounds of its time.
+A process that is killed on the way has changed nothing; data files that it has left are found by
+name, and the rest is deleted with the rounds of its time.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What one round has taken. ``reached_ms`` is what it shows: all that was acknowledged then.
+    """The cost of one round. It shows everything acknowledged at ``reached_ms``.
 
-    ``lost`` are data files that the source should have, and has not.
+    ``lost`` are data files that the source should have, but lacks.
     """
 
     round: int
@@ -66,7 +66,7 @@ class Followed:
 
 @dataclass(frozen=True, slots=True)
 class _NewestFile:
-    """The newest file of a log as an attempt has put it: what the log must go on from."""
+    """The newest file of a log as an attempt has put it: the log must continue from it."""
 
     attempt: str
     number: int
@@ -78,10 +78,10 @@ class _NewestFile:
 
 
 class Standby:
-    """A standby of a store, for whoever follows. One at a time is enough; more do no harm.
+    """A standby of a store, for the following process. One is enough; more do no harm.
 
     Args:
-        logs: the source's, for this alone.
+        logs: the source's, used by nothing else.
         target: the standby's storage: an empty folder, or a standby of the same store.
 
     Raises:
@@ -103,7 +103,7 @@ class Standby:
         self._standing: Standing | None = None
         self._newest_files: dict[str, _NewestFile] = {}
         self._read_anew: set[str] = set()
-        """Logs of which nobody knows that the source goes on from what the standby has."""
+        """Logs for which it is unknown whether the source continues from the standby's state."""
         self._store_file = self._read_store_file()
         self._began = False
 
@@ -113,11 +113,11 @@ class Standby:
         return self._logs.storage.get(names.STORE_FILE)
 
     def follow(self) -> Followed:
-        """Make one round: the standby shows then what the source had when this was called.
+        """Make one round: the standby then shows the source's state as of this call.
 
         Raises:
             IllegalState: the standby was promoted: it is a store of its own.
-            StorageError: the source or the standby fails, or somebody else has put the round;
+            StorageError: the source or the standby fails, or another process has put the round;
                 nothing is lost, the next call goes on.
             CorruptEntry: the source is damaged.
         """
@@ -154,9 +154,9 @@ class Standby:
         )
 
     def sweep(self) -> int:
-        """Delete the data that nothing here refers to, and that the source does not have any more.
+        """Delete data to which nothing here refers, and that the source no longer has.
 
-        It lists all that there is, so it is for now and then. Returns how many files went.
+        It lists everything, so call it now and then. Returns how many files were deleted.
 
         Raises:
             StorageError: the source or the standby fails; the next call goes on.
@@ -176,11 +176,11 @@ class Standby:
             raise StorageError(f"{source.url} was cleaned up while it was read: {error}") from error
 
     def _copy_ahead(self, before: Round | None) -> None:
-        """Copy what may take hours, so that what is shown behind it is not as old."""
+        """Copy what may take hours first, so that the state shown afterwards is not as old."""
         for log in self._source.topics():
             log.refresh()
             known = before.logs.get(log.log.folder) if before else None
-            # What was let go of meanwhile the round itself does without.
+            # The round itself does not need data released meanwhile.
             with log.reading() as state, suppress(SourceMoved):
                 self._data.copy(log, state, known.next_entry if known else 0)
 
@@ -218,7 +218,7 @@ class Standby:
     # -- the source ------------------------------------------------------------------------------
 
     def _check_source(self, view: View, before: Round | None) -> None:
-        """Make sure that it is the store that it was: a disk that is not mounted has no topics.
+        """Check that the source is still the same store: an unmounted disk has no topics.
 
         Raises StorageError.
         """
@@ -278,10 +278,10 @@ class Standby:
         raise SourceMoved(f"{unsure[0].log.log.folder} was cleaned up since the standby followed")
 
     def _goes_on(self, one: SourceLog, known: LogVersion) -> bool:
-        """Whether a log goes on where the standby has ended; False: nobody knows any more.
+        """Whether a log continues where the standby ended; False: it cannot be told.
 
         A source that was restored, or elected an unclean leader, may have put other entries under
-        the same numbers since. Raises StorageError: it has.
+        the same numbers since. Raises StorageError if it has.
         """
         shown = find_shown(self._logs.storage)
         if shown is not None and not shown.standing(fresh=False).is_promoted:
@@ -366,7 +366,7 @@ class Standby:
     def _version(
         self, one: SourceLog, attempt: str, known: LogVersion | None, files: dict[str, bytes]
     ) -> LogVersion:
-        """What a round says of a topic's or a group's log; ``files`` gets what is new of it."""
+        """A round's version of a topic's or a group's log; ``files`` gets its new files."""
         state, log, folder = one.state, one.log, one.log.log.folder
         version = _version_of(one, attempt)
         is_sure = known is not None and folder not in self._read_anew
@@ -408,7 +408,7 @@ def _version_of(one: SourceLog, attempt: str) -> LogVersion:
 
 
 def _kept(version: LogVersion, known: LogVersion | None) -> LogVersion:
-    """The version that is there already, if it says the same."""
+    """The existing version, if it says the same."""
     return known if known is not None and version.shows_same(known) else version
 
 

@@ -1,10 +1,10 @@
-"""A standby becomes a store of its own, which goes on where the last round has ended.
+"""A standby becomes a store of its own, which continues from the last round.
 
-1. The next round says that it was promoted: whoever follows, however late, puts no other one.
+1. The next round says that it was promoted: no follower, however late, puts another one.
 2. The files of the last round are put where every store has them. Nobody reads them there yet.
 3. The file that makes a folder a store is put: from then on it is one.
 
-Whoever is killed on the way, calls it again: that goes on.
+If it is killed on the way, call it again: it continues.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ _ATTEMPTS = 20
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """What a standby has that is a store of its own now, or would be.
+    """The content of a standby that is a store of its own now, or would be.
 
-    ``missing``: by partition, how many offsets the source had given beyond those that are here;
-    None if it could not be asked (``why_unknown`` tells why).
-    ``unfinished`` are the transactional ids whose transactions were open at the last round: they
-    are aborted when their timeout has passed.
+    ``missing``: by partition, how many offsets the source had assigned beyond those here; None if
+    it could not be asked (``why_unknown`` tells why). ``unfinished`` are the transactional ids
+    whose transactions were open at the last round: they are aborted when their timeout has passed.
     """
 
     url: str
@@ -48,7 +47,7 @@ class Promotion:
 
 
 def promote(target: Storage, clock: Clock) -> Round:
-    """Make a standby a store; returns the round that it goes on from. Repeating it does no harm.
+    """Make a standby a store; returns the round that it continues from. May be repeated.
 
     Raises:
         InvalidOption: it is not a standby, or has nothing to show yet.
@@ -78,7 +77,7 @@ def promote(target: Storage, clock: Clock) -> Round:
 
 
 def _files(target: Storage, last: Round) -> Iterator[tuple[str, str]]:
-    """Where each file of the logs lies, and the name that it gets."""
+    """The current and the new name of each file of the logs."""
     for log, version in last.logs.items():
         root = root_names.standby_file(version.attempt, "")
         folders = [log]
@@ -99,7 +98,7 @@ def open_source(url: str, options: Mapping[str, object] | None, clock: Clock) ->
         storage = open_storage(url, own_options(url, options))
         storage.size(names.STORE_FILE)
     except (ObjectNotFound, InvalidOption):
-        # As a store is opened: a root on a local disk takes no options, they are for the others.
+        # As in opening a store: a root on a local disk takes no options, they are for the others.
         replicated = find_replicas(url, options, clock)
         if replicated is None:
             raise
@@ -108,9 +107,9 @@ def open_source(url: str, options: Mapping[str, object] | None, clock: Clock) ->
 
 
 def find_missing(source: Logs, here: Logs) -> dict[TopicPartition, int]:
-    """By partition, how many offsets a source has given beyond those that are here.
+    """By partition, how many offsets a source has assigned beyond those here.
 
-    Raises TxnlogError: it cannot be read, or is another store by now.
+    Raises TxnlogError if it cannot be read, or is another store by now.
     """
     url = source.storage.url
     if source.storage.get(names.STORE_FILE) != here.storage.get(names.STORE_FILE):

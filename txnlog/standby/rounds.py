@@ -1,8 +1,8 @@
 """The rounds of a standby: each is one consistent state of its source, and one put decides it.
 
-A round names, for each log, the attempt that has put the files of it which hold from then on. So
-whatever an attempt has put shows with its round, all of it at once, or never. The last round of all
-says that the standby was promoted: nobody who follows can put another one.
+A round names, for each log, the attempt that has put its files valid from then on. So an attempt's
+files become visible with its round, all at once, or never. The last round of all says that the
+standby was promoted: no follower can put another one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ATTEMPTS = 20
 
 
 class LogVersion(msgspec.Struct, frozen=True, array_like=True):
-    """A log as a round has it: which attempt has put its files, and what tells it from others.
+    """A log in a round: the attempt that has put its files, and what distinguishes it from others.
 
     ``undecided`` are its undecided entries, ``manifest_list`` the number of its list; -1 for none.
     """
@@ -33,15 +33,15 @@ class LogVersion(msgspec.Struct, frozen=True, array_like=True):
     manifest_list: int = -1
 
     def shows_same(self, other: LogVersion | None) -> bool:
-        """Whether another one says the same of the log, whoever has put it."""
+        """Whether another version says the same about the log, whichever attempt put it."""
         return other is not None and msgspec.structs.replace(other, attempt=self.attempt) == self
 
 
 class Round(msgspec.Struct, frozen=True, tag_field="kind", tag="round"):
-    """What a standby has reached: everything that its source had acknowledged at a time.
+    """A round: everything that the source had acknowledged at a time.
 
-    ``reached_ms`` is that time, by the clock of who follows. ``lost`` are data files that the
-    source itself does not have any more, though it should.
+    ``reached_ms`` is that time, by the follower's clock. ``lost`` are data files that the source
+    itself should have, but lacks.
     """
 
     number: int
@@ -54,7 +54,7 @@ class Round(msgspec.Struct, frozen=True, tag_field="kind", tag="round"):
 
 
 class Promoted(msgspec.Struct, frozen=True, tag_field="kind", tag="promoted"):
-    """The standby is a store of its own from here on: it goes on where ``last`` has ended."""
+    """The standby is a store of its own from here on: it continues from round ``last``."""
 
     number: int
     nonce: str
@@ -85,7 +85,7 @@ class Rounds:
         """The newest round; None if there is none yet.
 
         Args:
-            known: one that is there, or was: older ones are not listed, and it is not read again.
+            known: one that exists, or did: older ones are not listed, and it is not read again.
 
         Raises:
             CorruptEntry, UnsupportedVersion: it is damaged, or of a newer txnlog.
@@ -109,7 +109,7 @@ class Rounds:
         )
 
     def read(self, number: int) -> Round | None:
-        """One round; None if it is not there any more."""
+        """One round; None if it was deleted."""
         path = root_names.round_file(number)
         try:
             read = envelope.decode(self.storage.get(path), _DECODER, path)
@@ -118,7 +118,7 @@ class Rounds:
         return read if isinstance(read, Round) else read.last
 
     def put(self, entry: Round | Promoted) -> bool:
-        """Put the next one; False if somebody else was first. Raises StorageError: not known."""
+        """Put the next one; False if another process was first. Raises StorageError: unknown."""
         assert self._clock is not None
         path = root_names.round_file(entry.number)
         return create_once(self.storage, path, envelope.encode(entry), self._clock)

@@ -1,8 +1,8 @@
-"""Reading a store so that what was read is one consistent state of it, while others write.
+"""Reads one consistent state of a store while others write.
 
-Everything is read twice: before a moment, and behind it the states of all transactional ids, then
-what is new in the logs. ``cut.py`` tells how much of that fits together; here the states of the
-logs are folded as far as it goes. Nothing is written to the source.
+Everything is read twice: before a moment, and after it the states of all transactional ids, then
+the new files of the logs. ``cut.py`` finds the consistent part; here the states of the logs are
+folded up to it. Nothing is written to the source.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ AnyState: TypeAlias = TopicState | GroupState
 
 
 class SourceMoved(Exception):
-    """What was read does not fit together, since it was cleaned up meanwhile: read again."""
+    """What was read is inconsistent, because of cleaning meanwhile: read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What is left of an id whose log is gone: the number of its last state."""
+    """An id whose log is gone: the number of its last state."""
 
     number: int
 
 
 @dataclass(slots=True)
 class _Read:
-    """One log as it was read: its state before the moment, and the entries of its new files."""
+    """One log as read: its state before the moment, and the entries of its new files."""
 
     log: TopicLog | GroupLog
     part: LogPart
@@ -67,10 +67,10 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class SourceLog:
-    """One log as a round is to have it.
+    """One log for a round.
 
     ``files`` are those of its undecided entries, and the newest one. ``markers`` are the outcomes
-    that markers tell of other entries in these.
+    of other entries in these files, by their markers.
     """
 
     log: TopicLog | GroupLog
@@ -96,10 +96,10 @@ class View:
 
 
 class Source:
-    """A store that is followed.
+    """The followed store.
 
     Args:
-        logs: its open logs. They are refreshed, and settle nothing.
+        logs: its open logs. They are refreshed, but not settled.
     """
 
     def __init__(self, logs: Logs) -> None:
@@ -108,11 +108,11 @@ class Source:
         self._damaged: set[str] = set()
 
     def topics(self) -> list[TopicLog]:
-        """The logs of all topics, read for the first time or as they were read last."""
+        """The logs of all topics, as last read, if they were."""
         return [self.logs.topic(name) for name in self._storage.list_folders(names.TOPICS)]
 
     def look(self) -> View:
-        """Read everything. A few requests for each log and id, and what is new.
+        """Read everything. A few requests for each log and id, and reads of new files.
 
         Raises SourceMoved, StorageError, CorruptEntry.
         """
@@ -121,7 +121,7 @@ class Source:
         lists = self._refresh()
         reached_ms = self.logs.clock.now_ms()
         histories = self._histories(known)
-        # Groups first: what they have read is in the topics then.
+        # Groups first: the records that they have read are then in the topics.
         read = {("group", log.name): self._read_on(log, None) for log in self._groups()} | {
             ("topic", log.name): self._read_on(log, lists.get(log.name)) for log in self.topics()
         }
@@ -162,13 +162,13 @@ class Source:
             return None
 
     def _refresh(self) -> dict[str, ManifestList | None]:
-        """Refresh all logs; by topic, the list that holds what its state leaves to manifests."""
+        """Refresh all logs; returns each topic's manifest list for its settled appends."""
         self._storage.gather(log.refresh for log in self._groups())
         logs = self.topics()
         found = self._storage.gather(partial(_refresh_topic, log) for log in logs)
         return dict(zip((log.name for log in logs), found, strict=True))
 
-    # -- behind it -------------------------------------------------------------------------------
+    # -- after it --------------------------------------------------------------------------------
 
     def _histories(
         self, known: Mapping[str, Head]
@@ -190,7 +190,7 @@ class Source:
             if known is not None and entries[:1] != (known.number,):
                 break
             if entries != tuple(range(entries[0], entries[0] + len(entries))):
-                continue  # no listing is one instant
+                continue  # a listing is not a snapshot
             begin = entries[0]
             new = entries[1:] if known else entries
             try:
@@ -206,7 +206,7 @@ class Source:
         raise SourceMoved(f"{folder} was cleaned up while it was read")
 
     def _expired(self, states: Mapping[str, object]) -> dict[str, int]:
-        """The ids of which nothing but the last state is left, and its number."""
+        """The ids of which only the last state is left, and its number."""
         found: dict[str, int] = {}
         for name, _ in self._storage.list_all(names.EXPIRED):
             folder, _, last = name.rpartition("/")
@@ -223,7 +223,7 @@ class Source:
         states: dict[str, Sequence[TransactionState]],
         expired: Mapping[str, int],
     ) -> None:
-        """The ids that transactions are of, and that were not listed."""
+        """The ids that transactions name but that were not listed."""
         owners = {
             entry.transaction.transactional_id
             for one in read.values()
@@ -239,7 +239,7 @@ class Source:
             # Else nobody knows what became of it: it stays undecided, as in the source.
 
     def _read_on(self, log: TopicLog | GroupLog, manifests: ManifestList | None) -> _Read:
-        """What is new in a log since it was refreshed."""
+        """The new files of a log since it was refreshed."""
         with log.reading() as state:
             begin = state.next_entry
             newest = state.newest_file
@@ -261,19 +261,19 @@ class Source:
                 break
             found = _fold_new(log, begin, numbers, data)
             if found is None:
-                continue  # no listing is one instant
+                continue  # a listing is not a snapshot
             if log.log.chapters.is_closed(begin):
                 break  # they may be strays
             part = LogPart(begin, undecided, found[0], ends, topic_id)
             return _Read(log, part, listing, found[1], manifests)
         raise SourceMoved(f"{log.log.folder} was cleaned up while it was read")
 
-    # -- as far as it fits together --------------------------------------------------------------
+    # -- the consistent part ---------------------------------------------------------------------
 
     def _fold(self, key: LogKey, one: _Read, cut: Cut) -> tuple[AnyState, ManifestList | None]:
-        """The state of a log at the cut, and the list that holds what it leaves to manifests."""
+        """The state of a log at the cut, and the manifest list for its settled appends."""
         with one.log.reading() as live:
-            # What has nothing new shows as it is: most logs, in most rounds.
+            # A log without new files stays as it is: most logs, in most rounds.
             state = copy_state(live) if one.part.files or one.part.undecided else live
         if state.next_entry != one.part.next_entry:
             raise SourceMoved(f"{one.log.log.folder} was refreshed by somebody else")
@@ -333,7 +333,7 @@ def _past(one: _Read, number: int, file: int, owner: TransactionRef, cut: Cut) -
 
 
 def _adopt(state: TopicState, found: ManifestList | None) -> ManifestList | None:
-    """Leave to manifests what a list holds: the list must say what the state leaves out."""
+    """Drop the appends that a list holds: the list must have everything that the state drops."""
     settled = state.settled
     if found is None or found.topic_id != state.topic_id:
         if settled is not None:
@@ -351,7 +351,7 @@ def _adopt(state: TopicState, found: ManifestList | None) -> ManifestList | None
 def _fold_new(
     log: TopicLog | GroupLog, begin: int, numbers: Sequence[int], data: Sequence[bytes]
 ) -> tuple[tuple[NewFile, ...], dict[int, Any]] | None:
-    """What new files say; None if one is missing between them."""
+    """The entries of new files; None if one is missing between them."""
     decoder: msgspec.json.Decoder[Any] = (
         topic_entries.ENTRY_DECODER if isinstance(log, TopicLog) else groups.ENTRY_DECODER
     )
@@ -418,7 +418,7 @@ def _topic_id(state: AnyState) -> str | None:
 
 
 def copy_state(state: AnyState) -> AnyState:
-    """A copy that the original's changes do not reach."""
+    """A copy that is independent of the original."""
     data = msgspec.json.encode(state)
     if isinstance(state, TopicState):
         return topics.CHECKPOINT_DECODER.decode(data)
@@ -426,7 +426,7 @@ def copy_state(state: AnyState) -> AnyState:
 
 
 def read_newest_states(storage: Storage, transactional_id: str, clock: Clock) -> dict[str, bytes]:
-    """The newest two files of an id's log, as they lie, damage and all."""
+    """The newest two files of an id's log as they are, damage included."""
     log = SequenceLog(storage, names.transaction_log(transactional_id), clock)
     found: dict[str, bytes] = {}
     for number in log.listing().entries[-2:]:

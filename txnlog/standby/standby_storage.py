@@ -1,8 +1,8 @@
-"""A standby as a storage that can be read: each log shows as its newest round has it.
+"""A standby as a readable storage: each log as in its newest round.
 
-Data and manifests lie where every store has them, under names that are used once. What a round
-replaces, the logs, lies in the folders of its attempts. When the standby was promoted, everything
-lies where every store has it.
+Data and manifests lie where every store has them, under names that are used once. Logs, which
+rounds replace, lie in the folders of attempts. Once the standby was promoted, everything lies where
+every store has it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def find_standby(
     *,
     unsafe_single_writer: bool = False,
 ) -> StandbyStorage | None:
-    """The standby that a folder is; None if it is none, or has nothing to show yet."""
+    """The standby in a folder; None if there is none, or it has nothing to show yet."""
     return find_at(open_storage(os.fspath(url), options, unsafe_single_writer=unsafe_single_writer))
 
 
 def find_at(storage: Storage) -> StandbyStorage | None:
-    """The same, of a storage that is open already."""
+    """The same for an open storage."""
     return StandbyStorage(storage) if Rounds(storage).newest() is not None else None
 
 
@@ -46,7 +46,7 @@ def find_shown(storage: Storage) -> StandbyStorage | None:
 
 
 class StandbyStorage(ForwardingStorage):
-    """What a standby shows. It refuses every write: only who follows its source writes there."""
+    """The visible state of a standby. It refuses every write: only followers write there."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
@@ -58,7 +58,7 @@ class StandbyStorage(ForwardingStorage):
         return StandbyStorage, (self.inner,)
 
     def standing(self, *, fresh: bool = True) -> Standing:
-        """The newest round that is known here, or that there is."""
+        """The newest round, as known here or read."""
         if fresh or self._standing is None:
             found = self._rounds.newest(self._standing)
             if found is None:
@@ -70,12 +70,12 @@ class StandbyStorage(ForwardingStorage):
                     self.inner.size(names.STORE_FILE)
                     self._is_plain = True
                 except ObjectNotFound:
-                    pass  # a promotion is under way
+                    pass  # a promotion is in progress
             self._standing = found
         return self._standing
 
     def _at(self, name: str, standing: Standing) -> str | None:
-        """Where an object lies; None if there is none of the name."""
+        """An object's real name; None if it does not exist."""
         if self._is_plain:
             return name
         if name == names.STORE_FILE:
@@ -92,7 +92,7 @@ class StandbyStorage(ForwardingStorage):
             try:
                 return read(at if at is not None else root_names.standby_file("none", name))
             except ObjectNotFound:
-                # A newer round stands for it, perhaps, and what was here is gone.
+                # A newer round may have replaced it, and its files are gone.
                 before, at = at, self._at(name, self.standing())
                 if before == at:
                     raise

@@ -1,7 +1,7 @@
-"""What a standby lets go of: the files of older rounds, and data that the source has deleted.
+"""Deletes a standby's files of older rounds, and data that the source has deleted.
 
-Nothing of the newest rounds goes, so whoever reads has time. Files are listed first, and then it is
-made sure that the standby was not promoted: so what its writers put is never in that listing.
+The newest rounds stay, so readers have time. Files are listed first, and then it is checked that
+the standby was not promoted: so files of its writers are never in that listing.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
 
 KEPT_ROUNDS = 8
-"""So many rounds stay, for those who read by them."""
+"""How many rounds stay for their readers."""
 
 
 def sweep_rounds(target: Storage, newest: Round) -> None:
-    """Delete what was put for older rounds, and no newer one leads to.
+    """Delete files of older rounds to which no newer one refers.
 
-    An attempt at a round whose number is taken can never show. Raises StorageError.
+    An attempt at a round whose number is taken can never become visible. Raises StorageError.
     """
     end = newest.number - KEPT_ROUNDS + 1
     old = [number for number in _rounds(target) if number < end]
@@ -71,12 +71,12 @@ def sweep_data(
     clock: Clock,
     look: Callable[[Round], View],
 ) -> int:
-    """Delete segments and manifests that nothing leads to any more, here or at the source.
+    """Delete segments and manifests to which nothing refers any more, here or at the source.
 
-    That is so if neither the newest round leads to a file nor the source's logs, read after that,
-    and the source does not have it. The logs are what tells: a disk that is not mounted for a
-    while lacks everything. The source keeps what it lets go of for ``file.delete.delay.ms``, so
-    readers have had time. The newest round is put again before anything goes.
+    Neither the newest round nor the source's logs, read after it, may refer to a file, and the
+    source must lack it. The logs decide: a disk that is not mounted for a while lacks everything.
+    The source keeps released files for ``file.delete.delay.ms``, so readers have had time. The
+    newest round is put again before anything is deleted.
 
     Args:
         source: its storage.
@@ -85,7 +85,7 @@ def sweep_data(
         clock: for fresh names.
         look: reads the source, which must go on from a round.
 
-    Returns how many files went. Raises StorageError, CorruptEntry, SourceMoved.
+    Returns how many files were deleted. Raises StorageError, CorruptEntry, SourceMoved.
     """
     listed = {
         topic: [name for name, _ in _files(target, topic)]
@@ -101,7 +101,7 @@ def sweep_data(
     candidates = {}
     for topic, files in listed.items():
         if names.topic_log(topic) not in standing.round.logs:
-            continue  # it was copied for a round that is still to come
+            continue  # it was copied for a later round
         log = logs.topic(topic)
         log.refresh()
         with log.reading() as state:
@@ -116,7 +116,7 @@ def sweep_data(
     gone = source.gather(partial(_is_gone, source, name) for name in unneeded)
     doomed = [name for name, is_gone in zip(unneeded, gone, strict=True) if is_gone]
     if doomed:
-        # Who follows beside this, and has read the source while it had them, loses his round now.
+        # Another follower that has read the source while it had them loses its round now.
         again = replace(standing.round, number=standing.number + 1, nonce=clock.token())
         if not rounds.put(again):
             return 0  # the next one looks again

@@ -1,4 +1,4 @@
-"""The columns of a table: what the files of a topic hold of each record, with the ids there."""
+"""The columns of a table: those in a topic's files, with their ids."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from txnlog.segments.schema_columns import default_of, id_of
 
 
 def table_columns(view: TopicView) -> pa.Schema:
-    """All columns that the files have, none of them required; times in microseconds.
+    """All columns in the files, none of them required; times in microseconds.
 
-    Of a topic whose records have the time of their append it is not in the files, nor in the table.
+    With log append time, times are not in the files, nor in the table.
     """
     stored = RECORD_SCHEMA if view.schema is None else view.schema.record_columns
     if TopicConfig.of(view.config).log_append_time:
@@ -45,10 +45,10 @@ def _as_in_tables(field: pa.Field) -> pa.Field:
 
 @lru_cache(maxsize=256)
 def shows_as_it_is(schema: TopicSchema | None, version: int, *, by_name: bool) -> bool:
-    """Whether engines see in files of the schema with this number what the topic shows of them.
+    """Whether engines see the topic's records in files of the schema with this number.
 
-    Not if a column that they lack has a default, which engines know nothing of; nor, for those that
-    go by names, if they would find another column, or none.
+    Not if a missing column has a default, which engines do not know; nor, for engines that go by
+    names, if they would find another column, or none.
     """
     if schema is None:
         return True
@@ -60,13 +60,13 @@ def shows_as_it_is(schema: TopicSchema | None, version: int, *, by_name: bool) -
 
 
 def names_in_file(file: pa.Schema, columns: pa.Schema) -> dict[str, str]:
-    """What the columns of a table are called in a file, found by their ids; if they are there."""
+    """The names of a table's columns in a file, found by id, if present."""
     by_id = {id_of(field): field.name for field in file}
     return {field.name: by_id[number] for field in columns if (number := id_of(field)) in by_id}
 
 
 def found_by_name(file: pa.Schema, columns: pa.Schema) -> bool:
-    """Whether who looks for the columns by name finds the right ones, and all there are."""
+    """Whether looking up the columns by name finds the right ones, and all of them."""
     return _found_by_name([*file], [*columns])
 
 

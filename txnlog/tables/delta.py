@@ -1,9 +1,9 @@
-"""A topic as a Delta table: its log says which segments there are, and refers to them by URL.
+"""A topic as a Delta table: its log lists the segments, and refers to them by URL.
 
-A publication is one commit, made only if nobody has committed since the table was read. It says by
-``txn`` actions how far it reaches: their application is the topic's partition, their version the
-offset. A change of columns is a commit before it, of the same files; if these would show something
-else then than the topic does, it is in the same commit.
+A publication is one commit, made only if no other was made since the table was read. Its ``txn``
+actions say how far it reaches: their application is the topic's partition, their version the
+offset. A change of columns is a commit before it, with the same files; if these would then show
+something else than the topic does, it is in the same commit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from txnlog.tables.table_files import (
 _COLUMN_ID = "txnlog.column.id"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_FILE = [(PARTITION, "=", "-1")]
-"""The files of a partition that does not exist: what an overwrite of no file replaces."""
+"""The files of a partition that does not exist, which an overwrite of no file replaces."""
 
 
 def publish_delta(
@@ -68,14 +68,14 @@ def publish_delta(
 
 
 class _Table:
-    """Where a table is, and how to reach it."""
+    """A table's location, and how to reach it."""
 
     def __init__(self, url: str, options: dict[str, str]) -> None:
         self.url = url
         self.options = options
 
     def read(self) -> DeltaTable | None:
-        """The table as it is now, if it is there."""
+        """The table as it is now, if it exists."""
         if not DeltaTable.is_deltatable(self.url, self.options):
             return None
         return DeltaTable(self.url, storage_options=self.options)
@@ -84,13 +84,13 @@ class _Table:
         """A new file in the table's folder."""
         if "://" not in self.url:
             Path(self.url).mkdir(parents=True, exist_ok=True)
-        # deltalake's file for pyarrow takes no buffers of pyarrow's.
+        # deltalake's file for pyarrow does not accept pyarrow buffers.
         handler = DeltaStorageHandler(self.url, self.options)._handler  # noqa: SLF001
         return name, pa.PythonFile(Sink(handler.open_output_stream(name)), mode="w")
 
 
 class _Publication:
-    """One attempt. What the table has is read first, then the topic: so it never goes back."""
+    """One attempt. The table is read first, then the topic: so it never goes back."""
 
     def __init__(self, logs: Logs, topic: str, target: _Table) -> None:
         self._logs = logs
@@ -101,7 +101,7 @@ class _Publication:
         self._schema = _delta_schema(self._columns)
 
     def run(self) -> TablePublication:
-        """Raises Conflict: somebody else has committed to the table meanwhile."""
+        """Raises Conflict: another process has committed to the table meanwhile."""
         logs, topic = self._logs, self._topic
         known = self._known_offsets()
         if topic.is_behind(known):
@@ -142,7 +142,7 @@ class _Publication:
         )
 
     def _known_offsets(self) -> dict[int, int]:
-        """By partition, how far the table reaches. Raises InvalidOption: it is not of the topic."""
+        """By partition, how far the table reaches. Raises InvalidOption: not this topic's table."""
         if self._table is None:
             return {}
         found = {}
@@ -170,9 +170,9 @@ class _Publication:
         return {unquote(path): _Known(unquote(path), size, part) for path, size, part in rows}
 
     def _has_other_columns(self) -> bool:
-        """Whether the topic's columns are others than the table's, which may become them.
+        """Whether the topic's columns differ from the table's, which can be changed to them.
 
-        A feature of Delta's that they need is there then. Raises InvalidSchema.
+        Delta features that they need are then enabled. Raises InvalidSchema.
         """
         assert self._table is not None
         before = json.loads(self._table.schema().to_json())
@@ -235,7 +235,7 @@ class _Publication:
         ends: Mapping[int, int],
         filters: list[tuple[str, str, str]] | None = None,
     ) -> None:
-        """Commit, if the table is still the one that was read."""
+        """Commit, if the table has not changed since it was read."""
         known = [Transaction(self._application(n), end) for n, end in ends.items()]
         only = CommitProperties(app_transactions=known, max_commit_retries=0)
         url, options = self._target.url, self._target.options
@@ -272,14 +272,14 @@ def _overtaken() -> Generator[None]:
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """A file that the table has."""
+    """A file of the table."""
 
     name: str
     size_bytes: int
     partition: int
 
 
-# -- columns --------------------------------------------------------------------------------------
+# -- columns -------------------------------------------------------------------------------------
 
 
 def _delta_schema(columns: pa.Schema) -> Schema:
@@ -288,7 +288,7 @@ def _delta_schema(columns: pa.Schema) -> Schema:
 
 
 def _delta_field(field: pa.Field) -> pa.Field:
-    """The field with its id as Delta may keep it, and not as a Parquet file does."""
+    """The field with its id in Delta's form, not in that of a Parquet file."""
     number = id_of(field)
     metadata = {} if number is None else {_COLUMN_ID: str(number)}
     return field.with_type(_delta_type(field.type)).with_metadata(metadata)
@@ -308,7 +308,7 @@ def _delta_type(kind: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
 
 
 def _check_change(before: dict[str, Any], after: dict[str, Any], url: str) -> None:
-    """Raise InvalidSchema if files that are there already would be read wrongly."""
+    """Raise InvalidSchema if existing files would be read wrongly."""
     old, new = _names_by_id(before), _names_by_id(after)
     for number, name in new.items():
         if number in old and old[number] != name:
@@ -348,7 +348,7 @@ def _types_in(kind: Any) -> set[str]:  # noqa: ANN401 - JSON
     return {feature for part in parts if part is not None for feature in _types_in(part)}
 
 
-# -- statistics -----------------------------------------------------------------------------------
+# -- statistics ----------------------------------------------------------------------------------
 
 
 def _delta_statistics(file: TableFile, columns: pa.Schema) -> str:
@@ -378,7 +378,7 @@ def _delta_bounds(known: ColumnStatistics, kind: Any) -> tuple[Bound | None, Bou
     if types.is_date32(kind):
         return _date(known.least), _date(known.largest)
     if types.is_timestamp(kind):
-        # Some engines take them for milliseconds, so they are rounded apart.
+        # Some engines take them for milliseconds, so the bounds are rounded outwards.
         zone = "" if kind.tz is None else "Z"
         return _time(known.least, 0, zone), _time(known.largest, 999, zone)
     return known.least, known.largest

@@ -1,4 +1,4 @@
-"""What the libraries of tables raise, as errors of ours; commits that somebody has overtaken."""
+"""Errors of the table libraries as our own; commits that were overtaken by others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Conflict(Exception):
 
 
 def until_nobody_interferes(attempt: Callable[[], T], url: str) -> T:
-    """What an attempt returns that nobody has overtaken. Raises ConcurrentTransactions."""
+    """The result of an attempt that was not overtaken. Raises ConcurrentTransactions."""
     for _ in range(_ATTEMPTS):
         try:
             return attempt()
@@ -33,7 +33,7 @@ def until_nobody_interferes(attempt: Callable[[], T], url: str) -> T:
 
 @contextmanager
 def reported(operation: str, url: str, secrets: Collection[str] = ()) -> Generator[None]:
-    """Whatever a library raises, as StorageError without secrets. Errors of ours stay."""
+    """A library's errors as StorageError without secrets. Our own errors stay."""
     try:
         yield
     except (TxnlogError, Conflict):

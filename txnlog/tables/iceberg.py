@@ -1,8 +1,8 @@
 """A topic as an Iceberg table: its manifests name the segments by their URLs.
 
-A publication is one snapshot, made only if nobody has made another since the table was read. Its
-summary says by partition how far it reaches. Columns are found by their ids, which are the topic's;
-a change of them is part of it.
+A publication is one snapshot, made only if no other was made since the table was read. Its summary
+says by partition how far it reaches. Columns are found by their ids, which are the topic's; a
+change of columns is part of it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from txnlog.tables.publication import TablePublication
 from txnlog.tables.table_files import Sink, TableFile, check_apart, copy_files, plan_files
 
 TOMBSTONE = "_tombstone"
-"""What ``_deleted`` is called here: Iceberg keeps that name for itself."""
+"""The name of ``_deleted`` here: Iceberg reserves that one."""
 
 _TOPIC_ID = "txnlog.topic-id"
 _END_OFFSETS = "txnlog.end-offsets"
@@ -56,7 +56,7 @@ _RETRIES = "commit.retry.num-retries"
 _PROPERTIES = {
     # Expiring snapshots would delete segments, which readers of the topic may still need.
     "gc.enabled": "false",
-    # A retry adds the same files to whatever somebody else has committed, and so adds them twice.
+    # A retry would add the same files to another process's commit, and so twice.
     _RETRIES: "0",
 }
 
@@ -89,7 +89,7 @@ def _overtaken() -> Generator[None]:
 
 
 class _Publication:
-    """One attempt. What the table has is read first, then the topic: so it never goes back."""
+    """One attempt. The table is read first, then the topic: so it never goes back."""
 
     def __init__(
         self, logs: Logs, topic: str, catalog: Catalog, name: str, location: str | None
@@ -115,7 +115,7 @@ class _Publication:
             check_apart(self._logs.storage, location)
         namespace = Catalog.namespace_from(self._name)
         self._catalog.create_namespace_if_not_exists(namespace)
-        # Without the columns, to which it would give ids of its own.
+        # Without the columns, to which it would assign its own ids.
         table = self._catalog.create_table(
             self._name,
             Schema(),
@@ -130,7 +130,7 @@ class _Publication:
         return table
 
     def run(self) -> TablePublication:
-        """Raises Conflict: somebody else has committed to the table meanwhile."""
+        """Raises Conflict: another process has committed to the table meanwhile."""
         logs, topic = self._logs, self._topic
         self._check_table()
         if topic.is_behind(self._known_offsets()):
@@ -175,7 +175,7 @@ class _Publication:
         check_apart(self._logs.storage, self._table.location())
 
     def _known_offsets(self) -> dict[int, int]:
-        """By partition, how far the newest snapshot reaches that was published."""
+        """By partition, how far the newest published snapshot reaches."""
         snapshot = self._table.current_snapshot()
         while snapshot is not None:
             found = None if snapshot.summary is None else snapshot.summary.get(_END_OFFSETS)
@@ -241,7 +241,7 @@ class _Publication:
 
 
 class _OtherColumns(UpdateTableMetadata["_OtherColumns"]):
-    """Gives a table these columns, with the ids that they have, unless somebody else gives some."""
+    """Gives a table these columns, with their ids, unless another process sets some."""
 
     def __init__(self, transaction: Transaction, columns: Schema) -> None:
         super().__init__(transaction)
@@ -259,7 +259,7 @@ class _OtherColumns(UpdateTableMetadata["_OtherColumns"]):
 
 
 def _iceberg_schema(columns: pa.Schema) -> Schema:
-    """Raises InvalidSchema: a column has a name that it cannot have here."""
+    """Raises InvalidSchema: a column's name is not allowed here."""
     if TOMBSTONE in columns.names:
         raise InvalidSchema(
             f"the topic has a column {TOMBSTONE!r}, and so has every Iceberg table that is made of "

@@ -1,4 +1,4 @@
-"""A topic pinned for a publication: one consistent cut, each transaction whole or not there."""
+"""A topic pinned for a publication: one consistent cut, each transaction whole or absent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txnlog.tables.columns import table_columns
 
 @dataclass(frozen=True)
 class PinnedTopic:
-    """What is committed of a topic at one moment, and the columns that a table of it has."""
+    """A topic's committed records at one moment, and the columns of its table."""
 
     view: TopicView
     columns: pa.Schema
@@ -50,14 +50,14 @@ class PinnedTopic:
 
     @cached_property
     def end_offsets(self) -> dict[int, int]:
-        """By partition, the offset after the last record that was placed."""
+        """By partition, the offset after the last placed record."""
         return self.view.end_offsets
 
     @cached_property
     def ranges(self) -> list[SegmentRange]:
-        """All that shows, by partition and offset."""
+        """All visible ranges, by partition and offset."""
         return self.view.ranges(self.view.beginning_offsets, self.view.end_offsets)
 
     def is_behind(self, published: Mapping[int, int]) -> bool:
-        """Whether a table reaches further: somebody has published what we do not see yet."""
+        """Whether a table reaches further: another process has published newer records."""
         return any(end < published.get(number, 0) for number, end in self.end_offsets.items())

@@ -1,4 +1,4 @@
-"""What publishing a topic has done."""
+"""The result of publishing a topic."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 class TablePublication:
     """A topic as a table, after a publication.
 
-    ``version`` is the table's: Delta's version, or the id of Iceberg's snapshot (None: it has none,
-    as nothing was ever in it). ``added_files`` and ``removed_files`` are what this publication has
-    changed; of the added ones ``copied_files`` hold rows that were copied. Both 0: the table was as
-    it should be. ``end_offsets`` is by partition what it reaches: every record that was
-    committed before is in it, if the topic still had it.
+    ``version`` is the table's: Delta's version, or the id of Iceberg's snapshot (None: it never had
+    any rows). ``added_files`` and ``removed_files`` count this publication's changes;
+    ``copied_files`` of the added ones hold copied rows. Both 0: the table was up to date.
+    ``end_offsets`` is, by partition, how far it reaches: every record committed before that is in
+    it, if the topic still had it.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""What a file's footer says of its columns, so that engines can leave the file out."""
+"""Statistics of columns from a file's footer, by which engines can skip the file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pyarrow import types
 Bound = int | float | str
 
 _LONGEST_TEXT = 256
-"""Longer texts are no bounds: a table's log would grow with them."""
+"""Longer texts are not used as bounds: a table's log would grow with them."""
 _MICROS = {"ms": 1000, "us": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """Of one column of a file; None: not known.
+    """The statistics of one column of a file; None: not known.
 
-    Dates are days, times microseconds since 1970. Floats have no largest value: NaN is larger than
-    all others where there are any, and no footer tells.
+    Dates are days, times microseconds since 1970. Floats have no largest value: NaN counts as
+    larger than all others, and footers do not say whether there are any.
     """
 
     null_count: int | None
@@ -34,12 +34,12 @@ def column_statistics(
     columns: pa.Schema,
     names: Mapping[str, str],
 ) -> dict[str, ColumnStatistics]:
-    """The statistics of those columns that are not nested, by their names in the table.
+    """The statistics of columns that are not nested, by their names in the table.
 
     Args:
         metadata: of the Parquet file.
         columns: the table's.
-        names: what they are called in the file; those that are missing are null in all rows.
+        names: their names in the file; missing ones are null in all rows.
     """
     leaves = {metadata.schema.column(n).path: n for n in range(metadata.num_columns)}
     stored = metadata.schema.to_arrow_schema()
@@ -63,7 +63,7 @@ def _summarise(chunks: list[Any], kind: Any) -> ColumnStatistics:  # noqa: ANN40
     if len(known) < len(each) or not all(statistics.has_null_count for statistics in known):
         return ColumnStatistics(None)
     nulls = [statistics.null_count for statistics in known]
-    # A row group of nulls alone has no least value, and needs none.
+    # A row group of only nulls has no least value, and needs none.
     valued = [
         statistics
         for statistics, count, chunk in zip(known, nulls, chunks, strict=True)
@@ -81,7 +81,7 @@ def _summarise(chunks: list[Any], kind: Any) -> ColumnStatistics:  # noqa: ANN40
 
 
 def _bound(statistics: Any, kind: Any, which: str) -> Any:  # noqa: ANN401
-    """A bound as :class:`ColumnStatistics` has it; None for types that have none there."""
+    """A bound in the form of :class:`ColumnStatistics`; None for types without one."""
     if types.is_string(kind):
         text = getattr(statistics, which)
         return text if isinstance(text, str) and len(text) <= _LONGEST_TEXT else None

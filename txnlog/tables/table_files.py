@@ -1,8 +1,8 @@
-"""Which files a table of a topic consists of, against those that it has now.
+"""The files that a topic's table should have, compared with its current ones.
 
-A segment that is a Parquet file by itself, and shows whole, is named by its URL. Of others the rows
-that show are copied, next to the table: what a trim has left of a segment, or a segment whose
-columns the engines would not find.
+A segment that is a whole Parquet file, and fully visible, is named by its URL. Visible rows of
+others are copied next to the table: the rest of a trimmed segment, or a segment whose columns the
+engines would not find.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from txnlog.tables.statistics import ColumnStatistics, column_statistics
 
 _FOOTERS_AT_ONCE = 256
 _ENGINES_READ = ("s3", "gs", "gcs", "az", "abfs", "abfss", "hdfs")
-"""The schemes of stores, besides local ones, that the engines know by the same name."""
+"""The URL schemes, besides local ones, that the engines also know by that name."""
 
 Fits = Callable[[pa.Schema], bool]
 """Whether an engine finds the table's columns in a file of this schema."""
 Shows = Callable[[int], bool]
-"""Whether an engine sees what the topic shows in files of the topic's schema with this number."""
+"""Whether an engine sees the topic's records in files of its schema with this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A file that a table is to have, with rows of one partition."""
+    """A file that a table should have, with rows of one partition."""
 
     url: str
     partition: int
@@ -49,19 +49,19 @@ class TableFile:
     record_count: int
     statistics: Mapping[str, ColumnStatistics]
     row_groups: tuple[int, ...]
-    """Where they begin in the file, in bytes."""
+    """The position where they begin in the file, in bytes."""
 
 
 class CopyTarget(Protocol):
-    """Where copies go: into the table's own folder."""
+    """The destination of copies: the table's own folder."""
 
     def create(self, name: str) -> tuple[str, pa.NativeFile]:
-        """A new file of this name: under which name the table has it, and where to write it."""
+        """A new file of this name: its name in the table, and where to write it."""
         ...
 
 
 class Sink:
-    """A file that takes whatever has bytes, and counts them."""
+    """A file that accepts any bytes-like object, and counts bytes."""
 
     closed = False
 
@@ -79,7 +79,7 @@ class Sink:
         return self._size_bytes
 
     def flush(self) -> None:
-        """It is written as a whole when it is closed."""
+        """It is written in one piece when it is closed."""
 
     def close(self) -> None:
         if not self.closed:
@@ -89,7 +89,7 @@ class Sink:
 
 @dataclass(slots=True)
 class FilePlan:
-    """``kept`` are those that a table has and shall have, by name; the rest is to be added."""
+    """``kept`` are current files that stay, by name; the rest is to be added."""
 
     kept: set[str] = field(default_factory=set)
     references: list[TableFile] = field(default_factory=list)
@@ -97,7 +97,7 @@ class FilePlan:
 
 
 def store_url(storage: Storage) -> str:
-    """Where engines find the store's files. Raises InvalidOption: they do not."""
+    """The URL at which engines find the store's files. Raises InvalidOption if they cannot."""
     local = storage.local_path("")
     if local is not None:
         return f"file://{local}"
@@ -112,7 +112,7 @@ def store_url(storage: Storage) -> str:
 def check_apart(storage: Storage, table_url: str) -> None:
     """Raise InvalidOption if a table's folder lies in the store's, or the other way round.
 
-    An engine's VACUUM deletes what lies in the table's folder and is not part of the table.
+    An engine's VACUUM deletes files in the table's folder that are not part of the table.
     """
     store = _as_folder(store_url(storage))
     table = _as_folder(table_url)
@@ -127,7 +127,7 @@ _SAME_SCHEME = {"s3a": "s3", "gcs": "gs"}
 
 
 def _as_folder(url: str) -> str:
-    """A folder's URL so that one below it begins with it, however either is written."""
+    """A folder's URL, normalised so that URLs below it begin with it."""
     parts = urlsplit(url)
     if parts.scheme in ("", "file"):
         path = url if not parts.scheme else parts.path
@@ -144,16 +144,16 @@ def plan_files(
     fits: Fits,
     shows: Shows,
 ) -> FilePlan:
-    """What a table of these ranges consists of.
+    """The files of a table of these ranges.
 
     Args:
         storage: the store's.
         ranges: of the pinned topic.
-        current: the files that the table has, by the names under which they were added.
+        current: the table's files, by the names under which they were added.
         columns: the table's.
         fits: whether a file can be read as it is.
-        shows: whether those of an earlier schema can be; of others neither segments nor copies are
-            in the plan.
+        shows: whether files of an earlier schema can be; otherwise neither segments nor copies of
+            it are in the plan.
 
     Raises:
         CorruptRecord: a footer is damaged, or not of the file that the log has placed.
@@ -189,7 +189,7 @@ def plan_files(
 
 
 def _is_file(part: SegmentRange) -> bool:
-    """Whether the range is all of a Parquet file that is the segment's own."""
+    """Whether the range is the whole of the segment's own Parquet file."""
     segment = part.segment
     covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
     own = segment.position == OWN_FILE and segment.kafka is None
@@ -199,7 +199,7 @@ def _is_file(part: SegmentRange) -> bool:
 def _describe(
     storage: Storage, part: SegmentRange, columns: pa.Schema, fits: Fits
 ) -> TableFile | None:
-    """What the footer of a segment's file says; None if it must be copied."""
+    """A segment's file by its footer; None if it must be copied."""
     try:
         metadata = read_footer(part.open(storage)).metadata
     except ObjectNotFound as error:
@@ -228,22 +228,22 @@ def _table_file(
     )
 
 
-# -- copies ---------------------------------------------------------------------------------------
+# -- copies --------------------------------------------------------------------------------------
 
 
 def _key(part: SegmentRange) -> str:
-    """What a copy holds. The same for ever: records that are placed do not change."""
+    """A copy's content. It stays the same for ever: placed records do not change."""
     stem = part.segment.name.removesuffix(PARQUET_ENDING)
     return f"{part.partition}-{stem}-{part.start_offset}-{part.stop_offset}"
 
 
 def _key_in(name: str) -> str:
-    """That of a file of a table, if it is a copy."""
+    """The content of a table's file, if it is a copy."""
     return _copy_stem(name).rpartition("-")[0]
 
 
 def _copy_stem(name: str) -> str:
-    """What is before the token in the name of a copy: its key, and the number of the schema."""
+    """The part of a copy's name before the token: its key, and the number of the schema."""
     return name.rpartition("/")[2].removesuffix(PARQUET_ENDING).rpartition(".")[0]
 
 
@@ -262,8 +262,8 @@ def copy_files(
 ) -> list[TableFile]:
     """Copy the rows of ranges into new files; ranges without rows have none.
 
-    A file that is left over, because the publication fails then, belongs to no table: the table's
-    own VACUUM, or removal of orphans, deletes it.
+    If the publication fails, leftover files belong to no table: the table's own VACUUM, or removal
+    of orphans, deletes them.
 
     Raises CorruptRecord, SnapshotExpired, StorageError.
     """
