@@ -447,8 +447,9 @@ class Producer:
         # An interrupt may come between any two steps, and what was taken from the buffers would
         # not be placed any more: until all is done only abort is left.
         self._phase = Phase.FAILED
-        segments = self._finish_records()
-        placed = self._place(segments, self._take_offsets() if with_offsets else {})
+        with self._logs.storage.count_later() as count:
+            segments = self._finish_records()
+        placed = self._place(segments, self._take_offsets() if with_offsets else {}, count)
         self._phase = Phase.IN_TRANSACTION
         return placed
 
@@ -462,12 +463,15 @@ class Producer:
         return {group: offsets for group, offsets in taken.items() if offsets}
 
     def _place(
-        self, segments: dict[str, list[UploadedSegment]], offsets: dict[str, list[OffsetCommit]]
+        self,
+        segments: dict[str, list[UploadedSegment]],
+        offsets: dict[str, list[OffsetCommit]],
+        count: Callable[[], None] = lambda: None,
     ) -> Placed:
         assert self._coordinator is not None
         try:
             with self._fail_on_error():
-                placed = self._coordinator.place(segments, offsets, self._committers)
+                placed = self._coordinator.place(segments, offsets, self._committers, count)
         finally:
             # Also if it failed: perhaps because a topic was recreated.
             self._records.forget_outdated(segments)

@@ -337,6 +337,38 @@ def test_a_root_that_is_out_and_hangs_is_not_waited_for() -> None:
         storage.get(FILES[0])
 
 
+@pytest.mark.parametrize("hanging", ["a-0", "b-0"])
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_listing_of_a_root_that_hangs_is_given_up(hanging: str, after: int) -> None:
+    """The leader's or another one's, at its beginning or in the midst of it."""
+    them = Set(1)
+    them.put_files()
+    limits: list[float] = []
+
+    def run_within(call: Callable[[], Any], for_s: float, go_on: object = None) -> Any:
+        limits.append(for_s)
+        try:
+            return call()
+        finally:
+            limits.pop()
+
+    class Hangs(ForwardingStorage):
+        def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
+            yield from list(super().list_all(folder))[:after]
+            assert limits, f"{folder} is waited for without end"
+            raise TookTooLong("no answer")
+
+    def open_member(_: Epoch, member: Member) -> Storage:
+        heap = them.roots.heap(member)
+        return Hangs(heap) if member == hanging else heap
+
+    controller = them.roots.controller
+    storage = ReplicatedStorage(controller, open_member, clock=them.clock, run_within=run_within)
+    with pytest.raises(TookTooLong):
+        list(storage.list_all("topics/t"))
+    assert {name for name, _ in them.storage.list_all("topics/t/data")} >= {*FILES}
+
+
 def test_a_root_that_shows_nothing_has_not_lost_data() -> None:
     """What is there in its place has no mark: it is put out, and may have the only copy."""
     them = Set(1)

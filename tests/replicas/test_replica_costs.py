@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 from replica_world import CONTROLLER, LAG_MS, Roots
+from timeline import OnTimeline, Timeline
 
 from txnlog.errors import StorageError
 from txnlog.replicas.agreement import Agreement
@@ -55,6 +56,42 @@ def test_a_commit_puts_twice_what_it_does_on_one_root() -> None:
     looks = Counter(control.take())
     assert set(looks) == {"list"}
     assert looks["list"] <= alone["list"] + sum(alone.get(kind, 0) for kind in PUTS)
+
+
+def test_a_transaction_on_two_roots_takes_half_as_long_again() -> None:
+    """With a controller that takes a tenth of what they do.
+
+    Seven rounds of requests. In the three that decide something a follower waits for the leader;
+    five wait for a look at the epochs.
+    """
+    root_ms, controller_ms = 30, 3
+    line = Timeline()
+    roots = Roots(2)
+    control = CountingStorage(OnTimeline(roots.controller, line, controller_ms))
+    members = {one: OnTimeline(roots.heap(one), line, root_ms) for one in roots.epoch().members}
+    clock = VirtualClock()
+    storage = ReplicatedStorage(control, lambda _, member: members[member], clock=clock)
+    storage.trust(probed=True)
+    alone = attach(OnTimeline(HeapStorage(), line, root_ms), create=True, clock=VirtualClock())
+    took_ms = []
+    for store in (alone, attach(storage, create=True, clock=clock)):
+        for topic in ("a", "b"):
+            store.create_topic(topic, partitions=1)
+        producer = store.producer(transactional_id="p")
+        producer.init_transactions()
+        for _ in range(3):
+            began_ms = line.now_ms
+            control.take()
+            with producer.transaction():
+                for topic in ("a", "b"):
+                    producer.send(topic, value=b"1")
+        took_ms.append(line.now_ms - began_ms)
+    puts_first, puts_beside, looks = 3, 4, 5
+    one, two = took_ms
+    assert one == 7 * root_ms
+    assert two == (2 * puts_first + puts_beside) * root_ms + looks * controller_ms
+    assert two <= 1.5 * one
+    assert control.take() == {"list": 8}
 
 
 @pytest.mark.parametrize("gone", ["a", "b", "c"])

@@ -91,7 +91,7 @@ def check_caught(
 def test_hazard_1_a_lost_response_taken_for_a_conflict(monkeypatch: Patch) -> None:
     """Nobody reads back: what was committed is called fenced, and is seen all the same."""
 
-    def create_once(storage: Storage, name: str, data: bytes, *_: object) -> bool:
+    def create_once(storage: Storage, name: str, data: bytes, *_: object, **__: object) -> bool:
         try:
             return storage.put_if_absent(name, data)
         except StorageError:

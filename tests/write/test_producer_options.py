@@ -407,13 +407,13 @@ def test_a_version_without_records_survives_a_put_in_doubt(
     real = store.logs.transactions.put
     failed: list[int] = []
 
-    def put(number: int, state: TransactionState, since: Moment, **how: bool) -> bool:
+    def put(number: int, state: TransactionState, since: Moment, *, decided: bool = False) -> bool:
         if state.status.value == failing and not failed:
             failed.append(number)
             if effect:
-                real(number, state, since, **how)
+                real(number, state, since, decided=decided)
             raise StorageError("the connection was reset")
-        return real(number, state, since, **how)
+        return real(number, state, since, decided=decided)
 
     monkeypatch.setattr(store.logs.transactions, "put", put)
     assert not producer.begin_transaction(application_id="a", version=1).already_committed

@@ -3,11 +3,13 @@
 A request is a *step* that is done under one epoch. When it has been done at every member, the
 epochs are listed again: if there is no newer one, it counts, and else it is done again under that.
 That look comes last. Made beside the requests to the followers it would prove nothing: one of them
-may be elected, and another member may copy what it has, before the request reaches it.
+may be elected, and another member may copy what it has, before the request reaches it. One look is
+enough for all that was done before it, whatever it is made for.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +48,9 @@ _PATIENCE_LAGS = 3
 """A request is tried for so many times ``replica.lag.time.max.ms``: a leader may have to be found
 gone, and then the one that was elected in its place. It goes on while the epochs do."""
 
+_MOST_LEFT = 64
+"""So many puts wait for a look that something else makes; for more one is made at once."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -70,12 +75,13 @@ class _Failing:
 
 @dataclass(frozen=True, slots=True)
 class _Done(Generic[T]):
-    """A step that was done, and waits for the end of its round for the look at the epochs."""
+    """A step that was done, and waits for a look at the epochs that begins after ``at``."""
 
     epoch: Epoch
     step: Step[T]
     result: T
     then: Then
+    at: int
 
 
 class Agreement:
@@ -99,6 +105,10 @@ class Agreement:
         self._history: int | None = None
         self._elected_among: tuple[int, tuple[Member, ...]] = (0, ())
         self._round = threading.local()
+        self._moments = itertools.count()
+        """What comes later has a greater number."""
+        self._looked: dict[int, int] = {}
+        """By epoch, when a look began by which it was the newest."""
 
     # -- epochs and members ----------------------------------------------------------------------
 
@@ -108,7 +118,9 @@ class Agreement:
 
     def refresh(self) -> Epoch:
         """The newest epoch there is."""
+        began = next(self._moments)
         self._epoch = newest = self.controller.newest(self._epoch)
+        self._looked[newest.number] = began
         return newest
 
     def is_newest(self, epoch: Epoch) -> bool:
@@ -269,7 +281,7 @@ class Agreement:
                     missing = error
                 else:
                     if writes and (done := self._steps_of_round()) is not None:
-                        done.append(_Done(epoch, step, result, then))
+                        done.append(_Done(epoch, step, result, then, next(self._moments)))
                         return result
                 if not self.is_newest(epoch):
                     continue
@@ -312,15 +324,45 @@ class Agreement:
         """
         done: list[_Done[object]] = []
         yield done
-        newest = self.refresh().number if done else -1
+        left: list[_Done[object]] | None = getattr(self._round, "left", None)
+        if left is None:
+            self._count(done)
+            return
+        left += done
+        if len(left) > _MOST_LEFT:  # each keeps what it may have to put anew
+            self._count(left)
+
+    @contextmanager
+    def rounds(self) -> Iterator[Callable[[], None]]:
+        """Rounds of this thread within the block are left to whoever calls what is given.
+
+        By then another look may have been made. What the call raises is what a round does.
+        """
+        before = getattr(self._round, "left", None)
+        left: list[_Done[object]] = []
+        self._round.left = left
+        try:
+            yield partial(self._count, left)
+        finally:
+            self._round.left = before
+
+    def _count(self, done: list[_Done[object]]) -> None:
+        """See to it that what was done counts; it is forgotten then."""
+        if not all(self._is_counted(one) for one in done):
+            self.refresh()
         for one in done:
-            if one.epoch.number == newest:
+            if self._is_counted(one):
                 one.then(one.epoch)
             elif self.settle(one.step, then=one.then) != one.result:
                 raise StorageError(
                     "the leader of the replicas changed while several objects were written, and "
                     "somebody else has put one of them meanwhile: try again"
                 )
+        done.clear()
+
+    def _is_counted(self, done: _Done[object]) -> bool:
+        """Whether its epoch was found to be the newest after it was done."""
+        return self._looked.get(done.epoch.number, -1) > done.at
 
     # -- who is out ------------------------------------------------------------------------------
 

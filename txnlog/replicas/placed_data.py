@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -76,12 +77,12 @@ def list_placed(agreement: Agreement, epoch: Epoch, folder: str) -> Iterator[tup
     Raises MemberFailed, ObjectNotFound.
     """
     if not (places(epoch) and may_hold_data(folder)):
-        yield from agreement.storage(epoch, epoch.leader).list_all(folder)
+        for some in _portions(agreement, epoch, epoch.leader, folder):
+            yield from some
         return
     followers = [member for member in epoch.in_sync if member != epoch.leader]
     with Listings(epoch.in_sync) as listings:
-        found = agreement.storage(epoch, epoch.leader).list_all(folder)
-        while some := list(islice(found, _AT_ONCE)):
+        for some in _portions(agreement, epoch, epoch.leader, folder):
             listings.add(epoch.leader, (one for one in some if topic_of(one[0]) is not None))
             yield from some
         for member in followers:
@@ -89,18 +90,33 @@ def list_placed(agreement: Agreement, epoch: Epoch, folder: str) -> Iterator[tup
         yield from listings.lacked_by(epoch.leader)
 
 
+def _portions(
+    agreement: Agreement, epoch: Epoch, member: Member, folder: str
+) -> Iterator[list[tuple[str, int]]]:
+    """What a member has below a folder. Each portion may take long while the member answers.
+
+    Raises MemberFailed, ObjectNotFound.
+    """
+    begun: list[Iterator[tuple[str, int]]] = []
+
+    def go_on(storage: Storage) -> list[tuple[str, int]]:
+        if not begun:
+            begun.append(storage.list_all(folder))
+        return list(islice(begun[0], _AT_ONCE))
+
+    ask = partial(agreement.ask, epoch, member, go_on, may_be_large=True)
+    while some := ask(within_s=time_for(epoch)):
+        yield some
+
+
 def add_data(
     listings: Listings, agreement: Agreement, epoch: Epoch, member: Member, folder: str
 ) -> None:
     """List a member's data files below a folder. Raises MemberFailed."""
-
-    def add(storage: Storage) -> None:
-        listed = storage.list_all(folder)
-        listings.add(member, (one for one in listed if topic_of(one[0]) is not None))
-
     agreement.check_mark(epoch, member)
     try:
-        agreement.ask(epoch, member, add)
+        for some in _portions(agreement, epoch, member, folder):
+            listings.add(member, (one for one in some if topic_of(one[0]) is not None))
     except ObjectNotFound as error:
         raise MemberFailed(member, error) from error
     agreement.check_mark(epoch, member)

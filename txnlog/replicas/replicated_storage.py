@@ -7,7 +7,7 @@ shown or built on before they have it. The rules are R1 to R11 of docs/PROTOCOL.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -391,6 +391,9 @@ class ReplicatedStorage(Storage):
     def put_round(self, calls: Iterable[Callable[[], object]]) -> None:
         with self.agreement.round() as done:
             self.gather(partial(self.agreement.within, done, call) for call in calls)
+
+    def count_later(self) -> AbstractContextManager[Callable[[], None]]:
+        return self.agreement.rounds()
 
     def run_ahead(
         self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
@@ -309,6 +310,16 @@ class Storage(ABC):
             StorageError: any of the objects may exist, and not be durable.
         """
         self.gather(calls)
+
+    def count_later(self) -> AbstractContextManager[Callable[[], None]]:
+        """Within the block, rounds of puts of this thread count when what it gives is called.
+
+        For data that something is to name: between the rounds and that call there may be other
+        requests, which spare it one of its own. What is put must be named by nothing before it.
+
+        The call raises what :meth:`put_round` does.
+        """
+        return nullcontext(lambda: None)
 
     def run_ahead(
         self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES

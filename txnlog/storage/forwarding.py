@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Self, TypeVar
 
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
@@ -131,6 +132,9 @@ class ForwardingStorage(Storage):
 
     def put_round(self, calls: Iterable[Callable[[], object]]) -> None:
         self.inner.put_round(calls)
+
+    def count_later(self) -> AbstractContextManager[Callable[[], None]]:
+        return self.inner.count_later()
 
     def run_ahead(
         self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES

@@ -245,6 +245,7 @@ class Coordinator:
         segments: Segments,
         offsets: Offsets | None = None,
         committers: Mapping[str, Committer] | None = None,
+        count: Callable[[], None] = lambda: None,
     ) -> Placed:
         """Append to the logs of topics and groups, joining them to the transaction first.
 
@@ -253,6 +254,7 @@ class Coordinator:
             offsets: by group, the offsets to commit, at least one each.
             committers: by group, the member that has read; only members may move a group that has
                 any.
+            count: has the uploads count, before anything names them; see Storage.count_later.
 
         Returns:
             By partition, the offsets that its segments were given.
@@ -280,6 +282,7 @@ class Coordinator:
                 *[log.refresh for log in groups.values()],
             ]
         )
+        count()
         self._logs.settlement.settle(list(groups.values()))
         ref = self.state.ref
         first = {name: self._first_of_epoch(name, segments[name]) for name in topics}

@@ -405,6 +405,10 @@ def a_round_of_puts_is_there_when_it_returns(storage: Storage) -> None:
         "a round of which one put failed",
     )
     expect_equal(storage.get("round/four"), b"4", "a put beside one that failed")
+    with storage.count_later() as count:
+        storage.put_round([partial(storage.put, "round/five", b"5")])
+    count()
+    expect_equal(storage.get("round/five"), b"5", "a put of a round that counts later")
 
 
 CHECKS: tuple[Check, ...] = (
