@@ -12,6 +12,8 @@ _UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1
 _ABSENT: Final = "\u2013"
 _SHOWN_BYTES: Final = 20_000
 """Of a key or value no more is shown: a page of records stays one that a browser can lay out."""
+_SHORT_CHARS: Final = 60
+"""Lists and structs of a column are laid out over several lines if they are longer."""
 _MAX_MS: Final = 253_402_300_799_999
 
 
@@ -26,7 +28,12 @@ def make_environment() -> Environment:
     )
     environment.globals.update(address=address_of)
     environment.filters.update(
-        ago=show_ago, count=show_count, size=show_size, time=show_time, content=show_content
+        ago=show_ago,
+        count=show_count,
+        size=show_size,
+        time=show_time,
+        content=show_content,
+        cell=show_cell,
     )
     return environment
 
@@ -97,6 +104,13 @@ def show_content(data: bytes | None) -> str:
         except (ValueError, RecursionError):
             return text
     return text + rest
+
+
+def show_cell(data: bytes | None) -> str:
+    """What a column holds: as content is shown, in one line if it is short."""
+    if data is not None and len(data) <= _SHORT_CHARS:
+        return data.decode(errors="replace")
+    return show_content(data)
 
 
 def _lay_out(text: str) -> str:

@@ -42,6 +42,32 @@ PAGES = {
     "maintenance": "/store/maintenance?plan",
     "failure": "/topics/none",
 }
+FAINT_TEXTS = """() => {
+  const light = (color) => {
+    const parts = color.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255);
+    const linear = parts.map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  };
+  const behind = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const color = getComputedStyle(at).backgroundColor;
+      if (!/, 0\\)$/.test(color)) return color;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const faint = [];
+  for (const node of document.querySelectorAll("body *")) {
+    const text = [...node.childNodes].filter((child) => child.nodeType === 3);
+    const said = text.map((child) => child.data.trim()).join("");
+    if (!said || !node.checkVisibility() || node.closest(".skip")) continue;
+    const style = getComputedStyle(node);
+    const both = [node.closest("svg") ? style.fill : style.color, behind(node)].map(light);
+    const contrast = (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+    if (contrast < 4.5) faint.push(`${said}: ${contrast.toFixed(1)}`);
+  }
+  return faint;
+}"""
+"""Texts that are less than WCAG's 4.5 to 1 apart from what is behind them."""
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 
 
@@ -50,16 +76,19 @@ def served(store: Store) -> Iterator[str]:
     """Where a server with changes allowed listens, with its token."""
     config = uvicorn.Config(lambda: None, port=0, log_level="warning", lifespan="off")
     listener = config.bind_socket()
+    listener.listen()  # so that a browser waits for the server to begin
     port = listener.getsockname()[1]
     console = make_console(store, Access(loopback_hosts(port)), allow_changes=True)
     config.app = make_app(console)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
-    yield f"http://127.0.0.1:{port}/?token={console.access.token}"
-    server.should_exit = True
-    thread.join()
-    listener.close()
+    try:
+        yield f"http://127.0.0.1:{port}/?token={console.access.token}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
 
 
 @pytest.fixture
@@ -154,6 +183,7 @@ def check_that_pages_fit(
     for name, path in pages.items():
         page.goto(base + path)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        assert page.evaluate(FAINT_TEXTS) == [], name
         page.screenshot(path=str(SCREENSHOTS / f"{name}-{width}-{scheme}.png"), full_page=True)
     complaints = [said.get() for _ in range(said.qsize())]
     assert [text for text in complaints if "400 (Bad Request)" not in text] == []

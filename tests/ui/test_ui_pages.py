@@ -28,7 +28,7 @@ from txnlog.ui.console import Console, Rates
 from txnlog.ui.lag_curves import Appended, Commit, draw_lags, follow_lag
 from txnlog.ui.pages import groups, records, transactions
 from txnlog.ui.pages.topics import Scale, draw_bars
-from txnlog.ui.rendering import show_content, show_size
+from txnlog.ui.rendering import show_cell, show_content, show_size
 from txnlog.ui.server import make_console
 
 OPEN_ID = f"open/{HOSTILE}"
@@ -151,7 +151,8 @@ def test_records_of_typed_topics_are_tables(browser: TestClient, store: Store) -
     assert "carrier string no key" in text_of(browser, "/topics/flights")
     page = browser.get("/topics/flights/0/records").text
     assert re.findall(r"<th>(carrier|late|Value)</th>", page) == ["carrier", "late"]
-    assert "<td><pre>[\n  3,\n  4\n]</pre></td>" in page
+    assert "<td><pre>[3, 4]</pre></td>" in page
+    assert show_cell(f"[{'1, ' * 30}1]".encode()).count("\n") == 32
     assert f"<td><pre>{escape(HOSTILE)}</pre></td>".replace("&#x27;", "&#39;") in page
     assert page.count('<td class="null" colspan="2">deleted</td>') == 1
 
