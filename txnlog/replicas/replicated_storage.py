@@ -1,6 +1,6 @@
-"""A storage over the storages of several roots: what is acknowledged is at all that are in sync.
+"""A storage over the storages of several roots: acknowledged objects are at all in sync.
 
-Everything above takes it for one storage. The leader decides races; nothing that others may miss is
+Everything above treats it as one storage. The leader decides races; nothing that others may lack is
 shown or built on before they have it. The rules are R1 to R11 of docs/PROTOCOL.md.
 """
 
@@ -141,7 +141,7 @@ class ReplicatedStorage(Storage):
             try:
                 found = self._ask(epoch, leader, lambda storage: storage.get(name))
                 self._ask(epoch, leader, lambda storage: storage.confirm(name))
-                # Who is told that the name is taken builds on what is there.
+                # A writer that learns that the name is taken builds on the object there.
                 help_out(self.agreement, epoch, name, found, others)
             except ObjectNotFound:
                 return False  # it was taken, and has been deleted since
@@ -264,7 +264,7 @@ class ReplicatedStorage(Storage):
             except TxnlogError:
                 return True  # not even its server answers: the others are asked
 
-        # Who is joining may not have it yet.
+        # A joining member may not have it yet.
         found = sorted(sorted(epoch.in_sync, key=lambda member: member != epoch.leader), key=is_far)
         if is_placed(epoch, name):
             placed = targets(epoch, name)
