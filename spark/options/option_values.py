@@ -109,7 +109,7 @@ class OptionValues:
             self._errors.append(InvalidOption(kafka_client_options.refusal(shown, _ACCEPTED)))
 
     def _judge_unknown(self, given: Sequence[str]) -> None:
-        """What other verbs have, and what none has: the last of these tells what there is."""
+        """Errors for other verbs' options, and unknown ones: the last of these lists all names."""
         of_others: dict[str, tuple[str, str]] = {}
         for verb, options in self._others.items():
             for option in options:
@@ -229,7 +229,7 @@ def _parse_typed_storage(text: str) -> dict[str, object]:
 
 
 def _kafka_option(key: str) -> InvalidOption:
-    """Of one that would say what is read or written, if there were a client of Kafka's."""
+    """The advice for a client option that would affect which records are read or written."""
     if key == "kafka.partitioner.class":
         return InvalidOption(
             "option kafka.partitioner.class names a Java class; use the option partitioner with "

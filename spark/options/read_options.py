@@ -84,7 +84,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
 
 
 def parse_range(values: OptionValues, options: Mapping[str, str]) -> ReadOptions:
-    """What a batch and a stream have in common; errors are kept by the values.
+    """The options common to batches and streams; errors are kept by the values.
 
     ``options`` are those that txnlog sets for itself, and others.
     """

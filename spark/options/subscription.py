@@ -37,7 +37,7 @@ class Subscription:
         return matching
 
     def match(self, known: list[str]) -> Partitions:
-        """Those of the known topics that the pattern matches."""
+        """The known topics that the pattern matches."""
         assert self.pattern is not None
         matches = re.compile(self.pattern).fullmatch
         return {topic: None for topic in known if matches(topic)}
