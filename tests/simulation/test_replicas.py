@@ -152,7 +152,7 @@ def test_operators_lose_nothing_in_many_runs(weather: Any) -> None:
     assert total["returned"] > 0
 
 
-# -- broken variants ---------------------------------------------------------------------------
+# -- broken variants -----------------------------------------------------------------------------
 
 
 def no_look_at_the_epochs(patch: Patch) -> None:
@@ -175,12 +175,12 @@ def no_writes_to_who_joins(patch: Patch) -> None:
 
 
 def nothing_is_copied(patch: Patch) -> None:
-    """Who joins is in sync at once."""
+    """A joining root is in sync at once."""
     patch.setattr(joining, "_copy", lambda *_: (0, 0))
 
 
 def nobody_follows_the_controller(patch: Patch) -> None:
-    """Who finds that it has moved stays where it was."""
+    """A process that finds that it has moved stays at the old place."""
     patch.setattr(Epoch, "controller", "")
 
 
