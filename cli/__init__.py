@@ -1,4 +1,4 @@
-"""The ``txnlog`` command: thin over the library, quick to start, harmless to what it looks at.
+"""The ``txnlog`` command: thin over the library, quick to start, read-only unless told otherwise.
 
 Nothing is imported here that is not needed to say what is missing.
 """

@@ -41,7 +41,7 @@ SUMMARIES: Final = {
     "demo": "Make a small store to look at.",
     "bench": "Measure the speed of writes, reads and small transactions.",
 }
-"""What the root's help lists, in its order: the first sentence of each one's own help."""
+"""The entries of the root's help, in order: the first sentence of each one's own help."""
 
 _VERBS: Final = {
     "import": "import_.import_folders",
@@ -53,13 +53,13 @@ _VERBS: Final = {
     "demo": "demo.make_demo",
     "bench": "bench.measure_store",
 }
-"""Where those are that are no groups: a module of ``commands`` and its function."""
+"""The verbs without a group: a module of ``commands`` and its function."""
 
 
 class LazyRoot(AliasedRoot):
-    """The root, whose groups and verbs are imported and built when they are asked for.
+    """The root, whose groups and verbs are imported and built when used.
 
-    Until then a command that has only its summary stands for each: help lists those.
+    Until then each is represented by a command with only its summary, for help.
     """
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - typer's own

@@ -1,7 +1,7 @@
-"""What a shell completes from the store: names of topics, partitions, groups, transactional ids.
+"""Shell completion from the store: names of topics, partitions, groups, transactional ids.
 
-By what stands in help for a word: whatever takes a ``TOPIC`` completes topics. Quick or nothing:
-who presses Tab waits for two seconds at most, and is told no error.
+By the placeholder in help: every ``TOPIC`` completes topics. Quick or not at all: Tab takes at most
+two seconds, and shows no errors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kind: TypeAlias = Literal["topics", "groups", "transactions"]
 _WAIT_S: Final = 2.0
 _LINGER_S: Final = 0.5
 _READ_UP_TO: Final = 64
-"""Of so many names their logs are read, too: deleted ones have left theirs behind."""
+"""For up to this many names their logs are read, too: deleted ones have left theirs behind."""
 _HARMLESS = re.compile(r"[A-Za-z0-9_./@+=:][A-Za-z0-9_./@+=:-]*", re.ASCII)
 """Shells evaluate what they are given here, and a name may be anything."""
 _STATES: Final = (
@@ -37,7 +37,7 @@ _STATES: Final = (
 
 
 def complete(parameters: Iterable[Parameter]) -> None:
-    """Have these parameters of a verb completed, by what their help calls them."""
+    """Enable completion for these parameters of a verb, by their placeholders."""
     for parameter in parameters:
         for info in get_args(parameter.annotation)[1:]:
             if isinstance(info, ArgumentInfo | OptionInfo) and info.autocompletion is None:
@@ -73,11 +73,11 @@ _COMPLETERS: Final[Mapping[str, Callable[..., list[str]]]] = {
 
 
 def _look_up(ctx: typer.Context, find: Callable[[Session, list[str]], None]) -> list[str]:
-    """What has been found when the time is up, of a store that is meant and can be opened."""
+    """The names found within the time, if a store is given and can be opened."""
     found: list[str] = []
 
     def run() -> None:
-        with suppress(BaseException):  # whoever presses Tab has asked for no error
+        with suppress(BaseException):  # completion must not print errors
             find(_open(ctx), found)
 
     with redirect_stderr(StringIO()):

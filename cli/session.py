@@ -1,4 +1,4 @@
-"""One run of one verb: which store, how to reach it, how to print."""
+"""One run of one verb: its store, how to reach it, how to print."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RootOptions:
-    """The options that stood before the verb, and the config file."""
+    """The options before the verb, and the config file."""
 
     store: str | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ def read_root_options(
     output: Format | None,
     in_bytes: bool = False,
 ) -> RootOptions:
-    """Keep the options that stood before the verb; those behind it overrule them."""
+    """Keep the options before the verb; those after it override them."""
     from_variable = os.environ.get(CONFIG_VARIABLE)
     path = config_file or (Path(from_variable) if from_variable else None)
     settings = Settings() if path is None else read_settings(path)
@@ -49,11 +49,11 @@ def read_root_options(
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Where a verb reads and where it prints."""
+    """A verb's input and output."""
 
     url: str | None
     explicit_url: str | None
-    """The store that an option names; one of a variable or a file is not meant for trials."""
+    """The store named by an option; one from a variable or a file is not for experiments."""
     output: Output
     output_format: Format
     _explicit_options: Mapping[str, str]
@@ -64,10 +64,10 @@ class Session:
         return self.storage_options_of(self.url)
 
     def storage_options_of(self, url: str | None) -> dict[str, object]:
-        """How a store is reached. Options of a config file are not for a local path.
+        """The storage options of a store.
 
-        Those under the URL of a replica's root, or of the controller, are: a store that a local
-        root names may lie there.
+        Those of a config file are not used for a local path, except those under the URL of a
+        replica's root, or of the controller: a store that a local root names may lie there.
         """
         configured = self._configured_options
         if not _is_remote(url):
@@ -92,7 +92,7 @@ class Session:
         return txnlog.open(self._named_url(), storage_options=self.storage_options)
 
     def open_replicas(self) -> ReplicaSet:
-        """The roots of the store, also where it cannot be opened. Raises as :meth:`open_store`."""
+        """The roots of the store, even if it cannot be opened. Raises like :meth:`open_store`."""
         import txnlog
 
         return txnlog.open_replicas(self._named_url(), storage_options=self.storage_options)
@@ -149,7 +149,7 @@ def open_session(
     output: Format | None,
     in_bytes: bool = False,
 ) -> Session:
-    """Join the options from before and behind the verb with the environment."""
+    """Merge the options before and after the verb with the environment."""
     explicit_url = store or root.store
     explicit_options = {**root.storage_options, **parse_storage_options(storage_option or ())}
     settings = root.settings

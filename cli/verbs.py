@@ -35,7 +35,7 @@ _COMMON: Final = [
 
 
 def verb_group(help_text: str | None, verbs: Mapping[str, Verb]) -> typer.Typer:
-    """The verbs of ``txnlog GROUP``, by what is typed, in the order of its help."""
+    """The verbs of ``txnlog GROUP``, by name, in the order of its help."""
     group = typer.Typer(
         help=help_text, no_args_is_help=True, cls=AliasedGroup, rich_markup_mode=None
     )
@@ -45,7 +45,7 @@ def verb_group(help_text: str | None, verbs: Mapping[str, Verb]) -> typer.Typer:
 
 
 def _with_session(verb: Verb) -> Callable[..., None]:
-    """The verb with the common options behind its own, called with the session they describe."""
+    """The verb with the common options after its own, called with the session they describe."""
 
     @wraps(verb)
     def run(
@@ -61,7 +61,7 @@ def _with_session(verb: Verb) -> Callable[..., None]:
     _, *own = inspect.signature(verb, eval_str=True).parameters.values()
     complete(own)
     named = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own]
-    # What typer asks for; the annotations in it are evaluated already.
+    # What typer reads; its annotations are evaluated already.
     run.__signature__ = inspect.Signature([_FIRST, *named, *_COMMON])  # type: ignore[attr-defined]
     run.__annotations__ = {}
     return run

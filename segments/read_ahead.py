@@ -23,8 +23,8 @@ _NOTHING = memoryview(b"")
 class Window:
     """The newest chunk of a file. Pieces are views into it where that is possible.
 
-    With ``aligned_bytes`` the chunks end at multiples of it, so that whoever reads a whole file
-    knows them before: :func:`aligned_chunks`. What a piece asks for ahead does not count then.
+    With ``aligned_bytes`` the chunks end at multiples of it, so a reader of a whole file knows them
+    in advance: :func:`aligned_chunks`. Then a piece's request to read ahead is ignored.
     """
 
     def __init__(self, file: SegmentFile, aligned_bytes: int | None = None) -> None:
@@ -36,12 +36,12 @@ class Window:
     def get(self, start: int, stop: int, ahead_stop: int) -> memoryview:
         """Bytes [start, stop) of the file, which must be inside it.
 
-        What is not at hand is read, and with it what follows up to ``ahead_stop``.
-        Raises CorruptRecord if the file is shorter than it was said to be.
+        Missing bytes are read, together with those up to ``ahead_stop``. Raises CorruptRecord if
+        the file is shorter than it was said to be.
         """
         held_stop = self._start + len(self._data)
         if not self._start <= start < held_stop:
-            self._data, self._start = _NOTHING, start  # let go of the old chunk before reading
+            self._data, self._start = _NOTHING, start  # free the old chunk before reading
             self._data = self._fetch(start, self._stop(stop, ahead_stop))
         elif stop > held_stop:
             rest = bytes(self._data[start - self._start :])
@@ -68,6 +68,6 @@ class Window:
 
 
 def aligned_chunks(size_bytes: int, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> list[range]:
-    """What a window with ``aligned_bytes`` reads of a whole file whose batches are not larger."""
+    """The chunks of a window with ``aligned_bytes`` for a whole file without larger batches."""
     starts = range(0, size_bytes, chunk_bytes)
     return [range(start, min(start + chunk_bytes, size_bytes)) for start in starts]

@@ -122,11 +122,11 @@ def read_segment(
     """Yield the records with offsets in [start_offset, stop_offset), batch by batch.
 
     ``columns`` are those to return, in that order; others are not decompressed. Batches for which
-    ``skip`` is true are passed over. Held in memory: one chunk and one batch. Nothing is requested
-    behind the batch that ``stop_offset`` ends in, but for the rest of a chunk; with an ``index``
-    not even that. With ``aligned`` the requests are those of ``aligned_chunks``, for whoever reads
-    all of the file. Of a Parquet file those rows alone are yielded that a ``choice`` chooses.
-    Raises CorruptRecord where the file is damaged, after what comes before has been yielded.
+    ``skip`` is true are skipped. Held in memory: one chunk and one batch. Nothing is requested
+    after the batch that contains ``stop_offset``, except the rest of a chunk; with an ``index`` not
+    even that. With ``aligned`` the requests are those of ``aligned_chunks``, for reading the whole
+    file. From a Parquet file only the rows that a ``choice`` selects are yielded. Raises
+    CorruptRecord at damage, after everything before it was yielded.
     """
     if stop_offset is not None and stop_offset <= start_offset:
         return
@@ -185,7 +185,7 @@ def first_chunk(
     index: OffsetIndex | None = None,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
 ) -> range | None:
-    """The bytes that ``read_segment`` asks for first; None if it is not known before it reads."""
+    """The bytes that ``read_segment`` requests first; None if not known in advance."""
     if stop_offset is not None and stop_offset <= start_offset:
         return None
     if file.is_parquet:
@@ -212,10 +212,10 @@ def row_group_batches(
     max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
     choice: RowChoice | None = None,
 ) -> Generator[SizedCall[SegmentBatch | None]]:
-    """What ``read_segment`` does for each row group of a Parquet file; None: nothing is wanted.
+    """The calls of ``read_segment`` for each row group of a Parquet file; None: nothing to read.
 
-    Each call comes with about how many bytes it takes. They may run in several threads: the file is
-    read when they are asked for, but for them.
+    Each call comes with its approximate size. They may run in several threads: the file is read
+    when the calls are iterated, not in them.
     """
     segment = ParquetSegment(file)
     groups = [
@@ -242,7 +242,7 @@ def row_group_batches(
 
 
 def _stop_hint(file: SegmentFile, stop_offset: int | None, index: OffsetIndex | None) -> int:
-    """A position that nothing behind is wanted of."""
+    """A position after which nothing is needed."""
     hint = None
     if index is not None and stop_offset is not None:
         hint = index.stop_position(stop_offset - file.base_offset)
@@ -393,7 +393,7 @@ def check_order(header: BatchHeader, last_offset: int, name: str, position: int)
 def _verify_unless_checked(
     window: Window, position: int, header: BatchHeader, ahead_stop: int
 ) -> None:
-    """Before a batch is passed over: make sure that its header, which says so, can be trusted."""
+    """Before a batch is skipped: check that its header, which is the reason, can be trusted."""
     if not header.is_self_checked:
         data = window.get(position, position + header.size_bytes, ahead_stop)
         verify_checksum(header, data, name=window.file.name, position=position)
@@ -411,7 +411,7 @@ def _start_position(
     chunk_bytes: int,
     stop_hint: int,
 ) -> int:
-    """Where to start reading for ``start_offset``: where the index says if the file confirms it."""
+    """The position to start reading for ``start_offset``: the index's, if the file confirms it."""
     file = window.file
     entry = SEGMENT_START if index is None else index.lookup(start_offset - file.base_offset)
     if entry != SEGMENT_START and entry.position < file.size_bytes:
@@ -432,7 +432,7 @@ def _start_position(
 
 
 def _is_confirmed(file: SegmentFile, landing: OffsetEntry, entry: TimeEntry) -> bool:
-    """Whether both index entries describe batches that are there, and nothing newer precedes."""
+    """Whether both index entries describe existing batches, and nothing newer precedes."""
     try:
         for position, header in scan_headers(file, start_position=landing.position):
             is_landing = position == landing.position and landing != SEGMENT_START

@@ -19,7 +19,7 @@ CONVERSION_ERRORS: Final = (
     *(ValueError, TypeError, NotImplementedError, OverflowError),
     *(pa.ArrowCapacityError, pa.ArrowIndexError),
 )
-"""What Arrow raises where values cannot be those of a type: never that memory is short."""
+"""Arrow's errors for values that do not fit a type; never lack of memory."""
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RECORD_SCHEMA: Final = pa.schema(
     [
@@ -31,7 +31,9 @@ RECORD_SCHEMA: Final = pa.schema(
 )
 
 TIMESTAMP_COLUMNS: Final = ("_timestamp", "timestamp")
-"""Where the times of records are: in typed topics, which may have a column of the second name."""
+"""The columns with the times of records: the first in typed topics, which may have a column of the
+second name.
+"""
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
@@ -106,7 +108,7 @@ def empty_headers(count: int) -> pa.Array:
 
 
 def default_column(name: str, timestamp_ms: int, count: int) -> pa.Array | None:
-    """What a column that a batch leaves out stands for; None for a name without a default."""
+    """The default of a column that a batch leaves out; None for a name without one."""
     if name == "timestamp":
         return constant_timestamps(timestamp_ms, count)
     if name == "headers":
@@ -204,7 +206,7 @@ def record_sizes(batch: pa.RecordBatch) -> Int64Array:
 def record_size(
     key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
 ) -> int:
-    """What :func:`record_sizes` says of one record of RECORD_SCHEMA, before it is Arrow."""
+    """The result of :func:`record_sizes` for one record of RECORD_SCHEMA, before it is in Arrow."""
     names_and_values = sum(
         len(name.encode()) + len(content or b"") + 2 * _OFFSET_BYTES for name, content in headers
     )

@@ -19,16 +19,16 @@ from pyarrow import types
 from txnlog.segments.records import CONVERSION_ERRORS
 
 FIELD_ID: Final = b"PARQUET:field_id"
-"""Where Arrow keeps the id of a field, which Parquet files have of each column."""
+"""Arrow's metadata key of a field's id, which Parquet files have for each column."""
 DEFAULT: Final = b"txnlog.default"
-"""Where a field of a schema has the value, as text, of records that were written without it."""
+"""The metadata key of a field's default, as text, for records written without it."""
 
 Columns: TypeAlias = Sequence[str] | pa.Schema | None
 """Which columns are read: by name, or those of a typed topic's schema, or all."""
 
 _Convert: TypeAlias = Callable[[pa.Array], pa.Array]
 _Source: TypeAlias = tuple[str, _Convert | None] | pa.Scalar | None
-"""Of one column: the stored one and what converts it, or its default, or nothing."""
+"""The source of one column: a stored one and its conversion, or its default, or nothing."""
 
 
 def id_of(field: pa.Field) -> int | None:
@@ -64,7 +64,7 @@ def default_as_text(value: pa.Scalar) -> bytes:
 
 
 def default_of(field: pa.Field) -> pa.Scalar | None:
-    """What records that were written without a field have there; None: nothing, so it is null.
+    """The value of a field in records written without it; None: null.
 
     Raises ValueError: it is not a value of its type.
     """
@@ -130,7 +130,7 @@ class SchemaColumns:
 
 
 def match_fields(found: Sequence[pa.Field], wanted: Sequence[pa.Field]) -> list[int | None]:
-    """Where each field is among those that there are, by its id or else its name."""
+    """The index of each field among the existing ones, by id or else by name."""
     by_name = {field.name: at for at, field in enumerate(found)}
     by_id = {id_of(field): at for at, field in enumerate(found)}
     return [
@@ -140,7 +140,7 @@ def match_fields(found: Sequence[pa.Field], wanted: Sequence[pa.Field]) -> list[
 
 
 def _converter(found: pa.Field, wanted: pa.Field) -> _Convert | None:
-    """What makes values of one field those of another; None: they are that, or to be cast."""
+    """The conversion from one field's values to another's; None: the same, or a cast."""
     if found.type.id != wanted.type.id:
         return None
     if types.is_struct(wanted.type):
@@ -207,5 +207,5 @@ def _mask(array: pa.Array) -> pa.Array | None:
 
 
 def _offsets(array: pa.Array) -> pa.Array:
-    """Those of a list's rows; as an array that is not a slice, as Arrow wants it beside a mask."""
+    """A list's elements; as an array that is not a slice, which Arrow needs with a mask."""
     return pa.array(array.offsets.to_numpy())

@@ -1,4 +1,4 @@
-"""A segment's file, for whoever reads it: where its bytes come from, and what is known of them."""
+"""A segment's file for readers: the source of its bytes, and the facts known about them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SegmentFile:
 
 
 def work_on(file: SegmentFile, calls: Iterable[SizedCall[T]]) -> Generator[T]:
-    """What calls return, in order: by ``work_ahead``, if the file has that."""
+    """The results of calls, in order: by ``work_ahead``, if the file has it."""
     if file.work_ahead is not None:
         return file.work_ahead(calls)
     return (call() for _, call in calls)

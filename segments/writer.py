@@ -1,8 +1,8 @@
 """Writes one segment: gathers records into batches, encodes them, and builds the indexes.
 
 Knows a sink with ``write`` and nothing of where it leads. Offsets are relative: those of new
-records begin with 0, whatever offset the log gives them later, and have no gaps. Whoever writes
-what is left of other segments gives each record its offset.
+records begin with 0, whatever offset the log gives them later, and have no gaps. A writer of other
+segments' remaining records gives each record its offset.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from txnlog.segments.records import (
 DEFAULT_BATCH_BYTES: Final = 2 << 20
 
 DEFAULT_ROW_GROUP_BYTES: Final = 32 << 20
-"""Of records before they are encoded. Larger groups compress no better, and are read whole."""
+"""The size of a row group before it is encoded. Larger ones compress no better, and are read whole.
+"""
 
 # A record must fit into a batch that every reader will decode.
 DEFAULT_MAX_RECORD_BYTES: Final = DEFAULT_MAX_UNCOMPRESSED_BYTES // 2
@@ -47,7 +48,7 @@ NO_TIMESTAMP_MS: Final = -1
 
 # Validity bitmaps, and what a codec adds to bytes that it cannot compress: at most a part in 32.
 _GROWTH = 32
-# Of a very small segment at least this part is for records, whatever their batch takes besides.
+# In a very small segment at least this part is for records, whatever the overhead of a batch.
 _LEAST_PART = 4
 
 # One-row batches cost 2 KiB each in Arrow; they are merged before they become many.
@@ -57,7 +58,7 @@ _PINNED_BYTES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
-    """What was written. Timestamps are -1 if there are no records; indexes may be empty.
+    """A written segment. Timestamps are -1 if there are no records; indexes may be empty.
 
     ``base_timestamp_ms`` is the first record's; ``end_offset`` is the relative offset behind the
     last record; ``index`` and ``time_index`` are the bytes of the files beside the segment, which

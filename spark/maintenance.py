@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TASKS_PER_JOB = 256
-"""What they have made is put into the log before the next job begins: a crash costs no more."""
+"""The work of one job, whose results are put into the log before the next: a crash loses no more.
+"""
 _RESULT = "task int, failed string, made binary"
 
 
@@ -101,7 +102,7 @@ def _results(task: RewriteTask[T], row: Row) -> Iterator[T]:
 
 
 class _Worker:
-    """Does the tasks whose numbers it gets."""
+    """Runs the tasks with the given numbers."""
 
     def __init__(self, store: Store, tasks: Sequence[RewriteTask[object]]) -> None:
         self._store = store

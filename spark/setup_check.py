@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RECORDS = 1_000
 _TASKS = 4
-"""Where it is not known how many run at once: through Spark Connect."""
+"""The number of tasks if the number of cores is unknown: through Spark Connect."""
 _MOST_TASKS = 32
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _WORKER = "host string, python string, version string, store string, error string"
@@ -226,7 +226,7 @@ class _Round:
             raise errors[0]
 
     def _remove_id(self) -> None:
-        """Nobody else knows the id, so nobody stalls in it, and its log need not wait."""
+        """Remove the id's log at once: no other process knows the id."""
         transactions, clock = self._store.logs.transactions, self._store.logs.clock
         since = transactions.now()
         head = transactions.head(self._name)

@@ -58,7 +58,7 @@ class S3Request:
 
 @pytest.fixture
 def record_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What typed topics are stored in if nothing else is said: see ``typed_formats``."""
+    """The default format of typed topics: see ``typed_formats``."""
     chosen = str(request.param)
     monkeypatch.setattr("txnlog.admin.topics.PARQUET", chosen)
     return chosen
@@ -115,7 +115,7 @@ def probe_each_kind_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def empty_memory() -> Iterator[None]:
-    """What a test has put into fsspec's memory filesystem goes: each listing there reads it all."""
+    """Delete a test's objects in fsspec's memory filesystem: each listing there reads all."""
     yield
     MemoryFileSystem.store.clear()
     MemoryFileSystem.pseudo_dirs[:] = [""]

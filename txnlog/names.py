@@ -70,7 +70,7 @@ class TopicPartition(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """What a member of a group has told last, in the name of a file.
+    """A group member's heartbeat, as in the name of its file.
 
     ``number`` counts up. ``followed`` is the generation that it follows: it has let go of all that
     was taken from it up to there. ``next_entry`` is how far it has read the group's log.
@@ -83,7 +83,7 @@ class Heartbeat(NamedTuple):
 
 
 class JoinRequest(NamedTuple):
-    """What a member has asked others to put for it, in the name of a file.
+    """A group member's request, as in the name of its file.
 
     ``next_entry``: it was no member, or said something else of itself, when the log had so many
     entries.
@@ -165,7 +165,7 @@ class SegmentPaths:
 
 
 FileKey: TypeAlias = tuple[int, str]
-"""What tells a segment's files from others of its topic: the partition, or SHARED, and the name."""
+"""Identifies a segment's files within its topic: the partition, or SHARED, and the name."""
 
 
 class SegmentRef(NamedTuple):
@@ -182,7 +182,7 @@ class SegmentRef(NamedTuple):
 
     @property
     def file_key(self) -> FileKey:
-        """What its files are known by, among those of the topic."""
+        """The identity of its files within the topic."""
         return (self.partition if self.position == OWN_FILE else SHARED), self.name
 
     @property
@@ -192,12 +192,12 @@ class SegmentRef(NamedTuple):
 
     @property
     def start(self) -> int:
-        """Where it begins in its file."""
+        """Its position in its file."""
         return max(self.position, 0)
 
     @property
     def label(self) -> str:
-        """What it is called in messages, where positions count from its beginning."""
+        """Its name in messages, in which positions count from its beginning."""
         return f"{self.paths.log}+{self.position}" if self.position > 0 else self.paths.log
 
 
@@ -263,7 +263,7 @@ def _decode(component: str) -> str:
     return unquote(component, errors="surrogatepass")
 
 
-# -- folders -----------------------------------------------------------------------------------
+# -- folders -------------------------------------------------------------------------------------
 
 
 def topic_folder(topic: str) -> str:
@@ -295,12 +295,12 @@ def topic_manifests(topic: str) -> str:
 
 
 def topic_proposals(topic: str) -> str:
-    """Where writers that were not the first leave what others may place for them."""
+    """The folder of a topic's proposals."""
     return f"{TOPICS}/{check_topic(topic)}/proposals"
 
 
 def topic_data(topic: str, partition: int) -> str:
-    """Where the files of a partition lie, or those that several share (SHARED)."""
+    """The folder of a partition's files, or of shared ones (SHARED)."""
     folder = _SHARED_DATA if partition == SHARED else f"{partition:d}"
     return f"{TOPICS}/{check_topic(topic)}/data/{folder}"
 
@@ -311,7 +311,7 @@ def topic_data_folder(topic: str) -> str:
 
 
 def retired_folder(topic: str) -> str:
-    """Where it is noted which segments nothing refers to any more."""
+    """The folder of notes of segments to which nothing refers any more."""
     return f"{TOPICS}/{check_topic(topic)}/retired"
 
 
@@ -334,7 +334,7 @@ def is_state(path: str) -> bool:
 
 
 def expired_log(transactional_id: str) -> str:
-    """Where the last state of an expired transactional id is kept, under its number."""
+    """The folder of an expired transactional id's last state, under its number."""
     return f"{EXPIRED}/{_encode(check_transactional_id(transactional_id))}"
 
 
@@ -353,7 +353,7 @@ def is_log_folder(folder: str) -> bool:
 
 
 def group_members(group_id: str) -> str:
-    """Where the members of a group tell that they are there."""
+    """The folder of a group's heartbeats and requests."""
     return f"{group_log(group_id)}/members"
 
 
@@ -382,7 +382,7 @@ def transactional_id_of(folder: str) -> str:
     return _decode(folder.rpartition("/")[2])
 
 
-# -- files -------------------------------------------------------------------------------------
+# -- files ---------------------------------------------------------------------------------------
 
 
 def log_file(number: int, kind: LogFile) -> str:
@@ -529,7 +529,7 @@ def retired_note(topic: str, token: str) -> str:
 
 
 def staging_file(token: str, number: int) -> str:
-    """Where write ``number`` of a not yet committed Spark transaction leaves its manifest.
+    """The manifest of write ``number`` of a not yet committed Spark transaction.
 
     All in one folder: a filesystem keeps a folder of its own for each when the files are gone.
     """

@@ -25,7 +25,7 @@ Taken = TypeVar("Taken", list[ConsumerRecord], dict[TopicPartition, list[pa.Reco
 
 
 class Polling(ABC):
-    """What :class:`~txnlog.consumer.Consumer` does with its positions once they are known.
+    """The part of :class:`~txnlog.consumer.Consumer` that polls, once positions are known.
 
     The consumer itself knows which partitions are assigned, and plans what is read of them.
     """
@@ -148,7 +148,7 @@ class Polling(ABC):
         *,
         as_records: bool = True,
     ) -> Taken:
-        """What ``take`` finds at hand, or else among what is there or comes in time."""
+        """The result of ``take`` from fetched records, or those that exist or arrive in time."""
         self._open()
         self._lookout.check()
         self._take_part()
@@ -180,7 +180,7 @@ class Polling(ABC):
             raise
 
     def _take_left(self, take: Callable[[], Taken], nothing: Taken) -> Taken:
-        """What is left of what was planned."""
+        """The rest of the planned ranges."""
         try:
             return take()
         except UnknownTopicOrPartition:

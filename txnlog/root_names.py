@@ -1,4 +1,4 @@
-"""What the files of several roots of one store are called: its epochs, incarnations, standbys.
+"""Names of files of a store with several roots: epochs, incarnations, standbys.
 
 What lies within each is called as in any store: see ``names``.
 """
@@ -43,7 +43,7 @@ def is_of_store(name: str) -> bool:
     return not name.startswith(".")
 
 
-# -- replicas ----------------------------------------------------------------------------------
+# -- replicas ------------------------------------------------------------------------------------
 
 
 def epoch_file(number: int) -> str:
@@ -69,7 +69,7 @@ def parse_controller_pointer(name: str) -> int | None:
 
 
 def incarnation_folder(number: int) -> str:
-    """Where one incarnation of a root keeps its objects, below the root."""
+    """The folder of one incarnation's objects, below the root."""
     return f"incarnation-{number:05d}"
 
 
@@ -94,16 +94,16 @@ def is_trim_note(name: str) -> bool:
     return name.startswith(_TRIM)
 
 
-# -- standbys ----------------------------------------------------------------------------------
+# -- standbys ------------------------------------------------------------------------------------
 
 
 def round_file(number: int) -> str:
-    """What a standby has reached with round ``number``."""
+    """The file of a standby's round ``number``."""
     return f"{STANDBY}/{log_file(number, LogFile.ENTRY)}"
 
 
 def round_token(number: int, token: str) -> str:
-    """What an attempt at a round is called: unique, because ``token`` is a fresh random one."""
+    """The name of an attempt at a round: unique, because ``token`` is a new random one."""
     return f"{number:0{NUMBER_DIGITS}d}-{token}"
 
 
@@ -114,7 +114,7 @@ def parse_round_token(name: str) -> int | None:
 
 
 def standby_file(attempt: str, name: str) -> str:
-    """Where a standby keeps a file of a log, as it was put by an attempt at a round."""
+    """A standby's copy of a file of a log, put by an attempt at a round."""
     return f"{STANDBY_LOGS}/{attempt}/{name}"
 
 

@@ -24,11 +24,11 @@ PARTITION: Final = "_partition"
 OFFSET: Final = "_offset"
 TOPIC: Final = "_topic"
 RESERVED: Final = (TOPIC, PARTITION, OFFSET, TIMESTAMP, HEADERS, DELETED)
-"""What a record has besides its columns. No column is called so."""
+"""The names of a record's fields besides its columns, reserved for them."""
 
 
 class FormerName(msgspec.Struct, frozen=True, array_like=True):
-    """What a column was called up to a version of the schema, and since then no more.
+    """A former name of a column, in use up to a version of the schema.
 
     ``parent`` is the id of the struct that it is a field of; 0: of none. It has another name since,
     or was dropped.
@@ -68,7 +68,7 @@ class TopicSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def record_columns(self) -> pa.Schema:
-        """What is stored of each record: its columns, its time and headers, whether it deletes.
+        """The stored fields of each record: its columns, its time and headers, whether it deletes.
 
         What is not a key may be null there: a record that deletes has its key alone. So may what is
         nested; that is checked when it is written.
@@ -77,7 +77,7 @@ class TopicSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def scan_columns(self) -> pa.Schema:
-        """What readers get: the columns that are stored, without the ids of files."""
+        """The schema for readers: the stored columns, without the ids of files."""
         return _scan_columns(self)
 
 

@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One phase: how much, how long, and (of single commits) how long one took."""
+    """One phase: how much, how long, and (for single commits) how long one took."""
 
     phase: str
     count: int

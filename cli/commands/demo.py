@@ -40,7 +40,7 @@ Look around:
 
 @dataclass(frozen=True, slots=True)
 class DemoRecord:
-    """A record, whose transaction it is of, and whether read_committed shows it."""
+    """A record, its transaction, and whether read_committed shows it."""
 
     topic: str
     partition: int
@@ -120,7 +120,7 @@ def make_demo(
 
 @contextmanager
 def _find_place(named: str | None) -> Iterator[str]:
-    """Where the store is to be: a temporary folder that goes again if anything fails."""
+    """The store's folder: a temporary one, deleted again if anything fails."""
     if named is not None:
         yield named
         return

@@ -1,1 +1,1 @@
-"""What users type: places in a log, ranges, durations, options, config files."""
+"""User input: positions in a log, ranges, durations, options, config files."""

@@ -1,4 +1,4 @@
-"""What fingers type that know other tools: other words for verbs, which no help lists."""
+"""Aliases of verbs from other tools, which help does not list."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_ROOT: Final[Mapping[str, tuple[str, str]]] = {
 
 
 class AliasedGroup(TyperGroup):
-    """A group of verbs that takes other words for them, too."""
+    """A group of verbs that also takes their aliases."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - typer's own
         if cmd_name in self.commands:
@@ -33,7 +33,7 @@ class AliasedGroup(TyperGroup):
 
 
 class AliasedRoot(AliasedGroup):
-    """The root, where a word may also stand for a verb of a group."""
+    """The root, where an alias may also mean a verb of a group."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - typer's own
         if cmd_name not in _OF_ROOT:

@@ -26,7 +26,7 @@ _KEYS: Final = ("store", "output", "storage_options")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a file says; nothing is required."""
+    """The content of a file; everything is optional."""
 
     store: str | None = None
     output: str | None = None
@@ -43,7 +43,7 @@ def read_settings(path: Path) -> Settings:
         reason = error.strerror or type(error).__name__
         raise typer.BadParameter(f"config file {path} cannot be read: {reason}") from None
     except ValueError as error:
-        # tomllib says where it is wrong, and repeats no more of it than a character.
+        # tomllib's message gives the position, and repeats at most one character.
         raise typer.BadParameter(f"config file {path} is not TOML: {error}") from None
     for key in found:
         if key not in _KEYS:

@@ -13,7 +13,7 @@ _PART = re.compile(r"(\d+)(ms|[smhd])", re.ASCII)
 
 
 def is_duration(text: str) -> bool:
-    """Whether ``text`` is such as ``90s``, ``10m``, ``1h30m``, ``7d`` or ``500ms``."""
+    """Whether ``text`` is a duration such as ``90s``, ``10m``, ``1h30m``, ``7d`` or ``500ms``."""
     return _DURATION.fullmatch(text) is not None
 
 

@@ -13,7 +13,7 @@ CONFIG_VARIABLE: Final = "TXNLOG_CONFIG"
 
 
 class Format(str, Enum):
-    """How to print what a verb has found."""
+    """The output format of a verb."""
 
     TABLE = "table"
     JSON = "json"
@@ -21,7 +21,7 @@ class Format(str, Enum):
 
 
 class Codec(str, Enum):
-    """What records may be compressed with; not every record format knows all of them."""
+    """The codecs for records; not every record format has all of them."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -30,7 +30,7 @@ class Codec(str, Enum):
     ZSTD = "zstd"
 
 
-# -- of every verb -----------------------------------------------------------------------------
+# -- of every verb -------------------------------------------------------------------------------
 
 StoreOption = Annotated[
     str | None,
@@ -73,7 +73,7 @@ BytesOption = Annotated[
     bool, typer.Option("-b", "--bytes", help="Sizes in bytes on a terminal too, not in KiB, MiB.")
 ]
 
-# -- of some verbs -----------------------------------------------------------------------------
+# -- of some verbs -------------------------------------------------------------------------------
 
 SettingsOption = Annotated[
     list[str] | None,
@@ -85,7 +85,7 @@ SettingsOption = Annotated[
         show_default=False,
     ),
 ]
-"""What is created is set so. See ``parse_settings``."""
+"""Settings of what is created. See ``parse_settings``."""
 UrlArgument = Annotated[
     str | None,
     typer.Argument(
@@ -103,7 +103,7 @@ NewTopicArgument = Annotated[
     str,
     typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=_complete_nothing),
 ]
-"""One that there is not yet, so that a shell completes none."""
+"""A new topic's name, so the shell completes none."""
 TargetArgument = Annotated[
     str, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic or one partition of it.")
 ]
@@ -120,7 +120,7 @@ DryRunOption = Annotated[
 IntervalOption = Annotated[
     float, typer.Option("--interval", metavar="SECONDS", min=0.05, help="How often to look.")
 ]
-"""Of verbs that go on for ever."""
+"""For verbs that run until they are stopped."""
 CompressionOption = Annotated[
     Codec | None,
     typer.Option("--compression", help="Instead of the topic's.", show_default=False),

@@ -1,4 +1,4 @@
-"""What users type to name partitions and places in them. Knows no store."""
+"""Parses partitions and positions in them. Knows no store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--offset RANGE``: the grammar of kcat and rpk for where to begin and end. Knows no store.
+"""``--offset RANGE``: kcat's and rpk's grammar for the start and the end. Knows no store.
 
 start  end  42  42:  :42  42:50  :end  +10  -10  -10:-5  @TIME  @TIME:  @:TIME  @TIME:TIME
 """
@@ -26,14 +26,14 @@ _OFFSET = re.compile(r"([+-]?)(\d{1,19})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class FromStart:
-    """So many offsets after the first one."""
+    """This many offsets after the first one."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class FromEnd:
-    """So many offsets before the end."""
+    """This many offsets before the end."""
 
     count: int
 
@@ -43,7 +43,7 @@ Bound: TypeAlias = Place | FromStart | FromEnd
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Where to begin, and where to end: that offset is not read."""
+    """The start, and the exclusive end."""
 
     start: Bound
     stop: Bound

@@ -1,4 +1,4 @@
-"""Which records are wanted: ``--key``, ``--grep`` and ``--where``, all of which must hold."""
+"""Filters of records: ``--key``, ``--grep`` and ``--where``, all of which must match."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ _ORDERS: Final[Mapping[str, Callable[[object, object], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """What all wanted records have in common.
+    """The filter of records.
 
-    ``of_scan`` is for the scan that reads them; ``conditions`` look into what it returns.
+    ``of_scan`` is for the scan that reads them; ``conditions`` are checked on its results.
     """
 
     of_scan: pc.Expression | None
@@ -65,7 +65,7 @@ class RecordFilter:
 
     @classmethod
     def of(cls, key: str | None, grep: str | None, where: Sequence[str] | None) -> RecordFilter:
-        """What the options ask for. Raises BadParameter."""
+        """The filter of the options. Raises BadParameter."""
         of_scan = None
         if key is not None or grep is not None:
             from txnlog.errors import InvalidOption
@@ -82,7 +82,7 @@ class RecordFilter:
         return self.of_scan is not None or bool(self.conditions)
 
     def keep(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Of each batch of the scan the rows of which all conditions hold."""
+        """The rows of each batch of the scan that meet all conditions."""
         return map(self._keep, batches) if self.conditions else iter(batches)
 
     def _keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -95,7 +95,7 @@ class RecordFilter:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A comparison of one place in the JSON of a column, with what was typed."""
+    """A comparison of one path in the JSON of a column with a typed value."""
 
     column: str
     path: Sequence[str | int]
@@ -103,7 +103,7 @@ class Condition:
     operand: object
 
     def holds_of(self, batch: pa.RecordBatch) -> list[bool]:
-        """Of each row of a batch. What is not JSON, or is not there, counts as null."""
+        """Whether each row meets it. Missing values, and text that is not JSON, count as null."""
         return [self._holds(data) for data in batch.column(self.column).to_pylist()]
 
     def _holds(self, data: bytes | None) -> bool:
@@ -160,7 +160,7 @@ def _look_up(data: bytes | None, path: Sequence[str | int]) -> object:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:
-            found = json.loads(data)  # takes half surrogates and numbers of any size too
+            found = json.loads(data)  # also accepts lone surrogates and numbers of any size
         except (ValueError, RecursionError):
             return None if path else _decode_text(data)
     for step in path:
@@ -177,7 +177,7 @@ def _decode_text(data: bytes | None) -> str | None:
 
 
 def _kind(value: object) -> type:
-    """What values are comparable with each other: whole numbers with others, booleans not."""
+    """Whether values are comparable: integers with floats are, booleans with numbers are not."""
     return float if type(value) is int else type(value)
 
 

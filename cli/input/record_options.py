@@ -20,7 +20,7 @@ class Isolation(str, Enum):
 
 
 class Encoding(str, Enum):
-    """How bytes are shown: as text where they are UTF-8, or always in one of these."""
+    """How bytes are shown: as text if they are UTF-8, or always in one of these."""
 
     TEXT = "text"
     HEX = "hex"
@@ -84,14 +84,14 @@ TemplateOption = Annotated[
     ),
 ]
 ShortTemplateOption = Annotated[str | None, typer.Option("-f", hidden=True)]
-"""kcat's, where nothing can be followed; help does not tell, because tail has another."""
+"""kcat's option, for verbs that cannot follow; hidden in help, because tail has another."""
 MaxRecordsOption = Annotated[
     int, typer.Option("-n", "--max-records", "--max", min=0, help="At most this many.")
 ]
 
 
 def join_range(offset: str | None, from_: str | None, to: str | None) -> Range:
-    """What ``--offset``, or else ``--from`` and ``--to``, choose. Raises BadParameter."""
+    """The range of ``--offset``, or else of ``--from`` and ``--to``. Raises BadParameter."""
     if offset is None:
         return Range(parse_place(from_ or "earliest"), parse_place(to or "latest"))
     if from_ is not None or to is not None:
@@ -100,7 +100,7 @@ def join_range(offset: str | None, from_: str | None, to: str | None) -> Range:
 
 
 def parse_moment(as_of: str | None) -> int | str | None:
-    """What ``--as-of`` says, as the library takes it. Raises BadParameter."""
+    """The moment of ``--as-of``, in the library's form. Raises BadParameter."""
     if as_of is None or not as_of.startswith("@"):
         return as_of
     return parse_time(as_of).timestamp_ms

@@ -1,4 +1,4 @@
-"""A range that was typed becomes the scan of a snapshot."""
+"""Turns a typed range into the scan of a snapshot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plan_scan(
     starts = {number: _find_offset(snapshot, where, number, chosen.start) for number in wanted}
     ends = dict.fromkeys(partitions, EARLIEST)
     for number in wanted:
-        # Where the end lies before the beginning there is simply nothing to read.
+        # If the end lies before the beginning there is simply nothing to read.
         ends[number] = max(_find_offset(snapshot, where, number, chosen.stop), starts[number])
     return snapshot.scan(where.topic, starts, ends, filter=row_filter, as_json=as_json)
 
@@ -53,7 +53,7 @@ def _find_offset(snapshot: Snapshot, where: Target, partition: int, bound: Bound
         case "earliest":
             return first
         case Offset(offset):
-            # Named alone, a partition is held to what it has: the library refuses what it has not.
+            # For a single partition, offsets are clamped: the library refuses those outside.
             return offset if where.partition is not None else min(max(offset, first), last)
         case Time(timestamp_ms):
             found = snapshot.offset_for_time(TopicPartition(where.topic, partition), timestamp_ms)

@@ -1,4 +1,4 @@
-"""Which segments a verb is about: a topic's, one of them, or single files without a store."""
+"""The segments for a verb: a topic's, one of them, or single files without a store."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ FileOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SegmentChoice:
-    """Either ``files``, or the segments of ``target``, of which ``name`` may choose one."""
+    """Either ``files``, or the segments of ``target``, of which ``name`` may select one."""
 
     target: str
     name: str | None
     files: list[str]
 
     def find(self, store: Store) -> list[SegmentDescription]:
-        """The segments that are meant. Raises BadParameter, ObjectNotFound if none has the name."""
+        """The selected segments. Raises BadParameter, ObjectNotFound if none has the name."""
         where = parse_target(self.target)
         found = store.segments(where.topic, where.partition)
         if self.name is None:

@@ -14,7 +14,7 @@ _secrets: list[str] = []
 
 
 def parse_storage_options(options: Sequence[str], name: str = "--storage-option") -> dict[str, str]:
-    """``KEY=VALUE`` options by key; of a key given twice the last one counts. Raises BadParameter.
+    """``KEY=VALUE`` options by key; the last one counts if a key is repeated. Raises BadParameter.
 
     Values stay strings: the library knows which ones are numbers or JSON.
     """
@@ -22,7 +22,7 @@ def parse_storage_options(options: Sequence[str], name: str = "--storage-option"
     for number, option in enumerate(options, start=1):
         assignment = split_assignment(option)
         if assignment is None:
-            # What was typed may be a secret whose key was forgotten: it is not repeated.
+            # The text may be a secret whose key was forgotten: it is not repeated.
             raise typer.BadParameter(f"{name} number {number} is not of the form KEY=VALUE")
         key, value = assignment
         parsed[key] = value
@@ -31,7 +31,7 @@ def parse_storage_options(options: Sequence[str], name: str = "--storage-option"
 
 
 def keep_secret(options: Mapping[str, object]) -> None:
-    """Have what sounds secret among these, also in what they hold, left out of every message."""
+    """Redact these options' secrets, nested ones too, in every message."""
     for key, value in options.items():
         if isinstance(value, Mapping):
             keep_secret(value)

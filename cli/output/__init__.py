@@ -1,1 +1,1 @@
-"""What users see: fields, tables, JSON, messages, progress, exit codes."""
+"""Output: fields, tables, JSON, messages, progress, exit codes."""

@@ -1,4 +1,4 @@
-"""How ``segments dump`` shows a batch: with the topic's offsets where they are known."""
+"""How ``segments dump`` shows a batch: with the topic's offsets if they are known."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Batch:
 
     @property
     def base_offset(self) -> int | None:
-        """Of the topic if the segment is known, else as in the file."""
+        """The topic's offset if the segment is known, else the file's."""
         header = self.dumped.header
         return None if header is None else header.base_offset + self._first_offset
 
@@ -52,7 +52,7 @@ class Batch:
 
     @property
     def base_sequence(self) -> int | None:
-        """As the producer numbers it if the segment is known, else as in the file."""
+        """The producer's sequence if the segment is known, else the file's."""
         header, placed = self.dumped.header, self._placed
         if header is None or header.relative_sequence < 0:
             return None
@@ -66,7 +66,7 @@ class Batch:
 
     @property
     def last_sequence(self) -> int | None:
-        """Of the last record, as the base sequence is."""
+        """The last record's sequence, like the base sequence."""
         header, base = self.dumped.header, self.base_sequence
         if header is None or base is None:
             return None
@@ -83,7 +83,7 @@ class Batch:
 
     @property
     def marker(self) -> str | None:
-        """What one of Kafka's control batches says of its producer's transaction."""
+        """The outcome in one of Kafka's control batches."""
         decoded = self.dumped.decoded
         if decoded is None or not decoded.markers:
             return None
@@ -104,7 +104,7 @@ class Batch:
 
     @property
     def source(self) -> str:
-        """The file, and the partition where it is one of several in it."""
+        """The file, and the partition if several share it."""
         segment = self.segment
         if segment is None or segment.position < 0:
             return self.path
@@ -117,7 +117,7 @@ class Batch:
 
     @property
     def _placed(self) -> SegmentDescription | None:
-        """What the log says instead of the file; nothing of a file that came from Kafka."""
+        """Facts from the log instead of the file; none for a file from Kafka."""
         return None if self.segment is None or self.segment.from_kafka else self.segment
 
     @property
@@ -154,7 +154,7 @@ def _get_records(shown: Sequence[Field[Record]]) -> Callable[[Batch], Json]:
 
 
 def batch_fields(*, with_records: bool, metadata: bool = True) -> list[Field[Batch]]:
-    """What to show of a batch; of its records without ``metadata`` only keys and values."""
+    """The fields of a batch; without ``metadata`` only keys and values of its records."""
     fields: list[Field[Batch]] = [
         text("topic", None, lambda batch: batch.segment.topic if batch.segment else None),
         number("partition", None, lambda batch: batch.segment.partition if batch.segment else None),
@@ -194,7 +194,7 @@ def batch_fields(*, with_records: bool, metadata: bool = True) -> list[Field[Bat
 
 
 def show_records(batch: Batch, *, metadata: bool = True) -> Iterator[str]:
-    """The records of a batch for people, one a line."""
+    """The records of a batch for people, one per line."""
     return (show_content(record, metadata=metadata) for record in batch.records())
 
 
@@ -203,7 +203,7 @@ def _show_crc(batch: Batch) -> str:
 
 
 def read_placed_batches(storage: Storage, segment: SegmentDescription) -> Iterator[Batch]:
-    """What lies in a segment of a store."""
+    """The content of a segment in a store."""
     from txnlog.inspect.segments import dump_placed_segment
 
     for dumped in dump_placed_segment(storage, segment):
@@ -211,7 +211,7 @@ def read_placed_batches(storage: Storage, segment: SegmentDescription) -> Iterat
 
 
 def read_file_batches(path: str, storage_options: Mapping[str, object]) -> Iterator[Batch]:
-    """What lies in a segment file outside a store. Raises StorageError."""
+    """The content of a segment file outside a store. Raises StorageError."""
     from txnlog.inspect.files import open_segment_file
     from txnlog.segments.inspect.dump import dump_segment
 

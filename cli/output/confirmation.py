@@ -1,4 +1,4 @@
-"""Verbs that take something away ask first; where nobody can be asked, ``--yes`` has to say so."""
+"""Destructive verbs ask first; without a terminal they need ``--yes``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from txnlog.cli.output.streams import warn
 
 
 def confirm(what: str, *, yes: bool) -> None:
-    """Return if the user wants ``what`` to be done; else end the command.
+    """Return if the user confirms ``what``; else end the command.
 
-    Raises BadParameter where nobody can be asked, typer.Exit if the answer is no.
+    Raises BadParameter without a terminal, typer.Exit if the answer is no.
     """
     if yes:
         return
@@ -31,6 +31,6 @@ def confirm(what: str, *, yes: bool) -> None:
 
 
 def note_dry_run(dry_run: bool) -> None:
-    """Say that nothing was changed, if that is so."""
+    """Print that nothing was changed, if so."""
     if dry_run:
         warn("dry run: nothing was changed")

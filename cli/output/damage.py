@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class DamageReporter:
-    """Says on stderr what is damaged; at the end of its block the command ends with exit code 3.
+    """Reports damage on stderr; at the end of its block the command ends with exit code 3.
 
-    What could not be read for another reason is not damage: then the exit code is 1.
+    Other read failures are not damage: then the exit code is 1.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class DamageReporter:
             raise typer.Exit(FAILURE)
 
     def report(self, reason: str | None) -> None:
-        """Say what is damaged, if anything is."""
+        """Report damage, if there is any."""
         if reason is None:
             return
         self._found = True
@@ -54,7 +54,7 @@ class DamageReporter:
                 yield item
 
     def report_error(self, error: TxnlogError, what: str = "") -> None:
-        """Say what has failed: damage, or something else."""
+        """Report a failure: damage, or something else."""
         reason = f"{what}{error}"
         if isinstance(error, (CorruptEntry, CorruptRecord)):
             self.report(reason)
@@ -65,7 +65,7 @@ class DamageReporter:
     def watch(
         self, items: Iterable[T], damages: Callable[[T], Iterable[str | None]]
     ) -> Iterator[T]:
-        """All items; what is damaged in one is reported when it has been shown."""
+        """All items; an item's damage is reported after it has been shown."""
         for item in items:
             yield item
             for reason in damages(item):

@@ -1,4 +1,4 @@
-"""Text and bytes for terminals and JSON: nothing stands in them that a terminal would obey."""
+"""Text and bytes for terminals and JSON, without control sequences."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Js
 
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""JSON lets it through, a terminal obeys it: C1 controls, new lines, changes of direction."""
+"""Characters that JSON permits but a terminal obeys: C1 controls, line separators, direction
+changes.
+"""
 
 
 def escape_text(value: str) -> str:
-    """``value`` on one line, without anything that a terminal would obey; backslash is doubled."""
+    """``value`` on one line, without control characters; backslash is doubled."""
     if value.isprintable() and "\\" not in value:
         return value
     return value.translate(_ESCAPED)
 
 
 def escape_bytes(data: bytes | None) -> str:
-    r"""Bytes as text: UTF-8 where they are, ``\xNN`` where not; ``\N`` stands for null."""
+    r"""Bytes as text: UTF-8 where valid, else ``\xNN``; ``\N`` means null."""
     if data is None:
         return "\\N"
     try:
@@ -32,14 +34,14 @@ def escape_bytes(data: bytes | None) -> str:
 
 
 def escape_controls(message: str) -> str:
-    """A message without anything that a terminal would obey; its backslashes are its own."""
+    """A message without control characters; its backslashes are kept."""
     if message.isprintable():
         return message
     return "\\".join(part.translate(_ESCAPED) for part in message.split("\\"))
 
 
 def dump_json(content: Json, indent: int | None = None) -> str:
-    """JSON in which nothing stands that a terminal would obey: it is escaped, as JSON can."""
+    """JSON with all control characters escaped."""
     dumped = json.dumps(content, ensure_ascii=False, indent=indent)
     if dumped.isascii() and "\x7f" not in dumped:
         return dumped
@@ -74,7 +76,7 @@ def _escape_char(char: str) -> str:
 
 
 class _Escaped(dict[int, str]):
-    """What each character is shown as: found out once, of many."""
+    """How each character is shown: computed once for many."""
 
     def __init__(self, show: Callable[[str], str]) -> None:
         self._show = show
@@ -85,7 +87,7 @@ class _Escaped(dict[int, str]):
 
 
 def _escape_byte(char: str) -> str:
-    """Bytes that are no UTF-8 come as lone surrogates DC80 to DCFF."""
+    """Bytes that are not UTF-8 arrive as lone surrogates DC80 to DCFF."""
     code = ord(char)
     return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else _escape_char(char)
 

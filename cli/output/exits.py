@@ -15,8 +15,8 @@ OUTPUT_CLOSED: Final = 141
 
 
 class OutputClosed(Exception):
-    """Whoever reads our output has closed it."""
+    """The reader has closed our output."""
 
 
 class Damaged(Exception):
-    """Damage was found; it has been reported already, and all else has been shown."""
+    """Damage was found; it has been reported already, and everything else has been shown."""

@@ -1,4 +1,4 @@
-"""What a verb shows of a thing: its fields, each with a JSON key and a column of a table.
+"""A verb's fields, each with a JSON key and a column of a table.
 
 A list of fields is the one description of a verb's output: the JSON keys are the contract of
 docs/CLI.md, the titles are for people.
@@ -19,9 +19,9 @@ T = TypeVar("T")
 _ABSENT = "-"
 _UNIT = 1024
 _ONE_DIGIT = 9.95
-"""What is rounded to less than 10 has a digit behind the point."""
+"""Values that round to less than 10 get a digit after the point."""
 _MAX_SHOWN_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999: what comes later is shown as a number."""
+"""The last millisecond of the year 9999: later times are shown as numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Field(Generic[T]):
     """One property of a thing.
 
     Without a title it is in JSON only. ``wide`` columns are left out on narrow terminals;
-    ``elastic`` ones have so large a share of what the others leave, and are cut to it. ``glance``
-    is what a terminal shows instead.
+    ``elastic`` ones get this share of the remaining width, and are truncated to it. ``glance`` is
+    shown on a terminal instead.
     """
 
     key: str
@@ -65,7 +65,7 @@ def number(
 def size(
     key: str, title: str | None, get: Callable[[T], int | None], *, wide: bool = False
 ) -> Field[T]:
-    """Bytes: their number, on a terminal in the unit that says it best."""
+    """Bytes: their number, on a terminal in a suitable unit."""
     return replace(number(key, title, get, wide=wide), glance=lambda item: show_size(get(item)))
 
 
@@ -85,7 +85,7 @@ def flag(
     *,
     wide: bool = False,
 ) -> Field[T]:
-    """Something that holds, does not hold, or (None) does not apply."""
+    """True, false, or (None) not applicable."""
 
     def show(item: T) -> str:
         value = get(item)
@@ -118,7 +118,7 @@ def to_json(fields: Sequence[Field[T]], item: T) -> dict[str, Json]:
 
 
 def show_time(timestamp_ms: int | None) -> str:
-    """``2024-05-01T12:00:00.000Z``; a number where no calendar reaches."""
+    """``2024-05-01T12:00:00.000Z``; a number outside the calendar's range."""
     if timestamp_ms is None:
         return _ABSENT
     if not 0 <= timestamp_ms <= _MAX_SHOWN_MS:
@@ -129,7 +129,7 @@ def show_time(timestamp_ms: int | None) -> str:
 
 
 def show_duration(duration_ms: int) -> str:
-    """``3d 4h``, ``2m 5s`` or ``350ms``: the two largest units that count."""
+    """``3d 4h``, ``2m 5s`` or ``350ms``: the two largest units."""
     if duration_ms < 0:
         return "-" + show_duration(-duration_ms)
     if duration_ms < 1000:
@@ -144,7 +144,7 @@ def show_duration(duration_ms: int) -> str:
 
 
 def show_size(size_bytes: int | None) -> str:
-    """``512 B``, ``1.5 KiB`` or ``310 MiB``: two digits at least, and 1,024 of one are the next."""
+    """``512 B``, ``1.5 KiB`` or ``310 MiB``: at least two digits, in units of 1,024."""
     if size_bytes is None:
         return _ABSENT
     if size_bytes < _UNIT:

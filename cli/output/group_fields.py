@@ -64,7 +64,7 @@ OFFSETS: list[Field[GroupOffset]] = [
 
 
 class Place(NamedTuple):
-    """A group, and where it is in one partition."""
+    """A group, and its offset in one partition."""
 
     group_id: str
     at: GroupOffset

@@ -1,4 +1,4 @@
-"""Output for programs: JSON in UTF-8, as one document or one object a line."""
+"""Output for programs: JSON in UTF-8, as one document or one object per line."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class JsonOutput:
             closing = False
             raise
         finally:
-            # Also after an error half way: what was read is then still a whole document.
+            # Even after an error half-way: the output is then still a complete document.
             if closing:
                 write("]\n" if separator == "\n" else "\n]\n")
 
@@ -78,7 +78,7 @@ class JsonOutput:
 
 
 class JsonLinesOutput:
-    """One object a line, for a list as for one thing."""
+    """One object per line, for a list as for one thing."""
 
     def __init__(self) -> None:
         _use_utf8()
@@ -103,5 +103,5 @@ class JsonLinesOutput:
 
 def _use_utf8() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A lone surrogate in a name becomes \udcXX, which is what JSON writes for it.
+        # A lone surrogate in a name becomes \udcXX, as in JSON.
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")

@@ -23,17 +23,16 @@ class Document(Protocol):
     def rows(
         self, key: str, title: str, fields: Sequence[Field[T]], items: Iterable[T] | None
     ) -> None:
-        """A list that is a part of the thing; None if nobody knows what is in it."""
+        """A list that is part of the thing; None if its content is unknown."""
 
 
 class Layout(TypedDict, Generic[T], total=False):
-    """How a list is to be printed. All but ``streamed`` is for people.
+    """How to print a list. All but ``streamed`` is for people.
 
-    streamed: the list may be longer than memory: print while it is taken.
-    live: items come one by one, with time between them: print each when it is taken.
-    heading: a line above each run of items that have the same one.
-    below: lines to be printed under an item.
-    cut: whether those are cut to a terminal's width.
+    streamed: the list may not fit into memory: print while it is consumed. live: items arrive one
+    by one, with pauses: print each when it is taken. heading: a line above each run of items that
+    have the same one. below: lines printed under an item. cut: whether those are truncated to a
+    terminal's width.
     """
 
     streamed: bool
@@ -49,7 +48,7 @@ class Output(Protocol):
     def rows(
         self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[Layout[T]]
     ) -> None:
-        """Print a list: of each item these fields.
+        """Print a list: these fields of each item.
 
         If taking an item raises, those before it are printed first.
         """

@@ -1,4 +1,4 @@
-"""A storage that fails for a while does not end a verb that goes on for ever."""
+"""Retries for verbs that run until stopped: a storage may fail for a while."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from txnlog.errors import StorageError
 
 _PATIENCE_S: Final = 60.0
-"""A storage that fails for longer is not tried again."""
+"""After failing this long a storage is not tried again."""
 
 
 class Patience:
@@ -21,7 +21,7 @@ class Patience:
         self._since_s: float | None = None
 
     def bear(self, error: StorageError) -> None:
-        """Say it the first time. Raises the error if it will not end, or has lasted a minute."""
+        """Report the first failure. Raises a permanent error, or one that has lasted a minute."""
         now_s = time.monotonic()
         if self._since_s is None:
             warn(f"{error}; trying again")
@@ -30,5 +30,5 @@ class Patience:
             raise error
 
     def end(self) -> None:
-        """It has worked."""
+        """Record a success."""
         self._since_s = None

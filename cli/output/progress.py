@@ -1,4 +1,4 @@
-"""A progress bar on stderr, where somebody looks at it."""
+"""A progress bar on stderr, if it is a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Literal
 def progress_bar(
     what: str, unit: Literal["bytes", "records"] = "bytes"
 ) -> Iterator[Callable[[int, int], None] | None]:
-    """What a long operation calls with what is done and what there is; None where nobody looks."""
+    """The progress callback of a long operation; None without a terminal."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return

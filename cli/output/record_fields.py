@@ -1,4 +1,4 @@
-"""Records as ``txnlog records`` and ``segments dump`` show them, and where they come from."""
+"""Records for ``txnlog records`` and ``segments dump``, and their sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from txnlog.read.consumer_record import ConsumerRecord
 
 _ROWS = 1000
-"""So many records are Python objects at a time."""
+"""How many records are Python objects at a time."""
 _GLANCE_BYTES = 16_384
 
 Header = tuple[str, bytes | None]
@@ -25,7 +25,7 @@ Header = tuple[str, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a producer gave, and the record's time."""
+    """The producer's fields, and the record's time."""
 
     timestamp_ms: int
     key: bytes | None
@@ -35,7 +35,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record. ``topic``, ``partition`` and ``timestamp_type`` are None where nobody knows."""
+    """One record. ``topic``, ``partition`` and ``timestamp_type`` are None if unknown."""
 
     topic: str | None
     partition: int | None
@@ -58,7 +58,7 @@ def _list_bytes_fields(
         )
 
     def glance(data: bytes | None) -> str:
-        # No terminal is wider, and what is to be cut need not be made readable first.
+        # No terminal is wider, and text that will be truncated need not be escaped first.
         if data is None or len(data) <= _GLANCE_BYTES:
             return show(data)
         return f"{show(data[:_GLANCE_BYTES])}\u2026"
@@ -101,7 +101,7 @@ RECORD = [*_PLACE, *CONTENT]
 
 
 def record_fields(encoding: Encoding) -> list[Field[Record]]:
-    """What is shown of a record, with its bytes in this encoding."""
+    """A record's fields, with its bytes in this encoding."""
     if encoding is Encoding.TEXT:
         return RECORD
 
@@ -119,7 +119,7 @@ def record_fields(encoding: Encoding) -> list[Field[Record]]:
 
 
 def show_content(record: Record, *, metadata: bool = True) -> str:
-    """A record on one line, where a table's columns are taken by something else."""
+    """A record on one line, if the table's columns show something else."""
     if not metadata:
         return "  ".join(f"{field.key}: {field.show(record)}" for field in PAYLOAD)
     shown = [f"{field.key.removesuffix('_ms')}: {field.show(record)}" for field in CONTENT]

@@ -1,4 +1,4 @@
-"""Prints records as the user wants them: as fields, or by a template."""
+"""Prints records as fields, or by a template."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordPrinter:
-    """``--encoding`` and ``--format``, of which the latter overrules the former."""
+    """``--encoding`` and ``--format``, which overrides the former."""
 
     encoding: Encoding
     template: Template | None
 
     @classmethod
     def of(cls, encoding: Encoding, template: str | None) -> RecordPrinter:
-        """What the options ask for. Raises BadParameter."""
+        """The printer for the options. Raises BadParameter."""
         if template is None:
             return cls(encoding, None)
-        # A terminal would obey control characters that a record may have; a pipe gets its bytes.
+        # A terminal would obey control characters in a record; a pipe gets the bytes.
         return cls(encoding, Template(template, raw=not sys.stdout.isatty()))
 
     def print(self, output: Output, records: Iterable[Record], *, live: bool = False) -> None:
-        """Print records while they come."""
+        """Print records as they arrive."""
         if self.template is None:
             output.rows(record_fields(self.encoding), records, streamed=True, live=live)
             return

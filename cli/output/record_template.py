@@ -1,4 +1,4 @@
-r"""``--format TEMPLATE``: records as bytes of the user's own layout, as kcat and rpk have it.
+r"""``--format TEMPLATE``: records as bytes in the user's own layout, as in kcat and rpk.
 
 %t topic  %p partition  %o offset  %d timestamp in ms  %D the same as ISO 8601
 %k key  %v value  %h headers  %K %V their sizes in bytes (-1: null)  %% percent
@@ -47,7 +47,7 @@ _PLAIN: Final[dict[str, Writer]] = {
 
 
 class Template:
-    """A parsed template. ``raw`` says what %k and %v are without braces: the bytes themselves."""
+    """A parsed template. ``raw``: %k and %v without braces are the bytes themselves."""
 
     def __init__(self, template: str, *, raw: bool) -> None:
         self._default = "raw" if raw else "text"

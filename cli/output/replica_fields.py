@@ -61,7 +61,7 @@ def print_set(
     epochs: list[ReplicaEpoch] | None = None,
     logs: list[LogWatermark] | None = None,
 ) -> None:
-    """Who is in sync, each root, and the epochs and logs if they are to be shown."""
+    """The in-sync set, each root, and the epochs and logs if requested."""
     with output.document() as document:
         document.fields(SET, found)
         document.rows("replicas", "Replicas", REPLICAS, found.replicas)

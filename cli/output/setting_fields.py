@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def setting_fields(owner: str) -> list[Field[Setting]]:
-    """What is shown of a setting; ``owner`` is what it is called that has its own value."""
+    """A setting's fields; ``owner`` names the object with its own value."""
     return [
         text("key", "KEY", lambda setting: setting.key),
         text("value", "VALUE", lambda setting: setting.value),

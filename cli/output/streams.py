@@ -1,4 +1,4 @@
-"""What is written to stdout, and messages to stderr."""
+"""Writes data to stdout, and messages to stderr."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_bytes(data: bytes) -> None:
 
 
 def flush() -> None:
-    """Let out what was written: a closed pipe or a full disk shows here. Raises OutputClosed."""
+    """Flush: a closed pipe or a full disk is noticed here. Raises OutputClosed."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -40,7 +40,7 @@ _count = 0
 
 
 def warn(message: str) -> None:
-    """A message for people that must not get into the data."""
+    """A message for people, kept out of the data."""
     global _count  # noqa: PLW0603 - stderr is one for the process too
     _count += 1
     if _said is not None:

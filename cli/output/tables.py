@@ -25,9 +25,9 @@ T = TypeVar("T")
 _WIDE_CHARS = 120
 """Terminals from this width on show all columns."""
 _MEASURED_ROWS = 100
-"""A stream's columns are as wide as its first rows need."""
+"""How many rows set the widths of a stream's columns."""
 _LEAST_CHARS = 16
-"""Names are not folded to less."""
+"""Names are not wrapped to less than this."""
 
 
 class TableOutput:
@@ -96,7 +96,7 @@ class TableOutput:
         ]
 
     def shown(self, fields: Sequence[Field[T]]) -> list[Field[T]]:
-        """Those of the fields that are for people, as they are shown here."""
+        """The fields for people, as shown here."""
         return [self._show_here(field) for field in fields if field.title]
 
     def _show_here(self, field: Field[T]) -> Field[T]:
@@ -143,7 +143,7 @@ def _print_plain(
     *,
     cut: bool,
 ) -> None:
-    # What is shown of an item is kept until the columns are measured; an item may be large.
+    # Formatted items are kept until the columns are measured; an item may be large.
     source = (
         (
             heading(item) if heading else None,
@@ -167,7 +167,7 @@ def _print_plain(
             current = title
             write(f"{current}\n")
         if measured == 1:
-            # Nothing is known of what will come: columns grow with it.
+            # Later items are unknown: columns grow with them.
             widths = [max(width, len(cell)) for width, cell in zip(widths, shown, strict=True)]
             fitting = _fit(columns, widths, line_chars)
         if line_chars is not None:
@@ -204,7 +204,7 @@ def _show_cells(columns: Sequence[Field[T]], item: T) -> list[str]:
 def _fit(
     columns: Sequence[Field[T]], widths: Sequence[int], line_chars: int | None
 ) -> Sequence[int]:
-    """Widths with which a line fits: elastic columns share what the others leave."""
+    """Widths with which a line fits: elastic columns share the remaining width."""
     if line_chars is None:
         return widths
     left = line_chars - 2 * (len(columns) - 1)
@@ -213,7 +213,7 @@ def _fit(
     left -= sum(width for column, width in zip(columns, widths, strict=True) if not column.elastic)
     elastic = {number: column.elastic for number, column in enumerate(columns) if column.elastic}
     fitting = [*widths]
-    # The narrowest for its share first: what it does not need is for the others.
+    # The narrowest for its share first: its unused width goes to the others.
     shares = sum(elastic.values())
     for number in sorted(elastic, key=lambda number: widths[number] / elastic[number]):
         share = max(left * elastic[number] // shares, len(columns[number].title or ""))
@@ -224,13 +224,13 @@ def _fit(
 
 
 def _squeeze(columns: Sequence[Field[T]], widths: Sequence[int], left: int) -> Sequence[int]:
-    """Widths with which a line fits if its longest names are folded."""
+    """Widths with which a line fits if its longest names are wrapped."""
     fitting = [*widths]
     names = [number for number, column in enumerate(columns) if not is_rigid(column)]
     while names and sum(fitting) > left:
         widest = max(names, key=fitting.__getitem__)
         if fitting[widest] <= max(len(columns[widest].title or ""), _LEAST_CHARS):
-            return widths  # folded to so little it would be harder to read than a line too long
+            return widths  # wrapped further it would be less readable than a long line
         fitting[widest] -= 1
     return fitting
 
@@ -252,7 +252,7 @@ def _write_row(columns: Sequence[Field[T]], widths: Sequence[int], cells: Sequen
 def _fold(
     columns: Sequence[Field[T]], widths: Sequence[int], cells: Sequence[str]
 ) -> Iterator[Sequence[str]]:
-    """The lines of a row: names that are too long go on in the next one."""
+    """The lines of a row: long names continue on the next one."""
     pieces = [
         [cell] if is_rigid(column) or len(cell) <= width // 2 else _fold_cell(cell, width)
         for column, width, cell in zip(columns, widths, cells, strict=True)
@@ -269,14 +269,14 @@ def _fold_cell(cell: str, width: int) -> list[str]:
 
 @cache
 def _measuring() -> Console:
-    """Rich wraps by a console, though it prints to none here."""
+    """Rich needs a console to wrap, though it prints to none here."""
     from rich.console import Console
 
     return Console(file=io.StringIO())
 
 
 def is_rigid(column: Field[T]) -> bool:
-    """Whether it is never folded: of a number or a time a line of its own would be a riddle."""
+    """Whether it is never wrapped: a number or a time would be unreadable."""
     return column.numeric or column.key.endswith("_ms")
 
 

@@ -1,4 +1,4 @@
-"""How verbs show transactions, and which transaction something belongs to."""
+"""How verbs show transactions, and the transaction that something belongs to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REF: list[Field[TransactionRef]] = [
     number("producer_id", "PRODUCER", lambda ref: ref.producer_id),
     number("producer_epoch", "EPOCH", lambda ref: ref.producer_epoch),
 ]
-"""What identifies a transaction."""
+"""The identity of a transaction."""
 
 SUMMARY: list[Field[TransactionDescription]] = [
     text("transactional_id", "TRANSACTIONAL ID", lambda txn: txn.transactional_id),
@@ -81,7 +81,7 @@ def transaction_ref(
 
 
 def print_transaction(output: Output, txn: TransactionDescription) -> None:
-    """A transaction, and what its commit covers."""
+    """A transaction, and the entries that its commit covers."""
     with output.document() as document:
         document.fields(DETAILS, txn)
         document.rows("entries", "Entries of the commit", ENTRIES, txn.entries)

@@ -1,4 +1,4 @@
-"""``--watch``: what a verb shows, again and again."""
+"""``--watch``: repeats a verb's output."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def watch_rows(
     interval_s: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> NoReturn:
-    """Print what there is, with the time, until Ctrl-C: on a terminal in place of what was there.
+    """Print the output, with the time, until Ctrl-C: on a terminal in place of the previous one.
 
-    Raises what finding it raises; a StorageError that may end after a minute.
+    Raises the errors of the verb; a temporary StorageError after a minute.
     """
     from txnlog.errors import StorageError
 

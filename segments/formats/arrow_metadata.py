@@ -26,7 +26,7 @@ _NOT_COMPRESSED = -1  # instead of the uncompressed length, before a buffer that
 
 @dataclass(frozen=True, slots=True)
 class StreamLayout:
-    """What an Arrow stream of one record batch claims about itself. Sizes in bytes."""
+    """The claims of an Arrow stream of one record batch about itself. Sizes in bytes."""
 
     schema_message_bytes: int
     row_count: int
@@ -76,7 +76,7 @@ class _Table:
         return value
 
     def target(self, number: int) -> int | None:
-        """Where the table or vector that the field refers to starts; None if it is left out."""
+        """The start of the table or vector to which the field refers; None if it is left out."""
         position = self._field(number)
         if position is None:
             return None

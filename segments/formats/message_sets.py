@@ -245,7 +245,7 @@ def _unwrap(
 def _locate_messages(
     header: BatchHeader, data: BytesLike, *, is_inner: bool
 ) -> tuple[Int64Array, Int64Array]:
-    """Where the messages in ``data`` start, and their offsets as stored; all verified."""
+    """The starts of the messages in ``data``, and their offsets as stored; all verified."""
     view = memoryview(data)
     least = _LEAST_BYTES[header.magic]
     starts, offsets, at = [], [], 0

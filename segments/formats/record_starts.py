@@ -27,7 +27,7 @@ class RecordStarts:
         self.position = 0
 
     def next(self, count: int) -> tuple[Int64Array, Int64Array]:
-        """Where the fields of the next ``count`` records start, behind the length, and end.
+        """The starts, after the length, and ends of the fields of the next ``count`` records.
 
         Raises ValueError if they do not all lie in the payload.
         """

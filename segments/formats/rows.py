@@ -196,7 +196,7 @@ def _decode_block(
 
 
 def _ends(what: str, starts: Int64Array, lengths: Int64Array) -> Int64Array:
-    """Where the bytes of these lengths end; a null has none."""
+    """The ends of values with these lengths; a null has no bytes."""
     least = int(lengths.min())
     if least < NULL_LENGTH:
         raise ValueError(f"a {what} has the length {least}")

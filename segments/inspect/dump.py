@@ -255,7 +255,7 @@ def _find_next_batch(window: Window, start: int, last_offset: int, tag: int) -> 
 
 
 def _find_candidates(block: bytes, last_offset: int, left: int) -> list[int]:
-    """Where in the block a batch could start, by its magic, length and offset alone."""
+    """The positions in the block where a batch could start, by magic, length and offset alone."""
     data = np.frombuffer(block, dtype=np.uint8)
     at = np.flatnonzero(np.isin(data[MAGIC_POSITION:], _MAGICS))
     heads = np.ascontiguousarray(data[at[:, None] + np.arange(MAGIC_POSITION - 4)])

@@ -23,7 +23,7 @@ _IDS: Final = {
     "key": _FIRST + 7,
     "value": _FIRST + 8,
 }
-"""Those of the headers' parts are between."""
+"""The ids of the headers' parts lie in between."""
 
 
 def with_record_ids(schema: pa.Schema) -> pa.Schema:

@@ -24,7 +24,7 @@ from txnlog.segments.segment_file import SizedCall, work_on
 _OFFSET_BYTES: Final = 4
 _VALUE_BYTES: Final = 4
 _WORK_AHEAD_BYTES: Final = 8 << 20
-"""Row groups of which no more is read are decoded side by side; of larger ones the columns are."""
+"""Row groups up to this size are decoded in parallel; of larger ones the columns are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,9 +60,9 @@ def row_group_calls(
     max_uncompressed_bytes: int,
     rows: Sequence[pa.BooleanArray] | None = None,
 ) -> Generator[SizedCall[RowGroupRecords]]:
-    """What ``read_row_groups`` does for each of them, and about how many bytes it takes.
+    """The calls of ``read_row_groups`` for each of them, with approximate sizes.
 
-    The calls may run in several threads; what they need is fetched when they are asked for.
+    The calls may run in several threads; their bytes are fetched when they are iterated.
     """
     reading = RowGroupReading(
         segment, groups, columns, max_uncompressed_bytes, few=rows is not None
@@ -82,7 +82,7 @@ class RowGroupReading:
         groups: of which these are the row groups that will be read.
         columns: as of ``read_row_groups``.
         max_uncompressed_bytes: a row group that claims more is damaged.
-        few: of each a few rows are wanted.
+        few: only a few rows of each are needed.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ def repeating_columns(
 
 
 def _least_bytes(kind: pa.DataType) -> int:
-    """What each value takes in memory at least, a null too."""
+    """The least memory per value, nulls included."""
     if pa.types.is_struct(kind):
         return sum(_least_bytes(kind.field(number).type) for number in range(kind.num_fields))
     return kind.bit_width // 8 if pa.types.is_primitive(kind) else _OFFSET_BYTES

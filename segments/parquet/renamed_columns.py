@@ -57,7 +57,7 @@ class _Footer:
         self._at = 0
 
     def find_names(self) -> list[tuple[int, int, int]]:
-        """Of each column with an id, where its name lies, with its length before it, and the id."""
+        """For each column with an id, the position of its name, after its length, and the id."""
         found = []
         for field, kind in self._fields():
             if field != _SCHEMA:
@@ -82,7 +82,7 @@ class _Footer:
         return (start, stop, number) if start >= 0 and number >= 0 else None
 
     def _fields(self) -> Iterator[tuple[int, int]]:
-        """The numbers and types of a struct's fields. Whoever asks reads each before the next."""
+        """The numbers and types of a struct's fields. The caller reads each before the next."""
         field = 0
         while head := self._byte():
             field = field + (head >> 4) if head >> 4 else self._integer()

@@ -1,4 +1,4 @@
-"""What a footer's statistics say of the values in a row group. Absent statistics say nothing."""
+"""A footer's statistics about the values in a row group. Absent statistics say nothing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from txnlog.segments.records import CONVERSION_ERRORS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueRange:
-    """The values of a column lie in [least, most], scalars of its type; None: nobody knows.
+    """The values of a column lie in [least, most], scalars of its type; None: unknown.
 
-    Floats may be NaN besides. ``null_count`` of ``count`` values are null; None: nobody knows.
+    Floats may also be NaN. ``null_count`` of ``count`` values are null; None: unknown.
     """
 
     least: pa.Scalar | None

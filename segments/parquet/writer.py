@@ -72,7 +72,7 @@ class RowGroupEncoder:
 
     @property
     def overhead_bytes(self) -> int:
-        """What the footer and the pages of so many row groups take, and of one more."""
+        """The size of the footer and the page headers of this many row groups, and of one more."""
         groups = len(self._checksums) + 1
         pages = self._row_count // _PAGE_ROWS + groups
         by_column = groups * _COLUMN_BYTES + pages * _PAGE_BYTES
@@ -190,7 +190,7 @@ class _Output:
         self.crc = 0
         self.is_abandoned = False
         self.held: bytearray | None = None
-        """What is not given to the sink yet, if it is to wait."""
+        """The bytes not passed to the sink yet, if they wait."""
 
     def write(self, data: Any) -> int:
         piece = bytes(data)

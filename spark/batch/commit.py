@@ -1,6 +1,6 @@
 """The driver's side of a write: uploaded segments are placed, alone or in a transaction.
 
-Files are deleted only where it is certain that nothing names them.
+Files are deleted only if it is certain that nothing names them.
 """
 
 from __future__ import annotations
@@ -97,11 +97,11 @@ def commit_transaction(
     segments: SegmentsByTopic,
     continued: TransactionRef | None = None,
 ) -> None:
-    """Place segments in one transaction and commit it, with the offsets that a read left in it.
+    """Place segments in one transaction and commit it, with the offsets that a read stored in it.
 
     Args:
-        store: where.
-        transactional_id: whose transaction.
+        store: the store.
+        transactional_id: the transaction's id.
         timeout_ms: how long it may take from the first placement to the decision.
         segments: by topic.
         continued: the open transaction to go on with, or None to begin one.
@@ -149,8 +149,8 @@ def abort_on_error(
 ) -> Iterator[None]:
     """Abort the transaction if an error comes out of the block; the error goes on.
 
-    Afterwards ``coordinator.decided`` tells if it is committed all the same: an interrupt may come
-    when the decision was put already.
+    Afterwards ``coordinator.decided`` tells if it is committed after all: an interrupt may come
+    after the decision was put.
     """
     try:
         with speak_of_jobs(coordinator.transactional_id):
@@ -168,7 +168,7 @@ def abort_on_error(
 
 
 def offset_commits(consumed: Iterable[ConsumedOffset]) -> dict[str, list[OffsetCommit]]:
-    """What the groups' logs take for the offsets that were consumed."""
+    """The consumed offsets in the form of the groups' logs."""
     commits: dict[str, list[OffsetCommit]] = {}
     for item in consumed:
         moved = OffsetCommit(
@@ -192,7 +192,7 @@ def discard(store: Store, segments: SegmentsByTopic) -> None:
 
 @contextmanager
 def speak_of_jobs(transactional_id: str) -> Iterator[None]:
-    """A job has no producer that could be closed: say of a ProducerFenced what its owner can do."""
+    """Adapt the advice of ProducerFenced: a job has no producer that could be closed."""
     try:
         yield
     except ProducerFenced as error:
@@ -209,7 +209,7 @@ def speak_of_jobs(transactional_id: str) -> Iterator[None]:
 
 @contextmanager
 def discard_on_error(store: Store, segments: SegmentsByTopic) -> Iterator[None]:
-    """Discard the segments if the block, which places none of them, fails."""
+    """Discard the segments if the block fails, which places none of them."""
     try:
         yield
     except TxnlogError:
@@ -218,7 +218,7 @@ def discard_on_error(store: Store, segments: SegmentsByTopic) -> Iterator[None]:
 
 
 def _abort(coordinator: Coordinator) -> None:
-    """Abort, best effort: the error at hand matters more than that of an abort."""
+    """Abort, best effort: the original error matters more than the abort's."""
     try:
         outcome = coordinator.abort()
     except TxnlogError as error:

@@ -1,4 +1,4 @@
-"""Manifests: what the writes of a ``transaction(...)`` block have uploaded and not placed yet.
+"""Manifests: uploads of the writes of a ``transaction(...)`` block that are not placed yet.
 
 A write's own driver-side process leaves one small file; the user's process, which holds the
 transaction, reads it when the block ends.

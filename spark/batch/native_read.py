@@ -1,9 +1,9 @@
 """A pinned read as Spark's own read of Parquet files: whole files, and filtered ones at the ends.
 
-What was planned is what is read: the files are named, and of those that a read begins or ends in
-the middle of, the rows. Catalyst prunes columns, pushes filters down and counts by footers. Knows
-ranges and columns, and nothing of logs, groups and transactions. What lies in no Parquet file is
-for the caller to read otherwise.
+Exactly the planned files are read: they are named, and the rows of those in which a read begins or
+ends. Catalyst prunes columns, pushes filters down and counts by footers. Knows ranges and columns,
+and nothing of logs, groups and transactions. The caller reads ranges outside of Parquet files in
+another way.
 """
 
 from __future__ import annotations
@@ -36,32 +36,34 @@ if TYPE_CHECKING:
     from txnlog.storage.base import Storage
 
 MOST_IN_TREE = 64
-"""So many files are told apart by a binary search that is part of the plan; more, by a broadcast
-join, which costs a third of a read's CPU time."""
+"""Up to this many files are distinguished by a binary search in the plan; more by a broadcast join,
+which costs a third of a read's CPU time.
+"""
 
 _FILE_OPTIONS = {
-    # Whatever the session says: a file that is not there is an error, not fewer rows.
+    # Whatever the session says: a missing file is an error, not fewer rows.
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "datetimeRebaseMode": "CORRECTED",
     "mergeSchema": "false",
-    # One flipped bit is an error too: our pages have checksums, which Spark does not look at else.
+    # A flipped bit is an error too: our pages have checksums, which Spark ignores by default.
     "parquet.page.verify-checksum.enabled": "true",
-    # Or else a filter fails on dictionaries in LZ4 (parquet-java's issue 3478: "all input must be
-    # consumed"). Row groups and pages are left out by their least and largest values all the same.
+    # Otherwise a filter fails on dictionaries in LZ4 (parquet-java's issue 3478: "all input must be
+    # consumed"). Row groups and pages are still skipped by their least and largest values.
     "parquet.filter.dictionary.enabled": "false",
 }
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-"""Of more files Spark asks in a job, with a task for each: on a disk that takes ten times longer
-than asking here, of object stores Spark is better at it."""
+"""For more files Spark runs a listing job, with a task for each: on a disk that takes ten times
+longer than asking here, on object stores Spark is better at it.
+"""
 _LISTING_LOCK = Lock()
 _SCHEMES = {"s3": "s3a"}
-"""What Hadoop calls a filesystem, where it is not what fsspec calls it."""
+"""Hadoop's names of filesystems, if they differ from fsspec's."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitRanges:
-    """Ranges by who reads them: ``whole`` and ``cut`` Parquet files are for Spark, or Python."""
+    """Ranges by reader: ``whole`` and ``cut`` Parquet files for Spark, the others for Python."""
 
     whole: tuple[SegmentRange, ...]
     cut: tuple[SegmentRange, ...]
@@ -73,7 +75,7 @@ class SplitRanges:
 
 
 def split_ranges(ranges: Sequence[SegmentRange], schema: TopicSchema | None = None) -> SplitRanges:
-    """Which ranges lie in Parquet files, each of a name that no other of them has.
+    """The ranges in Parquet files, each with a unique name.
 
     ``schema`` is that of typed topics: files of a newer one are not among them.
     """
@@ -96,7 +98,7 @@ def split_ranges(ranges: Sequence[SegmentRange], schema: TopicSchema | None = No
 
 
 def hadoop_root(storage: Storage) -> str | None:
-    """Where Hadoop would find the store's files, if it can; None if it certainly cannot."""
+    """The URL by which Hadoop finds the store's files, if it can; None if it certainly cannot."""
     local = storage.local_path("")
     if local is not None:
         return f"file:{local}"
@@ -108,7 +110,7 @@ def hadoop_root(storage: Storage) -> str | None:
 
 
 def reaches(spark: SparkSession, root: str, part: SegmentRange) -> bool:
-    """Whether the JVM finds the file of a range below ``root``, with the size that it must have."""
+    """Whether the JVM finds the file of a range below ``root``, with the right size."""
     context = getattr(spark, "_jsc", None)  # Spark Connect has none
     if context is None:
         return False
@@ -125,13 +127,13 @@ def reaches(spark: SparkSession, root: str, part: SegmentRange) -> bool:
 def native_frames(
     spark: SparkSession, root: str, ranges: SplitRanges, columns: ScanColumns
 ) -> list[DataFrame]:
-    """What Spark reads by itself, to be united: exactly ``read_schema(columns)`` each.
+    """Spark's own reads, to be united: each with exactly ``read_schema(columns)``.
 
     Args:
         spark: the session.
-        root: the store's, as Hadoop has it.
+        root: the store's, in Hadoop's form.
         ranges: those of a plan.
-        columns: which; offsets and the like cost something only where they are among them.
+        columns: which; offsets and the like have a cost only if they are among them.
     """
     reader = _Reader(spark, root, columns)
     groups = _by_layout(ranges.whole, columns.topic_schema)
@@ -145,7 +147,7 @@ def _by_layout(
 ) -> list[tuple[FileLayout | None, list[SegmentRange]]]:
     """Files that Spark can read at once: those that have the columns under the same names.
 
-    None stands for those that have them as the schema calls them, or lack them and are null there.
+    None means files that have them under the schema's names, or lack them and are null there.
     """
     if schema is None:
         return [(None, [*parts])] if parts else []
@@ -193,7 +195,7 @@ class _Reader:
         return frame.select(*self._select(files, place, layout))
 
     def cut(self, parts: Sequence[SegmentRange], layout: FileLayout | None) -> DataFrame:
-        """Those records of these files that the ranges have."""
+        """The records of these files within the ranges."""
         files = self._files(parts, self._file_schema(layout))
         frame, place = _placed(self._spark, files, parts)
         row = _row(files)
@@ -209,13 +211,13 @@ class _Reader:
             return reader.parquet(*paths)
 
     def _file_schema(self, layout: FileLayout | None) -> StructType:
-        """What is read of files, under the names that it has there."""
+        """The columns to read from files, under their names there."""
         fields = self._fields_in_files(layout).values()
-        # Only files with gaps have it; elsewhere it is null and costs nothing.
+        # Only files with gaps have it; in others it is null and costs nothing.
         return StructType([*filter(None, fields), StructField(OFFSET_COLUMN, LongType())])
 
     def _fields_in_files(self, layout: FileLayout | None) -> dict[str, StructField | None]:
-        """By the names of what is stored, how files have it; None: they lack it."""
+        """By stored column, its form in the files; None: they lack it."""
         found: dict[str, StructField | None] = {
             field.name: field for field in self._schema if field.name in self._stored
         }
@@ -230,7 +232,7 @@ class _Reader:
         return {self._columns.meaning(n) for n in self._columns.names if n not in self._stored}
 
     def _select(self, files: DataFrame, place: _Place, layout: FileLayout | None) -> list[Column]:
-        """The columns that are asked for, of the files' own and what is known of their place."""
+        """The requested columns, from the files' own and their positions."""
         chosen = []
         stored = self._fields_in_files(layout)
         for field in self._schema:
@@ -245,7 +247,7 @@ class _Reader:
         return chosen
 
     def _default(self, name: str) -> Column:
-        """What records have in a column that their files lack; of its type once it is cast."""
+        """The value in a column that the files lack; of its type once it is cast."""
         schema = self._columns.topic_schema
         assert schema is not None
         field = schema.columns.field(name)
@@ -262,9 +264,9 @@ def _listing_limit(spark: SparkSession) -> str:
 
 @contextmanager
 def _listing_here(spark: SparkSession, count: int) -> Iterator[None]:
-    """While Spark asks for the sizes of so many files: by itself, without a job.
+    """Within the block Spark asks for the sizes of this many files directly, without a job.
 
-    There is no option for it, and a setting of the session is all that others may see meanwhile.
+    There is no option for it; other queries may see the changed session setting meanwhile.
     """
     with _LISTING_LOCK:
         before = _listing_limit(spark)
@@ -276,12 +278,12 @@ def _listing_here(spark: SparkSession, count: int) -> Iterator[None]:
 
 
 def _escape(path: str) -> str:
-    """A path as Hadoop's patterns have it. Spark's option against patterns reads files twice."""
+    """A path escaped for Hadoop's patterns. Spark's option against patterns reads files twice."""
     return "".join(f"\\{c}" if c in "{}[]*?\\" else c for c in path)
 
 
 def quote(name: str) -> str:
-    """A column's name as Spark's parser takes it, whatever is in it."""
+    """A column's name quoted for Spark's parser."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -291,7 +293,7 @@ def _row(files: DataFrame) -> Column:
     return sf.coalesce(files[quote(OFFSET_COLUMN)], number)
 
 
-# -- what is the same for all rows of a file ------------------------------------------------------
+# -- constants of a file -------------------------------------------------------------------------
 
 _PLACE = {
     "size": "long",
@@ -303,8 +305,9 @@ _PLACE = {
     "first": "long",
     "stop": "long",
 }
-"""What is known of a file: its bytes and name, whose records it has, the offset of its first row,
-and, as numbers within it, the rows to read."""
+"""The facts about a file: its size and name, its topic and partition, the offset of its first row,
+and the numbers of the rows to read.
+"""
 _Place = Callable[[str], "Column"]
 
 
@@ -327,7 +330,7 @@ def _same_place(part: SegmentRange) -> _Place:
 def _placed(
     spark: SparkSession, files: DataFrame, parts: Sequence[SegmentRange]
 ) -> tuple[DataFrame, _Place]:
-    """The rows of files, and how to know of each where its file is placed."""
+    """The rows of files, and how to find each row's file."""
     metadata = files.metadataColumn("_metadata")
     file = metadata.getField("file_size"), metadata.getField("file_name")
     rows = sorted(map(_place_of, parts))
@@ -345,7 +348,8 @@ def _search(
 ) -> Column:
     """The value of a file, by its size and name, which ascend: a binary search.
 
-    Mostly the size tells: it is asked of each row, and names begin with the same 30 bytes or so.
+    Usually the size suffices: it is compared for each row, and names begin with the same 30 bytes
+    or so.
     """
     if len(set(values)) == 1:
         return sf.lit(values[0])

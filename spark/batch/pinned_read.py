@@ -1,7 +1,7 @@
-"""Resolves what a read asks for into pinned segment ranges, on the driver's side.
+"""Resolves a read's options into pinned segment ranges, on the driver's side.
 
-Opens logs, never a segment. What it returns is plain data that says the same wherever and however
-often it is read.
+Opens logs, never a segment. The result is plain data that gives the same records wherever and
+however often it is read.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ Committed = Mapping[TopicPartition, int | None]
 
 @dataclass(frozen=True, slots=True)
 class PinnedRead:
-    """What a read returns: segment ranges, and by partition the offsets [start, stop) they span.
+    """A pinned read: segment ranges, and by partition the offsets [start, stop) they span.
 
-    Aborted records lie inside the offsets and outside the ranges. ``topic_ids`` tell the topics
-    from others of their names, ``entries`` what had moved the group's committed offsets last.
-    ``schema`` is that of typed topics, all of them; ``token`` that of a snapshot of the past.
+    Aborted records lie inside the offsets and outside the ranges. ``topic_ids`` distinguish the
+    topics from others of their names, ``entries`` are those that had last moved the group's
+    committed offsets. ``schema`` is that of typed topics, all of them; ``token`` that of a snapshot
+    of the past.
     """
 
     ranges: tuple[SegmentRange, ...]
@@ -50,7 +51,7 @@ class PinnedRead:
         return sum(part.record_count for part in self.ranges)
 
     def consumed(self, group_id: str) -> list[ConsumedOffset]:
-        """What a transaction of this group must compare and move: partitions that were read."""
+        """The partitions that a transaction of this group must compare and move."""
         return [
             ConsumedOffset(
                 group_id,
@@ -120,7 +121,7 @@ def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
 def common_schema(schemas: Mapping[str, TopicSchema | None]) -> TopicSchema | None:
     """The schema of topics that are read together, None if they have none.
 
-    Raises InvalidOption: they have not the same one.
+    Raises InvalidOption: their schemas differ.
     """
     found = [*schemas.items()]
     for topic, schema in found[1:]:
@@ -134,9 +135,9 @@ def common_schema(schemas: Mapping[str, TopicSchema | None]) -> TopicSchema | No
 
 
 def topic_schema(store: Store, subscription: Subscription) -> TopicSchema | None:
-    """The schema of the topics that are subscribed to, None if they have none, or are not there.
+    """The schema of the subscribed topics, None if they have none, or do not exist.
 
-    Raises InvalidOption: they have not the same one.
+    Raises InvalidOption: their schemas differ.
     """
     try:
         topics = subscription.resolve(store)
@@ -179,7 +180,7 @@ def _check_not_recreated(
 
 
 def _read_group(store: Store, group_id: str) -> GroupState:
-    """The group's committed offsets as they are now, apart from the state that goes on."""
+    """A copy of the group's committed offsets as they are now."""
     with store.logs.fresh_group(group_id).reading() as state:
         return state.copy_standing()
 
@@ -202,7 +203,7 @@ def cut_ranges(
 
 
 def clip(ranges: Sequence[SegmentRange], spans: Spans) -> list[SegmentRange]:
-    """What of the ranges lies inside of the spans."""
+    """The parts of the ranges inside the spans."""
     found = []
     for part in ranges:
         for start, stop in spans.get(part.topic, {}).get(part.partition, ()):
@@ -246,7 +247,7 @@ def limit_records(
 
 
 def fair_shares(counts: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """Share ``limit`` out: nobody gets more than their count, nor less than another one's share."""
+    """Share ``limit`` out: none gets more than its count, nor less than another one's share."""
     shares: dict[TopicPartition, int] = {}
     left = limit
     waiting = sorted(counts, key=lambda where: (counts[where], where))
@@ -259,5 +260,5 @@ def fair_shares(counts: Mapping[TopicPartition, int], limit: int) -> dict[TopicP
 
 
 def _skip_others(snapshot: Snapshot, topic: str, wanted: Mapping[int, object]) -> dict[int, int]:
-    """Partitions that are not wanted: an empty range at their end."""
+    """Partitions that are not read: an empty range at their end."""
     return {p: LATEST for p in snapshot.partitions(topic) if p not in wanted}

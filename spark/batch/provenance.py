@@ -1,8 +1,8 @@
-"""What was read with a ``transactional.id`` is written with it, or not at all.
+"""Records read with a ``transactional.id`` are written with it, or not at all.
 
-The offsets of such a read move with the write that names its id. A write that forgets the id would
-put the records where all can see them and leave the offsets: the next read has them again. Spark
-tells a sink nothing of the plan above it, but two things arrive, through Connect too:
+The offsets of such a read move with the write that names its id. A write without the id would make
+the records visible and leave the offsets: the next read would get them again. Spark tells a sink
+nothing about the plan above it, but two things arrive, through Connect too:
 
     the columns' metadata   of columns that pass through as they are, also out of a cache: what is
                             wrong is said before any task runs
@@ -44,9 +44,9 @@ _SESSION = re.compile(r"spark-session-([0-9a-f-]{36})-execution-root-id-\d+")
 
 
 class Origin(msgspec.Struct, frozen=True, tag_field="kind", tag="handed-out"):
-    """The transaction that a read has begun, as its columns and its tasks' notes carry it.
+    """The transaction that a read has begun, in its columns' metadata and its tasks' notes.
 
-    ``until_ms``: when it has outlived its timeout, by the wall clock of who began it.
+    ``until_ms``: when it has outlived its timeout, by the wall clock of the process that began it.
     """
 
     store_id: str
@@ -59,13 +59,13 @@ _DECODER = msgspec.json.Decoder(Origin)
 
 @dataclass(frozen=True, slots=True)
 class CommitScope:
-    """Whose offsets a write commits, and so which rows it may write.
+    """The offsets that a write commits, and so the rows that it may write.
 
     Args:
         transactional_id: of its options, or None.
-        continued: the transaction of a read that it is to commit, or None.
+        continued: the transaction of a read that it commits, or None.
         in_block: it belongs to a ``transaction(...)`` or to a streaming query.
-        outside: the option outsideTransaction: whatever it writes may go out without offsets.
+        outside: the option outsideTransaction: its rows may be written without offsets.
     """
 
     transactional_id: str | None = None
@@ -78,16 +78,16 @@ class CommitScope:
         return self.continued.key if self.continued else None
 
 
-# -- reading ---------------------------------------------------------------------------------------
+# -- reading -------------------------------------------------------------------------------------
 
 
 def origin_of(store: Store, state: TransactionState) -> Origin:
-    """What to tell of the transaction that a read has just begun."""
+    """The origin for a transaction that a read has just begun."""
     return Origin(store.store_id, state.ref, (state.started_at_ms or 0) + state.timeout_ms)
 
 
 def column_metadata(origin: Origin | None) -> dict[str, str]:
-    """The metadata that each column of a read carries."""
+    """The metadata of each column of a read."""
     return {} if origin is None else {_METADATA: msgspec.json.encode(origin).decode()}
 
 
@@ -100,7 +100,7 @@ def leave_note(storage: Storage, origin: Origin) -> None:
     execution = current_execution()
     if execution is not None:
         name = read_note(origin.transaction.transactional_id, execution)
-        # Whoever began the transaction has checked the server: not each of Spark's workers again.
+        # The process that began the transaction has checked the server: Spark's workers need not.
         storage.trust()
         storage.put_if_absent(name, envelope.encode(origin))
 
@@ -114,7 +114,7 @@ def delete_notes(store: Store, transactional_id: str) -> None:
         _logger.warning("notes of earlier reads with %r were left: %s", transactional_id, error)
 
 
-# -- writing ---------------------------------------------------------------------------------------
+# -- writing -------------------------------------------------------------------------------------
 
 
 def current_execution() -> str | None:
@@ -124,7 +124,7 @@ def current_execution() -> str | None:
     """
     context = TaskContext.get()
     number = context.getLocalProperty(_EXECUTION_ID) if context else None
-    # A session within another one has the tags of both; which one is taken is the same for all.
+    # A nested session has the tags of both; the same one is chosen everywhere.
     sessions = _SESSION.findall(context.getLocalProperty(_TAGS) or "") if context else []
     return f"{min(sessions)}-{number}" if number and sessions else None
 
@@ -132,7 +132,7 @@ def current_execution() -> str | None:
 def require_execution() -> str:
     """The execution that a writing task works for; "" where there is no task, as on the driver.
 
-    Raises IllegalState: Spark does not tell it, so nothing would be known of the rows' origin.
+    Raises IllegalState: Spark does not say, so the rows' origin would be unknown.
     """
     execution = current_execution()
     if execution is None and TaskContext.get() is not None:
@@ -146,8 +146,8 @@ def require_execution() -> str:
 def refuse_table() -> None:
     """In a task, before it uploads anything: refuse a write with which Spark makes a table.
 
-    Spark tells of it by nothing but this: the write is an execution within another one, which is
-    the statement's. A write in a function of ``foreachBatch`` is one too, and is not refused.
+    The only sign is that the write is an execution within another one, the statement's. A write in
+    a function of ``foreachBatch`` is one too, and is not refused.
 
     Raises InvalidOption. The job's failure makes Spark drop the table that it has made.
     """
@@ -167,7 +167,7 @@ def refuse_table() -> None:
 def check_columns(store: Store, schema: StructType, scope: CommitScope) -> None:
     """Before any task runs: refuse columns of a read whose offsets this write would not move.
 
-    A column remembers its read for ever, also in a file that was made of it: what matters is if the
+    A column remembers its read for ever, even in a file made from it: it matters only while the
     read's transaction is open.
 
     Raises:
@@ -190,12 +190,11 @@ def check_columns(store: Store, schema: StructType, scope: CommitScope) -> None:
 def check_rows(store: Store, executions: Iterable[str], scope: CommitScope) -> None:
     """Before anything is placed: refuse rows of a read whose offsets this write would not move.
 
-    Costs one listing, and one read for each note that is found. The notes have done their work
-    then and are deleted.
+    Costs one listing, and one read for each note that is found. The notes are then deleted.
 
     Raises:
         InvalidTxnState: as :func:`check_columns`.
-        StorageError: it is not known; nothing must be placed.
+        StorageError: unknown; nothing may be placed.
     """
     if scope.outside:
         return
@@ -244,13 +243,13 @@ def _origins_in(schema: StructType) -> set[Origin]:
     return found
 
 
-# -- refusing --------------------------------------------------------------------------------------
+# -- refusing ------------------------------------------------------------------------------------
 
 _LOST = "they would go out without the group's offsets, and again after the next read"
 
 
 def _refuse(store: Store, ref: TransactionRef, scope: CommitScope) -> InvalidTxnState:
-    """Abort the read's transaction, and tell what happened and what to do."""
+    """Abort the read's transaction, and say what happened and what to do."""
     name = ref.transactional_id
     if scope.in_block:
         remedy = "Inside transaction(...) read with txn.read(...); for a stream read without it"
@@ -292,7 +291,7 @@ def _describe(scope: CommitScope) -> str:
 
 
 def _abort_read(store: Store, ref: TransactionRef) -> str:
-    """Abort a transaction that nobody is going to commit; the rest of a sentence about it."""
+    """Abort a transaction that nobody will commit; returns the rest of a sentence about it."""
     transactions, settlement = store.logs.transactions, store.logs.settlement
     try:
         since = transactions.now()

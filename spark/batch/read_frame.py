@@ -1,7 +1,7 @@
-"""A pinned read as a DataFrame: of Spark's own read of Parquet files, of the data source, or both.
+"""A pinned read as a DataFrame: by Spark's own read of Parquet files, the data source, or both.
 
-The rows are the same; what differs is speed, and their order. The data source keeps the order of
-offsets; Spark reads large files first.
+The rows are the same; speed and order differ. The data source keeps the order of offsets; Spark
+reads large files first.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def read_frame(
         pinned: what to read.
         parsed: the options of the read.
         options: the same as text, with those that tell Spark's tasks how to open the store.
-        native: True: Spark is to read what lies in Parquet files; False: the data source reads all;
-            None: Spark does if the JVM reaches the files and no option tells how to make tasks.
+        native: True: Spark must read the Parquet files; False: the data source reads everything;
+            None: Spark does if the JVM reaches the files and no option says how to make tasks.
 
-    Raises InvalidOption: ``native`` is True and it cannot be.
+    Raises InvalidOption: ``native`` is True but impossible.
     """
     ranges = split_ranges(pinned.ranges, pinned.schema)
     root = None
@@ -130,7 +130,7 @@ def _python_frame(
     pinned: PinnedRead,
     only: Sequence[SegmentRange] | None = None,
 ) -> DataFrame:
-    """What the data source reads: all that is pinned, or some ranges of it."""
+    """The data source's part: all pinned ranges, or some of them."""
     given = pin_options(options, pinned)
     if only is not None:
         spans: dict[str, dict[int, list[tuple[int, int]]]] = {}

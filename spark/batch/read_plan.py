@@ -20,9 +20,9 @@ from txnlog.write.coordinator import Coordinator
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """A pinned read as it travels from ``schema()`` to ``reader()``.
+    """A pinned read on its way from ``schema()`` to ``reader()``.
 
-    ``origin`` tells of the transaction that the read has begun, if the options ask for one.
+    ``origin`` is the transaction that the read has begun, if the options ask for one.
     """
 
     storage: Storage
@@ -43,7 +43,7 @@ def plan_read(options: Mapping[str, str]) -> ReadPlan:
     store = open_at(parsed.address)
     coordinator = None
     if parsed.transactional_id is not None:
-        # Before the group is looked at: an older instance's offsets are settled by this.
+        # Before the group is read: this settles an older instance's offsets.
         coordinator = _take_over(store, parsed.transactional_id, parsed.transaction_timeout_ms)
     pinned = pin_read(store, parsed)
     columns = parsed.columns.of(pinned.schema)
@@ -57,11 +57,11 @@ def plan_read(options: Mapping[str, str]) -> ReadPlan:
 
 
 def _take_over(store: Store, transactional_id: str, timeout_ms: int | None) -> Coordinator:
-    """End what an older instance of the id left.
+    """End an older instance's transaction.
 
     The timeout is the longest that the store allows, unless the options say otherwise: a
-    transaction that is begun when a DataFrame is loaded lasts as long as the job. It holds nobody
-    up, because nothing is placed before its end.
+    transaction that is begun when a DataFrame is loaded lasts as long as the job. It blocks nobody,
+    because nothing is placed before its end.
     """
     longest_ms = store.logs.config.transaction_max_timeout_ms
     coordinator = Coordinator(store.logs, transactional_id, timeout_ms or longest_ms)

@@ -78,11 +78,11 @@ class TaskReader(DataSourceReader):
 
 
 def _check_not_replaced(storage: Storage, begun: TransactionRef) -> None:
-    """Raise ProducerFenced if the read's transactional id has moved on to something else.
+    """Raise ProducerFenced if the read's transactional id has moved on.
 
-    A write knows only the id, not which read its rows come from. But its rows are read while it
-    runs: this check, and the write's own that the transaction is the same from its start to its
-    end, leave no way for one read's records to go out with another one's offsets.
+    A write knows only the id, not the read that its rows come from. But its rows are read while it
+    runs: this check, and the write's own that the transaction stays the same, make it impossible to
+    commit one read's records with another's offsets.
     """
     from txnlog.clock import SystemClock
     from txnlog.errors import ProducerFenced

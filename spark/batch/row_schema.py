@@ -1,4 +1,4 @@
-"""The row of Spark's Kafka source, in Spark's words, and what may be written."""
+"""The row of Spark's Kafka source, in Spark's types, and the columns that may be written."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ _WRITABLE: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "timestamp": ((TimestampType,), "cast it to timestamp"),
 }
 _NOT_WRITTEN = ("offset", "timestampType")
-"""A read has them and a write decides them again, so they may be there and mean nothing."""
+"""A read has them and a write sets them itself, so they are allowed and ignored."""
 
 
 def row_schema(columns: Sequence[str], metadata: Mapping[str, str] | None = None) -> StructType:
     """The Spark schema of these columns; everything is nullable, as in the Kafka source.
 
-    ``metadata`` is that of each column: it says what the rows belong to.
+    ``metadata`` is that of each column: it names the rows' transaction.
     """
     return StructType([StructField(n, _TYPES[n], metadata=dict(metadata or {})) for n in columns])
 
@@ -61,8 +61,8 @@ def row_schema(columns: Sequence[str], metadata: Mapping[str, str] | None = None
 def read_schema(columns: ScanColumns, metadata: Mapping[str, str] | None = None) -> StructType:
     """The Spark schema of a read: :func:`row_schema`, or of a typed topic its own columns.
 
-    They are nullable as well: what is read may lack a column that was added later, and Spark's own
-    sources of files say the same.
+    They are nullable as well: records may lack a column that was added later, and Spark's own file
+    sources do the same.
     """
     if columns.topic_schema is None:
         return row_schema(columns.names, metadata)
@@ -90,7 +90,7 @@ def check_read_schema(schema: StructType, columns: ScanColumns) -> None:
 def check_writable(
     schema: StructType, topic: str | None, include_headers: bool | None
 ) -> list[str]:
-    """Check what is to be written; return the names of the columns that count.
+    """Check a write's columns; return the names of those that count.
 
     Raises:
         InvalidRecord: a column is missing, unknown or of a wrong type; the message says what to do.

@@ -31,11 +31,12 @@ _RECORD_COLUMNS = ("key", "value", "timestamp", "headers")
 
 
 _WORK_BYTES = 2 << 20
-"""What is worked on at once, at least: Spark's batches of 10,000 rows by themselves take 6 % more
-CPU time for 8 partitions, 8 MiB take 10 to 30 % more."""
+"""The least that is processed at once: Spark's batches of 10,000 rows by themselves take 6 % more
+CPU time for 8 partitions, 8 MiB take 10 to 30 % more.
+"""
 
 _MAX_WORK_BYTES = 4 << 20
-"""It is in memory three times: as it came, joined, and gathered by partition."""
+"""It is in memory three times: as received, joined, and gathered by partition."""
 
 _BYTES_PER_PARTITION = 64 << 10
 """Many partitions need more at once, or each gets next to nothing of it: with 200 of them 4 MiB
@@ -43,7 +44,7 @@ take a quarter less CPU time than 2 MiB."""
 
 
 def work_bytes(partitions: int) -> int:
-    """How much to work on at once when it goes to so many partitions."""
+    """How much to process at once for this many partitions."""
     return min(max(partitions * _BYTES_PER_PARTITION, _WORK_BYTES), _MAX_WORK_BYTES)
 
 
@@ -111,7 +112,7 @@ def _rows_by_topic(column: pa.Array) -> Iterator[tuple[str, npt.NDArray[np.int64
 
 
 def partition_column(spec: TopicSpec | None) -> str:
-    """The column that says which partition a row goes to."""
+    """The column with a row's partition."""
     return "partition" if spec is None or spec.schema is None else PARTITION
 
 
@@ -126,7 +127,7 @@ def _first_partition(partitions: int, seed: int) -> int:
 
 
 class _Partitions:
-    """Chooses the partitions of one topic's rows: as their column says, else by key."""
+    """Chooses the partitions of one topic's rows: by their column, else by key."""
 
     def __init__(
         self, spec: TopicSpec, partitioner: str, seed: int, keyless: Partitioner | None = None
@@ -151,8 +152,8 @@ class _Partitions:
 class _ByRowGroup:
     """For rows that have no key: one partition until it has got about a row group, then the next.
 
-    So rows are not gathered one by one, small writes make one file for each task, and neighbours
-    stay together, whose least and largest values tell engines what they need not read.
+    So rows are not gathered one by one, small writes make one file per task, and neighbouring rows
+    stay together, so engines can skip files by least and largest values.
     """
 
     def __init__(self, partitions: int, seed: int = 0) -> None:
@@ -164,7 +165,7 @@ class _ByRowGroup:
         return np.full(len(keys), self._partition, dtype=np.int32)
 
     def add(self, size_bytes: int) -> None:
-        """So much has been written to the partition."""
+        """Bytes written to the partition so far."""
         self._taken_bytes += size_bytes
         if self._taken_bytes >= DEFAULT_ROW_GROUP_BYTES:
             self._partition = (self._partition + 1) % self._partitions
@@ -251,7 +252,7 @@ class PartitionColumn:
         return self._topics[topic]
 
     def _make(self, spec: TopicSpec) -> Callable[[pa.RecordBatch, pa.Array], Int32Array]:
-        if ":" in self._partitioner:  # a user's own, which sees records, as in a write
+        if ":" in self._partitioner:  # a user's partitioner, which sees records, as in a write
             records = TopicRecords(spec, SystemClock(), self._partitioner, self._seed)
             return lambda rows, _: records(rows)[1]
         partitions = _Partitions(spec, self._partitioner, self._seed)

@@ -35,11 +35,12 @@ def shuffle_by_partition(
         shuffle_by_partition(df, root, "paid").write.format("txnlog")...
 
     Args:
-        frame: what is to be written.
+        frame: the rows to be written.
         path: the store's folder or URL, or an open store.
-        topic: where to; None takes the column ``topic``.
+        topic: the topic; None takes the column ``topic``.
         tasks: how many there are after the shuffle; None leaves it to Spark.
-        partitioner: chooses the partition where the column ``partition`` does not, as in a write.
+        partitioner: chooses partitions for rows without one in the column ``partition``, as in a
+            write.
         storage_options: for the filesystem.
 
     Returns:
@@ -52,7 +53,7 @@ def shuffle_by_partition(
     check_partitioner(partitioner)
     check_positive("tasks", tasks)
     store = path if isinstance(path, Store) else open_store(path, storage_options=storage_options)
-    # What cannot be is said here, not by a task.
+    # Errors are raised here, not by a task.
     spec = None if topic is None else store.topic_spec(topic)
     check_columns(frame.schema, spec, None)
     from pyspark.sql.types import IntegerType, StructField, StructType

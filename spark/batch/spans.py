@@ -1,4 +1,4 @@
-"""The offsets of each partition that a read is about: from where it starts to where it ends."""
+"""The offsets of each partition in a read: from its start to its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txnlog.storage.base import Storage
 
 
 def wanted_partitions(snapshot: Snapshot, subscription: Partitions) -> list[TopicPartition]:
-    """The partitions that a subscription is about. Raises UnknownTopicOrPartition."""
+    """The partitions of a subscription. Raises UnknownTopicOrPartition."""
     wanted = []
     for topic, chosen in subscription.items():
         known = snapshot.partitions(topic)
@@ -37,11 +37,11 @@ def resolve_position(
     option: str,
     position: Position,
 ) -> dict[TopicPartition, int]:
-    """The offset of each partition; -2 and -1 stand for the edges of the snapshot.
+    """The offset of each partition; -2 and -1 mean the edges of the snapshot.
 
     Raises:
         InvalidOption: numbers for partitions other than those wanted, or not for all of them.
-        OffsetOutOfRange: no record is as late as a time that was given.
+        OffsetOutOfRange: no record is as late as a given time.
     """
     if isinstance(position, str):
         return dict.fromkeys(wanted, EARLIEST if position == "earliest" else LATEST)

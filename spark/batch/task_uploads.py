@@ -1,7 +1,7 @@
-"""What the tasks of a write upload, and what becomes of it on the driver's side.
+"""The uploads of a write's tasks, and their handling on the driver's side.
 
-Every attempt of a task writes under names of its own, and only what the messages of the successful
-attempts name is placed: retries and stragglers leave orphan files, never records.
+Every attempt of a task writes under its own names, and only segments named in the messages of
+successful attempts are placed: retries and stragglers leave orphan files, never records.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Uploaded(WriterCommitMessage):
-    """What one task attempt has uploaded, and which execution of Spark's it worked for."""
+    """One task attempt's uploads, and the execution of Spark's that it worked for."""
 
     segments: tuple[UploadedSegment, ...]
     execution: str
 
 
 def upload(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> tuple[UploadedSegment, ...]:
-    """Upload the rows of a task. On an error what was uploaded is deleted, best effort."""
+    """Upload the rows of a task. On an error the uploads are deleted, best effort."""
     from txnlog.spark.batch.rows_to_records import coalesce, select_used, split_by_topic, work_bytes
 
     uploaders = _TopicUploaders(plan)
@@ -52,7 +52,7 @@ def upload(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> tuple[Uploaded
 
 
 def discard_unplaced(store: Store, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Delete what the tasks uploaded, if it is certain that it was not placed.
+    """Delete the tasks' uploads, if it is certain that they were not placed.
 
     A missing message proves it: then the commit never began. With all of them there, the commit
     itself has failed. It has deleted the files if it knew its outcome; if it did not, they may be
@@ -65,7 +65,7 @@ def discard_unplaced(store: Store, messages: Sequence[WriterCommitMessage | None
 def segments_of(
     messages: Iterable[WriterCommitMessage | None],
 ) -> dict[str, list[UploadedSegment]]:
-    """What the messages name, by topic, in the order of the tasks."""
+    """The segments in the messages, by topic, in the order of the tasks."""
     uploaded = (message for message in messages if isinstance(message, Uploaded))
     return commit.group_by_topic(segment for message in uploaded for segment in message.segments)
 
@@ -73,7 +73,7 @@ def segments_of(
 def check_segments(
     store: Store, messages: Sequence[WriterCommitMessage | None], scope: CommitScope
 ) -> dict[str, list[UploadedSegment]]:
-    """What the messages name, unless its rows must not be written; then it is deleted.
+    """The segments in the messages, unless their rows must not be written; then they are deleted.
 
     Raises InvalidTxnState, StorageError.
     """

@@ -1,4 +1,4 @@
-"""Segment ranges are cut and bundled into the tasks of a read."""
+"""Splits and bundles segment ranges into the tasks of a read."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from txnlog.spark.options.task_sizes import TaskSizes
 def group_ranges(
     ranges: Sequence[SegmentRange], sizes: TaskSizes | None = None
 ) -> list[tuple[SegmentRange, ...]]:
-    """Cut and bundle ranges into tasks of about equal work, keeping their order.
+    """Split and bundle ranges into tasks of about equal work, keeping their order.
 
-    That is their bytes, and something for each segment that a task has to open besides its first.
-    Nothing is opened here: a range is cut by offsets, in proportion to its bytes.
+    Work is their bytes, plus a cost for each segment that a task opens besides its first. Nothing
+    is opened here: a range is split by offsets, in proportion to its bytes.
     """
     sizes = sizes or TaskSizes()
     target = sizes.target_bytes(sum(part.size_bytes for part in ranges), len(ranges))
     cost = sizes.cost_bytes(target)
-    # A rest, or a piece, that is small beside a task is not worth opening the segment again; but
-    # a task that takes it leaves fewer tasks than were asked for.
+    # A rest, or a piece, that is small compared with a task is not worth opening the segment again;
+    # but a task that takes it leaves fewer tasks than requested.
     slack = 0 if sizes.min_partitions else target // 8
     tasks: list[tuple[SegmentRange, ...]] = []
     task: list[SegmentRange] = []
@@ -47,7 +47,7 @@ def _split(
 ) -> tuple[SegmentRange, SegmentRange | None]:
     """The piece of a range that fits into ``room`` bytes and ``records``, and the rest.
 
-    A range of up to ``whole`` bytes is not cut for its bytes.
+    A range of up to ``whole`` bytes is not split because of its bytes.
     """
     size = part.size_bytes
     count = part.record_count

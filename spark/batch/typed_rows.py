@@ -1,4 +1,4 @@
-"""The rows of typed topics: their columns in Spark's types, and what may be written to them."""
+"""The rows of typed topics: their columns in Spark's types, and checks of writes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from txnlog.write.typed_records import TypedRecords, encode_keys
 
 _KAFKA_ROW = {"key", "value", "topic", "partition", "offset", "timestamp", "timestampType"}
 _NOT_WRITTEN = (TOPIC, OFFSET)
-"""A read has them and a write decides them again, so they may be there and mean nothing."""
+"""A read has them and a write sets them itself, so they are allowed and ignored."""
 
 _PLAIN: tuple[tuple[type[DataType], pa.DataType], ...] = (
     (BooleanType, pa.bool_()),
@@ -56,7 +56,7 @@ _PLAIN: tuple[tuple[type[DataType], pa.DataType], ...] = (
 
 
 def spark_type(kind: pa.DataType) -> DataType:
-    """Spark's type for one of a topic's schema; whatever is nested may be null."""
+    """Spark's type for a type of a topic's schema; nested fields are nullable."""
     if types.is_timestamp(kind):
         return TimestampNTZType() if kind.tz is None else TimestampType()
     if types.is_decimal(kind):
@@ -72,7 +72,7 @@ def spark_type(kind: pa.DataType) -> DataType:
 
 
 def arrow_type(kind: DataType) -> pa.DataType | None:
-    """How Arrow batches that come from Spark have a type, or go there; None: no topic has it."""
+    """A type's form in Arrow batches from and to Spark; None: no topic has it."""
     if isinstance(kind, DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, StructType):
@@ -95,7 +95,7 @@ def task_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def fit(schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """What casts batches to ``schema`` column by column, without copying what fits already."""
+    """A function that casts batches to ``schema`` by column, without copying those that fit."""
 
     def cast(batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.schema.equals(schema):
@@ -110,7 +110,7 @@ def fit(schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 
 
 def check_typed(schema: StructType, spec: TopicSpec, include_headers: bool | None) -> list[str]:
-    """Check what is to be written to a typed topic; return the names of the columns that count.
+    """Check a write to a typed topic; return the names of the columns that count.
 
     Raises InvalidRecord: a column is missing, unknown or of a wrong type.
     """
@@ -148,7 +148,7 @@ def _arrow_field(schema: StructType, name: str, topic: str) -> pa.Field:
 
 
 class TypedRows:
-    """Makes records of Spark's rows for one typed topic, and their keys."""
+    """Converts Spark's rows to records of one typed topic, and their keys."""
 
     def __init__(self, spec: TopicSpec) -> None:
         assert spec.schema is not None

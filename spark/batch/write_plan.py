@@ -1,4 +1,4 @@
-"""A write, checked before any task runs: what travels to its tasks, and to its commit."""
+"""A write, checked before any task runs: the data for its tasks and its commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WritePlan:
     """Where rows are written to, and how.
 
     Args:
-        store: where.
+        store: the store.
         options: as parsed.
         columns: the names of all columns of the data, by position.
         used: the columns that count.
@@ -55,7 +55,7 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
     spec = None if options.topic is None else store.topic_spec(options.topic)
     used = check_columns(schema, spec, options.include_headers)
     if spec is not None:
-        spec.with_codec(options.codec)  # what cannot be is said before any task runs
+        spec.with_codec(options.codec)  # errors are raised before any task runs
     return WritePlan(store, options, tuple(schema.names), tuple(used), spec, draw_seed())
 
 

@@ -39,7 +39,7 @@ def open_writer(options: Mapping[str, str], schema: StructType) -> TxnlogWriter:
 
 
 def _scope_of(options: WriteOptions, continued: TransactionRef | None) -> CommitScope:
-    """Whose offsets a batch write commits."""
+    """The offsets that a batch write commits."""
     in_block = options.staging is not None
     return CommitScope(options.transactional_id, continued, in_block, options.outside_transaction)
 
@@ -49,7 +49,7 @@ class TxnlogWriter(DataSourceArrowWriter):
 
     Args:
         plan: as checked.
-        continued: the open transaction that the write is to commit, begun by a read.
+        continued: the open transaction that the write commits, begun by a read.
     """
 
     def __init__(self, plan: WritePlan, continued: TransactionRef | None = None) -> None:
@@ -60,7 +60,7 @@ class TxnlogWriter(DataSourceArrowWriter):
     # -- in a task -------------------------------------------------------------------------------
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
-        """Upload a task's rows. On an error what was uploaded is deleted, best effort."""
+        """Upload a task's rows. On an error the uploads are deleted, best effort."""
         execution = provenance.require_execution()
         provenance.refuse_table()
         return Uploaded(upload(self._plan, iterator), execution)
@@ -68,7 +68,7 @@ class TxnlogWriter(DataSourceArrowWriter):
     # -- on the driver's side --------------------------------------------------------------------
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Place everything that the messages name, all at once.
+        """Place all segments in the messages at once.
 
         Raises:
             InvalidTxnState: the rows were read in a transaction that this write does not commit.

@@ -1,1 +1,1 @@
-"""What users give as options, parsed into typed values."""
+"""Users' options, parsed into typed values."""

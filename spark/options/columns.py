@@ -1,4 +1,4 @@
-"""The columns of a read: those of Spark's Kafka source, or of a topic's schema; which are taken."""
+"""The columns of a read: those of Spark's Kafka source, or of a topic's schema, and the choice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class ColumnChoice:
-    """What the options say of columns; what there are is known when the topic is."""
+    """The options about columns; the available ones are known once the topic is."""
 
     names: tuple[str, ...] | None = None
     include_headers: bool = False

@@ -1,4 +1,4 @@
-"""Options of Kafka's client, which a job can do without: there is no broker here."""
+"""Options of Kafka's client, which have no use here: there is no broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection
 _logger = logging.getLogger(__name__)
 
 IGNORE_KAFKA_CLIENT_OPTIONS = "ignoreKafkaClientOptions"
-"""With it a read or write passes over the options below, and says so once."""
+"""With it a read or write ignores the options below, with one warning."""
 
 _CONNECTION = re.compile(
     r"""kafka\.(
@@ -29,8 +29,9 @@ _CONNECTION = re.compile(
     )""",
     re.VERBOSE,
 )
-"""How Kafka's client connects, fetches and sends. Whatever says which records are read, or what is
-written, is not among them: ``kafka.partitioner.class``, ``kafka.interceptor.classes``."""
+"""How Kafka's client connects, fetches and sends. Options that affect which records are read or
+written are not among them: ``kafka.partitioner.class``, ``kafka.interceptor.classes``.
+"""
 
 _OF_SPARK = {
     name.lower(): name
@@ -41,7 +42,7 @@ _OF_SPARK = {
         "fetchOffset.retryIntervalMs",
     )
 }
-"""What Spark's Kafka source itself has for its client."""
+"""The options of Spark's Kafka source itself for its client."""
 
 
 def is_client_option(name: str) -> bool:
@@ -50,12 +51,12 @@ def is_client_option(name: str) -> bool:
 
 
 def display_name(name: str) -> str:
-    """An option as Kafka's or Spark's documentation spells it."""
+    """An option in the spelling of Kafka's or Spark's documentation."""
     return _OF_SPARK.get(name, name)
 
 
 def refusal(names: Collection[str], accepted: str) -> str:
-    """What is said of client options that were given; never their values, which may be secrets."""
+    """The message about given client options; never their values, which may be secrets."""
     listed = ", ".join(sorted(names))
     options, these, them = (
         ("options", "these are", "them") if len(names) > 1 else ("option", "this is", "it")
@@ -74,7 +75,7 @@ def refusal(names: Collection[str], accepted: str) -> str:
 
 
 def warn_passed_over(names: Collection[str]) -> None:
-    """The one warning of a read or write that does without options for Kafka's client."""
+    """The single warning of a read or write that ignores options for Kafka's client."""
     if names:
         _logger.warning(
             "%s: ignored, because there is no Kafka client here: %s",

@@ -6,8 +6,9 @@ from txnlog.spark.options.kafka_client_options import IGNORE_KAFKA_CLIENT_OPTION
 
 STORAGE_PREFIX = "storage."
 TYPED_STORAGE = "storage.json"
-"""Set by txnlog itself: JSON of the storage options that are no text, or whose names are not in
-lower case, in which Spark hands all names on."""
+"""Set by txnlog itself: JSON of the storage options that are not strings, or whose names are not in
+lower case, in which Spark passes all names.
+"""
 
 KAFKA_GROUP_ID = "kafka.group.id"
 """The one name that means something else with ``kafka.`` in front, as in Spark's Kafka source: the
@@ -18,7 +19,7 @@ KAFKA_SPELLINGS = (
     "transaction.timeout.ms",
     "compression.type",
 )
-"""What jobs of the Kafka connector carry with ``kafka.`` in front, and means the same here."""
+"""Options of the Kafka connector with the prefix ``kafka.`` that mean the same here."""
 
 STAGING = "txnlog.staging"
 """Set by ``transaction(...)`` on its writes, never by people: where to leave the manifest."""
@@ -27,12 +28,13 @@ PINNED_TOPICS = "txnlog.topics"
 """Set by ``transaction(...)`` on its reads: JSON of the topics' ids, which must be the same."""
 
 PINNED_SPANS = "txnlog.spans"
-"""Set where Spark reads Parquet files by itself: JSON of the offsets that are left for us to read,
-by topic and partition: [[start, stop], ...]."""
+"""Set when Spark reads Parquet files natively: JSON of the offsets that are left for us to read, by
+topic and partition: [[start, stop], ...].
+"""
 
 AT_TIMESTAMP = "atTimestamp"
 AT_TOKEN = "atToken"  # noqa: S105 - of a snapshot
-"""Which snapshot is read, if not one of now."""
+"""The snapshot of the past to read."""
 
 READ_OPTIONS = (
     "path",
@@ -78,4 +80,4 @@ WRITE_OPTIONS = (
     IGNORE_KAFKA_CLIENT_OPTIONS,
 )
 RATE_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-"""How fast a stream reads: no batch has them."""
+"""Rates of streams: not for batches."""

@@ -1,4 +1,4 @@
-"""The options that a user gave: known names in any case, typed values, errors that name the option.
+"""A user's options: known names in any case, typed values, errors that name the option.
 
 An option that would have no effect is refused, never ignored. Messages show the values of offsets
 and names, never those of ``storage.*``, which may be secrets.
@@ -39,15 +39,15 @@ _BYTES = re.compile(r"(\d+)\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE | re.ASCII
 class OptionValues:
     """Options by their lower-cased names, checked to be known ones.
 
-    Whoever moves a job over has several that are wrong. What is wrong with names is kept, what is
-    wrong with values is kept by :meth:`tried`, and :meth:`raise_errors` raises all of it at once.
+    A job that is moved over often has several wrong ones. Errors of names are collected, errors of
+    values by :meth:`tried`, and :meth:`raise_errors` raises all of them at once.
 
     Args:
         options: as they were given.
         known: the names that ``verb`` has, in the case of their documentation.
         verb: what is being done, for messages: "read", "write".
-        others: the names that other verbs have, to tell what an option is for.
-        ignored: names that have no effect and are no error, as in Spark's Kafka source.
+        others: other verbs' names, to say what an option is for.
+        ignored: names without effect that are not an error, as in Spark's Kafka source.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class OptionValues:
         self._known, self._verb, self._others = known, verb, others
         self.storage: dict[str, object] = {}
         self.passed_over: list[str] = []
-        """Options of Kafka's client that were given, and are to be ignored."""
+        """Given options of Kafka's client that are ignored."""
         if {"provider", "location"} <= {key.lower() for key in options}:
             raise InvalidOption(
                 "CREATE TABLE ... USING txnlog: Spark does not keep a table's options for later "
@@ -109,7 +109,7 @@ class OptionValues:
             self._errors.append(InvalidOption(kafka_client_options.refusal(shown, _ACCEPTED)))
 
     def _judge_unknown(self, given: Sequence[str]) -> None:
-        """What other verbs have, and what none has: the last of these tells what there is."""
+        """Errors for other verbs' options, and unknown ones: the last of these lists all names."""
         of_others: dict[str, tuple[str, str]] = {}
         for verb, options in self._others.items():
             for option in options:
@@ -132,9 +132,9 @@ class OptionValues:
         return f"unknown option {name!r} for a {self._verb}; {' '.join(hints)}".rstrip("; ")
 
     def tried(self, parse: Callable[[], _T]) -> _T:
-        """What ``parse`` returns; its error is kept for :meth:`raise_errors`.
+        """The result of ``parse``; its error is kept for :meth:`raise_errors`.
 
-        After an error it returns None, which nobody looks at before that is called.
+        After an error it returns None, which is not used before that call.
         """
         try:
             return parse()
@@ -147,7 +147,7 @@ class OptionValues:
         return len(self._errors)
 
     def raise_errors(self) -> None:
-        """Raise what is wrong: one error as it is, several as one InvalidOption."""
+        """Raise the errors: a single one as it is, several as one InvalidOption."""
         if len(self._errors) == 1:
             raise self._errors[0]
         if self._errors:
@@ -229,7 +229,7 @@ def _parse_typed_storage(text: str) -> dict[str, object]:
 
 
 def _kafka_option(key: str) -> InvalidOption:
-    """Of one that would say what is read or written, if there were a client of Kafka's."""
+    """The advice for a client option that would affect which records are read or written."""
     if key == "kafka.partitioner.class":
         return InvalidOption(
             "option kafka.partitioner.class names a Java class; use the option partitioner with "

@@ -1,4 +1,4 @@
-"""Where a read starts and ends, as options say it: at an edge, at offsets, at times."""
+"""A read's start and end by its options: at an edge, at offsets, at times."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ TIMES_EXAMPLE = '{"topic":{"0":1735689600000,"1":0}}'
 class ByTime:
     """The first offset at or after a time (ms since the epoch): one for all, or by partition.
 
-    ``option`` names the option that says so. With ``or_latest`` it is the end where no record is
-    so late, which is an error otherwise.
+    ``option`` names the option. With ``or_latest`` it is the end if no record is that late, which
+    is an error otherwise.
     """
 
     option: str
@@ -42,9 +42,9 @@ GROUP: Literal["group"] = "group"
 
 
 def parse_starting(values: OptionValues) -> Position | Literal["group"] | None:
-    """Where to start: of several options that say it, the one that Spark's Kafka source prefers.
+    """The start: of several options for it, the one that Spark's Kafka source prefers.
 
-    ``group`` exists only here: for Spark's Kafka source a group is a name and no place to start.
+    ``group`` exists only here: for Spark's Kafka source a group is only a name.
     """
     strategy = (values.get("startingOffsetsByTimestampStrategy") or "error").strip().lower()
     if strategy not in ("error", "latest"):

@@ -36,15 +36,15 @@ Spans = Mapping[str, Mapping[int, Sequence[tuple[int, int]]]]
 """Offsets [start, stop), by topic and partition."""
 
 SNAPSHOT = "snapshot"
-"""The isolation level that batches alone have."""
+"""The isolation level that only batches have."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read asks for. ``starting`` None: where the group is, else at the earliest.
+    """A read's options. ``starting`` None: at the group's offsets, else at the earliest.
 
-    ``at``: of the topics as they were at a time (ms), or where a token says. ``passed_over`` names
-    the options that have no effect.
+    ``at``: the topics as of a time (ms), or of a token. ``passed_over`` names the options without
+    effect.
     """
 
     address: Address
@@ -68,10 +68,10 @@ class ReadOptions:
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a read.
 
-    Rates are for streams, and of no effect in a batch, as in Spark's Kafka source.
+    Rates are for streams, and have no effect in a batch, as in Spark's Kafka source.
 
     Raises:
-        InvalidOption: what is wrong with them, all of it.
+        InvalidOption: all that is wrong with them.
         TxnlogError: one name of a topic, a group or a transactional id, if nothing else is wrong.
     """
     mine = {
@@ -84,7 +84,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
 
 
 def parse_range(values: OptionValues, options: Mapping[str, str]) -> ReadOptions:
-    """What a batch and a stream have in common; errors are kept by the values.
+    """The options common to batches and streams; errors are kept by the values.
 
     ``options`` are those that txnlog sets for itself, and others.
     """
@@ -160,7 +160,7 @@ def _parse_spans(text: str | None) -> Spans | None:
 
 
 def _choose_group(values: OptionValues, starting: Position | str | None) -> str | None:
-    """The group whose offsets count. ``kafka.group.id`` by itself does not say that they do."""
+    """The group whose offsets count. ``kafka.group.id`` alone does not use them."""
     own, kafka = values.get("group.id"), values.get(KAFKA_GROUP_ID)
     if own is not None and kafka is not None and own != kafka:
         raise InvalidOption(f"options group.id and {KAFKA_GROUP_ID} contradict each other")

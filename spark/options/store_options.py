@@ -1,8 +1,8 @@
 """How Spark's tasks open the store that the user's process has opened: as options of the format.
 
-Spark's options are text, their names in lower case. What is text already stays an option of its
-own, so that Spark hides what is called a secret; the rest travels as JSON. Messages name options
-and never show their values.
+Spark's options are strings, their names in lower case. Strings stay separate options, so that Spark
+redacts those named as secrets; the rest is passed as JSON. Messages name options and never show
+their values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txnlog.store import Store, open_store
 
 
 def parse_address(values: OptionValues) -> Address:
-    """Where the store is, and how its filesystem is reached."""
+    """The store's URL, and its filesystem's options."""
     unsafe = values.boolean("unsafeSingleWriter") or False
     return Address(values.path(), values.storage, unsafe)
 
@@ -39,8 +39,8 @@ def store_options(
     """The options with which ``format("txnlog")`` opens a store that is open here.
 
     Args:
-        store: which.
-        storage_options: instead of, or beside those that it was opened with.
+        store: the store.
+        storage_options: override, or add to, those that it was opened with.
 
     Raises:
         InvalidOption: an option is not plain data, or the URL has a password in it.
@@ -67,7 +67,7 @@ def store_options(
 
 
 def _plain(name: str, value: object) -> object:
-    """The value, if JSON gives the same back."""
+    """The value, if it survives a round trip through JSON."""
     try:
         if json.loads(json.dumps(value, allow_nan=False)) == value:
             return value

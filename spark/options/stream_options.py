@@ -1,4 +1,4 @@
-"""The options of a streaming read: those of a batch that mean something here, and the rates."""
+"""The options of a streaming read: those of a batch that apply here, and the rates."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _DEFAULT_DELAY_MS = 15 * 60_000
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How much a micro-batch takes, in offsets: at least, at most, and how long it waits for it.
+    """The size of a micro-batch, in offsets: at least, at most, and how long it waits.
 
-    Whatever there is goes ahead once ``max_delay_ms`` have passed since the last batch.
+    A smaller batch goes ahead once ``max_delay_ms`` have passed since the last one.
     """
 
     least: int | None = None
@@ -52,7 +52,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What a streaming read asks for; ``starting`` is where a new query begins."""
+    """A streaming read's options; ``starting`` is where a new query begins."""
 
     read: ReadOptions
     starting: Position
@@ -60,7 +60,7 @@ class StreamOptions:
 
 
 def warn_of_rates(options: Mapping[str, str]) -> None:
-    """Say that a batch does not have them, as Spark's Kafka source does."""
+    """Warn that they do not apply to a batch, as Spark's Kafka source does."""
     given = {name.lower() for name in options}
     if names := [name for name in RATE_OPTIONS if name.lower() in given]:
         _logger.warning(
@@ -70,7 +70,7 @@ def warn_of_rates(options: Mapping[str, str]) -> None:
 
 
 def check_rates(options: Mapping[str, str]) -> None:
-    """Raise InvalidOption if one that only streams have is malformed: also where it is for nothing.
+    """Raise InvalidOption if an option only for streams is malformed, even if it has no effect.
 
     A source is not told whether it is loaded for a stream.
     """
@@ -83,7 +83,7 @@ def parse_stream(options: Mapping[str, str]) -> StreamOptions:
     """Parse the options of a stream.
 
     Raises:
-        InvalidOption: what is wrong with them, all of it.
+        InvalidOption: all that is wrong with them.
         TxnlogError: one name of a topic or a group, if nothing else is wrong.
     """
     others = {"batch read": READ_OPTIONS, "write": WRITE_OPTIONS}

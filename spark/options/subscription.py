@@ -1,4 +1,4 @@
-"""Which topics and partitions a read is about: subscribe, subscribePattern, assign."""
+"""The topics and partitions of a read: subscribe, subscribePattern, assign."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txnlog.spark.options.option_values import OptionValues
 from txnlog.store import Store
 
 Partitions = Mapping[str, tuple[int, ...] | None]
-"""Topics and the partitions that are wanted of each; None: all that it has."""
+"""Topics and the requested partitions of each; None: all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Subscription:
         return matching
 
     def match(self, known: list[str]) -> Partitions:
-        """Those of the known topics that the pattern matches."""
+        """The known topics that the pattern matches."""
         assert self.pattern is not None
         matches = re.compile(self.pattern).fullmatch
         return {topic: None for topic in known if matches(topic)}

@@ -21,12 +21,12 @@ from txnlog.storage.base import Address
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
 
 _CHECKPOINT = "checkpointLocation"
-"""Spark hands it to a streaming write, with the options that are for us."""
+"""Spark passes it to a streaming write, with our options."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a write asks for. ``include_headers`` None: if there is such a column."""
+    """A write's options. ``include_headers`` None: if there is such a column."""
 
     address: Address
     topic: str | None
@@ -43,10 +43,10 @@ class WriteOptions:
 def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:
     """Parse the options of a write.
 
-    A streaming write is a transaction in any case: it has a transactional id of its own.
+    A streaming write is always a transaction: it has its own transactional id.
 
     Raises:
-        InvalidOption: what is wrong with them, all of it.
+        InvalidOption: all that is wrong with them.
         TxnlogError: one name, or setting of a codec or a partitioner, if nothing else is wrong.
     """
     staging = options.get(STAGING)
@@ -106,7 +106,7 @@ def _refuse_outside(transactional_id: str | None) -> None:
 
 
 def _split_view_options(options: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]:
-    """The options of a write, and the topic of the SQL view that is written to, if it is one.
+    """The options of a write, and the topic of the SQL view that is written to, if any.
 
     ``INSERT INTO`` a temporary view arrives with the options that the view reads with.
     """

@@ -27,7 +27,7 @@ def query_batch(query_id: str, batch_id: int) -> Version:
 
 
 def default_transactional_id(query_id: str) -> str:
-    """Of a streaming query for which the user gives none."""
+    """The transactional id of a streaming query without one."""
     return f"spark-stream-{query_id}"
 
 
@@ -35,8 +35,8 @@ def take_over(coordinator: Coordinator, version: Version | None) -> bool:
     """Take the transactional id over; True if ``version`` was committed before.
 
     Raises:
-        InvalidTxnState: a streaming query must not go on with what the id holds; nothing was
-            put, so that whoever uses the id goes on.
+        InvalidTxnState: a streaming query must not go on with what the id holds; nothing was put,
+            so the id's other user can go on.
     """
     if version is None:
         coordinator.initialize()

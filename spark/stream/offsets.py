@@ -1,4 +1,4 @@
-"""Where a stream stands, as Spark keeps it in the query's checkpoint: JSON that people can read.
+"""A stream's offsets in the form of the query's checkpoint: readable JSON.
 
     {"format": 1,
      "offsets": {"orders": {"0": 41, "1": 17}},
@@ -50,7 +50,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
     def initial(
         cls, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]
     ) -> StreamOffset:
-        """Where a query begins."""
+        """The offsets at which a query begins."""
         begun = cls.of(offsets, topic_ids)
         return cls(begun.offsets, begun.topic_ids, begun.offsets)
 
@@ -82,7 +82,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
         return parsed
 
     def to_json(self) -> dict[str, object]:
-        """What Spark writes to the checkpoint."""
+        """The JSON that Spark writes to the checkpoint."""
         found: dict[str, object] = {
             "format": _FORMAT,
             "offsets": msgspec.to_builtins(self.offsets, str_keys=True),
@@ -110,7 +110,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
                 yield TopicPartition(topic, partition), offset
 
     def start_of_batch(self, start: StreamOffset) -> StreamOffset:
-        """Where the batch that ends here starts: ``start``, unless this is the query's first."""
+        """The start of the batch that ends here: ``start``, unless this is the query's first."""
         if self.since is None:
             return start
         ids = {topic: self.topic_ids[topic] for topic in self.since}
@@ -123,8 +123,8 @@ def proportional_shares(
     """Share ``limit`` out in proportion, as Spark's Kafka source does.
 
     Partitions that hold the same hours then stay together in time, whatever their sizes, and a
-    watermark does not overtake the largest of them. Nobody waits: whoever has anything gets at
-    least 1, so that a limit below the number of partitions is exceeded.
+    watermark does not overtake the largest of them. No partition waits: each with any records gets
+    at least 1, so a limit below the number of partitions is exceeded.
     """
     total = sum(counts.values())
     if total <= limit:

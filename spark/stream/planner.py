@@ -1,4 +1,4 @@
-"""What a stream's micro-batches hold: looks at the topics at each trigger, and never at a segment.
+"""Plans a stream's micro-batches: reads the topics' logs at each trigger, and never a segment.
 
 One planner lives as long as its query runs. It keeps the topics' logs open, so a trigger that finds
 nothing new costs one listing per topic, however long their histories are.
@@ -38,12 +38,12 @@ from txnlog.store import Store
 _logger = logging.getLogger(__name__)
 
 _Mark = tuple[str, int]
-"""A topic's id and next entry, where nothing is undecided: while it stays, nothing is new."""
+"""A topic's id and next entry, if nothing is undecided: nothing is new while they stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Topics:
-    """The topics as they were last looked at: at one consistent cut."""
+    """The topics as of the last look: at one consistent cut."""
 
     snapshot: Snapshot | None = None
     marks: Mapping[str, _Mark | None] | None = None
@@ -63,7 +63,7 @@ class _Topics:
 
 
 class StreamPlanner:
-    """Where a stream may go, and the segment ranges on its way there."""
+    """The possible end of a batch, and the segment ranges up to it."""
 
     def __init__(
         self, store: Store, options: StreamOptions, schema: TopicSchema | None = None
@@ -79,7 +79,7 @@ class StreamPlanner:
         self._last_batch_s: float | None = None
         self._warned: set[str] = set()
 
-    # -- what Spark asks -------------------------------------------------------------------------
+    # -- for Spark -------------------------------------------------------------------------------
 
     def pin_end(self) -> None:
         """Look once, and ignore what comes later: for Trigger.AvailableNow."""
@@ -87,7 +87,7 @@ class StreamPlanner:
         self._end_is_pinned = True
 
     def initial(self) -> StreamOffset:
-        """Where a new query begins: the same however often it is asked.
+        """The start of a new query: the same at every call.
 
         Raises:
             UnknownTopicOrPartition: a topic or an assigned partition does not exist.
@@ -100,12 +100,12 @@ class StreamPlanner:
         return self._initial
 
     def latest(self, start: StreamOffset, rates: Rates) -> StreamOffset:
-        """Where the batch that starts at ``start`` ends: see :meth:`_latest`."""
+        """The end of the batch that starts at ``start``: see :meth:`_latest`."""
         self._batch_end = self._latest(start, rates)
         return self._batch_end
 
     def _latest(self, start: StreamOffset, rates: Rates) -> StreamOffset:
-        """Where the batch that starts at ``start`` ends: ``start`` itself if there is none to make.
+        """The end of the batch that starts at ``start``: ``start`` itself if it is empty.
 
         Without a limit the end is one consistent cut over all topics. With one it is what the
         shares give, so a batch may hold a part of a transaction; the rest comes with the next ones.
@@ -143,7 +143,7 @@ class StreamPlanner:
         return StreamOffset.of(ends, self._topic_ids())
 
     def behind(self) -> dict[str, int] | None:
-        """How many offsets the last batch has left to the next ones, by topic; None before one."""
+        """How many offsets the last batch has left for later ones, by topic; None before one."""
         end, newest = self._batch_end, self.newest()
         if end is None or newest is None:
             return None
@@ -155,7 +155,7 @@ class StreamPlanner:
         return left
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> tuple[SegmentRange, ...]:
-        """What the batch between two offsets holds: the same whenever it is asked.
+        """The content of the batch between two offsets: the same at every call.
 
         Raises:
             OffsetOutOfRange: records were lost (unless failOnDataLoss is false).
@@ -203,7 +203,7 @@ class StreamPlanner:
     # -- refreshing ------------------------------------------------------------------------------
 
     def _refresh(self) -> None:
-        """One listing per topic; more only where something has come."""
+        """One listing per topic; more only if there are new entries."""
         if self._end_is_pinned:
             return
         logs = self._store.logs
@@ -243,7 +243,7 @@ class StreamPlanner:
         return {t: view.topic_id for t in topics if (view := self._topics.view(t)) is not None}
 
     def _partition(self, where: TopicPartition) -> tuple[int, int]:
-        """Where a partition starts, and ends at the cut."""
+        """A partition's start, and its end at the cut."""
         view = self._topics.view(where.topic)
         assert view is not None
         partition = view.partitions[where.partition]
@@ -265,7 +265,7 @@ class StreamPlanner:
         return StreamOffset.initial(starts, self._topic_ids())
 
     def _start_of(self, start: StreamOffset, where: TopicPartition) -> int:
-        """Where a batch begins in a partition: what was found since the last one, at its start."""
+        """A batch's start in a partition; newly found partitions begin at their own start."""
         view = self._topics.view(where.topic)
         assert view is not None
         begin, _ = self._partition(where)
@@ -290,7 +290,7 @@ class StreamPlanner:
                 return False
         return True
 
-    # -- what is lost ----------------------------------------------------------------------------
+    # -- lost records ----------------------------------------------------------------------------
 
     def _check_topics_exist(self, known: Mapping[str, object]) -> None:
         for topic in self._topics.subscribed or ():
@@ -302,7 +302,7 @@ class StreamPlanner:
                 )
 
     def _check_start(self, start: StreamOffset) -> None:
-        """Find out what was lost behind ``start``."""
+        """Find records lost after ``start``."""
         wanted = {*self._topics.wanted()}
         for topic, topic_id in start.topic_ids.items():
             view = self._topics.view(topic)

@@ -58,11 +58,11 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets ---------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
-        """Where a new query begins."""
+        """The offsets at which a new query begins."""
         return self._planner.initial().to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there now is all that this run will read."""
+        """Fix the end: this run reads only what exists now."""
         self._planner.pin_end()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -72,7 +72,7 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rates.least is None else ReadMinRows(rates.least)
 
     def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
-        """Where the next batch ends.
+        """The end of the next batch.
 
         Everything before ``start`` is done: that is told to the group here, since Spark calls
         ``commit`` only when it has planned another batch, and so never for the last one.

@@ -42,7 +42,7 @@ SCOPE = CommitScope(in_block=True)
 
 @dataclass
 class UploadedForQuery(Uploaded):
-    """What one task attempt has uploaded for a micro-batch of a query."""
+    """One task attempt's uploads for a micro-batch of a query."""
 
     query_id: str
 

@@ -90,7 +90,7 @@ def merge_read_options(
 
 
 def _without_client_options(options: dict[str, str]) -> dict[str, str]:
-    """Those that are passed over are said here, once: the data source is not to say it again."""
+    """Warn once about ignored options here, so that the data source does not warn again."""
     lower = {name.lower(): value.strip().lower() for name, value in options.items()}
     if lower.get(IGNORE_KAFKA_CLIENT_OPTIONS.lower()) != "true":
         return options

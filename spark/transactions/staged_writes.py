@@ -1,4 +1,4 @@
-"""What the writes of a ``transaction(...)`` block have uploaded, until the block ends."""
+"""The uploads of a ``transaction(...)`` block's writes, until the block ends."""
 
 from __future__ import annotations
 

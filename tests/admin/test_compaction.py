@@ -67,7 +67,7 @@ def segments(store: Store) -> list[Segment]:
     return [*whole.partitions[0].record_segments()]
 
 
-# -- what stays ---------------------------------------------------------------------------------
+# -- what stays ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("record_format", KEY_FORMATS)
@@ -88,7 +88,7 @@ def test_of_each_key_the_newest_record_stays(clock: VirtualClock, record_format:
 
 
 def test_nothing_is_done_twice(store: Store) -> None:
-    """What is clean is clean until something comes."""
+    """A clean partition stays clean until new records arrive."""
     put(store, ("a", "1"), ("a", "2"))
     assert len(compact(store)) == 1
     assert compact(store) == []
@@ -99,7 +99,7 @@ def test_nothing_is_done_twice(store: Store) -> None:
 
 
 def test_records_without_a_key_go_and_empty_keys_are_keys(clock: VirtualClock) -> None:
-    """Of a topic that was not compacted before: as in Kafka."""
+    """A topic that was never compacted: as in Kafka."""
     store = attach(HeapStorage(), create=True, clock=clock)
     store.create_topic("t")
     with store.producer() as producer:
@@ -137,7 +137,7 @@ def test_one_key_many_times(store: Store) -> None:
     assert [(r.offset, r.value) for r in read(store)] == [(count - 1, b"%d" % (count - 1))]
 
 
-# -- tombstones ---------------------------------------------------------------------------------
+# -- tombstones ----------------------------------------------------------------------------------
 
 
 def test_tombstones_stay_for_their_time(store: Store, clock: VirtualClock) -> None:
@@ -206,7 +206,7 @@ def test_clocks_that_differ_only_keep_tombstones_longer(store: Store, clock: Vir
     assert read(store) == []
 
 
-# -- what is not touched --------------------------------------------------------------------------
+# -- what is not touched -------------------------------------------------------------------------
 
 
 def test_nothing_beyond_the_last_stable_offset(store: Store) -> None:
@@ -261,7 +261,7 @@ def test_min_compaction_lag_holds_young_records(clock: VirtualClock) -> None:
     assert pairs(store) == [(3, "a", "4")]
 
 
-# -- when -----------------------------------------------------------------------------------------
+# -- when ----------------------------------------------------------------------------------------
 
 
 def test_maintain_compacts_what_is_dirty_enough(store: Store, clock: VirtualClock) -> None:
@@ -307,7 +307,7 @@ def test_a_topic_that_is_not_to_be_compacted_is_not(clock: VirtualClock) -> None
 
 
 def test_retention_is_for_topics_that_delete(clock: VirtualClock) -> None:
-    """What is only compacted keeps what is old; compact,delete does both."""
+    """A topic that is only compacted keeps old records; compact,delete does both."""
     store = new_store(clock, {"retention.ms": 1000})
     put(store, ("a", "1"))
     put(store, ("a", "2"))
@@ -319,11 +319,11 @@ def test_retention_is_for_topics_that_delete(clock: VirtualClock) -> None:
     assert pairs(store) == []
 
 
-# -- bounds, and who stops where ------------------------------------------------------------------
+# -- bounds, and who stops where -----------------------------------------------------------------
 
 
 def test_a_segment_ends_at_segment_bytes(clock: VirtualClock) -> None:
-    """What stays of large ones is cut as ever; spans lie side by side."""
+    """Survivors of large segments are split as usual; spans are adjacent."""
     store = new_store(clock, {"segment.bytes": 20_000, "compression.type": "none"})
     with store.producer() as producer:
         for n in range(3000):
@@ -377,7 +377,7 @@ def test_a_crash_at_any_request(
 
 
 def test_two_at_once(store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever finds that somebody else was faster leaves the partition to the next time."""
+    """A process that was overtaken leaves the partition to the next call."""
     for n in range(4):
         put(store, *((f"k{k}", str(n)) for k in range(3)))
     before = read(store)
@@ -411,7 +411,7 @@ def test_a_damaged_segment_stops_it(store: Store) -> None:
     assert [s.rewritten for s in segments(store)] == [None, None]
 
 
-# -- a model --------------------------------------------------------------------------------------
+# -- a model -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("record_format", KEY_FORMATS)
@@ -479,7 +479,7 @@ def test_a_dict_is_the_model(
     assert read(another(store)) == [known[at] for at in sorted(known)]
 
 
-# -- views that do not show all that compaction has seen ------------------------------------
+# -- views that do not show all that compaction has seen -----------------------------------------
 
 
 def test_a_cut_before_the_newer_record_shows_the_older_one(store: Store) -> None:

@@ -58,11 +58,11 @@ def offsets(store: Store, group_id: str = "g") -> dict[TopicPartition, int | Non
     }
 
 
-# -- what is told -------------------------------------------------------------------------------
+# -- what is told --------------------------------------------------------------------------------
 
 
 def test_lag_counts_to_the_last_stable_offset(store: Store, clock: VirtualClock) -> None:
-    """What an open transaction holds back is not a lag; what was committed since is."""
+    """Records behind an open transaction are not lag; those committed since are."""
     commit(store, {A0: 4, A1: 10, B0: 0})
     with store.producer() as plain:
         plain.send("a", b"x", partition=1)
@@ -99,7 +99,7 @@ def test_metadata_is_kept_alone_and_in_transactions(store: Store, clock: Virtual
         consumer.commit({A0: -1})
 
 
-# -- reset --------------------------------------------------------------------------------------
+# -- reset ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_the_partitions_of_a_reset(store: Store, clock: VirtualClock) -> None:
 
 
 def test_a_reset_leaves_out_partitions_that_a_recreated_topic_lacks(store: Store) -> None:
-    """Those that the group has offsets for and the topic does not; named ones are refused."""
+    """Partitions with a group's offset that the topic lacks are skipped; named ones refused."""
     commit(store, {A0: 4, A1: 10, B0: 2})
     store.delete_topic("a")
     store.create_topic("a")
@@ -262,7 +262,7 @@ def test_a_reset_that_loses_a_race_changes_nothing(store: Store, clock: VirtualC
     assert offsets(store) == {A0: 6, A1: 4}
 
 
-# -- pending offsets are never lost -------------------------------------------------------------
+# -- pending offsets are never lost --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("outcome", ["commit", "abort"])
@@ -332,7 +332,7 @@ def test_a_decision_that_is_learnt_late_brings_no_deleted_offset_back() -> None:
     assert state.offset_of(*A0).offset == 9  # type: ignore[union-attr]
 
 
-# -- deletion and expiry ------------------------------------------------------------------------
+# -- deletion and expiry -------------------------------------------------------------------------
 
 
 def test_groups_are_deleted(store: Store, clock: VirtualClock) -> None:

@@ -147,7 +147,7 @@ def test_young_uploads_cost_no_request(store: Store) -> None:
 
 
 def test_uploads_of_older_versions_have_no_time(store: Store, clock: VirtualClock) -> None:
-    """What they leave in manifests is placed as ever."""
+    """Uploads in their manifests are placed as usual."""
     (segment,) = upload(store, b"a")
     fields = {f: getattr(segment, f) for f in UploadedSegment.__slots__ if f != "begun_ms"}
     clock.time_ms += DAY_MS

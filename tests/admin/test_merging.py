@@ -119,7 +119,7 @@ def test_a_dry_run_tells_and_does_nothing(store: Store) -> None:
 def test_maintain_merges_and_deletes_the_old_ones_a_week_later(
     store: Store, clock: VirtualClock, record_format: str
 ) -> None:
-    """Who was pinned before reads them until then, and is told afterwards."""
+    """A reader pinned before reads them until then, and gets an error afterwards."""
     if record_format == "parquet":
         store.delete_topic("t")
         store.create_topic("t", config={"record.format": record_format})
@@ -249,7 +249,7 @@ def test_a_merger_whose_put_is_answered_when_all_is_vacuumed_takes_it_back(
 def test_a_merger_that_slept_takes_nothing_back_from_others(
     store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, deletes: bool
 ) -> None:
-    """What it has merged was merged again, or deleted, since: the old ones are gone by right."""
+    """Its merged segments were merged again, or deleted, since: the old ones are rightly gone."""
     for number in range(4):
         append(store, b"%d" % number)
     check = UploadCheck.after
@@ -457,7 +457,7 @@ def read(store: Store, level: IsolationLevel) -> pa.Table:
     return store.scan("t", isolation_level=level).to_arrow()
 
 
-# -- crashes, and several at once ------------------------------------------------------------------
+# -- crashes, and several at once ----------------------------------------------------------------
 
 
 def test_a_crash_at_any_request(heap: HeapStorage, clock: VirtualClock) -> None:

@@ -137,7 +137,7 @@ def test_partitions_that_let_go_together(
 def test_a_last_deletion_that_nobody_noted_is_found_by_age(
     store: Store, storage: HeapStorage, clock: VirtualClock
 ) -> None:
-    """Of the earlier ones there is no note that could pass for it."""
+    """The earlier ones have left no note that could be mistaken for it."""
     append_to_each(store, b"a")
     (path,) = shared(storage)
     trim(store, 0, 1)

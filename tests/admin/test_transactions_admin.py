@@ -54,7 +54,7 @@ def ids(found: object) -> list[str]:
     return [item.transactional_id for item in found]
 
 
-# -- listing ------------------------------------------------------------------------------------
+# -- listing -------------------------------------------------------------------------------------
 
 
 def test_transactions_are_listed_by_state_and_age(store: Store, clock: VirtualClock) -> None:
@@ -132,7 +132,7 @@ def test_an_open_transaction_of_an_older_epoch_is_still_shown(store: Store) -> N
     assert (found.last_sequence, found.transaction_start_offset) == (None, 0)
 
 
-# -- hanging ------------------------------------------------------------------------------------
+# -- hanging -------------------------------------------------------------------------------------
 
 
 def hanging(store: Store) -> list[HangingTransaction]:
@@ -170,7 +170,7 @@ def test_hanging_transactions_are_found_and_left_alone(store: Store, clock: Virt
     assert (ended.status, ended.reason) == ("CompleteAbort", "it was open for longer than 60000 ms")
 
 
-# -- why ----------------------------------------------------------------------------------------
+# -- why -----------------------------------------------------------------------------------------
 
 
 def test_who_holds_the_last_stable_offset(store: Store, clock: VirtualClock) -> None:
@@ -216,7 +216,7 @@ def test_a_damaged_state_holds_the_last_stable_offset(store: Store, clock: Virtu
     assert name in holder.ended_by
 
 
-# -- abort with a reason ------------------------------------------------------------------------
+# -- abort with a reason -------------------------------------------------------------------------
 
 
 def test_a_transaction_is_aborted_with_a_reason(store: Store, clock: VirtualClock) -> None:
@@ -302,7 +302,7 @@ def test_an_abort_that_loses_a_race_looks_again(store: Store, clock: VirtualCloc
 
 
 def test_a_newer_instance_gives_its_reason(store: Store, clock: VirtualClock) -> None:
-    """What ended a transaction is kept with it, whoever did it."""
+    """The reason why a transaction was ended is kept with it."""
     first = begin_with(store, "p", b"x")
     second = elsewhere(store.storage, clock)
     log = []

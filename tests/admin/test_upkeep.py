@@ -121,7 +121,7 @@ def test_an_open_transaction_keeps_what_lies_behind_it(store: Store, clock: Virt
 
 
 def test_it_fails_no_write(store: Store, heap: HeapStorage, clock: VirtualClock) -> None:
-    """What cannot be done is left to the next one."""
+    """Failed upkeep is left to the next writer."""
     append(store, b"old")
     clock.time_ms += 2 * HOUR_MS
 

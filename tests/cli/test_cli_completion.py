@@ -17,7 +17,7 @@ from txnlog.cli.app import app
 
 @pytest.fixture
 def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> object:
-    """What fish is given for a line that was typed so far, of which no time is short."""
+    """Completions of fish for a partial line, without a time limit."""
     monkeypatch.setattr(completion, "_WAIT_S", 60)
 
     def find(typed: str) -> list[str]:
@@ -37,7 +37,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def test_names_are_those_of_the_store(
     completed: Callable[[str], list[str]], own_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of topics that there are, groups, ids, partitions; wherever a verb takes them."""
+    """Existing topics, groups, ids, partitions, wherever a verb takes them."""
     txnlog.open(str(own_store)).delete_topic("empty")
     monkeypatch.setenv("TXNLOG_STORE", str(own_store))
     before = list_files(own_store)

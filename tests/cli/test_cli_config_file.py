@@ -30,7 +30,7 @@ def test_a_file_names_the_store_and_everything_else_wins(
 
 
 def test_a_wrong_file_is_wrong_usage_and_its_values_stay_in_it(tmp_path: Path) -> None:
-    """What cannot be read or understood is named by its key alone."""
+    """An unreadable or malformed setting is named only by its key."""
     file = tmp_path / "txnlog.toml"
     for content, named in (
         ('store = "hunter2', "not TOML"),

@@ -146,7 +146,7 @@ def test_hanging_transactions_are_exit_4_and_stay(tmp_path: Path) -> None:
 
 
 def test_orphans_are_no_failure_and_uploads_are_none(own_store: Path) -> None:
-    """What nobody places is an orphan only when it is old; exit 0, and it stays."""
+    """An unplaced upload is an orphan only when it is old; exit 0, and it stays."""
     stray = own_store / "topics/orders/data/1/w-0.log"
     stray.parent.mkdir(exist_ok=True)
     stray.write_bytes(b"x" * 100)

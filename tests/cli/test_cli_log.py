@@ -78,7 +78,7 @@ def test_a_schema_and_its_changes_are_told_in_short(tmp_path: Path) -> None:
 
 
 def test_an_entry_of_several_appends_is_shown_with_all_places(tmp_path: Path) -> None:
-    """What one writer has placed for others is told like its own."""
+    """Appends that a writer has placed for others are shown like its own."""
     store = txnlog.open(str(tmp_path), create=True)
     store.create_topic("t", partitions=2)
     append(store, b"first", partition=0)

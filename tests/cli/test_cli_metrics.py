@@ -49,7 +49,7 @@ def test_hostile_names_stay_labels() -> None:
 
 
 def test_damage_is_counted_and_reported(own_store: Path) -> None:
-    """What is sound is there; the exit code tells that not everything is."""
+    """Sound parts are printed; the exit code tells that not everything is sound."""
     for entry in (own_store / "topics" / "paid" / "log").iterdir():
         entry.write_bytes(b"{}")
     done = cli("metrics", "--store", own_store)

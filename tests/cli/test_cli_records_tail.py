@@ -72,7 +72,7 @@ def test_a_follower_shows_what_comes_until_ctrl_c(own_store: Path, output: str) 
 
 
 def test_a_snapshot_keeps_no_positions(store_path: Path) -> None:
-    """What decides later fills in below what was shown, so that nothing can be followed."""
+    """Later decisions fill in below the shown records, so following is impossible."""
     done = cli(
         *("records", "tail", "paid", "--follow", "--isolation-level", "snapshot"),
         *("--store", store_path),

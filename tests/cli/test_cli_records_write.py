@@ -226,7 +226,7 @@ def test_a_partitioner_is_chosen(store: txnlog.Store) -> None:
 
 
 def test_whole_lines_of_json_are_values(store: txnlog.Store) -> None:
-    """Of any shape, as they stand, with one key and one header; empty lines are none."""
+    """Lines of any shape are values, with one key and one header; empty ones are skipped."""
     lines = [b'{"id": 1, "name": "x"}', b" [2]", b"null", b'"s"\r']
     option = ("-i", "jsonl", "--value-is-line")
     write(store, b"\n\n".join(lines) + b"\n", "t:0", *option, "-k", "k", "-H", "h=1").json()

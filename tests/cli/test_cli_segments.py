@@ -263,7 +263,7 @@ def test_behind_a_damaged_header_the_next_batch_is_found(
 def test_a_truncated_and_a_missing_file_are_damage(
     many_batches: tuple[Path, Path, SegmentDescription],
 ) -> None:
-    """What is left of a short file is shown; what the log promises and is not there is reported."""
+    """The rest of a short file is shown; the missing part, by the log, is reported."""
     root, path, segment = many_batches
     short = path.read_bytes()[:-10]
     path.write_bytes(short)

@@ -126,7 +126,7 @@ def test_what_cannot_be_read_is_not_none(tmp_path: Path, more: tuple[str, ...]) 
 
 
 def test_a_terminal_is_shown_nothing_that_it_would_obey(store_path: Path) -> None:
-    """What a template prints raw in a pipe is one harmless line here."""
+    """A template's raw output in a pipe is one harmless line here."""
     read = ("records", "read", "orders:1", "-f", "%k=%v\\n", "--store", store_path)
     shown = run_on_terminal(80, *read, PYTHONIOENCODING="utf-8")
     assert shown == "\\N=\\xff\\x00\ntab\\tnul\\x00esc\\x1b[31m \\\\ é=\\N\n"

@@ -55,7 +55,7 @@ class Standby:
 
 
 def test_it_sweeps_at_first_and_every_hour(clock: Time) -> None:
-    """Whoever is restarted often sweeps all the same."""
+    """A process that is restarted often still sweeps."""
     standby: Any = Standby(clock, lambda _: None)
     rounds = follow._follow(standby, 600.0)
     assert [next(rounds) for _ in range(16)] == [*range(1, 17)]

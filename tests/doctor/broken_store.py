@@ -61,7 +61,7 @@ SMALL = small_store()
 
 
 def examine(storage: Storage, **options: object) -> list[Finding]:
-    """What an examination finds that is not just as it should be; it must not write."""
+    """The findings of an examination that are not sound; it must not write."""
     store = attach(storage, clock=VirtualClock(seed=9))
     found = store.examine(with_probe=False, **options)  # type: ignore[arg-type]
     return [finding for finding in found if finding.state != "ok"]

@@ -1,4 +1,4 @@
-"""What cannot be read is a finding of its own, and makes nothing else wrong."""
+"""An unreadable object is a finding of its own, and makes nothing else wrong."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_an_outage_ends_the_examination() -> None:
 
 
 def test_one_unreadable_log_does_not_end_it() -> None:
-    """Of entries that somebody else wrote and nobody else may read some are told, not all."""
+    """Of many unreadable entries only some are reported."""
     found = examine(Refusing(SMALL.copy(), f"get {A_LOG}"))
     unreadable = [f for f in found if f.state == "unreadable"]
     assert {f.state for f in found} == {"unreadable"}

@@ -132,7 +132,7 @@ def test_what_several_let_go_of_is_given_away_together(group: Group) -> None:
     assert sorted(len(c.assignment()) for c in [*consumers, newcomer]) == [5] * 6
 
 
-# -- requests, one by one --------------------------------------------------------------------------
+# -- requests, one by one ------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_who_finds_itself_joined_puts_nothing(group: Group) -> None:
 
 
 def test_requests_that_nobody_fulfils(group: Group) -> None:
-    """Of who has left since, or said something else; too old, damaged, of somebody else."""
+    """Requests of members that left or changed since; old, damaged, or foreign ones."""
     log = log_of(group)
     ask(group, member(FIRST), 0)
     ask(group, member(SECOND), 0)
@@ -373,7 +373,7 @@ def test_a_request_that_no_listing_shows_is_not_left(group: Group) -> None:
 
 
 def test_requests_that_were_overtaken_are_deleted_by_who_sees_them(group: Group) -> None:
-    """Whoever has put what they ask for may have died before he deleted them."""
+    """The process that fulfilled them may have died before it deleted them."""
     log = log_of(group)
     log.append(lambda _: MembersJoined("n", 0, (member(FIRST), member(SECOND))))
     log.append(lambda _: MembersLeft("n", 0, (SECOND,), "closed"))

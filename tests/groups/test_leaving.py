@@ -59,7 +59,7 @@ def test_who_leaves_at_one_instant_leaves_together(members: int, strategy: str) 
     assert simulation.storage.list_names("groups/g/members") == []
 
 
-# -- requests, one by one --------------------------------------------------------------------------
+# -- requests, one by one ------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def requests_left(group: Group) -> list[str]:
 
 
 def test_one_puts_it_for_those_who_ask(group: Group) -> None:
-    """Of those who are members, and of nobody else."""
+    """Only members are removed."""
     ask(group, SECOND, f"{7:032x}")
     assert leave_having_asked(log_of(group), FIRST).run()
     assert members(group) == [OWN]
@@ -121,7 +121,7 @@ def test_who_finds_that_it_is_gone_puts_nothing(group: Group) -> None:
 
 
 def test_nobody_waits_for_the_dead(group: Group) -> None:
-    """Those who come first have asked, and died; and at each look a commit has come."""
+    """The first in turn have asked, and died; and each look finds a new commit."""
     ask(group, FIRST, SECOND)
     offsets = [OffsetCommit("t", 0, 1)]
 
@@ -182,7 +182,7 @@ def test_what_fails_leaves_no_request(group: Group) -> None:
     assert requests_left(group) == []
 
 
-# -- what the dead have left -----------------------------------------------------------------------
+# -- what the dead have left ---------------------------------------------------------------------
 
 
 @pytest.fixture

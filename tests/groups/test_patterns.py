@@ -109,7 +109,7 @@ def test_a_poll_that_waits_finds_a_new_topic(group: Group) -> None:
 
 
 def test_who_has_much_to_read_looks_all_the_same(group: Group) -> None:
-    """What was fetched ahead is dropped once in that time, and comes again."""
+    """Records fetched ahead are dropped once in that time, and fetched again."""
     add(group, "logs-a", 1, "abcd")
     consumer = begin(group)
     assert [r.value for r in consumer.poll(max_records=2)] == [b"a", b"b"]
@@ -331,7 +331,7 @@ def test_the_constructor_takes_a_pattern(group: Group) -> None:
 
 
 def test_a_subscription_that_was_not_put_is_put_later(group: Group) -> None:
-    """What was found is read only when the group knows: else it would be assigned without end."""
+    """New topics are read only once the group knows: otherwise rebalances would never end."""
     add(group, "logs-a")
     storage = EntriesRefused(group.heap)
     consumer = begin(group, storage=storage, metadata_max_age_ms=1_000)

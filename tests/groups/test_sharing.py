@@ -62,7 +62,7 @@ def test_a_lone_member_has_everything_at_its_first_poll(group: Group, assignor: 
 
 @pytest.mark.condition(57)
 def test_members_that_cooperate_keep_what_is_theirs(group: Group) -> None:
-    """Who joins is given what another has let go of, which reads on meanwhile."""
+    """A joining member gets partitions released by another, which reads on meanwhile."""
     one, two = group.consumer("one"), group.consumer("two")
     one.poll(max_records=1)
     assert two.poll() == []
@@ -248,7 +248,7 @@ def test_an_assignor_of_ones_own(group: Group) -> None:
         take_part(group.consumer("x", partition_assignment_strategy=twice))
 
 
-# -- fencing ---------------------------------------------------------------------------------------
+# -- fencing -------------------------------------------------------------------------------------
 
 
 @pytest.mark.condition(58)
@@ -391,7 +391,7 @@ def test_who_joined_just_now_is_not_dead_though_its_entry_is_freed_already(group
     assert len(find_dead_members(heap, group.clock, "g", members, newest)) == 1
 
 
-# -- what it costs ---------------------------------------------------------------------------------
+# -- what it costs -------------------------------------------------------------------------------
 
 
 def test_what_membership_costs(group: Group) -> None:
@@ -414,7 +414,7 @@ def test_what_membership_costs(group: Group) -> None:
     assert sum(took.values()) <= 9 + 9 + 3
 
 
-# -- threads and processes -------------------------------------------------------------------------
+# -- threads and processes -----------------------------------------------------------------------
 
 
 def test_a_consumer_that_nobody_uses_any_more_leaves(tmp_path: Path) -> None:
@@ -461,7 +461,7 @@ def test_a_child_of_a_fork_is_a_member_of_its_own(tmp_path: Path) -> None:
 def test_what_a_member_hands_over_is_committed_if_it_commits_by_itself(
     group: Group, assignor: str
 ) -> None:
-    """Whoever is given the partitions goes on behind it; and what comes back counts again."""
+    """The new owner goes on after it; and partitions that return count again."""
     one, two = (
         group.process().consumer(
             group_id="g",

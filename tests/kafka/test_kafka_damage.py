@@ -27,7 +27,7 @@ def store(memory_storage: Storage) -> Store:
     return attach(memory_storage, create=True)
 
 
-# -- transactions ----------------------------------------------------------------------------------
+# -- transactions --------------------------------------------------------------------------------
 
 
 def test_markers_count_and_not_an_index_that_says_otherwise(store: Store, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_transaction_that_an_import_has_cut_off_stays_aborted(
 
 
 def test_it_stays_aborted_when_the_first_half_is_settled(store: Store, tmp_path: Path) -> None:
-    """What tells which transactions were cut off is looked for in manifests, too."""
+    """The record of truncated transactions is looked for in manifests, too."""
     with settling_early():
         first = folder(tmp_path / "1", {0: batch(0, b"half", producer=P) + batch(1, b"plain")})
         store.import_kafka("t", [first])
@@ -188,7 +188,7 @@ def test_a_batch_that_compaction_has_emptied_opens_no_transaction(
     assert offsets_and_values(store) == [(1, b"yes")]
 
 
-# -- offsets, times, sizes -------------------------------------------------------------------------
+# -- offsets, times, sizes -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bit", [0, 20, 31, 40, 61])

@@ -42,7 +42,7 @@ def folders(tmp_path: Path) -> Path:
     return Path(shutil.copytree(BROKER, tmp_path / "broker"))
 
 
-# -- what comes in ---------------------------------------------------------------------------------
+# -- what comes in -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("topic", sorted(ALL.keys() - {"hanging"}))
@@ -162,7 +162,7 @@ def test_life_goes_on_in_an_imported_topic(store: Store) -> None:
 
 
 def test_a_later_folder_goes_on_where_the_first_ended(store: Store, folders: Path) -> None:
-    """What the broker has written since can follow; nothing is imported twice or left out."""
+    """The broker's later records can follow; nothing is imported twice or left out."""
     first, second = folders / "first" / "orders-0", folders / "second" / "orders-0"
     for path in sorted((folders / "orders-0").glob("*.log")):
         target = first if int(path.stem) < 161 else second
@@ -237,7 +237,7 @@ def test_the_indexes_of_an_import_count_from_its_segment(store: Store, tmp_path:
 
 
 def test_the_loser_of_two_imports_leaves_no_files(store: Store) -> None:
-    """Somebody else imports the same records while the files are copied."""
+    """Another process imports the same records while the files are copied."""
     done: list[int] = []
 
     def race(*_: int) -> None:
@@ -269,7 +269,7 @@ def test_an_interrupt_while_placing_deletes_nothing(
 
 
 def test_deleted_segments_are_not_copied(store: Store, tmp_path: Path) -> None:
-    """What lies wholly below the log start is not part of the topic."""
+    """Segments wholly below the log start are not part of the topic."""
     path = folder(tmp_path, {0: batch(0, *[b"a"] * 10), 10: batch(10, *[b"b"] * 10)})
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 12\n")
     done = store.import_kafka("t", [path])
@@ -277,7 +277,7 @@ def test_deleted_segments_are_not_copied(store: Store, tmp_path: Path) -> None:
     assert [record[0] for record in read(store, "t", 0, "read_committed")] == list(range(12, 20))
 
 
-# -- damage ----------------------------------------------------------------------------------------
+# -- damage --------------------------------------------------------------------------------------
 
 
 def _flip(path: Path, position: int) -> None:
@@ -362,7 +362,7 @@ def test_our_own_segments_are_no_kafka_s(store: Store, tmp_path: Path) -> None:
         store.import_kafka("copy", [str(folder)])
 
 
-# -- which folders ---------------------------------------------------------------------------------
+# -- which folders -------------------------------------------------------------------------------
 
 
 def test_folders_can_be_named_one_by_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,7 +436,7 @@ def test_progress_is_told(store: Store) -> None:
 
 
 def test_a_store_with_an_import_survives_its_checkpoint(memory_storage: Storage) -> None:
-    """What a checkpoint keeps of imported segments is all that reading needs."""
+    """A checkpoint keeps all that is needed to read imported segments."""
     store = attach(memory_storage, create=True)
     store.import_kafka("orders", [str(BROKER)])
     with store.producer() as producer:

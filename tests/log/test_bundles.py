@@ -249,7 +249,7 @@ def test_a_dump_shows_each_entry_by_itself(store: Store) -> None:
 
 
 def test_the_doctor_names_the_file_of_an_entry_that_is_gone(store: Store) -> None:
-    """What is undecided in a bundle that somebody has deleted: one file is to be restored."""
+    """Undecided entries of a bundle that was deleted by hand: one file must be restored."""
     for name in ("one", "two"):
         propose(store, name.encode(), transaction=ongoing(store, name), partition=1)
     send(bundling(store), b"mine")

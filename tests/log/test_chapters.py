@@ -306,7 +306,7 @@ def test_a_mark_is_durable_before_what_it_closes_goes(
 def test_a_stray_far_behind_costs_nothing_for_what_lies_between(
     monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
 ) -> None:
-    """Somebody who slept has put entry 0 again, 1,000 chapters later."""
+    """A writer that slept has put entry 0 again, 1,000 chapters later."""
     monkeypatch.setattr(chapters, "CHAPTER", 1)
     monkeypatch.setattr(chapters, "_MOST_AT_ONCE", 2_000)
     storage = FaultyStorage(HeapStorage())

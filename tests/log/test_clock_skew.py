@@ -60,7 +60,7 @@ def place(producer: Producer, *topics: str) -> None:
 
 
 def values_by_topic(store: Store, clock: VirtualClock, topics: str) -> dict[str, list[bytes]]:
-    """What a process that has just started sees in one snapshot."""
+    """One snapshot by a process that has just started."""
     snapshot = attach(store.storage, clock=clock).snapshot(list(topics))
     return {topic: snapshot.scan(topic).to_arrow().column("value").to_pylist() for topic in topics}
 

@@ -65,7 +65,7 @@ BOTH = [[b"p", b"behind it"], [b"p", b"behind it"]]
 def test_readers_go_on_past_it_by_the_timeout(
     heap: HeapStorage, clock: VirtualClock, timed: bool
 ) -> None:
-    """What it left open is aborted then, for everybody, and its producer is fenced."""
+    """Its open transaction is then aborted, for all readers, and its producer is fenced."""
     storage = TimedStorage(heap, clock) if timed else heap
     producer = begin_everywhere(elsewhere(storage, clock))
     damage(heap, states(heap)[-1])
@@ -181,7 +181,7 @@ def test_what_follows_a_decision_needs_no_wait(heap: HeapStorage, clock: Virtual
 
 
 def test_two_damaged_states(heap: HeapStorage, clock: VirtualClock) -> None:
-    """What the entries themselves say is enough to end it."""
+    """The entries themselves suffice to end it."""
     begin_everywhere(elsewhere(heap, clock))
     damage(heap, *states(heap))
     append_behind(elsewhere(heap, clock))

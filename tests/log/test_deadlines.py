@@ -135,7 +135,7 @@ def test_a_witness_whose_clock_is_ahead_holds_nobody(
 def test_one_witness_is_enough_for_clocks_that_differ_a_little(
     heap: HeapStorage, clock: VirtualClock
 ) -> None:
-    """Whoever comes a moment later, or is behind by no more than the margin, puts no other."""
+    """A process a moment later, or behind by no more than the margin, puts no other."""
     begin_with(elsewhere(heap, clock, 30 * DAY_MS), "dead", b"dead")
     for ahead_ms in (0, -CLOCK_MARGIN_MS, 1, CLOCK_MARGIN_MS):
         assert values(elsewhere(heap, clock, ahead_ms)) == []

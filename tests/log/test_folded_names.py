@@ -81,7 +81,7 @@ def store(storage: Folding) -> Store:
 
 
 def test_the_fake_folds(storage: Folding) -> None:
-    """What follows does not pass because the fake is an ordinary storage."""
+    """The fake is not an ordinary storage, so the tests below prove something."""
     storage.put("a/B", b"x")
     assert storage.get("A/b") == b"x"
     assert not storage.put_if_absent("A/B", b"y")

@@ -59,7 +59,7 @@ def entries(store: Store) -> list[str]:
 
 
 def test_one_entry_places_what_several_have_proposed(store: Store) -> None:
-    """Those of two that have died and its own, in any partitions; nothing is left behind."""
+    """A writer places two dead writers' appends with its own; no proposals are left."""
     propose(store, b"one", Writer.new("1" * 32), partition=0)
     propose(store, b"two", partition=1)
     writer = Writer.new("2" * 32)
@@ -101,7 +101,7 @@ def test_only_one_append_of_a_producer_is_placed(store: Store) -> None:
 
 
 def test_a_fenced_epoch_is_left_out_and_told(store: Store) -> None:
-    """What an older epoch has proposed is not placed with, or behind, what a newer one appends."""
+    """An older epoch's proposal is not placed with, or after, a newer epoch's append."""
     segments = propose(store, b"old", Writer(ProducerRef(9, 0)))
     place(store, b"new", Writer(ProducerRef(9, 1)), partition=1)
     place(store, b"other")
@@ -257,7 +257,7 @@ def test_a_proposal_that_cannot_be_put_or_read_harms_nobody(store: Store) -> Non
     assert set(proposals(store)) == {name, damaged, "README"}
 
 
-# -- what it costs ---------------------------------------------------------------------------------
+# -- what it costs -------------------------------------------------------------------------------
 
 
 def test_contention_costs_a_lone_writer_one_append_more(store: Store, clock: VirtualClock) -> None:
@@ -293,7 +293,7 @@ def test_placing_others_costs_a_read_each(store: Store) -> None:
     assert kinds(store)[-1] == "appends"
 
 
-# -- what knows of it ------------------------------------------------------------------------------
+# -- what knows of it ----------------------------------------------------------------------------
 
 
 def test_an_older_version_refuses_the_entry(store: Store) -> None:

@@ -39,7 +39,7 @@ def watching(store: Store) -> tuple[Store, CountingStorage]:
 
 
 def test_a_refresh_lists_nothing_and_does_not_grow(store: Store) -> None:
-    """What is asked for follows from what is new, whatever the folder holds."""
+    """The requests depend on what is new, not on the size of the folder."""
     spent = []
     for _ in range(3):
         reader, counting = watching(store)
@@ -106,7 +106,7 @@ def test_an_end_that_was_cleaned_away_is_no_end(store: Store, clock: VirtualCloc
 
 
 def test_a_hole_is_not_taken_for_the_end(heap: HeapStorage, store: Store) -> None:
-    """Somebody has deleted an entry, and later ones are there: that is damage, nothing is put."""
+    """An entry was deleted by hand, and later ones exist: that is damage, nothing is put."""
     append(store, b"0")
     reader, _ = watching(store)
     append(store, b"1")

@@ -1,4 +1,4 @@
-"""What is settled is left to manifests: everything reads the same, and a commit costs the same."""
+"""Settled appends move to manifests: reads stay the same, and so does a commit's cost."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_two_settlers_at_once(heap: HeapStorage, store: Store) -> None:
 def test_a_view_outlives_the_manifests_that_it_was_pinned_with(
     heap: HeapStorage, store: Store
 ) -> None:
-    """What it reads later is planned from newer ones; of what was trimmed it is told."""
+    """Its later reads are planned from newer ones; trimmed records raise."""
     for turn in range(20):
         append(store, b"%d" % turn, partition=0)
     reader = another(store)

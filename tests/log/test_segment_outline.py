@@ -34,7 +34,7 @@ def described(store: Store, partition: int) -> list[tuple[int, int, str, str]]:
 def test_arrays_say_what_descriptions_say(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of what is settled, merged, cut off, aborted and undecided, in a state and in manifests."""
+    """Settled, merged, trimmed, aborted and undecided segments, in a state and in manifests."""
     settle_early(monkeypatch)
     store = new_store(HeapStorage(), clock, {"t": 2})
     assert outlined(store, 0) == described(store, 0) == []

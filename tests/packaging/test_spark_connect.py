@@ -52,7 +52,7 @@ def connected(
     s3_options: dict[str, Any],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Any]:
-    """What the job of a client has done; its store is in ``root``."""
+    """The result of a client's job; its store is in ``root``."""
     home = tmp_path_factory.mktemp("connect")
     root, s3_root, events = str(home / "store"), "s3://test/connect", home / "events"
     events.mkdir()

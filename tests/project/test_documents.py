@@ -86,7 +86,7 @@ def test_links_lead_somewhere(document: str) -> None:
 
 
 def test_every_document_is_linked_from_the_readme() -> None:
-    """Whoever begins there finds all of docs/."""
+    """Starting there, all of docs/ can be found."""
     linked = set(LINK.findall((ROOT / "README.md").read_text(encoding="utf-8")))
     assert {name for name in BLOCKS if name.startswith("docs/")} <= linked
 

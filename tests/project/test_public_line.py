@@ -77,7 +77,7 @@ def test_public_names_are_there(module: str) -> None:
 
 @pytest.mark.parametrize("owner", [Store, Producer, Consumer, Snapshot])
 def test_what_is_returned_has_a_public_name(owner: type) -> None:
-    """Whoever annotates a result finds its class in the root, in errors or in results."""
+    """The class of every result can be imported from the root, errors or results."""
     line = {*txnlog.__all__, *txnlog.errors.__all__, *results.__all__, *INTERNAL}
     assert returned_types(owner)
     assert returned_types(owner).keys() - line == set()

@@ -50,7 +50,7 @@ def test_nothing_but_tests_imports_what_is_for_tests() -> None:
 
 
 def test_every_third_party_import_is_a_declared_dependency() -> None:
-    """What is imported is installed: by the core dependencies, or by the right extra."""
+    """Every import is installed, by the core dependencies or by the right extra."""
     project = PYPROJECT["project"]
     core = names_of(project["dependencies"])
     extras = {key: names_of(value) for key, value in project["optional-dependencies"].items()}

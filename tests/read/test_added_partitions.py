@@ -64,7 +64,7 @@ def test_a_producer_that_does_not_flush_notices_added_partitions(
 
 
 def test_a_partition_that_is_named_is_known_at_once(store: Store) -> None:
-    """Whoever names it has learnt of it elsewhere; one that is not there is refused as before."""
+    """A named new partition is found; one that does not exist is refused as before."""
     producer = store.producer()
     producer.send("t", b"0", partition=0)
     store.alter_topic("t", partitions=3)
@@ -98,7 +98,7 @@ def test_an_abort_leaves_no_orphans(store: Store, clock: VirtualClock) -> None:
 
 
 def test_a_topic_that_is_gone_breaks_no_producer(store: Store, clock: VirtualClock) -> None:
-    """What was sent to other topics is still there."""
+    """Records sent to other topics are kept."""
     store.create_topic("u")
     producer = store.producer()
     producer.send("u", b"u")

@@ -60,7 +60,7 @@ def test_from_any_offset_to_any_other(compacted: tuple[Store, list[Record]]) -> 
 
 
 def test_counts_and_ends(compacted: tuple[Store, list[Record]]) -> None:
-    """What is counted is records, not offsets; the newest ones are found across gaps."""
+    """Records are counted, not offsets; the newest ones are found across gaps."""
     store, left = compacted
     scan = store.scan("t")
     assert scan.count() == {0: len(left)}

@@ -126,7 +126,7 @@ def test_every_read_notices(
     with_indexes: bool,
     pair: tuple[str, int, str, int],
 ) -> None:
-    """Of one partition, of others, of other topics: the file is named, and what to do."""
+    """Within a partition, between partitions and topics: the error names the file, and a remedy."""
     for topic in "ab":
         fill(store, topic, record_format)
     one, other = paths(store, pair[0])[pair[1]], paths(store, pair[2])[pair[3]]

@@ -1,4 +1,4 @@
-"""What moved an offset is compared, not where it stands: resets and deletions fence readers."""
+"""The entry that moved an offset is compared, not its value: resets and deletions fence."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_who_found_no_offset_before_a_deletion_cannot_commit_after_it(
 
 
 def test_deleting_other_offsets_disturbs_nobody(store: Store) -> None:
-    """What counts is the partition's own."""
+    """Only the partition's own entry counts."""
     store.create_topic("u")
     u0 = TopicPartition("u", 0)
     store.consumer("u", group_id="g").commit({u0: 0})

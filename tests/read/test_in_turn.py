@@ -68,7 +68,7 @@ def test_results_that_nobody_takes_are_passed_over() -> None:
 
 
 def test_errors_come_in_their_turn_and_end_one_reader_alone() -> None:
-    """Those of a call, and of a reader that cannot be opened."""
+    """The errors of a call, and of a reader that cannot be opened."""
     readers = Opened([numbers(1), [*numbers(2), fails, *numbers(3)], numbers(4)])
     found: list[object] = []
     for _ in readers:

@@ -73,7 +73,7 @@ def test_what_a_poll_returns_is_bounded(store: Store) -> None:
 
 
 def test_partitions_take_turns_by_their_bytes(store: Store) -> None:
-    """Of each so many, then the next one; small ones are read whole and in their order."""
+    """A limited part of each in turn; small ones are read whole and in order."""
     view = store.snapshot("t").view("t")
     ranges = view.ranges({0: 0, 1: 0}, {0: 20, 1: 20})
     size = ranges[0].size_bytes
@@ -88,7 +88,7 @@ def test_partitions_take_turns_by_their_bytes(store: Store) -> None:
 
 
 def test_records_and_batches_may_be_mixed(memory_storage: Storage, clock: VirtualClock) -> None:
-    """What one had at hand and has not returned comes with the other, in whole columns."""
+    """Records fetched but not returned by one are returned by the other, in whole columns."""
     store = new_store(memory_storage, clock, {"t": 2})
     for _ in range(8):
         append(store, *[bytes(100)] * 20)

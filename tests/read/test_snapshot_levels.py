@@ -1,4 +1,4 @@
-"""What shows at which isolation level where transactions overlap (condition 31, invariant S1)."""
+"""Visibility by isolation level with overlapping transactions (condition 31, invariant S1)."""
 
 from __future__ import annotations
 
@@ -449,7 +449,7 @@ def test_a_reader_that_sleeps_between_its_listings(
 
 @pytest.mark.condition(32)
 def test_a_cut_does_not_fall_below_the_log_start(heap: HeapStorage, clock: VirtualClock) -> None:
-    """What it would hide was deleted: the snapshot is empty there, not negative."""
+    """Records that it would hide were deleted: the snapshot is empty there, not negative."""
     store = process(heap, clock)
     waiting = begin(store, "open")
     place(waiting, b"open", "u")

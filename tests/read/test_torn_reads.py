@@ -1,4 +1,4 @@
-"""Of a transaction a reader sees all or nothing, also while it commits."""
+"""A reader sees all of a transaction or nothing, even while it commits."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_an_idle_consumer_looks_twice_a_second(timeout_ms: int) -> None:
 
 
 def test_a_writer_of_the_same_process_ends_the_wait(store: Store, eventful: EventfulClock) -> None:
-    """Of another store object too, and at the commit of a transaction; no time passes."""
+    """Also by another store object, and by a transaction's commit; no time passes."""
     consumer = store.consumer("t", auto_offset_reset="earliest")
     transaction = begin_with(another(store), "x", b"0")
     for value, happening in (
@@ -236,7 +236,7 @@ def test_settings_that_make_no_sense(store: Store, setting: str) -> None:
         store.consumer("t", enable_auto_commit=True)
 
 
-# -- committing by itself --------------------------------------------------------------------------
+# -- committing by itself ------------------------------------------------------------------------
 
 
 def committed(store: Store) -> int | None:
@@ -301,7 +301,7 @@ def test_a_block_that_fails_commits_nothing_more(filled: Store) -> None:
 def test_a_commit_that_fails_is_tried_again(
     filled: Store, eventful: EventfulClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the storage refuses is logged, and the poll goes on; an idle group costs no entry."""
+    """The storage's errors are logged, and the poll goes on; an idle group costs no entry."""
     storage = ForwardingStorage(filled.storage)
     options = {"auto_offset_reset": "earliest", "enable_auto_commit": True}
     consumer = read_alone(attach(storage, clock=eventful), "t", group_id="g", **options)

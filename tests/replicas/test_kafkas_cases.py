@@ -157,7 +157,7 @@ def test_min_insync_is_not_met() -> None:
 
 
 def test_a_slow_follower_is_waited_for() -> None:
-    """What is acknowledged is there, too; it is put out when its requests fail, not before."""
+    """Acknowledged writes are there, too; it leaves the set when its requests fail, not before."""
     cluster = Cluster(2)
 
     class Slow(set[str]):

@@ -62,7 +62,7 @@ def newest(store: txnlog.Store) -> Epoch:
     return replicated(store).agreement.refresh()
 
 
-# -- the model ---------------------------------------------------------------------------------
+# -- the model -----------------------------------------------------------------------------------
 
 
 def test_the_model_keeps_its_promises() -> None:
@@ -82,11 +82,11 @@ def test_each_rule_of_the_model_is_needed(broken: str) -> None:
     raise AssertionError("none of the runs notices")
 
 
-# -- moves -------------------------------------------------------------------------------------
+# -- moves ---------------------------------------------------------------------------------------
 
 
 def test_everybody_follows(made: txnlog.Store, tmp_path: Path) -> None:
-    """Who has the store open, who was handed it, and who opens it by whatever was enough before."""
+    """Open stores, handles sent to other processes, and opening it by any earlier address."""
     asleep = reopened(tmp_path)
     handed = pickle.dumps(made)
     moved = made.move_controller(str(tmp_path / "new"))
@@ -160,7 +160,7 @@ def killed(*_: object, **__: object) -> Any:
     raise KeyboardInterrupt
 
 
-# -- kills -------------------------------------------------------------------------------------
+# -- kills ---------------------------------------------------------------------------------------
 
 
 def kill_at(patch: pytest.MonkeyPatch, at: int) -> list[str]:
@@ -203,7 +203,7 @@ def test_a_kill_anywhere(tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatc
     assert newest(asleep).controllers == (str(tmp_path / "control"), str(tmp_path / "new"))
 
 
-# -- places that are not what they should be ---------------------------------------------------
+# -- places that are not what they should be -----------------------------------------------------
 
 
 def test_a_place_whose_disk_is_not_mounted_is_taken_for_nothing(
@@ -230,7 +230,7 @@ def test_a_place_whose_disk_is_not_mounted_is_taken_for_nothing(
 def test_one_epoch_where_the_disk_is_not_mounted_is_no_controller(
     made: txnlog.Store, tmp_path: Path
 ) -> None:
-    """Somebody has put it while the disk went: the first one is not there."""
+    """It was put while the disk disappeared: the first epoch is missing."""
     made.remove_replica("r1")
     path = root_names.epoch_file(newest(made).number)
     left = (tmp_path / "control" / path).read_bytes()
@@ -329,7 +329,7 @@ def test_where_nothing_can_be_decided_nothing_moves(
     assert newest(made).number == 0
 
 
-# -- roots -------------------------------------------------------------------------------------
+# -- roots ---------------------------------------------------------------------------------------
 
 
 def test_a_root_that_was_away_learns_it_when_it_returns(made: txnlog.Store, tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_roots_that_were_not_told_are_told_again(made: txnlog.Store, tmp_path: P
     assert reopened(tmp_path, "c").replicas().controller == str(tmp_path / "new")
 
 
-# -- races -------------------------------------------------------------------------------------
+# -- races ---------------------------------------------------------------------------------------
 
 
 def test_whoever_changes_the_set_meanwhile_is_not_lost(

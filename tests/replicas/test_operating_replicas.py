@@ -54,7 +54,7 @@ def data_file(folder: Path) -> str:
     return name
 
 
-# -- elections ---------------------------------------------------------------------------------
+# -- elections -----------------------------------------------------------------------------------
 
 
 def test_an_operator_names_the_leader(made: txnlog.Store) -> None:
@@ -139,7 +139,7 @@ def test_the_epochs_as_they_went(made: txnlog.Store) -> None:
     assert second.why == "an operator takes r1 out"
 
 
-# -- comparing ---------------------------------------------------------------------------------
+# -- comparing -----------------------------------------------------------------------------------
 
 
 def test_roots_that_are_alike(made: txnlog.Store) -> None:
@@ -215,7 +215,7 @@ def test_a_copy_that_nobody_can_judge_any_more_replaces_no_other(
 
 
 def test_entries_are_given_to_followers_alone(made: txnlog.Store, tmp_path: Path) -> None:
-    """What the leader has not is not a difference that anybody could mend: it may be deleted."""
+    """An object that the leader lacks cannot be repaired: it may be being deleted."""
     LocalStorage(str(tmp_path / FIRST)).put_if_absent("f/leads", b"1")
     LocalStorage(str(tmp_path / SECOND)).put_if_absent("f/follows", b"2")
     extra, missing = differences(made, repair=True)
@@ -295,7 +295,7 @@ def test_a_repair_that_cannot_read_blames_whom_it_reads(
         differences(made, repair=True)
 
 
-# -- old incarnations --------------------------------------------------------------------------
+# -- old incarnations ----------------------------------------------------------------------------
 
 
 def test_an_old_incarnation_is_forgotten(made: txnlog.Store, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_nothing_is_deleted_in_a_root_of_another_store(made: txnlog.Store, tmp_p
     assert objects(tmp_path / "b") == before
 
 
-# -- returns -----------------------------------------------------------------------------------
+# -- returns -------------------------------------------------------------------------------------
 
 
 def put_out(store: txnlog.Store, member: str) -> None:
@@ -389,7 +389,7 @@ def test_what_was_put_out_comes_back_if_a_setting_says_so(tmp_path: Path) -> Non
 
 
 def test_what_an_unclean_election_has_lost_is_not_forgotten(tmp_path: Path) -> None:
-    """Whoever led has alone what was acknowledged since: it stays, however often he comes back."""
+    """Only the old leader has writes acknowledged since: they stay, however often it returns."""
     store = make(tmp_path, **{"replica.auto.return": True})
     put_out(store, "r1-0")
     store.storage.put("x", b"1")
@@ -512,7 +512,7 @@ def test_what_bringing_a_root_in_would_take(made: txnlog.Store, tmp_path: Path) 
     assert made.add_replica(str(tmp_path / "c")) == planned
 
 
-# -- settings ----------------------------------------------------------------------------------
+# -- settings ------------------------------------------------------------------------------------
 
 
 def test_settings_are_changed(made: txnlog.Store, tmp_path: Path) -> None:
@@ -551,11 +551,11 @@ def test_settings_that_cannot_be(made: txnlog.Store, changes: Any, told: str) ->
     assert made.replicas().epoch == 0
 
 
-# -- high watermarks ---------------------------------------------------------------------------
+# -- high watermarks -----------------------------------------------------------------------------
 
 
 def test_high_watermarks(made: txnlog.Store, tmp_path: Path) -> None:
-    """Of each log, by what the leader has and what all in sync have; data files do not count."""
+    """Each log's end at the leader and at all in sync; data files do not count."""
     with made.producer(transactional_id="p") as producer:
         producer.init_transactions()
         with producer.transaction():

@@ -56,7 +56,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-# -- where it belongs --------------------------------------------------------------------------
+# -- where it belongs ----------------------------------------------------------------------------
 
 
 def made(count: int, **settings: str) -> Epoch:
@@ -161,7 +161,7 @@ def test_that_data_is_not_everywhere_is_not_forgotten() -> None:
     assert changed_settings(epoch, {f"{FACTOR}.t": None}) == {FACTOR: "all"}
 
 
-# -- writing and reading, in memory ------------------------------------------------------------
+# -- writing and reading, in memory --------------------------------------------------------------
 
 
 def test_data_is_put_at_as_many_roots_and_found_at_any() -> None:
@@ -246,7 +246,7 @@ def test_what_it_costs() -> None:
 
 
 def test_a_put_that_was_not_answered_is_confirmed_where_it_belongs() -> None:
-    """Who lacks it is given it."""
+    """A member that lacks it is given it."""
     them = Set(2)
     first, second = keepers(them.roots.epoch(), FILES[0])
     them.roots.heap(second).put(FILES[0], b"1")
@@ -370,7 +370,7 @@ def test_a_listing_of_a_root_that_hangs_is_given_up(hanging: str, after: int) ->
 
 
 def test_a_root_that_shows_nothing_has_not_lost_data() -> None:
-    """What is there in its place has no mark: it is put out, and may have the only copy."""
+    """The folder in its place has no mark: it leaves the set, and may have the only copy."""
     them = Set(1)
     them.put_files()
     name = next(name for name in FILES if them.holders(name) != {"a-0"})

@@ -159,7 +159,7 @@ def test_of_two_who_rely_on_each_others_copy_none_deletes() -> None:
 
 
 def test_a_deletion_that_is_not_answered_may_come_late() -> None:
-    """What it was to delete is relied on no more at that root; a new incarnation is another."""
+    """Files in its note no longer count at that root; a new incarnation is another member."""
     them = Set(1)
     name = FILES[0]
     first, second = keepers(them.roots.epoch(), name)[0], "?"

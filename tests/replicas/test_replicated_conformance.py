@@ -19,7 +19,7 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture
 def storage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Storage:
-    """Of a root in memory and one on a disk."""
+    """A root in memory and one on a disk."""
     skip_probes(monkeypatch)
     url = f"memory://replicas-{next(_NUMBERS)}"
     roots = [f"{url}/root", str(tmp_path / "root")]

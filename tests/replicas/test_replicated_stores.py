@@ -72,7 +72,7 @@ def test_the_controller_or_any_root_is_enough(
 
 @pytest.mark.parametrize("gone", ["a", "b"])
 def test_one_disk_is_not_mounted(made: txnlog.Store, tmp_path: Path, gone: str) -> None:
-    """What is in its place is taken for no root; it comes back, and then the other one goes."""
+    """An empty folder in its place does not pass for the root; it returns, the other goes."""
     made.create_topic("t", partitions=1)
     write(made, "1")
     bring_back = lose(tmp_path / gone)

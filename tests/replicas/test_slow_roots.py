@@ -88,7 +88,7 @@ def test_a_slow_root_is_put_out(
 def test_what_lands_late_at_an_old_leader_is_nothing(
     made: txnlog.Store, tmp_path: Path, gate: Gate
 ) -> None:
-    """Somebody else has put the name by then, at the one that leads."""
+    """Another process has put the name by then, at the leader."""
     gate.close(tmp_path / FIRST, "put_if_absent")
     assert made.storage.put_if_absent("x", b"1")
     other = reopened(tmp_path)
@@ -165,7 +165,7 @@ def test_an_upload_that_is_slow_is_copied_from_another(
     assert made.storage.get("topics/t/data/0/x-0.log") == b"12"
 
 
-# -- how many are left behind ------------------------------------------------------------------
+# -- how many are left behind --------------------------------------------------------------------
 
 
 def test_who_does_not_answer_is_asked_no_more_for_a_while() -> None:

@@ -35,11 +35,11 @@ def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
     skip_probes(monkeypatch)
 
 
-# -- who had the store open --------------------------------------------------------------------
+# -- who had the store open ----------------------------------------------------------------------
 
 
 def lose_all_but_the_last(store: txnlog.Store, folder: Path) -> None:
-    """Of two roots one is out when three records come; then it leads."""
+    """One of two roots is out when three records are written; then it leads."""
     store.remove_replica("r1")
     write(store, "2", "3", "4")
     lose(folder / "a")
@@ -89,7 +89,7 @@ def scan(store: txnlog.Store) -> Callable[[], object]:
 def test_who_had_the_store_open_goes_no_further(
     tmp_path: Path, does: Callable[[txnlog.Store], Callable[[], object]]
 ) -> None:
-    """What it knows of logs is not so any more: it would put entries behind those that are lost."""
+    """Its knowledge of logs is outdated: it would put entries after lost ones."""
     store = make(tmp_path)
     store.create_topic("t", partitions=1)
     go_on = does(store)
@@ -138,7 +138,7 @@ def test_what_others_had_proposed_before_is_not_placed(tmp_path: Path) -> None:
     assert [proposal.history for proposal in found] == [2]
 
 
-# -- data at some of the roots -----------------------------------------------------------------
+# -- data at some of the roots -------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def test_older_records_that_nobody_has_are_announced(store: txnlog.Store, tmp_pa
 
 
 def test_copies_of_who_was_out_as_long_count(store: txnlog.Store, tmp_path: Path) -> None:
-    """Who was out before the new leader has been told of nothing that its logs do not know."""
+    """A root that was out before the new leader got no deletions unknown to its logs."""
     store.remove_replica("r1", force=True)
     store.remove_replica("r2", force=True)
     lose(tmp_path / "a")

@@ -36,7 +36,7 @@ def xerial(*blocks: bytes, version: bytes = struct.pack(">ii", 1, 1)) -> bytes:
 @pytest.mark.parametrize("codec", list(Compression))
 @pytest.mark.parametrize("data", [b"", b"x", TEXT, NOISE])
 def test_round_trip(codec: Compression, data: bytes) -> None:
-    """What is decompressed is what was compressed, whatever the bytes and their type."""
+    """Decompression gives back the input, whatever the bytes and their type."""
     for given_as in (data, bytearray(data), memoryview(data)):
         assert bytes(decompress(codec, compress(codec, given_as), LIMIT)) == data
 
@@ -183,7 +183,7 @@ def test_wrong_and_right_checksums_of_lz4() -> None:
 
 
 def test_gzip_levels_and_header() -> None:
-    """What is written is a gzip member without name or time, so the same bytes every day."""
+    """The output is a gzip member without name or time, so always the same bytes."""
     stream = compress(Compression.GZIP, TEXT)
     assert stream[:8] == b"\x1f\x8b\x08\0\0\0\0\0"
     assert zlib.crc32(TEXT) == int.from_bytes(stream[-8:-4], "little")

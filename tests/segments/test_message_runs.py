@@ -47,7 +47,7 @@ def test_messages_come_together(magic: int) -> None:
 @pytest.mark.condition(43, 44)
 @pytest.mark.parametrize("magic", [0, 1])
 def test_damage_ends_a_run(magic: int) -> None:
-    """What precedes a damaged message is read, and its own position is named."""
+    """Messages before a damaged one are read, and its own position is named."""
     size = len(messages(magic, 1))
     good = messages(magic)
     for victim in (0, 1, 50, COUNT - 1):

@@ -54,14 +54,14 @@ def with_payload(payload: bytes, count: int, codec: Compression = Compression.NO
     return resealed(data, {8: length, 21: codec_bits})
 
 
-# -- what is written -------------------------------------------------------------------------------
+# -- what is written -----------------------------------------------------------------------------
 
 
 @pytest.mark.condition(46)
 @settings(derandomize=True, max_examples=60, deadline=None)
 @given(rows=st.lists(some_row, min_size=1, max_size=30), codec=st.sampled_from(CODECS))
 def test_round_trip_of_any_records(rows: list[Row], codec: Compression) -> None:
-    """What is decoded is what was encoded, also by hand; it takes less than Arrow's stream."""
+    """Decoding gives back the records, also those encoded by hand; smaller than Arrow's stream."""
     records = batch_of(rows)
     data = packed(records, codec)
     decoded = decode_batch(data)
@@ -178,7 +178,7 @@ def test_projection() -> None:
         decode_batch(data, columns=["absent"])
 
 
-# -- in segments -----------------------------------------------------------------------------------
+# -- in segments ---------------------------------------------------------------------------------
 
 
 @settings(derandomize=True, max_examples=15, deadline=None)
@@ -225,7 +225,7 @@ def test_a_damaged_batch_is_passed_over_by_tools() -> None:
     assert found[1].position == len(first)
 
 
-# -- damage ----------------------------------------------------------------------------------------
+# -- damage --------------------------------------------------------------------------------------
 
 
 @pytest.mark.condition(44)
@@ -271,7 +271,7 @@ def test_truncated_anywhere(codec: Compression) -> None:
     ],
 )
 def test_lies_under_a_right_checksum(payload: bytes, word: str) -> None:
-    """What cannot be the columns of two records is corrupt."""
+    """Bytes that cannot be the columns of two records are corrupt."""
     with pytest.raises(CorruptRecord, match=word):
         decode_batch(with_payload(payload, 2))
 

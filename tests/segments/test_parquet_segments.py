@@ -394,7 +394,7 @@ def test_rows_that_are_all_alike_do_not_fill_the_memory() -> None:
 
 @pytest.mark.parametrize("call", ["ParquetFile.read_row_group", "read_metadata"])
 def test_memory_that_is_short_is_no_damage(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of replicas another copy would be read for it, and somebody be told to mend this one."""
+    """With replicas another copy would be read instead, and this one reported as damaged."""
     file = placed(*write(numbered(10)))
     monkeypatch.setattr(f"pyarrow.parquet.{call}", Mock(side_effect=MemoryError))
     with pytest.raises(MemoryError):

@@ -166,7 +166,7 @@ def test_times_against_a_plain_loop() -> None:
 
 @pytest.mark.condition(42)
 def test_indexes_come_back() -> None:
-    """What is rebuilt from the file is byte for byte what the writer made."""
+    """Rebuilt indexes equal the writer's, byte for byte."""
     data, index, time_index = rows_segment()
     again = rebuild_indexes(file_of(data), interval_bytes=0)
     assert [part.encode() for part in again] == [index.encode(), time_index.encode()]

@@ -236,7 +236,7 @@ def test_random_damage_under_a_right_checksum_never_crashes(codec: Compression) 
 
 
 def test_decompression_is_bounded() -> None:
-    """What a batch claims to decompress to is refused before it is allocated."""
+    """A batch's claimed size is refused before it is allocated."""
     data = encode_batch(batch_of([(None, bytes(1 << 20), 0, [])]))
     assert len(data) < 10_000
     with pytest.raises(CorruptRecord, match="over the limit"):

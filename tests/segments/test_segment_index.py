@@ -141,7 +141,7 @@ def test_entries_are_those_of_kafka() -> None:
 
 
 def test_time_entry_names_the_first_batch_with_its_time() -> None:
-    """Of batches with the same largest time the first counts: the record may be there."""
+    """Among batches with the same largest time the first counts: it may have the record."""
     assert build(0, (60, 4, 50), (60, 9, 50), (60, 14, 50))[1] == time_bytes((50, 4))
 
 

@@ -211,7 +211,7 @@ def test_indexes_of_another_segment_lose_nothing() -> None:
 
 @pytest.mark.condition(42)
 def test_indexes_come_back() -> None:
-    """What is rebuilt from the file is byte for byte what the writer made."""
+    """Rebuilt indexes equal the writer's, byte for byte."""
     for interval_bytes in (0, 700, 4096):
         data, summary = segment(
             *[numbered(50, start=start) for start in range(0, 1000, 50)],
@@ -396,7 +396,7 @@ def test_a_file_shorter_than_it_was_said_to_be() -> None:
 
 
 def test_slices_of_batches_have_their_own_offsets() -> None:
-    """Of batches with gaps and without."""
+    """Batches with gaps and without."""
     dense, _, _ = dense_segment()
     for data in (gapped_segment(), dense):
         for batch in [*read_segment(file_of(data))][:9]:

@@ -214,7 +214,7 @@ def test_records_may_bring_offsets_with_gaps(record_format: str, step: int) -> N
 
 
 def test_offsets_that_do_not_ascend_are_refused() -> None:
-    """Whoever brings offsets brings one for each record, each behind all before it."""
+    """Given offsets must be one for each record, strictly ascending."""
     writer = SegmentWriter(io.BytesIO())
     writer.append(numbered(3), np.array([4, 5, 9]))
     for offsets in ([9, 10], [11, 10], [12, 12]):

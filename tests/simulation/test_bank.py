@@ -25,7 +25,7 @@ def bank(tmp_path: Path) -> Iterator[Callable[..., Bank]]:
         yield opened
 
 
-# -- what the auditor sees -------------------------------------------------------------------------
+# -- what the auditor sees -----------------------------------------------------------------------
 
 PAIR = [("a", Leg("w0.0/0", 0, 2, 5)), ("b", Leg("w0.0/0", 1, 2, -5))]
 
@@ -68,7 +68,7 @@ def test_the_auditor_sees_what_is_wrong(
 
 
 def test_the_auditor_sees_what_is_gone(tmp_path: Path) -> None:
-    """What a snapshot has shown must be in every later one of each level."""
+    """Records shown by a snapshot must be in every later one of each level."""
     url = str(tmp_path / "store")
     store = txnlog.open(url, create=True)
     for topic, count in PARTITIONS.items():
@@ -90,7 +90,7 @@ def test_the_auditor_sees_what_is_gone(tmp_path: Path) -> None:
                 producer.send("a", Leg(transfer, 0, 1, 0).encode())
 
 
-# -- the runs --------------------------------------------------------------------------------------
+# -- the runs ------------------------------------------------------------------------------------
 
 
 @pytest.mark.condition(31, 51, 52)

@@ -122,7 +122,7 @@ def test_a_put_lands_late_at_each_request(when: str) -> None:
 
 @pytest.mark.parametrize("fault", INSTANT)
 def test_expiry_by_a_reader_that_fails_at_each_request(fault: Fault) -> None:
-    """Whoever comes next ends what has timed out, wherever the one before stopped."""
+    """The next process ends a timed-out transaction, wherever the previous one stopped."""
     total = 0
     for number in itertools.count():
         storage, clock = PREPARED.copy(), VirtualClock(seed=2)

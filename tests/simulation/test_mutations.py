@@ -128,7 +128,7 @@ def test_hazard_2_an_unknown_outcome_taken_for_a_failure(monkeypatch: Patch) -> 
 
 @pytest.mark.slow
 def test_hazard_3_a_freed_name_is_believed_in(monkeypatch: Patch) -> None:
-    """Whoever slept believes in its put, though cleaning had freed the name."""
+    """A process that slept trusts its put, though cleaning had freed the name."""
 
     def mutate(patch: Patch) -> None:
         patch.setattr(Chapters, "is_closed", lambda *_: False)

@@ -128,7 +128,7 @@ def insist(outages: Outages, call: object) -> None:
 @pytest.mark.condition(22, 23)
 @pytest.mark.parametrize("first_seed", range(0, 80, 20))
 def test_a_producer_that_is_alone_is_never_fenced(first_seed: int) -> None:
-    """What it was told is so, and after an abort the next transaction works."""
+    """Its results are true, and after an abort the next transaction works."""
     ends: Counter[bool] = Counter()
     for seed in range(first_seed, first_seed + 20):
         storage, _ = prepare()

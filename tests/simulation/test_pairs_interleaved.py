@@ -145,7 +145,7 @@ SHOWS: dict[str, Callable[[str], bool]] = {
     "nothing": lambda _: False,
     "every second": lambda name: int(name.partition(".")[0]) % 2 == 0,
 }
-"""Of what comes or goes while a listing is made: what it shows."""
+"""Which names a listing shows that appear or disappear while it is made."""
 
 
 @strides(9, 3)
@@ -170,7 +170,7 @@ def test_a_long_listing_meets_a_commit(shown: str, stride: int) -> None:
 
 @pytest.mark.more
 def test_a_checkpoint_meets_an_append() -> None:
-    """Whoever folds from any checkpoint has every record once, and so has who was there."""
+    """Folding from any checkpoint gives every record once, as in a running process."""
 
     def bodies(simulation: Simulation) -> dict[str, Body]:
         def writer(process: Process) -> None:
@@ -249,7 +249,7 @@ def test_these_meetings_would_show_a_reused_name(monkeypatch: pytest.MonkeyPatch
 
 
 def test_topics_are_made_and_deleted_under_a_writer() -> None:
-    """What was acknowledged for the topic that is there in the end is there, and nothing else."""
+    """The final topic has exactly the records acknowledged for it."""
     acknowledged: list[tuple[bytes, str]] = []
 
     def bodies(_: Simulation) -> dict[str, Body]:

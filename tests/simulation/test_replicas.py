@@ -179,7 +179,7 @@ def test_operators_lose_nothing_in_many_runs(weather: Any) -> None:
     assert total["returned"] > 0
 
 
-# -- broken variants ---------------------------------------------------------------------------
+# -- broken variants -----------------------------------------------------------------------------
 
 
 def followers_are_given_nothing(patch: Patch) -> None:
@@ -208,7 +208,7 @@ def no_writes_to_who_joins(patch: Patch) -> None:
 
 
 def nothing_is_copied(patch: Patch) -> None:
-    """R4. Who joins is in sync at once."""
+    """R4. A joining root is in sync at once."""
     patch.setattr(joining, "_copy", lambda *_: (0, 0))
 
 
@@ -268,7 +268,7 @@ def one_copy_is_enough(patch: Patch) -> None:
 
 
 def nobody_follows_the_controller(patch: Patch) -> None:
-    """R9. Who finds that it has moved stays where it was."""
+    """R9. A process that finds that it has moved stays at the old place."""
     patch.setattr(Epoch, "controller", "")
 
 

@@ -51,7 +51,7 @@ REFUSALS = (InvalidProducerEpoch, OutOfOrderSequence, UnknownTopicOrPartition)
 
 
 class Wrong(AssertionError):
-    """What was placed is not what writers were told."""
+    """The placed appends are not those reported to writers."""
 
 
 @dataclass
@@ -326,11 +326,11 @@ def test_a_transaction_becomes_what_its_writer_was_told(first_seed: int) -> None
     assert kinds["False"] > 60
 
 
-# -- each rule is broken on purpose ----------------------------------------------------------------
+# -- each rule is broken on purpose --------------------------------------------------------------
 
 
 def believe_nothing_was_placed(patch: Patch) -> None:
-    """What was placed since it was proposed is not looked for."""
+    """Segments placed since the proposal are not looked for."""
     patch.setattr(Proposal, "was_overtaken", lambda *_: False)
     patch.setattr(TopicState, "placed_since", lambda *_: {})
     patch.setattr(group_commit, "_names_since", lambda *_: set())
@@ -353,7 +353,7 @@ def forget_the_topic(patch: Patch) -> None:
 
 
 def forget_deletions(patch: Patch) -> None:
-    """What was deleted is taken for what was never placed."""
+    """Deleted appends pass for ones never placed."""
     patch.setattr(Proposal, "may_be_deleted", lambda *_: False)
 
 
@@ -395,7 +395,7 @@ def decide_as_one(patch: Patch) -> None:
 
 
 def commit_the_whole_file(patch: Patch) -> None:
-    """Who was placed by others commits the first entry of the bundle, which is not its own."""
+    """A writer placed by others commits the bundle's first entry, which is not its own."""
     entries_of = TopicLog._entries_of
 
     def files_of(self: TopicLog, offsets: Mapping[TopicPartition, range]) -> set[int]:

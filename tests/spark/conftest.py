@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that may share a session run in one process; what takes long begins early."""
+    """Tests that may share a session run in one process; long ones begin early."""
     leaves_sockets = version("pyspark").startswith("4.1.")
     for item in items:
         if item.path.is_relative_to(HERE):

@@ -53,7 +53,7 @@ def demo() -> ModuleType:
 
 @pytest.mark.slow
 def test_tables_of_a_job_that_died(demo: ModuleType, spark: SparkSession, tmp_path: Path) -> None:
-    """What is committed is in the tables, each flight once; a later version has the rest."""
+    """Committed flights are in the tables, each once; a later version has the rest."""
     flights = demo.as_table(demo.load_flights(SAMPLE))
     store = txnlog.open(str(tmp_path / "store"), create=True)
     demo.make_topics(store, flights)

@@ -23,7 +23,7 @@ from txnlog import Store
 pytestmark = [pytest.mark.more, pytest.mark.xdist_group("spark-kills")]
 
 PARTS = ("begin", "committing")
-"""Of a batch: reading, transforming and uploading; committing (with options alone all of it)."""
+"""Phases of a batch: reading, transforming and uploading; committing (with options only, all)."""
 
 
 class Killer:

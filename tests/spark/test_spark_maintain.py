@@ -21,7 +21,7 @@ def append(store: Store, topic: str, *rows: tuple[bytes | None, bytes]) -> None:
 
 
 def test_tasks_merge_and_compact(spark: SparkSession, store: Store) -> None:
-    """What is read afterwards is what was there, and of each key the newest."""
+    """Reads afterwards give the same records, and the newest of each key."""
     store.create_topic("small", partitions=3)
     store.create_topic("keys", config={"cleanup.policy": "compact"})
     for number in range(18):

@@ -160,7 +160,7 @@ def test_bad_read_options_are_named(given: dict[str, str], said: str) -> None:
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    """Whoever moves a job over has several options to change, and hears of all of them."""
+    """A job that is moved over has several wrong options: all are in one error."""
     given = {
         "kafka.bootstrap.servers": "broker:9092",
         "kafka.sasl.jaas.config": "password='hunter2';",
@@ -286,7 +286,7 @@ def test_reads_of_our_own_take_columns_as_the_option_does(caplog: pytest.LogCapt
 
 
 def test_columns_are_those_of_the_topic_and_no_others() -> None:
-    """Of topics without a schema the row of Spark's Kafka source; names in JSON may have commas."""
+    """The row of Spark's Kafka source for untyped topics; names in JSON may have commas."""
     assert parse_columns(' ["a, b"]', include_headers=False).names == ("a, b",)
     for text, headers, said in (
         ("value,colour", False, "there is no 'colour'"),

@@ -148,7 +148,7 @@ def test_an_empty_read_is_refused_too(spark: SparkSession, topics: Store) -> Non
 
 
 def test_other_writes_go_on_while_a_transaction_is_open(spark: SparkSession, topics: Store) -> None:
-    """Of the same session, only what was read with the id needs it."""
+    """In the same session, only rows read with the id need it."""
     new = consume(spark, topics)
     assert new.count() == 20
     save(numbers(spark, 0, 5), topics, "other")

@@ -197,7 +197,7 @@ def test_the_format_is_usable_from_sql(spark: SparkSession, store: Store) -> Non
 def test_errors_name_the_cause_and_the_remedy(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:
-    """What was asked wrongly is said in our words, at load, before anything runs."""
+    """Wrong options raise our own errors, at load, before anything runs."""
     store.create_topic("t")
     with pytest.raises(PySparkException, match="did you mean startingOffsets"):
         load(spark, store, "t", startingOfsets="latest")

@@ -44,7 +44,7 @@ def test_views_are_read_and_inserted_into(spark: SparkSession, topics: Store) ->
 
 
 def test_a_view_is_pinned_when_it_is_made(spark: SparkSession, topics: Store) -> None:
-    """What comes later shows in a view that is recreated."""
+    """Later records show in a recreated view."""
     _view(spark, topics, "input", "subscribe 'in'")
     fill(topics, "in", 10, 12)
     assert spark.sql("SELECT * FROM input").count() == 10

@@ -120,7 +120,7 @@ def test_a_group_that_consumers_share_is_left_to_them(spark: SparkSession, topic
 
 
 def test_reads_are_pinned(spark: SparkSession, topics: Store) -> None:
-    """What comes while the block runs is neither read nor skipped."""
+    """Records that arrive while the block runs are neither read nor skipped."""
     with begin(spark, topics) as txn:
         new = txn.read("in")
         fill(topics, "in", 100, 150)
@@ -428,7 +428,7 @@ def test_a_driver_killed_around_the_decision(
     assert topics.describe_topic("out").open_transactions == ()
 
 
-# -- options only ----------------------------------------------------------------------------------
+# -- options only --------------------------------------------------------------------------------
 
 
 def consume(spark: SparkSession, store: Store, **more: object) -> DataFrame:

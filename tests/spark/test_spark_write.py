@@ -147,7 +147,7 @@ def test_what_is_joined_or_came_too_large_fits_into_a_column(
 
 
 def test_a_copy_is_equal(spark: SparkSession, store: Store) -> None:
-    """What a read returns can be written as it is, and partitions and timestamps stay."""
+    """The rows of a read can be written as they are; partitions and timestamps stay."""
     for topic in ("a", "b"):
         store.create_topic(topic, partitions=3)
     with store.producer() as producer:
@@ -254,7 +254,7 @@ def test_other_wrong_writes_are_refused(spark: SparkSession, store: Store) -> No
     assert stored(store, "t") == []
 
 
-# -- retries, stragglers, failures -----------------------------------------------------------------
+# -- retries, stragglers, failures ---------------------------------------------------------------
 
 
 def _failing_once(frame: DataFrame, marker: Path) -> DataFrame:

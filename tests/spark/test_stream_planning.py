@@ -82,7 +82,7 @@ def again(offset: StreamOffset) -> StreamOffset:
     return StreamOffset.parse(json.loads(json.dumps(offset.to_json())))
 
 
-# -- options ---------------------------------------------------------------------------------------
+# -- options -------------------------------------------------------------------------------------
 
 
 def test_defaults_are_those_of_the_kafka_source_in_streams() -> None:
@@ -125,7 +125,7 @@ def test_delays_are_written_as_spark_writes_them() -> None:
         assert parse_stream(options).rates.max_delay_ms == milliseconds
 
 
-# -- offsets ---------------------------------------------------------------------------------------
+# -- offsets -------------------------------------------------------------------------------------
 
 
 def test_offsets_can_be_read_by_people_and_given_as_starting_offsets(store: Store) -> None:
@@ -176,7 +176,7 @@ def test_other_offsets_are_refused(found: dict[str, object], error: type[TxnlogE
         StreamOffset.parse(found)
 
 
-# -- triggers --------------------------------------------------------------------------------------
+# -- triggers ------------------------------------------------------------------------------------
 
 
 def test_an_idle_trigger_is_one_listing_per_topic(store: Store) -> None:
@@ -215,7 +215,7 @@ def test_one_topic_costs_one_listing_also_when_there_is_something(store: Store) 
 
 
 def test_a_pattern_adds_one_listing(store: Store) -> None:
-    """What the pattern does not match is not looked at."""
+    """Topics that the pattern does not match are not read."""
     for number in range(5):
         store.create_topic(f"other-{number}")
     stream = planner(store, subscribePattern="in|out")
@@ -313,7 +313,7 @@ def test_a_minimum_waits_but_not_for_ever(store: Store) -> None:
 
 
 def test_available_now_ends_where_it_began(store: Store) -> None:
-    """What comes later is not there, new partitions and topics neither."""
+    """Later records are not included, nor are new partitions and topics."""
     stream = planner(store, subscribePattern="in.*", startingOffsets="earliest")
     stream.pin_end()
     fill(store, "in", 5)
@@ -425,7 +425,7 @@ def test_a_trigger_without_a_cut_waits_for_the_next(
     assert offsets(stream.latest(at, ALL)) == {"in": [6, 6]}
 
 
-# -- what is lost ----------------------------------------------------------------------------------
+# -- what is lost --------------------------------------------------------------------------------
 
 
 def _trim(store: Store) -> None:
@@ -543,7 +543,7 @@ def test_what_is_not_committed_is_not_read_after_the_isolation_was_changed(store
         planner(store).ranges(at, end)
 
 
-# -- the group -------------------------------------------------------------------------------------
+# -- the group -----------------------------------------------------------------------------------
 
 
 def test_the_group_follows_what_is_done(store: Store, caplog: pytest.LogCaptureFixture) -> None:

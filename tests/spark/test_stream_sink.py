@@ -227,7 +227,7 @@ def test_two_drivers_meet_in_a_commit(inner: HeapStorage) -> None:
 
 
 def test_another_query_changes_nothing(inner: HeapStorage) -> None:
-    """Who is refused has fenced nobody off, and has deleted only files of its own."""
+    """A refused query has fenced nobody, and has deleted only its own files."""
     owner = Driver(inner, seed=2)
     owner.run(3)
     before = owner.store.describe_transaction("t")

@@ -57,7 +57,7 @@ def open_pair(tmp_path: Path) -> tuple[Store, Standby, str]:
 
 
 def test_a_standby_on_a_filesystem_for_a_single_writer(tmp_path: Path) -> None:
-    """Whoever has said so for the one that follows says so for the one that reads."""
+    """The option given to the follower must also be given to the reader."""
     fsspec.register_implementation("single", MemoryFileSystem, clobber=True)
     store = txnlog.open(str(tmp_path), create=True)
     store.create_topic("t")
@@ -327,7 +327,7 @@ def test_a_file_that_the_source_has_lost_is_named(tmp_path: Path) -> None:
 
 
 def test_a_sweep_beside_another_one_who_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What he is about to show has been deleted at the source since: his round is lost."""
+    """Data of the follower's next round was deleted at the source since: its round is lost."""
     clock, source, target = VirtualClock(seed=1), HeapStorage(), HeapStorage()
     source.time_ms = lambda: clock.time_ms
     store = attach(source, create=True, clock=clock)
@@ -530,7 +530,7 @@ def failed_at_each_request(
     ],
 )
 def test_a_round_fails_at_each_request(fault: Fault) -> None:
-    """What shows is one round or the next; whoever comes after goes on."""
+    """It shows one round or the next; the next process goes on."""
     for target, context in failed_at_each_request(follow_on, fault):
         copy = find_at(target)
         assert copy is not None, context

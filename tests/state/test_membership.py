@@ -102,7 +102,7 @@ class Model:
         return member
 
     def join(self) -> None:
-        """Somebody joins, and puts it for those who have asked, at any time, as far as he may."""
+        """A member joins, and puts the entry for others that asked, at any time, if allowed."""
         member = self.newcomer()
         some = [request for request in self.asked if self.chance.random() < 0.7]
         also = [m for at, m in some if self.group.may_join(m, at, self.state.next_entry)]
@@ -113,7 +113,7 @@ class Model:
         self.fulfilled += len(joined) - 1
 
     def ask(self) -> None:
-        """Somebody asks for it: a new one, or a member that subscribes to something else."""
+        """A process asks to join: a new one, or a member that subscribes to something else."""
         asks = self.newcomer() if self.chance.random() < 0.5 else self.another_subscription()
         if asks is not None:
             self.asked.append((self.state.next_entry, asks))
@@ -151,7 +151,7 @@ class Model:
             self.leaving.add(self.chance.choice([*self.group.members]))
 
     def leave(self) -> None:
-        """Somebody puts it for those who have asked, at any time, whoever they are by then."""
+        """A process puts the entry for those that asked, at any time, whatever they are by then."""
         some = [who for who in sorted(self.leaving) if self.chance.random() < 0.7]
         before = {*self.group.members}
         self.put(MembersLeft("n", 0, (*some,), "closed"))

@@ -224,7 +224,7 @@ def test_whoever_completes_puts_the_same_bytes() -> None:
 @pytest.mark.condition(17)
 @pytest.mark.parametrize(("producer_id", "epoch"), [(42, 1), (41, 0)])
 def test_a_wrong_producer_id_or_epoch_is_fenced(producer_id: int, epoch: int) -> None:
-    """Whoever is not the owner is refused."""
+    """A process that is not the owner is refused."""
     transitions.check_owner(ongoing_state(), 42, 0)
     with pytest.raises(ProducerFenced, match="fenced"):
         transitions.check_owner(ongoing_state(), producer_id, epoch)

@@ -347,7 +347,7 @@ def test_what_cannot_be_opened_is_told(
 
 
 def test_nothing_was_checked_is_no_success() -> None:
-    """Who mistypes a name does not read that all is well."""
+    """A mistyped name does not end with a success."""
     assert not verdict([])[0]
 
 

@@ -162,7 +162,7 @@ def test_a_round_of_puts_syncs_a_folder_once(storage: LocalStorage, disk: Disk) 
 def test_a_round_whose_folder_is_not_synced_is_an_error(
     storage: LocalStorage, disk: Disk, broken: str
 ) -> None:
-    """What shows is not reported as done; and afterwards everything is synced again."""
+    """A visible object is not reported as done; afterwards everything is synced again."""
     disk.broken = {broken}
     with pytest.raises(StorageError, match=r"syncing .*/a/b failed: .*check the disk"):
         storage.put_round([lambda: storage.put("a/b/one", b"x")])
@@ -243,7 +243,7 @@ def test_confirming_syncs_the_file_and_its_folders(storage: LocalStorage, disk: 
 def test_folders_above_the_root_that_cannot_be_synced_by_us_are_passed_over(
     storage: LocalStorage, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who may not read a folder cannot have it synced; that is not a reason to refuse the store."""
+    """A folder that may not be read cannot be synced; that is no reason to refuse the store."""
     real = os.open
 
     def guarded(path: object, flags: int, *rest: int) -> int:

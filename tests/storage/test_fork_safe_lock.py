@@ -13,7 +13,7 @@ from txnlog.storage.fork_safe_lock import ForkSafeLock
 
 
 def test_one_thread_at_a_time() -> None:
-    """Who holds it may take it again; others wait until it lets go of all of it."""
+    """Its holder may take it again; others wait until it is fully released."""
     lock = ForkSafeLock()
     order: list[str] = []
     began = threading.Event()

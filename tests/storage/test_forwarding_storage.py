@@ -62,7 +62,7 @@ def test_every_method_is_handed_on(name: str) -> None:
 
 
 def test_nobody_is_shown_a_way_past_what_stands_between(tmp_path: Path) -> None:
-    """Who opened a file by its path would not be counted, nor fail as he should."""
+    """Opening a file by its path would not be counted, nor fail as intended."""
     inner = LocalStorage(str(tmp_path))
     assert inner.local_path("a/b") == str(tmp_path.resolve() / "a" / "b")
     assert ForwardingStorage(inner).local_path("a/b") is None

@@ -112,7 +112,7 @@ class StandIn:
 
 @dataclass
 class Reader:
-    """Of one file. The real one ends in Rust's panic when more is asked than there is."""
+    """A reader of one file. The real one panics in Rust when reading past the end."""
 
     data: bytes
 

@@ -82,7 +82,7 @@ def test_a_folder_may_vanish_again_and_again(
 def test_a_folder_may_vanish_while_it_is_made(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody's folder is there when ours is to be made, and gone when we look what it is."""
+    """Another's folder exists when ours is to be made, and is gone when we check it."""
     real = os.mkdir
     met: list[object] = []
 

@@ -279,7 +279,7 @@ def test_errors_say_what_to_do(
 
 
 def test_a_missing_container_is_not_a_missing_object(kind: Kind) -> None:
-    """Who reads one object must not take a wrong bucket for an object that was deleted."""
+    """A reader of one object must not take a wrong bucket for a deleted object."""
     with pytest.raises(StorageError, match="create the") as caught:
         kind.open("another/x").get("a")
     assert not isinstance(caught.value, ObjectNotFound)
@@ -446,7 +446,7 @@ def test_keys_of_azure_stay_secret(azure: Kind) -> None:
 
 
 def test_signatures_of_azure_stay_secret(azure: Kind) -> None:
-    """Of a SAS token, in options and in any text."""
+    """The signature of a SAS token, in options and in any text."""
     token = "sv=2026-01-01&sp=racwdl&sig=c2lnbmF0dXJl%2Bc2ln"
     storage = open_storage("az://test/secret", {"account_name": "a", "sas_token": token})
     assert isinstance(storage, AzureStorage)

@@ -152,7 +152,7 @@ def test_a_torn_object_does_not_hide_who_has_won() -> None:
 
 
 class FailsReads(Races):
-    """Whoever was refused cannot read."""
+    """A refused racer cannot read."""
 
     def get(self, name: str) -> bytes:
         if self.racing:
@@ -186,14 +186,14 @@ class ShowsHalf(Races):
 
 
 class ListsLate(Races):
-    """What was created is not listed at once."""
+    """A created object is not listed at once."""
 
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
         return super().list_names(folder, start_after)[1 if self.racing else 0 :]
 
 
 class ReadsLate(Races):
-    """What was created is not found at once."""
+    """A created object is not found at once."""
 
     def get(self, name: str) -> bytes:
         if self.racing:
@@ -230,7 +230,7 @@ def test_losers_must_see_the_winners_object(kind: type[Races], why: str) -> None
 
 
 class LosesResponses(Races):
-    """Whoever wins is told that the name is taken, as after a repetition beneath."""
+    """The winner is told that the name is taken, as after a repetition by the client."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         super().put_if_absent(name, data)
@@ -447,7 +447,7 @@ def test_who_made_the_store_checks_no_more(
 def test_a_short_check_is_not_enough_to_make_a_store(
     s3_options: dict[str, Any], s3_requests: list[Any], bucket: str
 ) -> None:
-    """Who has only written there runs all the races when it makes a store."""
+    """A process that has only written there runs all the races when it creates a store."""
     assert S3Storage(f"{bucket}/other", s3_options).put_if_absent("a", b"x")
     since = len(s3_requests)
     attach(open_storage(f"s3://{bucket}/store", s3_options), create=True)

@@ -86,7 +86,7 @@ def test_bytes_in_flight_are_bounded(waiting: Storage) -> None:
 
 
 def test_an_error_comes_in_its_turn_and_ends_it(waiting: Storage) -> None:
-    """What comes before is yielded; what was begun behind it is waited for and dropped."""
+    """Earlier results are yielded; later calls that were begun are waited for and dropped."""
 
     def fail() -> int:
         raise StorageError("503")

@@ -157,7 +157,7 @@ KEYS = {"key": "AKIATEST", "secret": "the-secret-of-it"}
 
 
 def scope(request: Any) -> list[str]:
-    """Of a signed request: access key, date, region, service."""
+    """The scope of a signed request: access key, date, region, service."""
     signed = request.headers["Authorization"]
     text = signed.decode() if isinstance(signed, bytes) else signed
     credential: str = text.partition("Credential=")[2].partition(",")[0]
@@ -298,7 +298,7 @@ def test_connections_are_shared_and_sized(s3_options: dict[str, Any]) -> None:
 
 
 def begin_upload(storage: S3Storage, name: str, *parts: bytes) -> str:
-    """What a process leaves that is killed within an upload."""
+    """The leftovers of a process killed during an upload."""
     where = {"Bucket": "test", "Key": storage._key(name)}
     upload_id: str = storage.client.call_s3("create_multipart_upload", **where)["UploadId"]
     for number, part in enumerate(parts, 1):
@@ -309,7 +309,7 @@ def begin_upload(storage: S3Storage, name: str, *parts: bytes) -> str:
 
 
 def test_uploads_that_were_killed_are_listed_and_aborted(s3_options: dict[str, Any]) -> None:
-    """Those below the store's prefix, with what they take; another store's stay."""
+    """The uploads below the store's prefix, with their sizes; another store's stay."""
     storage = open_anew(s3_options)
     beside = S3Storage(f"test/{storage.url.rpartition('/')[2]}-beside", s3_options)
     upload_id = begin_upload(storage, "data/killed", bytes(5 << 20), b"tail")

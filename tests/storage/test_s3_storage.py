@@ -322,7 +322,7 @@ def test_bodies_are_sent_without_asking(storage: S3Storage) -> None:
 
 
 def test_a_missing_bucket_is_not_a_missing_object(s3_options: dict[str, Any]) -> None:
-    """Who reads one object must not take a wrong bucket for an object that was deleted."""
+    """A reader of one object must not take a wrong bucket for a deleted object."""
     storage = S3Storage("no-such-bucket/x", s3_options)
     with pytest.raises(StorageError, match="create the bucket") as caught:
         storage.get("a")

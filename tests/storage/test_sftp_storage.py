@@ -94,7 +94,7 @@ def test_a_unique_name_that_is_taken_is_an_error(storage: Storage) -> None:
 
 
 def test_a_lost_connection_is_made_again(storage: Storage, server: SftpServer) -> None:
-    """What changes nothing is asked again."""
+    """Read-only requests are repeated."""
     storage.put("a", b"x")
     server.cut()
     assert storage.get("a") == b"x"
@@ -122,7 +122,7 @@ def test_the_probe_refuses_a_rename_that_overwrites(tmp_path: Path) -> None:
 
 
 def test_an_unknown_server_is_refused(server: SftpServer, tmp_path: Path) -> None:
-    """Whoever stands between could say anything; the message says how to make it known."""
+    """A man in the middle could answer anything; the message says how to add the host key."""
     (tmp_path / "nobody").write_text("")
     options = {**server.options(), "known_hosts": str(tmp_path / "nobody")}
     with pytest.raises(StorageError, match="ssh-keyscan") as caught:

@@ -57,7 +57,7 @@ def test_rounds_within_rounds_do_not_wait_for_threads(monkeypatch: pytest.Monkey
 
 
 def test_a_call_that_comes_late_begins_while_the_caller_waits() -> None:
-    """Whoever adds calls may wait for what they do, though all threads have been idle before."""
+    """A thread that adds calls may wait for their results, though all threads were idle before."""
     began = [threading.Event() for _ in range(40)]
 
     def calls() -> Iterator[Callable[[], None]]:

@@ -137,7 +137,7 @@ def test_kafkas_clients_agree_on_what_is_retriable() -> None:
 
 
 def test_public_errors_are_in_one_place() -> None:
-    """Whoever catches them imports them from txnlog.errors."""
+    """All errors can be imported from txnlog.errors."""
     inner = {"Diverged", "MarkGone", "SegmentTooLarge", "UnknownCodec", "UnknownMagic"}
     inner |= {"TookTooLong"}
     assert set(errors.__all__) == set(CLASSES) - inner | {"TxnlogError"}

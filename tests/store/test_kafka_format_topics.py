@@ -94,7 +94,7 @@ def test_transactions(store: Store) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_judges_read_the_files(store: Store, codec: str) -> None:
-    """What lies in the store is Kafka's format to others, with offsets from 0."""
+    """The stored files are in Kafka's format for other tools, with offsets from 0."""
     store.create_topic("t", config={**KAFKA, "compression.type": codec})
     records = random_records(500, seed=5)
     with store.producer() as producer:

@@ -82,7 +82,7 @@ def test_what_is_read_by_one_request_counts_together(caplog: pytest.LogCaptureFi
 
 
 def test_retries_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    """Of a put that failed: which, when again, and why."""
+    """A failed put is logged: its name, the next attempt, and the reason."""
     failed: list[str] = []
 
     def fail_one_put(text: str) -> None:

@@ -97,7 +97,7 @@ def pytest_terminal_summary(
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Of a server on which a test fails no figure is kept."""
+    """No figure is kept for a server on which a test fails."""
     report = yield
     server = getattr(item, "funcargs", {}).get("server")
     if report.failed and isinstance(server, StoreServer):

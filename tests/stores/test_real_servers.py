@@ -123,7 +123,7 @@ def test_a_liar_is_seen_by_the_race(liar: StoreServer, report: Report) -> None:
 
 
 def test_no_store_is_made_on_a_liar(liar: StoreServer) -> None:
-    """Whoever creates one is told why, and nothing is there."""
+    """Creating one says why it fails, and leaves nothing."""
     url, options = place(liar)
     with pytest.raises(PutIfAbsentBroken, match="cannot carry a store"):
         txnlog.open(url, create=True, storage_options=options)

@@ -49,7 +49,7 @@ STOP = "stop"
 
 @dataclass
 class Job:
-    """What one process is to do.
+    """The job of one process.
 
     ``looks`` are how many snapshots of each level a reader takes. ``halts`` is the chance of a
     listing that the process stops itself in the middle of it. ``patience_s`` is how long it goes on
@@ -111,7 +111,7 @@ def say(*words: object) -> None:
         sys.stdout.flush()
 
 
-# -- records and the ledger ------------------------------------------------------------------------
+# -- records and the ledger ----------------------------------------------------------------------
 
 
 class Move(NamedTuple):
@@ -166,7 +166,7 @@ class Ledger:
                 self.said[word].add(transfer)
 
     def in_doubt(self, name: str) -> list[str]:
-        """What a writer of this name has asked for and got no answer to."""
+        """The unanswered requests of the writer with this name."""
         doubt = self.said["ask"] - self.said["ack"] - self.said["abort"]
         return sorted(transfer for transfer in doubt if transfer.startswith(f"{name}."))
 
@@ -189,7 +189,7 @@ class Notes:
             file.write(f"{word} {transfer}\n")
 
 
-# -- writing ---------------------------------------------------------------------------------------
+# -- writing -------------------------------------------------------------------------------------
 
 
 class Teller:
@@ -353,7 +353,7 @@ def tidy(job: Job) -> None:
                 say("tidied", name)
 
 
-# -- reading ---------------------------------------------------------------------------------------
+# -- reading -------------------------------------------------------------------------------------
 
 
 class Place(NamedTuple):
@@ -453,7 +453,7 @@ class Auditor:
         check(total == 0, "the sum", total)
 
     def _judge_prefix(self, snapshot: Snapshot, shown: Shown) -> None:
-        """Of each partition a prefix of what was seen before, or more of it.
+        """Each partition shows a prefix of what was seen before, or more.
 
         Only a cut may end before what an earlier snapshot has shown.
         """
@@ -522,7 +522,7 @@ def read(job: Job) -> None:
         say("saw", level, "atomic" if atomic else "apart")
 
 
-# -- stopping in the middle of a listing -----------------------------------------------------------
+# -- stopping in the middle of a listing ---------------------------------------------------------
 
 
 class HaltingListing:

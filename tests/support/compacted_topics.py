@@ -13,7 +13,7 @@ Key = bytes | None
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What must stay as it is as long as it stays."""
+    """The parts of a record that must not change while it stays."""
 
     offset: int
     key: Key

@@ -34,7 +34,7 @@ from markdown_it import MarkdownIt
 
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")]
 SPARK_DOCUMENTS = ("README.md", "docs/MOVING_FROM_KAFKA.md", "docs/SPARK.md", "docs/TUTORIAL.md")
-"""Those whose code needs Spark: tests/spark runs it, in the session of all its tests."""
+"""Documents whose code needs Spark: tests/spark runs it, in the session of all its tests."""
 PLAIN = {"text", "xml", "properties"}
 """Blocks that are not code of ours: formats, timelines, other programs' settings."""
 NOT_RUN = re.compile(r"<!-- not run: (.+) -->\s*")

@@ -30,11 +30,11 @@ class Lost(AssertionError):
 
 
 class Killed(Exception):
-    """Whoever it is does nothing more."""
+    """The process does nothing more."""
 
 
 class Epoch(NamedTuple):
-    """Who is in sync, who was so, and what the placement depends on."""
+    """The in-sync set, former members, and the placement's inputs."""
 
     members: frozenset[Member]
     left: frozenset[Member]

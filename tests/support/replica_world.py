@@ -239,7 +239,7 @@ class World:
     # -- the judge -------------------------------------------------------------------------------
 
     def judge(self) -> None:
-        """What was acknowledged is at every member in sync, and what an entry names, too."""
+        """Everything acknowledged, and each file that an entry names, is at all members in sync."""
         epoch = self.roots.epoch()
         for member in epoch.in_sync:
             heap = self.roots.heap(member)
@@ -257,7 +257,7 @@ class World:
             self._judge_placed(epoch)
 
     def _judge_placed(self, epoch: Epoch) -> None:
-        """What an entry names is at a root in sync, or in what one had that is out."""
+        """Every file that an entry names is at a root in sync, or in an old incarnation."""
         heaps = [self.roots.heap(member) for member in (*epoch.in_sync, *epoch.left)]
         for name, data in self.acked.items():
             named = data.decode().partition(" ")[0]

@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """Who is in sync, who was so and until which epoch, and what the placement depends on."""
+    """The in-sync set, former members and their last epochs, and the placement's inputs."""
 
     members: tuple[Member, ...]
     left: dict[Member, int]

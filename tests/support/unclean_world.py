@@ -146,7 +146,7 @@ class UncleanWorld(World):
         return True
 
     def elect(self, process: Process) -> None:
-        """Whoever answers leads, if nobody in sync does."""
+        """A root that answers leads, if none in sync does."""
         storage = self.roots.storage(process)
         while self.writing:
             process.clock.sleep(process.chance.uniform(0, 3))

@@ -132,7 +132,7 @@ def test_what_the_topic_lets_go_is_taken_away(store: Store, table: Published) ->
 
 
 def test_compaction_is_an_upsert(tmp_path: Path, clock: VirtualClock) -> None:
-    """Of each key the newest row: what a MERGE leaves, in both tables."""
+    """The newest row of each key, as after a MERGE, in both tables."""
     store = attach(LocalStorage(str(tmp_path)), create=True, clock=clock)
     config = {"cleanup.policy": "compact", "min.compaction.lag.ms": 0}
     store.create_topic("f", schema=SCHEMA, key=["carrier"], config=config)
@@ -266,7 +266,7 @@ def test_a_file_whose_columns_would_not_be_found_is_copied(store: Store, tmp_pat
     assert check_same(store, by_name, COLUMNS) == 9
 
 
-# -- what engines leave out -----------------------------------------------------------------------
+# -- what engines leave out ----------------------------------------------------------------------
 
 
 def test_bounds_hold(store: Store, tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_cleaning_a_table_deletes_no_segment(store: Store, tmp_path: Path) -> No
     check_same(store, table, COLUMNS)
 
 
-# -- crashes and company --------------------------------------------------------------------------
+# -- crashes and company -------------------------------------------------------------------------
 
 
 class Killed(BaseException):
@@ -464,7 +464,7 @@ def test_the_table_is_read_before_the_topic(store: Store, table: Published) -> N
 
 
 def test_it_never_goes_back(store: Store, table: Published) -> None:
-    """Who sees less of the topic than is published, because a listing was late, changes nothing."""
+    """A process that sees less than is published, by a late listing, changes nothing."""
     module: Any = delta if isinstance(table, DeltaPublished) else iceberg
     send(store, rows(0, 3))
     old = module.PinnedTopic.of(store.logs, "f")
@@ -489,7 +489,7 @@ def test_what_others_did_to_the_table_is_undone(store: Store, tmp_path: Path) ->
     assert check_same(store, table, COLUMNS) == 30
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- what is refused -----------------------------------------------------------------------------
 
 
 def test_another_table_is_left_alone(store: Store, table: Published) -> None:
@@ -514,7 +514,7 @@ def test_only_parquet_files_can_be_referred_to(store: Store, tmp_path: Path) -> 
 
 
 def test_table_and_store_lie_apart(store: Store, tmp_path: Path) -> None:
-    """Whoever cleans the table would delete the store's files."""
+    """Cleaning the table would delete the store's files."""
     (tmp_path / "link").symlink_to(store.url)
     inside = (f"{store.url}/topics/f", f"{tmp_path}/link/t", f"file://{tmp_path}/st%20o%25re/t")
     for folder in (store.url, *inside, str(tmp_path), f"file://{tmp_path}", "/"):

@@ -1,4 +1,4 @@
-"""Who sees the console, and who does not."""
+"""Access to the console: granted and refused."""
 
 from __future__ import annotations
 

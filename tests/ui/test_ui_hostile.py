@@ -96,7 +96,7 @@ def test_hosts_are_what_browsers_send() -> None:
 
 
 def test_behind_a_password_any_address_but_no_other_name_will_do(store: Store) -> None:
-    """Who listens at 0.0.0.0 is reached by addresses that nobody can list."""
+    """A server at 0.0.0.0 is reached by addresses that cannot be listed."""
     access = Access(named_hosts(["0.0.0.0"], PORT), password="s3cret")
     with browser_of(make_console(store, access), shows_token=False) as browser:
         for host, status in (

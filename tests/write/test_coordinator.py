@@ -143,7 +143,7 @@ def test_init_while_a_transaction_is_open(store: Store) -> None:
 @pytest.mark.condition(14)
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_init_while_a_decision_is_half_done(store: Store, end: str) -> None:
-    """What was decided is finished first, whichever it was."""
+    """A decision is finished first, commit or abort."""
     decide(store, end)
     assert owner(store)[0] == {"commit": "PrepareCommit", "abort": "PrepareAbort"}[end]
     initialize(store)

@@ -87,7 +87,7 @@ def test_a_zombies_append_is_never_seen(store: Store, clock: VirtualClock) -> No
 def test_a_zombie_that_loses_its_number_learns_of_a_newer_epoch_in_manifests(
     memory_storage: Storage, clock: VirtualClock
 ) -> None:
-    """What its successor has appended was settled meanwhile, so that the log alone says nothing."""
+    """Its successor's appends were settled meanwhile, so the log alone says nothing."""
     store = new_store(memory_storage, clock)
     append(store, b"first")
     hooked = HookedStorage(store.storage)

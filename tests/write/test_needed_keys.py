@@ -23,7 +23,7 @@ def store() -> Store:
 
 
 def test_one_by_one(store: Store) -> None:
-    """What was sent before is written; an empty key is a key."""
+    """Records sent before are written; an empty key is a key."""
     with store.producer() as producer:
         producer.send("t", b"1", b"a")
         with pytest.raises(InvalidRecord, match=f"a record has no key, and {NO_KEY}"):

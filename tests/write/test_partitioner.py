@@ -122,7 +122,7 @@ def test_an_explicit_partition_wins() -> None:
 
 
 def test_an_explicit_partition_is_one_that_the_topic_has() -> None:
-    """Of any integer type; a negative one is an error, as in Kafka's producer and Spark's sink."""
+    """Any integer type; a negative one is an error, as in Kafka's producer and Spark's sink."""
     for kind in (pa.int8(), pa.int32(), pa.uint64()):
         checked = check_explicit(pa.array([1, None, 0], kind), "t", 2)
         assert (checked.type, checked.to_pylist()) == (pa.int32(), [1, None, 0])

@@ -28,7 +28,7 @@ def let_all_expire(store: Store, clock: VirtualClock) -> None:
 
 @pytest.mark.condition(7)
 def test_an_idle_producer_goes_on(store: Store, clock: VirtualClock) -> None:
-    """Whoever a topic has forgotten starts over under a new id, at sequence 0."""
+    """A forgotten producer starts over under a new id, at sequence 0."""
     producer = store.producer()
     for turn in range(3):
         producer.send("t", b"%d" % turn, partition=0)
@@ -75,7 +75,7 @@ def test_an_append_in_doubt_is_not_doubled_when_its_producer_is_forgotten(
 
 
 def test_an_append_after_a_refused_one_is_no_repeat(store: Store) -> None:
-    """What is sent after an error is not taken for the producer's first append, and lost."""
+    """Records sent after an error do not pass for the producer's first append, and get lost."""
     producer = store.producer()
     producer.send("t", b"first", partition=0)
     producer.flush()

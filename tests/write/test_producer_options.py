@@ -122,7 +122,7 @@ def test_acks_0_waits_for_nothing(store: Store) -> None:
 def test_acks_0_keeps_failures_to_the_log(
     store: Store, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is lost is a warning, and what comes after it is written, in order and once."""
+    """A loss is a warning, and later records are written, in order and once."""
 
     class Failing(FaultyStorage):
         failing = ""

@@ -81,7 +81,7 @@ def _send(store: Store, batch: pa.RecordBatch, partition: int | None = 0) -> Non
 
 
 def _segments(store: Store, partition: int = 0) -> list[tuple[int, int]]:
-    """Of each segment its records and its bytes; that these are true is checked."""
+    """The records and checked bytes of each segment."""
     found = []
     for part in store.scan("t").ranges:
         if part.partition == partition:
@@ -276,7 +276,7 @@ def test_a_batch_of_a_thousand_segments_opens_few_files() -> None:
 
 
 def test_a_failure_between_segments_leaves_no_file(tmp_path: Path) -> None:
-    """Of what rolled before, and of what waits to be finished, nothing stays."""
+    """Nothing stays of segments that rolled before, or wait to be finished."""
     store = attach(open_storage(str(tmp_path / "store")), create=True, clock=SystemClock())
     store.create_topic("t", config={"segment.bytes": "1024"})
     before = dict(store.storage.list_all(""))

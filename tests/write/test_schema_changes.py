@@ -177,7 +177,7 @@ def test_a_name_that_was_dropped_is_not_used_again(store: Store) -> None:
         store.alter_topic("t", schema=OLD)
 
 
-# -- names -----------------------------------------------------------------------------------
+# -- names ---------------------------------------------------------------------------------------
 
 
 def test_columns_are_renamed(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_what_cannot_be_meant_is_refused(
 
 
 def test_ids_are_never_given_twice(store: Store) -> None:
-    """Of a column with the id of one that is gone, older records would have its values."""
+    """A column with the id of a dropped one would show its values in older records."""
     schema = pa.schema([("a", pa.int8()), ("b", pa.int8()), ("c", pa.int8())])
     store.create_topic("t", schema=schema)
     send(store, [{"a": 1, "b": 2, "c": 3}])
@@ -319,7 +319,7 @@ def test_what_stays_as_it_is_makes_no_new_schema(store: Store) -> None:
         assert store.describe_topic("t").schema == known
 
 
-# -- defaults --------------------------------------------------------------------------------
+# -- defaults ------------------------------------------------------------------------------------
 
 MOMENT = dt.datetime(2024, 3, 1, 12, 30, 0, 123456, tzinfo=dt.UTC)
 DEFAULTS: dict[str, tuple[pa.DataType, Any]] = {
@@ -427,7 +427,7 @@ def test_a_forged_default_is_a_damaged_log(store: Store, monkeypatch: pytest.Mon
         store.scan("t")
 
 
-# -- what is inside of columns ---------------------------------------------------------------
+# -- what is inside of columns -------------------------------------------------------------------
 
 
 @in_either_format
@@ -464,7 +464,7 @@ def test_what_is_nested_changes_like_columns(store: Store) -> None:
     assert store.scan("t", columns=["m"]).to_arrow().slice(1).to_pylist()[0] == {"m": []}
 
 
-# -- modes -----------------------------------------------------------------------------------
+# -- modes ---------------------------------------------------------------------------------------
 
 MODES = ("BACKWARD", "FORWARD", "FULL", "NONE")
 START = pa.schema(
@@ -541,7 +541,7 @@ def test_modes_are_settings_of_typed_topics(store: Store) -> None:
     store.alter_topic("t", rename={"may": "might"}, config={"schema.compatibility": None})
 
 
-# -- writers, and files ----------------------------------------------------------------------
+# -- writers, and files --------------------------------------------------------------------------
 
 
 def test_a_producer_learns_of_a_new_schema_when_it_needs_it(store: Store) -> None:
@@ -636,7 +636,7 @@ def test_files_of_a_newer_schema_are_read_under_an_older_one(store: Store) -> No
     assert make_dataset(store.storage, ranges, columns).to_table().to_pylist() == rows
 
 
-# -- hostile schemas -------------------------------------------------------------------------
+# -- hostile schemas -----------------------------------------------------------------------------
 
 
 def test_many_columns_change_at_the_cost_of_many_columns(store: Store) -> None:

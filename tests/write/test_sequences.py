@@ -374,7 +374,7 @@ def test_reopening_gives_the_producers_that_are_in_memory(
 def test_an_idle_producer_loses_nothing_when_its_topic_is_read_anew(
     store: Store, clock: VirtualClock
 ) -> None:
-    """What a process in memory has forgotten is not a repeat for one that reads it again."""
+    """A batch forgotten by a process in memory is not a repeat for one that reads it again."""
     producer = begin(store, "p", EXPIRATION_MS)
     send(producer, b"1")
     send(producer, b"2")

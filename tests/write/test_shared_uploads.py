@@ -77,7 +77,7 @@ def by_file(segments: list[UploadedSegment]) -> list[list[int]]:
     return sorted(files.values())
 
 
-# -- which segments share a file -------------------------------------------------------------------
+# -- which segments share a file -----------------------------------------------------------------
 
 
 def test_small_segments_lie_one_after_another(store: Store, storage: HeapStorage) -> None:
@@ -115,7 +115,7 @@ def test_what_is_large_has_a_file_of_its_own(store: Store) -> None:
 
 @FORMATS
 def test_segments_that_are_full_share_no_file(clock: VirtualClock, record_format: str) -> None:
-    """Those of one partition would have the same name; only the last ones are put together."""
+    """Segments of one partition would have the same name; only the last ones share a file."""
     store = new_store(HeapStorage(), clock, {})
     config = {"segment.bytes": 2048, "record.format": record_format}
     store.create_topic("t", partitions=2, config=config)
@@ -169,7 +169,7 @@ def test_what_cannot_be_uploaded_leaves_no_file(tmp_path: Path, clock: VirtualCl
     assert dict(store.storage.list_all("")) == before
 
 
-# -- reading ---------------------------------------------------------------------------------------
+# -- reading -------------------------------------------------------------------------------------
 
 
 @FORMATS
@@ -204,7 +204,7 @@ def test_each_partition_is_read_from_its_range(clock: VirtualClock, record_forma
 
 
 def test_what_lies_side_by_side_is_read_in_one_request(clock: VirtualClock) -> None:
-    """Whoever follows a topic asks once for each commit, not once for each partition."""
+    """A reader that follows a topic makes one request per commit, not per partition."""
     counting = CountingStorage(HeapStorage())
     store = new_store(counting, clock, {"t": PARTITIONS})
     consumer = store.consumer("t", auto_offset_reset="earliest")
@@ -290,7 +290,7 @@ def test_parts_that_changed_places_are_noticed(clock: VirtualClock, record_forma
 
 @pytest.mark.parametrize("end", ["cut", "gone"])
 def test_a_file_that_is_cut_or_gone(store: Store, storage: HeapStorage, end: str) -> None:
-    """What lies before the cut is read, the rest is reported: by readers and by the doctor."""
+    """The part before the truncation is read, the rest reported, by readers and the doctor."""
     send_to_each(store, b"x")
     segments = store.segments("t")
     path = segments[0].paths.log
@@ -344,7 +344,7 @@ def test_a_shared_file_is_shown_as_a_file_of_batches(
     assert check(data[: segments[1].position] * 2)[2] == 1
 
 
-# -- what older versions read ----------------------------------------------------------------------
+# -- what older versions read --------------------------------------------------------------------
 
 
 def test_only_entries_that_share_files_are_of_the_new_version(

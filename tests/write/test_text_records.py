@@ -48,7 +48,7 @@ def test_a_wrong_line_far_down_is_named() -> None:
 
 
 def test_headers_are_what_split_makes_of_them() -> None:
-    """Of many lines at random, with nulls and without, and those of every record behind them."""
+    """Random lines, with nulls and without, followed by the headers of every record."""
     chance = random.Random(7)
     texts, expected = [], []
     for _ in range(500):

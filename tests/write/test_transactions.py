@@ -196,7 +196,7 @@ def test_of_two_jobs_with_the_same_records_one_commits(store: Store, clock: Virt
 
 @pytest.mark.condition(21)
 def test_calls_out_of_order_are_refused(store: Store) -> None:
-    """What a producer may do depends on where it is."""
+    """A producer's allowed calls depend on its phase."""
     producer = store.producer(transactional_id="p")
     for call in (
         producer.begin_transaction,

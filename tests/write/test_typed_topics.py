@@ -416,7 +416,7 @@ def test_older_versions_refuse_the_topic(
         attach(flights.storage).scan("f")
 
 
-# -- any schema ------------------------------------------------------------------------------
+# -- any schema ----------------------------------------------------------------------------------
 
 LEAVES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.bool_(): st.booleans(),
@@ -745,7 +745,7 @@ def test_a_schema_that_is_none_is_a_damaged_log(
 
 @in_either_format
 def test_names_with_dots_are_columns_like_others(store: Store) -> None:
-    """Of a file above 4 MiB each column is read by itself."""
+    """From a file above 4 MiB each column is read separately."""
     count = 300_000
     numbers = np.random.default_rng(1).integers(0, 1 << 60, (3, count))
     table = pa.table({"a.b": numbers[0], "a": numbers[1], "c.d.e": numbers[2]})

@@ -1,4 +1,4 @@
-"""Where a group's offsets go when they are reset: to an end, an offset, a time, or by a file.
+"""The targets of a group's reset: an end, an offset, a time, or a file.
 
 Plans only: reads topics and commits nothing. The ways are those of ``kafka-consumer-groups``.
 """
@@ -30,7 +30,7 @@ Target = str | int | Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """What a reset would do, and the ids of the topics that it was made for.
+    """A planned reset, and the ids of its topics.
 
     ``entries`` are those of the group's log that moved its offsets to where they were found.
     """
@@ -42,7 +42,7 @@ class ResetPlan:
 
 @dataclass(frozen=True, slots=True)
 class ResetTarget:
-    """Where to: exactly one of the four is given. See ``Store.reset_group_offsets``."""
+    """The target: exactly one of the four is given. See ``Store.reset_group_offsets``."""
 
     to: Target | None = None
     timestamp_ms: int | None = None

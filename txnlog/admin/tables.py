@@ -1,4 +1,4 @@
-"""What :class:`~txnlog.store.Store` can do to make tables of topics."""
+"""The methods of :class:`~txnlog.store.Store` that publish topics as tables."""
 
 from __future__ import annotations
 

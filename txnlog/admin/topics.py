@@ -1,4 +1,4 @@
-"""What :class:`~txnlog.store.Store` can do about topics: make, describe, change and delete them.
+"""The methods of :class:`~txnlog.store.Store` about topics: create, describe, change, delete.
 
 What is about all topics goes through a few at a time, so that memory does not grow with them.
 """
@@ -240,10 +240,10 @@ class TopicAdmin:
             trim(self._logs, log, choose)
 
     def topic_spec(self, topic: str) -> TopicSpec:
-        """What an uploader must know of a topic. Raises UnknownTopicOrPartition."""
+        """What an uploader must know about a topic. Raises UnknownTopicOrPartition."""
         return self._logs.topic_spec(topic)
 
-    # -- in bulk, and what deleting would do -------------------------------------------------------
+    # -- in bulk, and what deleting would do -----------------------------------------------------
 
     def each_topic(
         self, patterns: Sequence[str] = ("*",)

@@ -332,7 +332,7 @@ class _Run:
         self._choose_from_found()
 
     def _find_old(self, keys: Sequence[FileKey]) -> list[FileKey]:
-        """Those whose files have all reached the orphan age."""
+        """The segments whose files have all reached the orphan age."""
         paths = [(key, path) for key in keys for _, path, _ in self._files[key]]
         ages, age_ms = self._ages, self._orphan_age_ms
         old = ages.storage.gather([partial(ages.reached, path, age_ms) for _, path in paths])

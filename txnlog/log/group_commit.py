@@ -273,7 +273,7 @@ class GroupCommit:
         return [name for name, found in entries.items() if found and found[1] not in placed]
 
     def _waiting(self, state: TopicState, shown: Sequence[str]) -> list[str]:
-        """Those of them that this process may place, as far as it has read them."""
+        """The proposals that this process may place, as far as it has read them."""
         unread = True
         return [
             name

@@ -88,7 +88,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         self._writers_here: deque[int] = deque(maxlen=_WRITERS_HERE)
 
     def spec(self) -> TopicSpec:
-        """What an uploader must know of the topic. Raises UnknownTopicOrPartition."""
+        """What an uploader must know about the topic. Raises UnknownTopicOrPartition."""
         with self.reading() as state:
             state.check_exists(self.name)
             assert state.topic_id is not None

@@ -47,9 +47,9 @@ from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, work_ahead
 from txnlog.storage.base import Storage
 
 _MOST_TOGETHER_BYTES = 1 << 20
-"""Ranges that lie side by side in a file are read in one request, up to so many bytes and one."""
+"""Adjacent ranges of a file are read in one request, up to this many bytes and one range."""
 _SMALL_BYTES = 64 << 10
-"""What is no larger may be read together with others: see ``Storage.small_reads_at_once``."""
+"""Reads up to this size may be combined: see ``Storage.small_reads_at_once``."""
 
 
 class SegmentRange(msgspec.Struct, frozen=True, gc=False):
@@ -83,7 +83,7 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
         return storage.get_range(ref.paths.log, ref.start + start, ref.start + stop)
 
     def place(self, size_bytes: int) -> tuple[str, int, int]:
-        """Where so many bytes from its segment's first one on lie: name, start and stop."""
+        """The location of the segment's first ``size_bytes``: name, start and stop."""
         ref = self._ref
         return ref.paths.log, ref.start, ref.start + size_bytes
 
@@ -95,7 +95,7 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
     ) -> SegmentFile:
         """The segment's file, as its log entry describes it. Requests nothing yet.
 
-        ``read`` gets its bytes, if not the storage by itself.
+        ``read`` gets its bytes, instead of the storage.
         """
         segment = self.segment
         return SegmentFile(
@@ -120,12 +120,12 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def record_count(self) -> int:
-        """How many records it holds at most: so many, unless offsets have gaps."""
+        """The largest number of records in it: all offsets, unless there are gaps."""
         return self.stop_offset - self.start_offset
 
     @property
     def exact_count(self) -> int | None:
-        """How many records it holds; None if it must be read to know that."""
+        """How many records it holds; None if it must be read to find out."""
         segment = self.segment
         covered = (segment.base_offset, segment.end_offset) == (self.start_offset, self.stop_offset)
         if covered and segment.kafka is None:
@@ -134,7 +134,7 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size_bytes(self) -> int:
-        """About how many bytes of the segment the range takes."""
+        """The range's approximate size in bytes."""
         offsets = self.segment.end_offset - self.segment.base_offset
         return self.segment.size_bytes * self.record_count // max(offsets, 1)
 
@@ -147,7 +147,7 @@ def read_batches(storage: Storage, part: SegmentRange, columns: Columns) -> Iter
 
 
 class Wanted(NamedTuple):
-    """What is read of a range: columns; of a Parquet file those rows alone that are chosen."""
+    """What to read from a range: columns; from a Parquet file only the selected rows."""
 
     columns: Columns
     choice: RowChoice | None = None
@@ -162,10 +162,10 @@ def read_stored(
 ) -> Generator[tuple[SegmentRange, Iterator[SegmentBatch]]]:
     """Read ranges as they are stored, each with its batches, to be read before the next one.
 
-    ``wanted`` tells for each range what else than all rows of these columns is read of it.
-    Requests are in flight together, where the storage makes that worth while: see
-    :meth:`txnlog.storage.base.Storage.run_ahead`. Of Parquet files row groups are decoded side by
-    side, those of the next file while the last of one are.
+    ``wanted`` says for each range what to read instead of all rows of these columns. Requests are
+    in flight together, if the storage makes that worthwhile: see
+    :meth:`txnlog.storage.base.Storage.run_ahead`. Row groups of Parquet files are decoded in
+    parallel, those of the next file while the last ones of a file are.
 
     Raises:
         UnknownTopicOrPartition: the topic was deleted since the range was planned.
@@ -199,7 +199,7 @@ def _readings(
 
 
 def _side_by_side(parts: Sequence[SegmentRange]) -> list[list[SegmentRange]]:
-    """Ranges that come one after the other, and so lie in one file: one request gets them all."""
+    """Consecutive ranges in one file: one request gets them all."""
     runs: list[list[SegmentRange]] = []
     end: tuple[str, str, int] | None = None
     run_bytes = 0
@@ -220,7 +220,7 @@ def _side_by_side(parts: Sequence[SegmentRange]) -> list[list[SegmentRange]]:
 def _read_together(runs: Sequence[list[SegmentRange]], most: int) -> list[list[list[SegmentRange]]]:
     """Small runs are read by one call, up to ``most``; the first calls read fewer.
 
-    So who looks at the beginning and goes away has asked for little more.
+    So a reader that only looks at the beginning has requested little more.
     """
     calls: list[list[list[SegmentRange]]] = []
     room, wanted = 0, 1
@@ -237,7 +237,7 @@ def _read_together(runs: Sequence[list[SegmentRange]], most: int) -> list[list[l
 
 
 def _is_small(run: Sequence[SegmentRange]) -> bool:
-    """Whether all that is read of a run is read at once, without looking at anything before."""
+    """Whether a run is read in one step, without examining anything first."""
     part = run[0]
     if sum(part.segment.size_bytes for part in run) > _SMALL_BYTES or part.hides_aborted:
         return False
@@ -246,9 +246,9 @@ def _is_small(run: Sequence[SegmentRange]) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Opened:
-    """What is read of a range first: what tells which batches it needs, and its first chunk.
+    """The first reads of a range: those that tell which batches it needs, and its first chunk.
 
-    ``chunk`` is None if where it begins depends on what is found on the way.
+    ``chunk`` is None if its start depends on earlier reads.
     """
 
     index: OffsetIndex | None
@@ -264,7 +264,7 @@ def _open_runs(storage: Storage, runs: Sequence[Sequence[SegmentRange]]) -> list
     try:
         found = storage.get_ranges([run[0].place(sum(_sizes(run))) for run in runs])
     except ObjectNotFound:
-        # Each is asked for in its turn, and the one that is not there is told by its own name.
+        # Each is read in turn, so a missing one is reported by its own name.
         return [_Opened(None, None, None, b"") for run in runs for _ in run]
     return [opened for run, data in zip(runs, found, strict=True) for opened in _cut(run, data)]
 
@@ -274,7 +274,7 @@ def _sizes(run: Sequence[SegmentRange]) -> list[int]:
 
 
 def _cut(run: Sequence[SegmentRange], data: bytes) -> list[_Opened]:
-    """Part what was read at once."""
+    """Split the bytes of a combined read."""
     sizes = _sizes(run)
     ends = [*accumulate(sizes)]
     return [
@@ -313,7 +313,7 @@ def _is_whole(part: SegmentRange) -> bool:
 
 
 def _later_chunks(part: SegmentRange) -> list[range]:
-    """The chunks after the first one, as far as it is certain that they will be read."""
+    """The chunks after the first one that will certainly be read."""
     segment = part.segment
     if segment.size_bytes <= DEFAULT_CHUNK_BYTES or part.paths.is_parquet:
         return []
@@ -325,7 +325,7 @@ def _later_chunks(part: SegmentRange) -> list[range]:
 def _requests(
     storage: Storage, runs: Sequence[Sequence[SegmentRange]]
 ) -> Iterator[SizedCall[list[_Opened] | bytes]]:
-    """What reading ranges will ask for, as far as it is known before."""
+    """The requests for reading ranges, as far as they are known in advance."""
     part = runs[0][0]
     size_bytes = sum(min(size, DEFAULT_CHUNK_BYTES) for run in runs for size in _sizes(run))
     yield size_bytes, partial(_open_runs, storage, runs)
@@ -334,9 +334,9 @@ def _requests(
 
 
 class _Reading:
-    """Reads one range from the results of its requests, and from others where they do not fit.
+    """Reads one range from the results of its requests, and by further ones if needed.
 
-    ``opened`` are those of its run whose turn has not come yet.
+    ``opened`` are the opened ranges of its run whose turn has not come yet.
     """
 
     def __init__(
@@ -357,13 +357,13 @@ class _Reading:
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether it is opened, and work on it begun, while what comes before it is read."""
+        """Whether it may be opened, and its work begun, while earlier ranges are read."""
         return self.part.paths.is_parquet and self.part.segment.size_bytes > _SMALL_BYTES
 
     def calls(
         self, columns: Columns, choice: RowChoice | None
     ) -> Iterator[SizedCall[SegmentBatch | None]]:
-        """What reads it, of a Parquet file: a call for each row group."""
+        """The calls that read a Parquet file: one for each row group."""
         part, shift = self.part, self.part.segment.offset_shift
         return row_group_batches(
             part.open(self._storage, self._read, self._ahead_bytes),
@@ -406,7 +406,7 @@ class _Reading:
             raise _gone(self._storage, part, part.paths.log) from error
 
     def skip_rest(self) -> None:
-        """Pass over the results that were not needed."""
+        """Skip results that were not needed."""
         self._open()
         while self._later:
             self._later.popleft()
@@ -461,7 +461,7 @@ def first_at_or_after(
 
 
 def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:
-    """Why a segment is not there: its records were deleted or rewritten, or something is wrong."""
+    """The error for a missing segment: its records were deleted or rewritten, or it is lost."""
     where = TopicPartition(part.topic, part.partition)
     now = current_records(storage, where, part.start_offset, part.stop_offset)
     if now.topic_id is None or (part.topic_id and now.topic_id != part.topic_id):
@@ -491,7 +491,7 @@ def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:
 
 
 def _load_index(storage: Storage, part: SegmentRange) -> OffsetIndex | None:
-    """The offset index, if there is one that can be used. It only saves reading from the start."""
+    """The offset index, if it is usable. It only saves reading from the start."""
     if not part.paths.needs_indexes(part.segment.batch_count):
         return None
     try:
@@ -501,7 +501,7 @@ def _load_index(storage: Storage, part: SegmentRange) -> OffsetIndex | None:
 
 
 def _load_time_index(storage: Storage, part: SegmentRange) -> TimeIndex | None:
-    """The time index, if there is one that can be used."""
+    """The time index, if it is usable."""
     if not part.paths.needs_indexes(part.segment.batch_count):
         return None
     try:
@@ -511,7 +511,7 @@ def _load_time_index(storage: Storage, part: SegmentRange) -> TimeIndex | None:
 
 
 def _load_aborted(storage: Storage, part: SegmentRange) -> SkipBatch | None:
-    """What hides the aborted records of a segment that came from Kafka; None if it has none."""
+    """Skips the aborted records of a segment from Kafka; None if it has none."""
     if not part.hides_aborted:
         return None
     return load_transaction_index(storage, part).hides

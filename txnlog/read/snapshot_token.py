@@ -1,6 +1,6 @@
 """Tokens of snapshots: the offsets of several topics as a short text, to come back to them later.
 
-A token tells offsets, nothing else: whoever makes one up gets what these offsets show.
+A token only has offsets: a forged one shows the records at these offsets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _VERSION = 1
 _CRC_BYTES = 4
 _MOST_CHARACTERS = 8 << 20
 _MOST_BYTES = 32 << 20
-"""What a token may be decompressed: a few topics with as many partitions as there can be."""
+"""The largest decompressed token: a few topics with the most partitions."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
@@ -32,7 +32,7 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 class PinnedOffsets(msgspec.Struct, frozen=True, array_like=True):
     """One topic: ``starts`` and ``ends`` are offsets by partition.
 
-    ``next_entry`` is the first entry of its log that did not count, as to its schema.
+    ``next_entry`` is the first entry of its log after those that gave its schema.
     """
 
     topic: str
@@ -52,7 +52,7 @@ _DECODER = msgspec.msgpack.Decoder(_Content)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotToken:
-    """What a token says. ``is_atomic``: of each transaction all or nothing lies before the ends."""
+    """A token's content. ``is_atomic``: no transaction lies only in part before the ends."""
 
     topics: Mapping[str, PinnedOffsets]
     is_atomic: bool
@@ -81,7 +81,7 @@ class SnapshotToken:
 
     @classmethod
     def decode(cls, text: str) -> SnapshotToken:
-        """What a text says.
+        """Decode a token.
 
         Raises:
             InvalidOption: it is not a token, or is damaged.

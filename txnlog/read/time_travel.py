@@ -1,4 +1,4 @@
-"""Topics as they were: pinned where a token says, or where they stood at a time."""
+"""Topics of the past: pinned by a token, or as of a time."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_at(at: object) -> int | SnapshotToken:
-    """The moment in milliseconds since 1970, or what a token says.
+    """The moment in milliseconds since 1970, or the content of a token.
 
     Raises:
-        InvalidOption: it is neither, or has no zone, or was damaged.
+        InvalidOption: it is neither, or has no zone, or is damaged.
         UnsupportedVersion: a newer txnlog has made the token.
     """
     if isinstance(at, str):
@@ -47,16 +47,16 @@ def parse_at(at: object) -> int | SnapshotToken:
 
 
 def moment_ms(moment: datetime) -> int:
-    """Milliseconds since 1970, at which nothing was before; ``moment`` has a zone."""
+    """Milliseconds since 1970, rounded down; ``moment`` has a zone."""
     return max((moment - _EPOCH) // timedelta(milliseconds=1), 0)
 
 
 def pin_at(logs: Logs, topics: Sequence[str], at: int | SnapshotToken) -> PinnedTopics:
-    """Pin topics as they were at a moment, in milliseconds, or where a token says.
+    """Pin topics as of a moment, in milliseconds, or by a token.
 
     Raises:
         UnknownTopicOrPartition: a topic does not exist, did not then, or was recreated since.
-        OffsetOutOfRange: what stood there was deleted, or the token is of what is not there yet.
+        OffsetOutOfRange: records were deleted, or the token is ahead of the log.
         InvalidOption: the token does not have a topic.
     """
     pinned = pin_topics(logs, topics)
@@ -66,7 +66,7 @@ def pin_at(logs: Logs, topics: Sequence[str], at: int | SnapshotToken) -> Pinned
     return PinnedTopics(_at_time(logs, pinned.views, at), is_atomic=True)
 
 
-# -- where a token says ---------------------------------------------------------------------------
+# -- by a token ----------------------------------------------------------------------------------
 
 
 def _at_token(log: TopicLog, view: TopicView, token: SnapshotToken) -> TopicView:
@@ -96,7 +96,7 @@ def _at_token(log: TopicLog, view: TopicView, token: SnapshotToken) -> TopicView
 
 
 def pinned_offsets(token: SnapshotToken, topic: str, topic_id: str) -> PinnedOffsets:
-    """What a token says of a topic. Raises InvalidOption, UnknownTopicOrPartition."""
+    """A topic in a token. Raises InvalidOption, UnknownTopicOrPartition."""
     pinned = token.topics.get(topic)
     if pinned is None:
         raise InvalidOption(f"the token is of {', '.join(token.topics)}, not of topic {topic!r}")
@@ -111,17 +111,17 @@ def pinned_offsets(token: SnapshotToken, topic: str, topic_id: str) -> PinnedOff
 def _with_schema_before(log: TopicLog, view: TopicView, entry: int) -> TopicView:
     with log.reading() as state:
         if state.topic_id != view.topic_id:
-            return view  # deleted meanwhile: what reads it is told
+            return view  # deleted meanwhile: reading it will raise
         schema, changed_in = state.schema_before(entry)
     return replace(view, schema=schema, next_entry=entry, schema_end=changed_in)
 
 
-# -- at a time ------------------------------------------------------------------------------------
+# -- at a time -----------------------------------------------------------------------------------
 
 
 def _at_time(logs: Logs, views: Mapping[str, TopicView], at_ms: int) -> dict[str, TopicView]:
-    # What the views show was committed before these logs were read last, which was done twice: so
-    # all appends of its transactions are there by now.
+    # Transactions in the views were committed before these logs were last read, which was done
+    # twice: so all of their appends are known by now.
     opened = [logs.topic(name) for name in views]
     ends: dict[TopicPartition, int] = {}
     for log, view in zip(opened, views.values(), strict=True):
@@ -150,7 +150,7 @@ def _at_time(logs: Logs, views: Mapping[str, TopicView], at_ms: int) -> dict[str
 def _find_cut(
     logs: Logs, opened: Sequence[TopicLog], ends: Mapping[TopicPartition, int], at_ms: int
 ) -> dict[TopicPartition, int]:
-    """The cut at a time, of as many appends as it takes that no transaction is known in part."""
+    """The cut at a time, from enough appends that no transaction is known only in part."""
     longest_ms = logs.config.transaction_max_timeout_ms + SKEW_MS
     since_ms = at_ms - longest_ms
     while True:
@@ -158,7 +158,7 @@ def _find_cut(
         cut = dict(ends)
         parts: list[Part] = []
         for appends in loaded:
-            # Who appends later than this has nothing before the cut: it suffices where it begins.
+            # A transaction that appends later than this has nothing before the cut.
             for number, offset in appends.first_after(at_ms + longest_ms).items():
                 where = TopicPartition(appends.topic, number)
                 cut[where] = min(cut.get(where, offset), offset)
@@ -172,7 +172,7 @@ def _find_cut(
 
 
 def _check_left(view: TopicView, cut: Mapping[int, int], at_ms: int) -> None:
-    """Raise OffsetOutOfRange where all that is left of a partition is later."""
+    """Raise OffsetOutOfRange if all remaining records of a partition are later."""
     for number, part in enumerate(view.partitions):
         start = part.log_start_offset
         if start and cut[number] <= start < part.end_offset:
@@ -190,11 +190,11 @@ def _moment(at_ms: int) -> str:
 
 
 def added_since(view: TopicView, token: SnapshotToken) -> dict[int, int]:
-    """By partition, from where on a view has what a token's snapshot had not.
+    """By partition, the offset from which on a view has records that a token's snapshot lacks.
 
     Raises:
         InvalidOption: the view is older, or the token not of its topic.
-        OffsetOutOfRange: some of what was added was deleted.
+        OffsetOutOfRange: some added records were deleted.
         UnknownTopicOrPartition: the topic was recreated since.
     """
     ends = pinned_offsets(token, view.topic, view.topic_id).ends

@@ -1,7 +1,7 @@
-"""Subscriptions by pattern: the topics whose names a regular expression matches, as they come.
+"""Subscriptions by pattern: existing and future topics whose names match an expression.
 
 Each consumer evaluates its own, and tells its group the names that it has found: so an expression
-that takes for ever to match stops nobody but the consumer that has brought it along.
+that takes forever to match blocks only its own consumer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txnlog.errors import InvalidOption, InvalidTopic
 from txnlog.log.open_logs import Logs
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Kafka's own: they may have been imported, and are read by those alone who name them."""
+"""Kafka's internal topics: they may have been imported, and are read only by name."""
 
 _NEVER_S = float("-inf")
 
@@ -24,12 +24,12 @@ _logger = logging.getLogger(__name__)
 
 
 class TopicPattern:
-    """Finds the topics that one consumer means, and tells when to look again.
+    """Finds the topics of one consumer, and tells when to look again.
 
     Args:
         logs: of the store.
         pattern: what whole names of topics must match, in Python's syntax.
-        max_age_ms: how long it may take until a topic that was made since is found.
+        max_age_ms: how long it may take until a new topic is found.
     """
 
     def __init__(self, logs: Logs, pattern: str | re.Pattern[str], max_age_ms: int) -> None:
@@ -41,16 +41,16 @@ class TopicPattern:
         self._gone: set[str] = set()
 
     def is_due(self) -> bool:
-        """Whether what is known may be older than it may be."""
+        """Whether the last look is too old."""
         return (self._logs.clock.monotonic_s() - self._looked_at_s) * 1000 >= self._max_age_ms
 
     def calls_for_look(self, known: Collection[str], named: Collection[str]) -> bool:
-        """Whether to look now: it is time, or others name a topic that was not known yet.
+        """Whether to look now: it is time, or others name an unknown topic.
 
         Args:
             known: the topics that are read.
-            named: those that members of the group have subscribed to; as long as nothing has
-                changed the same object.
+            named: those that members of the group have subscribed to; the same object as long as
+                nothing has changed.
         """
         if self.is_due():
             return True
@@ -65,10 +65,10 @@ class TopicPattern:
         """The topics that match and exist, sorted: one listing, and one for each that was unknown.
 
         Args:
-            known: the topics that are read: what their logs have said last is relied on.
-            named: others that there may be.
+            known: the topics that are read: the last state of their logs is relied on.
+            named: others that may exist.
         """
-        # What a listing does not show is not taken for gone: only its log says that.
+        # A topic missing in a listing does not count as deleted: only its log says that.
         listed = {*self._logs.storage.list_folders(names.TOPICS), *named}
         chosen = sorted({*filter(self._matches, listed), *known})
         logs = [self._logs.topic(name) for name in chosen]
@@ -84,7 +84,7 @@ class TopicPattern:
         return tuple(found)
 
     def looked(self, named: Collection[str] = ()) -> None:
-        """Take note that what was found is read from now on."""
+        """Record that the found topics are read from now on."""
         self._looked_at_s = self._logs.clock.monotonic_s()
         self._named = named
 
@@ -96,7 +96,7 @@ class TopicPattern:
         )
 
     def _warn(self, listed: Iterable[str]) -> None:
-        """Say so if it looks as if a part of the name was meant, as in other clients."""
+        """Warn if the pattern looks meant for a part of the name, as in other clients."""
         near = sorted(name for name in listed if self._expression.match(name))
         if near and self._looked_at_s == _NEVER_S:
             _logger.warning(

@@ -1,4 +1,4 @@
-"""A topic as a reader has pinned it: plain data, from which ranges of segments are planned."""
+"""A topic as pinned by a reader: plain data, from which ranges of segments are planned."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Offsets = Literal["earliest", "latest"] | Mapping[int, int] | Mapping[TopicParti
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndTimestamp:
-    """An offset that a time was asked for, and the timestamp (ms) of its record."""
+    """The offset for a time, and the timestamp (ms) of its record."""
 
     offset: int
     timestamp: int
@@ -36,7 +36,7 @@ class OffsetAndTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition: where it starts and ends for the reader, and what is not settled of it.
+    """One partition: its start and end for the reader, and its unsettled segments.
 
     Of a view of the past, records below ``deleted_below`` are gone by now.
     """
@@ -49,7 +49,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class PlacedSegments:
-    """Segments by partition, in order; ``hidden_entries`` are those whose data does not show."""
+    """Segments by partition, in order; ``hidden_entries`` are those whose data is hidden."""
 
     segments: Mapping[int, Sequence[Segment]]
     hidden_entries: frozenset[int]
@@ -57,17 +57,16 @@ class PlacedSegments:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic as a snapshot has pinned it.
+    """One topic as pinned by a snapshot.
 
-    ``partitions`` end at the snapshot's cut; ``last_stable_offsets`` and ``log_end_offsets``
-    are what the log itself had; ``hidden_entries`` are those whose data does not show, as far as
-    they are not settled: it was aborted, or (at level ``snapshot``) is not committed yet.
-    ``hides_aborted``: nothing shows that was aborted, here or in Kafka before it was imported.
-    ``settled`` is looked up in ``manifests``. ``unfinished`` are, by partition, where those of the
-    hidden appends begin that are committed by now, and may have been merged with others.
-    ``schema`` is that of a typed topic before entry ``next_entry``; if it was changed since, that
-    was in entry ``schema_end``. What was compacted from entry ``compactions_end`` on shows as it
-    was before.
+    ``partitions`` end at the snapshot's cut; ``last_stable_offsets`` and ``log_end_offsets`` are
+    the log's own; ``hidden_entries`` are the unsettled ones whose data is hidden: aborted, or (at
+    level ``snapshot``) not committed yet. ``hides_aborted``: aborted data is hidden, also data
+    aborted in Kafka before an import. ``settled`` is looked up in ``manifests``. ``unfinished``
+    are, by partition, the starts of hidden appends that are committed by now, and may have been
+    merged with others. ``schema`` is that of a typed topic before entry ``next_entry``; if it was
+    changed since, that was in entry ``schema_end``. Compactions from entry ``compactions_end`` on
+    are ignored.
     """
 
     topic: str
@@ -140,7 +139,7 @@ class TopicView:
 
     @property
     def end_offsets(self) -> dict[int, int]:
-        """Where the view ends in each partition: the offset after its last record."""
+        """The view's end in each partition: the offset after its last record."""
         return {p: part.end_offset for p, part in enumerate(self.partitions)}
 
     def check_partition(self, partition: int) -> None:
@@ -161,9 +160,9 @@ class TopicView:
         return replace(self, partitions=partitions)
 
     def placed(self, spans: Mapping[int, tuple[int, int]]) -> PlacedSegments:
-        """The segments that hold the records at some offsets, those too whose data does not show.
+        """The segments that hold the records at some offsets, those with hidden data too.
 
-        What is settled is read of manifests, and only where the offsets reach back so far.
+        Settled ones are read from manifests, only if the offsets reach back that far.
 
         Args:
             spans: by partition, offsets [start, end).
@@ -296,10 +295,10 @@ class TopicView:
 
 
 def _stops(segments: Sequence[Segment], end: int) -> Iterator[int]:
-    """Where to stop reading each segment of a partition.
+    """The offset at which to stop reading each segment of a partition.
 
-    Mostly that is where the next one begins, and then it is the same object: of a million ranges
-    these numbers would take 32 MB.
+    Usually the next one's start, and then the same object: for a million ranges these numbers would
+    take 32 MB.
     """
     for at, segment in enumerate(segments, start=1):
         stop = min(segment.end_offset, end)

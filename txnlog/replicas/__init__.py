@@ -1,1 +1,1 @@
-"""A store on several roots: epochs that say who is in sync, and a storage over their storages."""
+"""A store on several roots: epochs that name the in-sync set, and a storage over the roots'."""

@@ -45,8 +45,9 @@ OpenMember = Callable[[Epoch, Member], Storage]
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 _PATIENCE_LAGS = 3
-"""A request is tried for so many times ``replica.lag.time.max.ms``: a leader may have to be found
-gone, and then the one that was elected in its place. It goes on while the epochs do."""
+"""How many times ``replica.lag.time.max.ms`` a request is tried for: a leader may have to be found
+gone, and then the one that was elected in its place. It goes on while the epochs do.
+"""
 
 _MOST_LEFT = 64
 """So many puts wait for a look that something else makes; for more one is made at once."""
@@ -137,7 +138,7 @@ class Agreement:
         return self._history
 
     def _check_history(self, epoch: Epoch) -> None:
-        """Raises LogTruncated: what this process knows of logs may not be so any more."""
+        """Raises LogTruncated: this process's knowledge of logs may be outdated."""
         if self.history() != epoch.last_unclean:
             raise LogTruncated(
                 f"{epoch.leader} leads by the unclean election of epoch {epoch.last_unclean}, and "
@@ -188,7 +189,7 @@ class Agreement:
             epoch: under which.
             member: whom to ask.
             call: the request, or several that belong together.
-            within_s: after so long the member is slow; None if the call may take any time.
+            within_s: after this time the member is slow; None if the call may take any time.
             may_be_large: then it is slow if it does not even show its mark within that time.
         """
         began_s = self.clock.monotonic_s()

@@ -1,4 +1,4 @@
-"""What several members list, side by side, in bounded memory: which names are not at all alike."""
+"""Compares the listings of several members, in bounded memory: names that are not everywhere."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Lacked:
 
 
 class Listings:
-    """Names and sizes of several members, in a file without a name that goes with this object.
+    """Names and sizes of several members, in an unnamed file that is deleted with this object.
 
-    A listing is not a snapshot, and they are made one after the other: what differs here is looked
-    at again before anything is concluded.
+    A listing is not a snapshot, and they are made one after the other: differences are checked
+    again before anything is concluded.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
-        import sqlite3  # where stores are opened it is not needed
+        import sqlite3  # not needed for opening stores
 
         self._members = tuple(members)
         self._database = sqlite3.connect("", check_same_thread=False)
@@ -56,7 +56,7 @@ class Listings:
         self._database.close()
 
     def add(self, member: Member, listed: Iterable[tuple[str, int]]) -> None:
-        """Add what a member lists."""
+        """Add a member's listing."""
         number = self._members.index(member)
         of_store = (item for item in listed if root_names.is_of_store(item[0]))
         rows = ((_encode(name), number, size) for name, size in of_store)
@@ -104,7 +104,7 @@ class Listings:
     def sum_lacked_by(
         self, member: Member, counts: Callable[[str], bool], most_names: int = 0
     ) -> Lacked:
-        """Of the names that count those that others have and this member has not."""
+        """The relevant names that others have and this member lacks."""
         first, count, size_bytes = [], 0, 0
         for name, size in self.lacked_by(member):
             if not counts(name):
@@ -115,7 +115,7 @@ class Listings:
         return Lacked(tuple(first), count, size_bytes)
 
     def lacked_by(self, member: Member) -> Iterator[tuple[str, int]]:
-        """What others have and this member has not: names and sizes; ascending."""
+        """Names and sizes of objects that others have and this member lacks; ascending."""
         found = self._database.execute(
             "select name, max(size) from listed group by name "
             "having sum(member = ?) = 0 order by name",
@@ -137,7 +137,7 @@ def _decode(name: bytes) -> str:
 def add_listing(
     listings: Listings, agreement: Agreement, epoch: Epoch, member: Member, folder: str = ""
 ) -> None:
-    """List a member whole. Raises MemberFailed: it fails, or is not the folder that it was."""
+    """List a member whole. Raises MemberFailed: it fails, or is not the same folder any more."""
     agreement.check_mark(epoch, member)
     try:
         agreement.ask(epoch, member, lambda one: listings.add(member, one.list_all(folder)))

@@ -1,9 +1,9 @@
 """The log of epochs on the controller root: read the newest, put the next one; follow it.
 
-Each epoch says where the next one is decided, once the controller has moved. Whoever finds one
-that says another place goes on there, and gives it that epoch first if it lacks it: who has put it
-may have been killed. So the old place is never the last word again, for nobody, however long he
-has slept.
+Each epoch says where the next one is decided, once the controller has moved. A process that finds
+one that names another place goes on there, and gives it that epoch first if it lacks it: its writer
+may have been killed. So the old place never has the last word again, for any process, however long
+it slept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from txnlog.storage.base import Storage
 OpenPlace: TypeAlias = Callable[[str], Storage]
 
 _MOST_MOVES: Final = 100
-"""So many places are gone through; each has a later epoch than the one before."""
+"""How many places are followed; each has a later epoch than the one before."""
 
 
 def _numbers(listed: Iterable[str]) -> list[int]:
@@ -37,11 +37,11 @@ def list_epochs(storage: Storage, first: int = 0) -> list[int]:
 
 
 class Controller:
-    """Where the epochs of a store lie. Any storage will do; it need not be large.
+    """The place of a store's epochs. Any storage will do; it need not be large.
 
     Args:
         storage: where it is, or was once.
-        open_place: opens another place by its URL; None where no controller ever moves.
+        open_place: opens another place by its URL; None if the controller never moves.
     """
 
     def __init__(self, storage: Storage, open_place: OpenPlace | None = None) -> None:
@@ -59,11 +59,11 @@ class Controller:
         return found
 
     def newest(self, known: Epoch | None = None) -> Epoch:
-        """The newest epoch. Every epoch is the whole truth: one before it may be missed.
+        """The newest epoch. Every epoch is complete: earlier ones may be missed.
 
         Raises:
             NotAStore: there is none at all.
-            StorageError: or those that are known to be there are gone.
+            StorageError: the storage fails, or known epochs are gone.
             CorruptEntry, UnsupportedVersion: it is damaged, or of a newer txnlog.
         """
         storage = self.storage
@@ -92,7 +92,8 @@ class Controller:
             raise NotAStore(f"there are no epochs below {storage.url}")
         number = max(numbers)
         if known is None and 0 not in numbers:
-            # Somebody has put one where the disk was not mounted, or has cleaned up: never done.
+            # An epoch was put while the disk was not mounted, or epochs were deleted: neither is
+            # allowed.
             raise StorageError(
                 f"{storage.url}/{root_names.epoch_file(0)} is gone, and there are later "
                 "ones: is the controller's disk mounted? Nothing is acknowledged without it"
@@ -101,8 +102,7 @@ class Controller:
             return known
         epoch = self.at(number, storage)
         if known is None and not epoch.controller:
-            # A copy that says nothing of a move came after one that does. A listing is not an
-            # instant.
+            # A copy that says nothing of a move follows one that does. A listing is not an instant.
             return self._newest_at(storage, epoch)
         return epoch
 
@@ -153,14 +153,14 @@ class Controller:
         return epoch
 
     def propose(self, epoch: Epoch, at: str = "") -> bool:
-        """Put the next epoch; False if somebody else has put one of this number.
+        """Put the next epoch; False if another process has put one of this number.
 
         Args:
-            epoch: the one after another, which says where it is decided.
-            at: where that is, if this one says another place.
+            epoch: the successor of one that says where it is decided.
+            at: that place, if this one names another.
 
-        Raises StorageError: it may be there now, or appear later. Harmless: who goes on reads the
-        epochs first.
+        Raises StorageError: it may be there now, or appear later. Harmless: processes read the
+        epochs before they go on.
         """
         where = at or epoch.controller
         storage = self._place(where) if where else self.storage

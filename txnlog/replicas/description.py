@@ -1,4 +1,4 @@
-"""A replicated store's set, as one looks at it."""
+"""A description of a replicated store's roots."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Replica:
     """One root of a replicated store.
 
     ``state`` is 'leader', 'in sync', 'joining' or 'out'. ``objects_behind`` and ``bytes_behind``
-    are what one that is joining does not have yet; None where that is not known. ``since_epoch``
-    and ``since_ms`` tell since when it is out. ``old`` are incarnations that it had before, and
-    that can be forgotten; () also if the root does not answer.
+    are what a joining root lacks so far; None if not known. ``since_epoch`` and ``since_ms`` tell
+    since when it is out. ``old`` are earlier incarnations that can be forgotten; () also if the
+    root does not answer.
     """
 
     root: str
@@ -42,10 +42,10 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Who is in sync, as of one epoch. ``replicas`` are in the order of their roots' names.
+    """The roots as of one epoch. ``replicas`` are in the order of their roots' names.
 
     ``under_replicated`` are data files at fewer roots in sync than ``replication.factor`` says, and
-    ``under_replicated_bytes`` theirs; None where that was not asked, or a root does not answer.
+    ``under_replicated_bytes`` their sizes; None if not requested, or a root does not answer.
     ``only_out`` are data files, of ``only_out_bytes``, that no root in sync has, but one that is
     out and answers: lost with it, or deleted since it was out.
     """
@@ -70,7 +70,7 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaEpoch:
-    """One epoch as it was. ``unclean``: what was acknowledged from that epoch on may be lost."""
+    """A past epoch. ``unclean``: writes acknowledged from that epoch on may be lost."""
 
     epoch: int
     at_ms: int
@@ -83,7 +83,7 @@ class ReplicaEpoch:
 
 
 def history(storage: ReplicatedStorage) -> list[ReplicaEpoch]:
-    """The epochs as they went. Raises StorageError, CorruptEntry."""
+    """The history of epochs. Raises StorageError, CorruptEntry."""
     return [
         ReplicaEpoch(
             epoch.number,
@@ -105,7 +105,7 @@ def _out(epoch: Epoch) -> tuple[str, ...]:
 
 
 def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> Replicas:
-    """The newest epoch, with what those that are joining lack, and those that are out.
+    """The newest epoch, with what joining roots, and those that are out, lack.
 
     Raises StorageError: the controller fails, or the leader.
     """
@@ -175,7 +175,7 @@ def count_lacking(listings: Listings, epoch: Epoch) -> Lacking:
 def _replica(storage: ReplicatedStorage, epoch: Epoch, root: str, *, with_lag: bool) -> Replica:
     url = epoch.roots[root].url
     old: tuple[str, ...] = ()
-    with suppress(TxnlogError):  # not even its adapter may be here
+    with suppress(TxnlogError):  # perhaps not even its adapter is installed
         old = old_incarnations(storage, epoch, root)
     member = member_of(epoch, root)
     if member is None:
@@ -195,7 +195,7 @@ def _replica(storage: ReplicatedStorage, epoch: Epoch, root: str, *, with_lag: b
 def _behind(
     storage: ReplicatedStorage, epoch: Epoch, member: Member
 ) -> tuple[int, int] | tuple[None, None]:
-    """What a member is to have, and has not: objects and bytes."""
+    """What a member should have but lacks: objects and bytes."""
     agreement = storage.agreement
     with Listings([member, *epoch.in_sync]) as listings:
         try:

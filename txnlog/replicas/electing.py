@@ -1,4 +1,4 @@
-"""What an operator changes: who leads, with what that may lose, who is to be out, settings."""
+"""An operator's changes: the leader, with the possible loss, roots taken out, settings."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _MOST_NAMES: Final = 1000
 class Election:
     """A leader that was elected, or would be.
 
-    Of a clean one nothing is lost, and the rest says nothing. ``since_epoch`` and ``since_ms``:
-    all that was acknowledged from that epoch on, and after that time, may be lost. Of that, others
-    that answer still have ``missing_count`` objects of ``missing_bytes``, the first thousand of
-    which are ``missing``; of ``unseen`` members nobody can tell what they have.
+    A clean election loses nothing, and the other fields are empty. ``since_epoch`` and
+    ``since_ms``: all writes acknowledged from that epoch on, and after that time, may be lost. Of
+    these, others that answer still have ``missing_count`` objects of ``missing_bytes``, the first
+    thousand of which are ``missing``; the content of ``unseen`` members is unknown.
 
-    Where data is at some roots only, older records may be lost, too: ``lost_records`` of
+    If data is at some roots only, older records may be lost, too: ``lost_records`` of
     ``lost_bytes``, in ``lost_range_count`` ranges of offsets, the first thousand of which are
-    ``lost``; and what topics hold whose logs the leader cannot read, which are ``unread``.
+    ``lost``; and the content of topics whose logs the leader cannot read, which are ``unread``.
     """
 
     leader: str
@@ -71,15 +71,15 @@ def elect(
     """Propose an epoch in which a root leads.
 
     Args:
-        agreement: whom to ask.
-        root: which.
-        name_segments: tells which segments the logs at a root name.
-        unclean: also if it is not in sync.
-        dry_run: only tell what would be done, and lost.
+        agreement: the store's.
+        root: its name.
+        name_segments: finds the segments that the logs at a root name.
+        unclean: even if it is not in sync.
+        dry_run: only say what would be done, and lost.
 
     Raises:
         InvalidOption: it leads already, was never in sync, or is not and ``unclean`` is False; or a
-            member in sync answers, so that nothing need be lost.
+            member in sync answers, so nothing need be lost.
         NotEnoughReplicas: it does not answer, or the set has changed meanwhile: try again.
         StorageError: the controller fails.
     """
@@ -138,7 +138,7 @@ def _elect_unclean(
         unseen = tuple(
             one for one in others if not _is_seen(listings, copies, agreement, epoch, one)
         )
-        # Data that others have when they are out is read there, and can be copied.
+        # Data at other roots that are out is read there, and can be copied.
         lacked = listings.sum_lacked_by(
             member, lambda name: not is_placed(epoch, name), _MOST_NAMES
         )
@@ -172,7 +172,7 @@ def _elect_unclean(
 def _look(
     listings: Listings, copies: Copies, agreement: Agreement, epoch: Epoch, member: Member
 ) -> None:
-    """Look at what a member has, and at what may be deleted there. Raises MemberFailed."""
+    """List a member's objects, and those that may be deleted there. Raises MemberFailed."""
     if places(epoch):
         copies.read_notes(agreement, member)
     add_listing(listings, agreement, epoch, member)
@@ -208,7 +208,7 @@ def _cannot_lead(epoch: Epoch, member: Member, failed: MemberFailed) -> NotEnoug
 
 
 def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
-    """Propose an epoch without a root, that stays out until somebody brings it in again.
+    """Propose an epoch without a root, which stays out until an operator adds it again.
 
     Raises:
         InvalidOption: there is no such root, or it was taken out before.

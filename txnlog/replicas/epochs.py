@@ -1,8 +1,8 @@
-"""What an epoch says, and how the next one follows from it: pure, no I/O.
+"""Epochs, and how the next one follows from one: pure, no I/O.
 
 A member is an *incarnation* of a root, and is called ``<root>-<number>``: a folder that was empty
-when it was named first, in which nothing is ever changed. A root that was out of the set comes
-back as another member. Each epoch says everything; nobody need read those before it.
+when it was first named, in which nothing is ever changed. A root that was out of the set returns as
+another member. Each epoch is complete; nobody need read earlier ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAG_TIME: Final = "replica.lag.time.max.ms"
 UNCLEAN: Final = "unclean.leader.election.enable"
 AUTO_RETURN: Final = "replica.auto.return"
 FACTOR: Final = "replication.factor"
-"""Of all topics; followed by a dot and a topic's name, of that one."""
+"""For all topics; followed by a dot and a topic's name, for that one."""
 RACK: Final = "replica.rack"
 """Followed by a dot and a root's name."""
 _ALL: Final = "all"
@@ -47,47 +47,47 @@ _SWITCHES: Final = (UNCLEAN, AUTO_RETURN)
 
 
 class Root(msgspec.Struct, frozen=True):
-    """A root: where it is, without credentials, and how many incarnations it has had."""
+    """A root: its URL, without credentials, and how many incarnations it has had."""
 
     url: str
     incarnations: int = 1
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A member that is out of the in-sync set: the last epoch that it was in sync in."""
+    """A member that left the in-sync set: the last epoch in which it was in sync."""
 
     epoch: int
     at_ms: int
 
 
 class FailedJoins(msgspec.Struct, frozen=True):
-    """A root that came in by none of its last tries: how many there were, and when the last was."""
+    """A root whose last attempts to join failed: how many, and when the last one was."""
 
     count: int
     at_ms: int
 
 
 class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
-    """Who decides, who is in sync, and who copies to become so.
+    """Which member leads, which are in sync, and which are joining.
 
     Args:
         number: 0, 1, 2, ... without gaps.
         leader: decides races; one of ``in_sync``.
         leader_since: the number of the epoch that made it so.
-        in_sync: each has everything that was acknowledged.
-        joining: is given everything that is written, and copies the rest: since which epoch.
+        in_sync: each has everything acknowledged.
+        joining: members that are written to and copy the rest, to the epoch since which.
         roots: by their names.
         left: members that were in sync once, and that an unclean election may fall back on.
         settings: those that differ from the defaults.
-        at_ms: when it was proposed, by the clock of who did.
-        by: a random token: whether a proposal that was found is one's own.
+        at_ms: when it was proposed, by the proposer's clock.
+        by: a random token, to recognise one's own proposal.
         why: for people.
-        unclean: what was acknowledged from this epoch on may have been lost by this one; None if
-            the leader was in sync.
+        unclean: this one may have lost writes acknowledged from that epoch on; None if the leader
+            was in sync.
         last_unclean: the newest epoch that began with an unclean election; -1 if none did.
         taken_out: roots that an operator took out, and that come back only if one says so.
-        controllers: where epochs were decided, and, the last of them, where the next one is. () of
-            a store whose controller has never moved: there it is where this was found.
+        controllers: where epochs were decided, and last where the next one is. () if the controller
+            has never moved: then it is where this epoch was found.
         failed_joins: roots that have given up joining, and have not joined since.
     """
 
@@ -115,7 +115,7 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All that are written to, the leader first."""
+        """All members that are written to, the leader first."""
         others = (member for member in (*self.in_sync, *self.joining) if member != self.leader)
         return (self.leader, *others)
 
@@ -140,7 +140,7 @@ DECODER = msgspec.json.Decoder(Epoch)
 
 
 def check_epoch(epoch: Epoch, number: int) -> None:
-    """Raises ValueError: it is not an epoch of this number, or names what it does not know."""
+    """Raises ValueError: it is not an epoch of this number, or names unknown members or roots."""
     known = [*epoch.in_sync, *epoch.joining, *epoch.left]
     if epoch.number != number:
         raise ValueError(f"it says that it is epoch {epoch.number}")
@@ -157,7 +157,7 @@ def check_epoch(epoch: Epoch, number: int) -> None:
 
 
 class Proposer(msgspec.Struct, frozen=True):
-    """Who proposes an epoch, when and why."""
+    """A proposal's token, time and reason."""
 
     by: str
     at_ms: int
@@ -173,12 +173,12 @@ def incarnation_of(member: Member) -> int:
 
 
 def member_of(epoch: Epoch, root: str) -> Member | None:
-    """The member that a root takes part as; None if it is out."""
+    """A root's current member; None if it is out."""
     return next((member for member in epoch.members if root_of(member) == root), None)
 
 
 def last_in_sync(epoch: Epoch, root: str) -> Member | None:
-    """What a root was in sync as before it was out; None if it never was."""
+    """A root's member that was last in sync; None if it never was."""
     was = [member for member in epoch.left if root_of(member) == root]
     return max(was, key=lambda member: epoch.left[member].epoch, default=None)
 
@@ -226,9 +226,9 @@ def without(epoch: Epoch, gone: Member, who: Proposer) -> Epoch:
 
 
 def elected(epoch: Epoch, leader: Member, who: Proposer, *, keep: bool = False) -> Epoch:
-    """Another leader out of the in-sync set, and the old one out of it, unless it is to be kept.
+    """Another leader from the in-sync set; the old one leaves it, unless it is kept.
 
-    Nobody goes on joining: who had copied from the old leader may have more than the new one.
+    Nobody goes on joining: a root that copied from the old leader may have more than the new one.
     """
     if leader not in epoch.in_sync or leader == epoch.leader:
         raise ValueError(
@@ -247,7 +247,7 @@ def elected(epoch: Epoch, leader: Member, who: Proposer, *, keep: bool = False) 
 
 
 def elected_unclean(epoch: Epoch, leader: Member, who: Proposer) -> Epoch:
-    """A leader that was in sync once: what was acknowledged since then may be lost."""
+    """A leader that was once in sync: writes acknowledged since then may be lost."""
     left = dict(epoch.left)
     was = left.pop(leader, None)
     if was is None:
@@ -268,12 +268,12 @@ def elected_unclean(epoch: Epoch, leader: Member, who: Proposer) -> Epoch:
 
 
 def taken_out(epoch: Epoch, root: str) -> Epoch:
-    """The same epoch, in which a root is out because an operator wants it."""
+    """The same epoch with a root taken out by an operator."""
     return msgspec.structs.replace(epoch, taken_out=(*epoch.taken_out, root))
 
 
 def kept_out(epoch: Epoch, root: str, who: Proposer) -> Epoch:
-    """A root that is out stays so, whatever the settings say of returns."""
+    """A root that is out stays out, whatever the settings say about returning."""
     return _next(epoch, who, taken_out=(*epoch.taken_out, root))
 
 
@@ -291,12 +291,12 @@ def configured(epoch: Epoch, settings: Mapping[str, str], who: Proposer) -> Epoc
 
 
 def decided_at(epoch: Epoch, url: str, who: Proposer) -> Epoch:
-    """The same, with where the next epoch is decided: here from the first time on, or there."""
+    """The same, naming where the next epoch is decided: here, or at another place."""
     return _next(epoch, who, controllers=(*epoch.controllers, url))
 
 
 def next_incarnation(epoch: Epoch, root: str) -> Member:
-    """The member that a root comes back as."""
+    """The member as which a root returns."""
     known = epoch.roots.get(root)
     return f"{root}-{known.incarnations if known else 0}"
 
@@ -320,7 +320,7 @@ def joining(epoch: Epoch, member: Member, url: str, who: Proposer) -> Epoch:
 def joined(
     epoch: Epoch, member: Member, since: int, leader_since: int, who: Proposer
 ) -> Epoch | None:
-    """A member that has copied everything is in sync; None if what it has copied is not enough.
+    """A member that has copied everything is in sync; None if its copy is not enough.
 
     That is so if another leader was elected since, or it was out of the set meanwhile.
     """
@@ -332,7 +332,7 @@ def joined(
 
 
 def gave_up_joining(epoch: Epoch, member: Member, who: Proposer) -> Epoch:
-    """A member that was joining is out; how often that has happened is kept."""
+    """A joining member is out; the number of failures is kept."""
     root = root_of(member)
     before = epoch.failed_joins.get(root)
     failed = FailedJoins(before.count + 1 if before else 1, who.at_ms)
@@ -368,7 +368,7 @@ def check_settings(settings: Mapping[str, object] | None, roots: Collection[str]
 
 
 def _check_key(key: str, roots: Collection[str]) -> str:
-    """What kind of setting it is. Raises InvalidConfig: it is none, or of no root or topic."""
+    """The kind of a setting. Raises InvalidConfig: unknown, or for an unknown root or topic."""
     if key in _DEFAULTS:
         return key
     if key.startswith(f"{FACTOR}."):
@@ -378,7 +378,7 @@ def _check_key(key: str, roots: Collection[str]) -> str:
             raise InvalidConfig(f"{key}: {error}") from None
         return FACTOR
     root = key.removeprefix(f"{RACK}.")
-    # The next one may have its label before it comes in.
+    # A future root may have its label before it joins.
     if root == key or root not in (*roots, f"r{len(roots)}"):
         known = ", ".join([*sorted(_DEFAULTS), f"{FACTOR}.<topic>", f"{RACK}.<root>"])
         raise InvalidConfig(f"{key} is not a setting of replicas: {known}")
@@ -386,9 +386,9 @@ def _check_key(key: str, roots: Collection[str]) -> str:
 
 
 def changed_settings(epoch: Epoch, changes: Mapping[str, object | None]) -> dict[str, str]:
-    """All settings after some have changed; None takes one back to its default.
+    """All settings after some have changed; None resets one to its default.
 
-    That data is not everywhere is never forgotten: "all" is what is left of such a setting.
+    That some data is not everywhere is never forgotten: such a setting is replaced by "all".
 
     Raises InvalidConfig, InvalidOption.
     """
@@ -402,7 +402,7 @@ def changed_settings(epoch: Epoch, changes: Mapping[str, object | None]) -> dict
 
 
 def list_settings(settings: Mapping[str, str]) -> tuple[Setting, ...]:
-    """Each setting with what holds, by key; those of single topics and roots if they are set."""
+    """Each setting with its value, by key; those of single topics and roots if they are set."""
     named = sorted(key for key in settings if key not in _DEFAULTS)
     return (
         *(

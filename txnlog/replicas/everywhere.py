@@ -1,4 +1,4 @@
-"""Which names are known to be at every member: they need no second look."""
+"""Names that are known to be at every member: they need no second look."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _MOST_NAMES = 100_000
 class Everywhere:
     """Names that all members of an epoch were seen to have, while it was the newest one.
 
-    Every later in-sync set has them too: it comes out of this one, or was copied from it later.
-    An unclean election ends that. Forgets the oldest when there are many. Safe to use from several
+    Every later in-sync set has them too: its members are from this one, or copied from it later. An
+    unclean election ends that. Forgets the oldest when there are many. Safe to use from several
     threads.
     """
 

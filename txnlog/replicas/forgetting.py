@@ -1,4 +1,4 @@
-"""What a root had before it was put out: old incarnations, and how they are let go of."""
+"""Old incarnations, from before a root left the in-sync set, and their deletion."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Forgotten:
 
 
 def old_incarnations(storage: ReplicatedStorage, epoch: Epoch, root: str) -> tuple[Member, ...]:
-    """Those of a root that are no member any more and whose folders are there still; oldest first.
+    """A root's former members whose folders still exist; oldest first.
 
     Raises StorageError: the root fails.
     """
@@ -67,14 +67,14 @@ def forget(
     lost: bool = False,
     dry_run: bool = False,
 ) -> Forgotten:
-    """Delete an old incarnation; of a root that is ``lost`` for good it is only let go of.
+    """Delete an old incarnation; if its root is ``lost`` for good, only drop it from the epochs.
 
-    An epoch lets go of it first, so no unclean election falls back on what is half deleted, and no
-    later epoch can name it: incarnations do not come back. Then its mark goes, then the rest.
+    An epoch drops it first, so no unclean election falls back on a half-deleted one, and no later
+    epoch can name it: incarnations do not come back. Then its mark is deleted, then the rest.
 
     Raises:
-        InvalidOption: it takes part, or there is none of the name, or it has the only copies of
-            data files.
+        InvalidOption: it is a current member, or does not exist, or has the only copies of data
+            files.
         NotEnoughReplicas: the set has changed meanwhile: try again.
         StorageError: the root or the controller fails; call it again.
     """
@@ -106,7 +106,7 @@ def forget(
 def _give_up(
     storage: ReplicatedStorage, epoch: Epoch, member: Member, *, dry_run: bool
 ) -> Forgotten:
-    """Nobody waits for what a root had that does not answer any more."""
+    """Nobody waits any more for the data of a root that does not answer."""
     agreement = storage.agreement
     with suppress(MemberFailed):
         agreement.check_mark(epoch, member)
@@ -120,9 +120,9 @@ def _give_up(
 
 
 def _check_copies(agreement: Agreement, epoch: Epoch, member: Member) -> None:
-    """Make sure that others have what data it has; the epoch that lets go of it follows this one.
+    """Check that others have its data; the epoch that drops it follows this one.
 
-    One that never was in sync has copies alone: nobody has counted on it.
+    One that never was in sync has only copies: nobody has counted on it.
     """
     if not places(epoch) or member not in epoch.left:
         return
@@ -140,7 +140,7 @@ def _check_out(epoch: Epoch, member: Member) -> None:
 
 
 def check_root(storage: ReplicatedStorage, epoch: Epoch, root: str) -> None:
-    """Make sure that a root answers and is this store's, by the file in it.
+    """Check that a root answers and is this store's, by the file in it.
 
     Raises InvalidOption, StoreExists, StorageError.
     """

@@ -1,13 +1,13 @@
-"""How a root comes in, or back: as a new incarnation that copies what the leader has.
+"""How a root joins, or rejoins: as a new incarnation that copies the leader's objects.
 
 1. Its folder is marked, and the next epoch names it as joining: from then on writers write to it.
-2. What a listing of the leader shows that is made *after* that is copied.
-3. What was deleted meanwhile is deleted there again.
+2. Everything in a listing of the leader made *after* that is copied.
+3. Objects deleted meanwhile are deleted there again.
 4. A further epoch of the same leader, under which it has been joining throughout, puts it in sync.
 
-Whoever fails on the way gives up: a further epoch has it joining no more, and what was copied is
-deleted, so that a disk which is too small is not left full. Whoever is killed leaves a member that
-goes on joining; the next try replaces it.
+After a failure it gives up: a further epoch ends the joining, and the copies are deleted, so that a
+disk that is too small is not left full. A killed process leaves a member that goes on joining; the
+next attempt replaces it.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What bringing a root in has taken."""
+    """The cost of adding a root."""
 
     member: str
     epoch: int
-    """The one in which it is in sync."""
+    """The epoch in which it is in sync."""
     objects: int
     bytes: int
 
@@ -81,11 +81,11 @@ def join(agreement: Agreement, root: str, url: str) -> Joined:
 
 
 def _give_up(agreement: Agreement, member: Member, why: str) -> None:
-    """Have a member join no more, and delete what it holds, if that can be done."""
+    """End a member's joining, and delete its objects, if possible."""
     with suppress(TxnlogError, MemberFailed):
         while member in (epoch := agreement.refresh()).joining:
             agreement.propose(gave_up_joining(epoch, member, agreement.proposer(why)))
-        # It may have become in sync, by an epoch whose put was in doubt.
+        # It may be in sync, by an epoch whose put had an unknown outcome.
         if member not in epoch.members and member not in epoch.left:
             agreement.ask(epoch, member, lambda storage: delete_incarnation(storage, member))
 
@@ -95,7 +95,7 @@ def _begin(agreement: Agreement, epoch: Epoch, root: str, url: str) -> tuple[Epo
     if root in epoch.roots and epoch.roots[root].url != url:
         raise NotEnoughReplicas(f"{root} has become {epoch.roots[root].url}: try again")
     for other in epoch.joining:
-        if root_of(other) == root:  # somebody was killed over it
+        if root_of(other) == root:  # an earlier process was killed while joining
             who = agreement.proposer(f"{other} is replaced by another incarnation")
             agreement.propose(without(epoch, other, who))
             epoch = agreement.epoch()
@@ -123,7 +123,7 @@ def _listing(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
 
 
 def _copy(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]:
-    """Copy what the leader has, and drop what it has no more afterwards."""
+    """Copy the leader's objects, and then delete those that it no longer has."""
     copied: set[str] = set()
     missed: set[str] = set()
     sizes = []
@@ -146,8 +146,8 @@ def _copy(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]
             _round(agreement, waiting)
             waiting = []
     _round(agreement, waiting)
-    # A deletion begins at the leader: what is listed there now is deleted here too, if it ever is.
-    # Data that is moved meanwhile may be seen nowhere: what comes back is left to vacuum.
+    # A deletion begins at the leader: an object listed there now is deleted here too, if it ever
+    # is. Data that is moved meanwhile may be seen nowhere: if it comes back, vacuum deletes it.
     there = {name for name, _ in _asked(agreement, epoch)}
     _check_missed(epoch, missed & there)
     doomed = sorted(name for name in copied - there if not is_placed(epoch, name))
@@ -180,7 +180,7 @@ def _round(agreement: Agreement, calls: list[partial[None]]) -> None:
 
 
 def _patiently(agreement: Agreement, call: Callable[[], T]) -> T:
-    """Make a call again while it fails, as long as a member may fail before it is put out."""
+    """Repeat a failing call for as long as a member may fail before it leaves the set."""
     clock = agreement.clock
     began_s = clock.monotonic_s()
     while True:

@@ -1,9 +1,10 @@
-"""What records a root cannot show that leads without having been in sync, where data is placed.
+"""The records that an uncleanly elected leader cannot show, if data is at some roots only.
 
-Its logs name data files that it need not have. A copy at another root that answers will do, but
-not every one: who moves data or cleans up may sleep before he deletes. Of what the new leader's
-logs name nobody deletes copies at roots that were out before it, or as long, since whoever deletes
-there knows what its logs say; and of these nobody those that no note names. The others may go.
+Its logs name data files that it need not have. A copy at another root that answers will do, but not
+every one: a process that moves data or cleans up may sleep before it deletes. Files that the new
+leader's logs name are not deleted at roots that were out no later than it, since a process that
+deletes there knows the same logs; among these, only copies that no note names are safe. Other
+copies may be deleted.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from txnlog.storage.base import Storage
 class NamedSegment(NamedTuple):
     """A segment that a log names: its file, how long that must be, and the records in it.
 
-    ``path`` is "" where a topic's log cannot be read: nobody knows what it names.
+    ``path`` is "" if a topic's log cannot be read: its segments are unknown.
     """
 
     topic: str
@@ -36,15 +37,15 @@ class NamedSegment(NamedTuple):
 
 
 NameSegments: TypeAlias = Callable[[Storage], Iterator[NamedSegment]]
-"""Tells which segments the logs in a storage name, by topic, partition and offset."""
+"""Finds the segments that the logs in a storage name, by topic, partition and offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
     """Offsets of a partition that a new leader's logs have, and whose records may be lost.
 
-    ``end`` is behind the last offset. ``members`` still have them, and can be copied from, but
-    somebody may be about to delete them there; () if nobody that answers has them.
+    ``end`` is exclusive. ``members`` still have them, and can be copied from, but a process may be
+    about to delete them there; () if no root that answers has them.
     """
 
     topic: str
@@ -58,7 +59,7 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What may be lost. ``unread`` are topics whose logs cannot be read at the new leader."""
+    """The possible loss. ``unread`` are topics whose logs cannot be read at the new leader."""
 
     ranges: tuple[LostRange, ...] = ()
     range_count: int = 0
@@ -68,10 +69,10 @@ class Losses:
 
 
 class Copies:
-    """Who has which data files, for sure, if a member leads that is out.
+    """Which members certainly keep which data files, if a member that is out becomes leader.
 
     Args:
-        listings: what was listed of the members that answer.
+        listings: of the members that answer.
         epoch: in which the member is out.
         leader: that member.
     """
@@ -83,25 +84,26 @@ class Copies:
         self._notes: Noted = {}
 
     def read_notes(self, agreement: Agreement, member: Member) -> None:
-        """What somebody may delete at a member. Raises MemberFailed."""
+        """The files that a process may be about to delete at a member. Raises MemberFailed."""
         if member in self._epoch.left:
             self._notes.update(read_notes(agreement, self._epoch, [member]))
 
     def doubtful(self, segment: NamedSegment) -> tuple[Member, ...] | None:
-        """Those that have a segment and may lose it; None if one has it that does not."""
+        """The members that have a segment but may lose it; None if one certainly keeps it."""
         sizes = self._listings.sizes_of(segment.path)
         having = [m for m in sizes if sizes[m] >= segment.end_byte and m in self._notes]
         return None if any(self._keeps(m, segment.path) for m in having) else tuple(having)
 
     def _keeps(self, member: Member, path: str) -> bool:
-        # Who was in sync for longer was told of deletions of what this leader's logs still name.
+        # A member that was in sync for longer may have got deletions of files that this leader's
+        # logs still name.
         left = self._epoch.left
         is_later = left[member].epoch > left[self._leader].epoch
         return not is_later and path not in self._notes[member]
 
 
 def find_losses(named: Iterator[NamedSegment], copies: Copies, most_ranges: int) -> Losses:
-    """What may be lost of what a new leader's logs name, ranges next to each other as one."""
+    """The records named by a new leader's logs that may be lost, adjacent ranges joined."""
     found: list[LostRange] = []
     unread: list[str] = []
     count = records = size_bytes = 0

@@ -25,7 +25,7 @@ from txnlog.storage.forwarding import ForwardingStorage
 
 
 class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="replica"):
-    """What tells whose folder it is: in a root, and in each of its incarnations."""
+    """The mark of a folder's owner: in a root, and in each of its incarnations."""
 
     controller: str
     """Its URL, without credentials."""
@@ -36,11 +36,11 @@ MARK_DECODER = msgspec.json.Decoder(Mark)
 
 
 class MarkGone(StorageError):
-    """A member's folder is not the one that it was."""
+    """A member's folder is not the same any more."""
 
 
 class MarkedDisk(ForwardingStorage):
-    """Refuses to write, and to tell what is not there, where the mark is not found."""
+    """Refuses to write, and to report absence, if the mark is not found."""
 
     def __init__(self, inner: Storage, mark: str) -> None:
         super().__init__(inner)
@@ -78,7 +78,7 @@ class MarkedDisk(ForwardingStorage):
         self.check()
 
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
-        # Looked for afterwards: what is listed was listed while it was there.
+        # Checked afterwards: the listing was made while it existed.
         found = super().list_names(folder, start_after)
         self.check()
         return found
@@ -139,7 +139,7 @@ def without_mark(storage: Storage) -> Storage:
 
 
 class ControllerDisk(MarkedDisk):
-    """The controller's own: its first epoch is always there."""
+    """The controller's own mark: its first epoch always exists."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner, root_names.epoch_file(0))
@@ -177,13 +177,13 @@ class _MarkedUpload(Upload):
 
 
 class MemberOpener:
-    """Opens members by the URLs of their roots, with the options that their opener was given.
+    """Opens members by the URLs of their roots, with the given options.
 
     Plain data, so it travels to other processes. The options may hold secrets.
 
     Args:
         options: for every root that is not local; under a root's own URL, or the controller's,
-            those for it alone.
+            those only for it.
     """
 
     def __init__(self, options: Mapping[str, object] | None = None) -> None:
@@ -206,9 +206,9 @@ class MemberOpener:
         self.options[url.rstrip("/")] = dict(options)
 
     def of(self, url: str | os.PathLike[str]) -> dict[str, object]:
-        """The options that are for a root."""
+        """The options for a root."""
         if not isinstance(url, str) or "://" not in url:
-            return {}  # a path; or what is none, as whoever opens it says
+            return {}  # a path; or an invalid URL, which opening reports
         own = self.options.get(url.rstrip("/"), self.options.get(url))
         if isinstance(own, Mapping):
             return dict(own)
@@ -238,7 +238,7 @@ def check_url(url: str) -> None:
 
 
 def is_nested(one: str, other: str) -> bool:
-    """Whether one of two URLs is the other, or below it: what cleans up there would find it."""
+    """Whether one of two URLs is the other, or below it: then a cleanup there would find it."""
     inner, outer = sorted((f"{one.rstrip('/')}/", f"{other.rstrip('/')}/"), key=len, reverse=True)
     return inner.startswith(outer)
 

@@ -1,12 +1,13 @@
-"""The controller moves to another place, while everybody works.
+"""The controller moves to another place while the store is in use.
 
-1. An epoch says where the next one is decided: here. From then on all do, so no copy is mistaken.
+1. An epoch says where the next one is decided: here. From then on all do, so no copy misleads.
 2. The new place is claimed, and given the newest epoch, then all others, as they are.
-3. The next epoch is put HERE, and says that those after it are decided there. Whoever looks at the
-   epochs after that goes there; so nothing is acknowledged in between that does not follow.
-4. It is put there; each root is told by a file of its own where the controller is now.
+3. The next epoch is put HERE, and says that those after it are decided there. Processes that look
+   at the epochs after that go there; so nothing acknowledged in between is lost.
+4. It is put there; a file in each root says where the controller is now.
 
-Whoever is killed on the way leaves copies that say where the controller is; the next try goes on.
+A process that is killed on the way leaves copies that say where the controller is; the next attempt
+goes on.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
 
 _TRIES: Final = 20
-"""Of putting the epoch that moves: each but the last was put by somebody else meanwhile."""
+"""Attempts to put the epoch that moves: another process put one first in all but the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerMove:
     """A controller that was moved, or would be.
 
-    ``epoch`` is the one by which it moves. ``untold`` are roots in which no file says so yet, since
-    they did not answer; ``told`` are the others.
+    ``epoch`` is the one by which it moves. ``untold`` are roots without the file yet, since they
+    did not answer; ``told`` are the others.
     """
 
     url: str
@@ -61,7 +62,7 @@ class ControllerMove:
 
 
 def known_controllers(agreement: Agreement, epoch: Epoch) -> tuple[str, ...]:
-    """Where the controller is, and where it was: what the files in roots may name."""
+    """The controller's current and earlier places, which files in roots may name."""
     return epoch.controllers or (agreement.controller.storage.url,)
 
 
@@ -77,8 +78,8 @@ def move_controller(
     Raises:
         InvalidOption: it is there already, or the URL is a root's, or may not be written down.
         NotAStore, StoreExists: the place holds something else, or another store's epochs.
-        PutIfAbsentBroken: nobody could decide anything there.
-        NotEnoughReplicas: somebody else has moved it, or keeps changing the set: try again.
+        PutIfAbsentBroken: the place cannot decide races.
+        NotEnoughReplicas: another process has moved it, or keeps changing the set; try again.
         StorageError: one of the two places fails; call it again.
     """
     opener, agreement = storage.open_member, storage.agreement
@@ -128,7 +129,7 @@ def _check_place(agreement: Agreement, epoch: Epoch, to: Storage) -> None:
 
 
 def _check_named(agreement: Agreement, opener: MemberOpener, epoch: Epoch) -> None:
-    """The URL that epochs will name for the old place is the one that roots do."""
+    """The URL for the old place in later epochs is the one in the roots."""
     root = root_of(epoch.leader)
     mark = _mark_of(opener.root(epoch.roots[root].url))
     known = known_controllers(agreement, epoch)
@@ -156,7 +157,7 @@ def move(agreement: Agreement, to: Storage) -> Epoch:
     for _ in range(_TRIES):
         epoch, old = agreement.refresh(), agreement.controller.storage
         if to.url == (epoch.controller or old.url):
-            return epoch  # whoever was first has wanted the same
+            return epoch  # the process that was first wanted the same
         if len(epoch.controllers) > moves:
             break
         if not epoch.controllers:
@@ -176,7 +177,8 @@ def move(agreement: Agreement, to: Storage) -> Epoch:
 def copy_epochs(old: Storage, to: Storage, newest: int) -> None:
     """Give a place all epochs, as they are, the newest one first.
 
-    It says where epochs are decided, which the oldest do not: who finds those finds it, too.
+    It says where epochs are decided, which the oldest do not: a process that finds those finds it,
+    too.
 
     Raises StoreExists, StorageError.
     """
@@ -211,13 +213,13 @@ def _copy_epoch(old: Storage, to: Storage, number: int) -> None:
         raise StorageError(f"{path} disappeared while it was copied") from error
 
 
-# -- roots -------------------------------------------------------------------------------------
+# -- roots ---------------------------------------------------------------------------------------
 
 
 def tell_root(agreement: Agreement, opener: MemberOpener, epoch: Epoch, root: str) -> bool:
-    """See to it that a root names the controller as of an epoch; False if it cannot be told.
+    """Make a root name the controller as of an epoch; False if it does not answer.
 
-    Nothing relies on it but who opens the store by that root when the old place is gone for good.
+    It is only needed to open the store by that root when the old place is gone for good.
     """
     try:
         put_pointer(agreement, epoch, root, opener.root(epoch.roots[root].url))
@@ -227,7 +229,7 @@ def tell_root(agreement: Agreement, opener: MemberOpener, epoch: Epoch, root: st
 
 
 def put_pointer(agreement: Agreement, epoch: Epoch, root: str, storage: Storage) -> None:
-    """The same where its storage is at hand. Raises StorageError, StoreExists."""
+    """The same with an open storage. Raises StorageError, StoreExists."""
     moves = len(epoch.controllers) - 1
     mark = _mark_of(storage)
     if mark.controller not in known_controllers(agreement, epoch) or mark.member != root:
@@ -241,7 +243,7 @@ def put_pointer(agreement: Agreement, epoch: Epoch, root: str, storage: Storage)
 
 
 def named_controller(storage: Storage, first: Mark) -> Mark:
-    """What a root names as the controller: its newest pointer, or what it named at first."""
+    """The controller that a root names: by its newest pointer, or its original file."""
     found = map(root_names.parse_controller_pointer, storage.list_names(""))
     moves = max((number for number in found if number is not None), default=0)
     if not moves:

@@ -1,4 +1,4 @@
-"""Making a replicated store, and finding one by its controller or by any of its roots."""
+"""Creates a replicated store, and finds one by its controller or by any of its roots."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make_replicas(
     settings: Mapping[str, object],
     clock: Clock,
 ) -> ReplicatedStorage:
-    """Make the roots replicas of one store, or open them if they are.
+    """Make the roots replicas of one store, or open them if they are already.
 
     Args:
         roots: paths or URLs of empty folders; the first one leads.
@@ -71,7 +71,7 @@ def make_replicas(
     Raises:
         StoreExists: the controller has other roots, or a root belongs to another store.
         NotAStore: a folder holds something else.
-        InvalidOption, InvalidConfig: what was asked for makes no sense.
+        InvalidOption, InvalidConfig: an argument makes no sense.
     """
     opener = MemberOpener(options)
     storages = [opener.root(url) for url in roots]
@@ -102,7 +102,7 @@ def make_replicas(
 
 
 def own_options(url: str | os.PathLike[str], options: Options) -> Options:
-    """Of options some of which are for single roots, those for this one; else all of them."""
+    """The options for this root, if some are for single roots; else all of them."""
     if not any("/" in name for name in options or {}):
         return options
     return MemberOpener(options).of(url)
@@ -116,7 +116,7 @@ def find_replicas(
     try:
         storage = opener.root(url)
     except UnsupportedFilesystem:
-        return None  # what only unsafe_single_writer opens holds no replicas
+        return None  # a filesystem for unsafe_single_writer holds no replicas
     try:
         data = storage.get(root_names.REPLICA_FILE)
     except ObjectNotFound:
@@ -163,9 +163,9 @@ def mark_root(
     *,
     may_be_new: bool = True,
 ) -> None:
-    """Make sure that a root is empty, or this store's; tell in it where the controller is.
+    """Check that a root is empty, or this store's; write into it where the controller is.
 
-    ``controllers`` are where it was, and, the last one, where it is.
+    ``controllers`` are where it was, and last where it is.
 
     Unless it ``may_be_new`` an empty one is refused: a disk that is not mounted looks like that.
 
@@ -208,7 +208,7 @@ def mark_root(
 def find_root(storage: ReplicatedStorage, url: str) -> tuple[str, Storage]:
     """A root that may join: its name in the epochs, new or old, and its storage.
 
-    Raises InvalidOption: it is in sync, or its URL is none that may be written down.
+    Raises InvalidOption: it is in sync, or its URL may not be stored.
     """
     opener = storage.open_member
     if not isinstance(opener, MemberOpener):
@@ -227,7 +227,7 @@ def find_root(storage: ReplicatedStorage, url: str) -> tuple[str, Storage]:
 
 
 def prepare_return(storage: ReplicatedStorage, url: str) -> tuple[str, str]:
-    """:func:`prepare_root` of one that was this store's before, where nobody looks on."""
+    """:func:`prepare_root` for a root of this store, without an operator."""
     return prepare_root(storage, url, may_be_new=False)
 
 
@@ -250,9 +250,9 @@ def prepare_root(
 
 
 def plan_join(storage: ReplicatedStorage, url: str) -> Joined:
-    """What bringing a root in would take, as things are now. Raises what joining does."""
+    """The cost of adding a root now. Raises the errors of joining."""
     root, found = find_root(storage, url)
-    found.list_names("")  # so that one that does not answer is told now
+    found.list_names("")  # so that an unreachable root is reported now
     epoch = storage.agreement.epoch()
     count = size_bytes = 0
     member = next_incarnation(epoch, root)

@@ -1,7 +1,7 @@
-"""Data files that not every member has: where they are found, and what is there in all.
+"""Data files that not every member has: finding one, and listing them all.
 
-Where one belongs is only where it is looked for first. It may have been put under another epoch,
-be on its way, or be with a member that is out.
+A file is first looked for where it belongs. It may have been put under another epoch, be in the
+middle of a move, or be at a member that is out.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _AT_ONCE: Final = 1000
 
 
 def latest_left(epoch: Epoch) -> list[Member]:
-    """What members were in sync as before they were out, those that were so last first."""
+    """Former members that were in sync, the most recent first."""
     return sorted(epoch.left, key=lambda gone: -epoch.left[gone].epoch)
 
 
 def read_elsewhere(
     agreement: Agreement, epoch: Epoch, name: str, call: Callable[[Storage], T]
 ) -> T:
-    """Read a data file that no member in sync had when they were asked one after the other.
+    """Read a data file that no member in sync had when asked one after the other.
 
     Raises:
-        ObjectNotFound: nobody has it, and all that may have it answer.
-        NotEnoughReplicas: somebody who is out may have it.
+        ObjectNotFound: no member has it, and all that may have it answer.
+        NotEnoughReplicas: a member that is out may have it.
         MemberFailed: a member may have it.
     """
 
@@ -72,7 +72,7 @@ def read_elsewhere(
 
 
 def list_placed(agreement: Agreement, epoch: Epoch, folder: str) -> Iterator[tuple[str, int]]:
-    """What the leader has below a folder, then the data that others in sync have beside that.
+    """The leader's objects below a folder, then data that only others in sync have.
 
     Raises MemberFailed, ObjectNotFound.
     """
@@ -141,7 +141,7 @@ def source_of(agreement: Agreement, epoch: Epoch, name: str) -> Member:
 
 
 def confirm_placed(agreement: Agreement, epoch: Epoch, name: str) -> None:
-    """Make sure that a data file is durable where it belongs.
+    """Confirm that a data file is durable where it belongs.
 
     Raises ObjectNotFound, MemberFailed.
     """

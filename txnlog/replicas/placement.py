@@ -1,8 +1,8 @@
 """Which members a data file is put at: pure, no I/O.
 
-Data files alone are placed: a segment and its indexes have names that are used once, and are of
-no account before an entry names them. Everything else is at every member. Where a file *is* only
-the members tell: this says where it belongs, and where to look first.
+Only data files are placed: a segment and its indexes have names that are used once, and do not
+count before an entry names them. Everything else is at every member. Where a file *is* only the
+members know: this says where it belongs, and where to look first.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from txnlog.replicas.epochs import FACTOR, RACK, Epoch, Member, root_of
 
 
 def places(epoch: Epoch) -> bool:
-    """Whether there are data files that not every member has, or may be.
+    """Whether there are, or may be, data files that not every member has.
 
-    Once there were, this stays so: a setting that was there is never taken out of the epochs.
+    Once true it stays true: such a setting is never removed from the epochs.
     """
     return any(key.startswith(FACTOR) for key in epoch.settings)
 
 
 def factor(epoch: Epoch, topic: str) -> int | None:
-    """At how many members a topic's data is to be; None: at all."""
+    """At how many members a topic's data should be; None: at all."""
     text = epoch.settings.get(f"{FACTOR}.{topic}", epoch.settings.get(FACTOR, "all"))
     return None if text == "all" else int(text)
 
 
 def topic_of(name: str) -> str | None:
-    """The topic of a data file; None if it is none, and belongs to every member."""
+    """The topic of a data file; None for other files, which belong to every member."""
     return None if names.parse_data_file(name) is None else name.split("/")[1]
 
 
@@ -46,7 +46,7 @@ def may_hold_data(folder: str) -> bool:
 
 
 def copies(epoch: Epoch, name: str) -> int:
-    """How many members in sync are to have an object."""
+    """How many members in sync should have an object."""
     topic = topic_of(name)
     wanted = None if topic is None else factor(epoch, topic)
     return len(epoch.in_sync) if wanted is None else min(wanted, len(epoch.in_sync))
@@ -55,8 +55,8 @@ def copies(epoch: Epoch, name: str) -> int:
 def targets(epoch: Epoch, name: str) -> tuple[Member, ...]:
     """The members that an object is written to, the leader first if it is one of them.
 
-    Of those in sync as many as are to have it; who joins is given what will be its share, beside
-    that: it may never be in sync.
+    As many of those in sync as should have it; joining members get their future share in addition:
+    they may never be in sync.
     """
     topic = topic_of(name)
     wanted = None if topic is None else factor(epoch, topic)
@@ -75,7 +75,7 @@ def is_share(epoch: Epoch, name: str, member: Member) -> bool:
 
 
 def keepers(epoch: Epoch, name: str, without: Collection[Member] = ()) -> list[Member]:
-    """The members in sync that an object belongs to, if some cannot take it."""
+    """The members in sync to which an object belongs, if some cannot take it."""
     among = [member for member in epoch.in_sync if member not in without]
     return ring(epoch, name, among)[: copies(epoch, name)]
 
@@ -83,10 +83,9 @@ def keepers(epoch: Epoch, name: str, without: Collection[Member] = ()) -> list[M
 def ring(epoch: Epoch, name: str, among: Iterable[Member]) -> list[Member]:
     """Members in the order in which a data file is placed at them.
 
-    As Kafka does it: partition ``i`` begins at root ``i`` from where its topic does, which is
-    anywhere, and goes on from there; other racks come first. A root that takes no part is passed
-    over, so that the others' data stays where it is. Files that several partitions share are
-    spread by their names.
+    As in Kafka: partition ``i`` begins ``i`` roots after its topic's start, which is anywhere, and
+    goes on from there; other racks come first. A root that is out is skipped, so the others' data
+    stays where it is. Files that several partitions share are spread by their names.
     """
     parsed = names.parse_data_file(name)
     assert parsed is not None, f"{name} is placed nowhere"
@@ -105,7 +104,7 @@ def _racks(epoch: Epoch) -> Mapping[str, str]:
 
 
 def _by_rack(epoch: Epoch) -> Sequence[str]:
-    """All roots in an order that stays: one of each rack, then the next one of each."""
+    """All roots in a stable order: one of each rack, then the next one of each."""
     racks = _racks(epoch)
     within: dict[str, list[str]] = {}
     for root in sorted(epoch.roots, key=lambda root: (len(root), root)):

@@ -1,9 +1,9 @@
-"""Bringing data files to where they belong, and taking them from where they do not.
+"""Copies data files to where they belong, and deletes them where they do not.
 
-First everything is copied that belongs to a root in sync which has it not, from others in sync or
-from what roots had that are out. Only then, and under the same epoch, surplus copies go. Nothing
-that this does is undone by doing it again, so whoever is killed leaves nothing but work. Others
-write, compact and clean up meanwhile: what they delete while it is copied may come back, and then
+First every file that a root in sync should have but lacks is copied, from others in sync or from
+old incarnations of roots that are out. Only then, and under the same epoch, surplus copies are
+deleted. Repeating it does no harm, so a killed process only leaves work to do. Others write,
+compact and clean up meanwhile: a file that they delete while it is copied may come back, and then
 nothing refers to it.
 """
 
@@ -38,7 +38,7 @@ _TRIES: Final = 20
 class Reassigned:
     """A topic's data files that were copied to roots and deleted at others, or would be.
 
-    ``lacking`` are files of which there are still fewer copies than ``replication.factor`` says.
+    ``lacking`` are files that still have fewer copies than ``replication.factor`` says.
     """
 
     topic: str
@@ -67,15 +67,15 @@ def reassign(
         agreement: whom to ask.
         topics: which; None for all.
         without: a root that is in sync, as if it were out.
-        deletes: also what is at roots where it does not belong.
-        dry_run: only tell what would be done.
+        deletes: also delete files at roots where they do not belong.
+        dry_run: only say what would be done.
 
     Returns:
-        What was done, for each topic of which there was anything to do.
+        What was done, for each topic with anything to do.
 
     Raises:
         InvalidOption: nothing is placed: every root has everything.
-        NotEnoughReplicas: a root in sync fails, or the set goes on changing: call it again.
+        NotEnoughReplicas: a root in sync fails, or the set keeps changing; call it again.
         StorageError: the controller fails.
     """
     done: dict[str, Reassigned] = {}
@@ -174,7 +174,7 @@ class _Pass:
                 self._note(name, lacking=1)
                 continue
             over = in_sync.intersection(sizes).difference(wanted[name])
-            # Of copies that differ in size one is damaged: which one is for those who verify.
+            # If copies differ in size one is damaged: verification finds out which.
             if self.deletes and over and len({*sizes.values()}) == 1:
                 surplus[name] = sorted(over)
         self._trim(surplus, dict(some))
@@ -195,7 +195,7 @@ class _Pass:
         return lacking
 
     def _copy(self, name: str, sizes: Sizes, target: Member) -> int | None:
-        """The bytes that were copied; None if nobody who has it answers."""
+        """The bytes copied; None if no member with it answers."""
         in_sync = self._placing.in_sync
         # One that is shorter than others is damaged.
         for source in sorted(sizes, key=lambda one: (-sizes[one], one not in in_sync)):
@@ -222,9 +222,9 @@ class _Pass:
 
 
 def only_copies(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]:
-    """How many data files a member has that nobody in sync has, and their bytes.
+    """How many data files only this member has, and no member in sync, and their bytes.
 
-    One that somebody is about to delete where it is counts as not there.
+    A copy that a process is about to delete does not count.
 
     Raises MemberFailed.
     """

@@ -1,6 +1,6 @@
-"""A storage over the storages of several roots: what is acknowledged is at all that are in sync.
+"""A storage over the storages of several roots: acknowledged objects are at all in sync.
 
-Everything above takes it for one storage. The leader decides races; nothing that others may miss is
+Everything above treats it as one storage. The leader decides races; nothing that others may lack is
 shown or built on before they have it. The rules are R1 to R11 of docs/PROTOCOL.md.
 """
 
@@ -243,7 +243,7 @@ class ReplicatedStorage(Storage):
             except TxnlogError:
                 return True  # not even its server answers: the others are asked
 
-        # Who is joining may not have it yet.
+        # A joining member may not have it yet.
         found = sorted(sorted(epoch.in_sync, key=lambda member: member != epoch.leader), key=is_far)
         if is_placed(epoch, name):
             placed = targets(epoch, name)

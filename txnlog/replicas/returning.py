@@ -1,4 +1,4 @@
-"""Roots that were put out, and answer again: they come back where a setting says so."""
+"""Roots that left the in-sync set and answer again: they rejoin if a setting says so."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txnlog.replicas.joining import Joined, join
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 
 _JOINS_IN_MS: Final = 24 * 3600 * 1000
-"""Who has been joining for longer was killed over it: somebody else may start over."""
+"""After this time of joining the process counts as killed: another may start over."""
 _FIRST_PAUSE_MS: Final = 10 * 60 * 1000
 _LONGEST_PAUSE_MS: Final = 24 * 3600 * 1000
 Prepare: TypeAlias = Callable[[ReplicatedStorage, str], tuple[str, str]]
@@ -22,7 +22,7 @@ Prepare: TypeAlias = Callable[[ReplicatedStorage, str], tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReturn:
-    """A root that was out, and is in sync again, or would be."""
+    """A root that was out and is in sync again, or would be."""
 
     root: str
     url: str
@@ -32,16 +32,16 @@ class ReplicaReturn:
 
 
 def roots_to_return(epoch: Epoch, began_ms: Callable[[int], int], now_ms: int) -> list[str]:
-    """The roots that are out and are to come back: none that an operator has taken out.
+    """The roots that are out and should rejoin, except those that an operator has taken out.
 
     Args:
         epoch: the newest one.
-        began_ms: when the epoch of a number was proposed.
+        began_ms: when the epoch with a number was proposed.
         now_ms: the time.
     """
     busy = {root_of(member) for member in epoch.in_sync}
     for root, failed in epoch.failed_joins.items():
-        # A clock that has jumped keeps nobody out.
+        # A clock that has jumped keeps no root out.
         if failed.at_ms <= now_ms < try_again_ms(failed):
             busy.add(root)
     for member, since in epoch.joining.items():
@@ -51,17 +51,17 @@ def roots_to_return(epoch: Epoch, began_ms: Callable[[int], int], now_ms: int) -
 
 
 def try_again_ms(failed: FailedJoins) -> int:
-    """When maintenance tries to bring a root back that has failed to come: later each time."""
+    """When maintenance retries a root that failed to rejoin: later each time."""
     pause_ms = _FIRST_PAUSE_MS << min(failed.count - 1, 16)
     return failed.at_ms + min(pause_ms, _LONGEST_PAUSE_MS)
 
 
 def outdated(epoch: Epoch, old: Sequence[Member]) -> list[Member]:
-    """The old incarnations of a root that hold nothing anybody could miss.
+    """The old incarnations of a root whose data nobody could miss.
 
-    What it had when it was in sync last stays. So does what was in sync before an unclean election:
-    it may be all that is left of what that has lost, which only an operator lets go of. One that
-    never was in sync is half a copy, of what others have.
+    The one that was last in sync stays. So do those in sync before an unclean election: they may
+    have all that is left of the lost data, and only an operator deletes them. One that never was in
+    sync is a partial copy of what others have.
     """
     was_in_sync = [member for member in old if member in epoch.left]
     kept = {
@@ -74,9 +74,9 @@ def outdated(epoch: Epoch, old: Sequence[Member]) -> list[Member]:
 def return_roots(
     storage: ReplicatedStorage, prepare: Prepare, *, dry_run: bool = False
 ) -> Iterator[ReplicaReturn]:
-    """Bring back one root after the other that answers; of what it had, the outdated is deleted.
+    """Rejoin the roots that answer, one after the other; their outdated incarnations are deleted.
 
-    Nothing where ``replica.auto.return`` is false. A root that fails on the way stops no other one.
+    Does nothing if ``replica.auto.return`` is false. A root that fails does not stop the others.
 
     Raises TxnlogError, when all were tried: the first failure. Call it again.
     """
@@ -113,7 +113,7 @@ def return_roots(
 
 
 def _try_to_join(storage: ReplicatedStorage, prepare: Prepare, url: str) -> Joined | None:
-    """None if the root does not answer yet, or somebody else has brought it in."""
+    """None if the root does not answer yet, or another process has added it."""
     try:
         root, found = prepare(storage, url)
     except (InvalidOption, StorageError):

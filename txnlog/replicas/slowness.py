@@ -1,8 +1,8 @@
-"""Requests to members that are not waited for without end, and how many of them there are.
+"""Requests to members with a time limit, and how many abandoned ones there are.
 
-One that was left behind goes on. What it does later it does at a member that is out by then, and no
-later epoch names that incarnation again but an unclean election; or at one that stays in, where it
-is what a writer does who slept: the look at the epochs, and put-if-absent, are made for that.
+An abandoned request goes on. It may take effect later at a member that is out by then, which no
+later epoch names except after an unclean election; or at one that stays in, where it is like the
+request of a writer that slept: the look at the epochs, and put-if-absent, are made for that.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from txnlog.storage.left_behind import RunWithin, TookTooLong
 T = TypeVar("T")
 
 _BYTES_A_SECOND: Final = 1 << 20
-"""What is larger is given more time: so much less than any root is worth having."""
+"""The speed by which larger requests get more time: slower than any useful root."""
 _NAMES_A_SECOND: Final = 100
 _MOST_LEFT: Final = 8
 _LOCK: Final = ForkSafeLock()
-"""Of all that is kept here: it is held for moments."""
+"""Guards all state here; held only for moments."""
 
 
 def time_for(epoch: Epoch, *, size_bytes: int = 0, count: int = 0) -> float:
@@ -31,10 +31,10 @@ def time_for(epoch: Epoch, *, size_bytes: int = 0, count: int = 0) -> float:
 
 
 class Slowness:
-    """Makes requests within a time; knows which members have not answered earlier ones yet.
+    """Makes requests within a time limit; knows which members have not answered earlier ones.
 
-    Such a member is asked nothing more for the time that a request may take, and for good when
-    there are many: so the threads of those that hang are few. Safe to use from several threads.
+    Such a member gets no more requests for the time that one may take, and none at all when many
+    hang: so few threads hang. Safe to use from several threads.
     """
 
     def __init__(self, run_within: RunWithin, clock: Clock) -> None:

@@ -1,11 +1,11 @@
 """Deleting a data file at some members, because others have it: never the last copies.
 
-Whoever is about to delete may sleep for as long as he likes, and the others move the file
-meanwhile. So he leaves a note first, at each member where he is going to delete, of which files.
-After that he looks at the others: a copy counts only if no note at its member names it, and notes
-are read before the copies are looked at. Of two who want to keep each other's copy at least one
-finds the other's note, and deletes nothing. A note goes when every deletion has been answered;
-that of somebody who was killed stays with the incarnation, where these files count no more.
+A process that is about to delete may sleep for any time, and others move the file meanwhile. So it
+first puts a note with the files' names at each member where it will delete. After that it looks at
+the others: a copy counts only if no note at its member names it, and notes are read before the
+copies are looked at. Of two processes that rely on each other's copy at least one finds the other's
+note, and deletes nothing. A note is deleted when every deletion has been answered; that of a killed
+process stays with the incarnation, where these files no longer count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from txnlog.storage.base import Storage
 
 
 class TrimNote(msgspec.Struct, frozen=True, tag_field="kind", tag="trim"):
-    """Files that somebody is about to delete at the member where this lies."""
+    """Files that a process is about to delete at the note's member."""
 
     names: tuple[str, ...]
 
@@ -39,7 +39,7 @@ Noted = dict[Member, frozenset[str]]
 def read_notes(
     agreement: Agreement, epoch: Epoch, members: Collection[Member], *, but: str = ""
 ) -> Noted:
-    """By member the files that somebody may delete there, as all notes but one say.
+    """By member, the files that may be deleted there, by all notes but one.
 
     Raises MemberFailed.
     """
@@ -50,7 +50,7 @@ def read_notes(
             path = f"{root_names.MEMBER_MARKS}/{name}"
             if not root_names.is_trim_note(name) or path == but:
                 continue
-            with suppress(ObjectNotFound):  # it has gone since
+            with suppress(ObjectNotFound):  # deleted since
                 where = f"{storage.url}/{path}"
                 found.update(envelope.decode(storage.get(path), _DECODER, where).names)
         return frozenset(found)
@@ -62,19 +62,21 @@ def read_notes(
 
 
 class OpenNote:
-    """A note while its writer is at work."""
+    """A note while its writer deletes."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.is_used = False
-        """Deletions are under way: if one is not answered, it may come late, and the note stays."""
+        """Deletions have begun: if one is not answered, it may take effect late, and the note
+        stays.
+        """
 
 
 @contextmanager
 def noted(
     agreement: Agreement, epoch: Epoch, doomed: Mapping[Member, Sequence[str]]
 ) -> Iterator[OpenNote]:
-    """A note of what is going to be deleted at members. Raises MemberFailed."""
+    """Put a note of the files about to be deleted at members. Raises MemberFailed."""
     note = OpenNote(root_names.trim_note(agreement.clock.token()))
 
     def tear_up() -> None:
@@ -107,8 +109,7 @@ def trim(
 ) -> list[str]:
     """Delete data files at members where they do not belong; returns which were deleted.
 
-    One of which the others do not have as many copies as there are to be stays. Nothing is deleted
-    under an epoch that has passed.
+    A file with too few other copies stays. Nothing is deleted under an epoch that has passed.
 
     Raises MemberFailed: some may be deleted.
     """
@@ -137,14 +138,14 @@ def trim(
 def _is_enough(
     agreement: Agreement, epoch: Epoch, name: str, members: Collection[Member], notes: Noted
 ) -> bool:
-    """Whether as many others have a file as are to have it, and nobody is about to delete it."""
+    """Whether enough others have a file, with no process about to delete it there."""
     without = {*members, *(member for member in epoch.in_sync if name in notes[member])}
     wanted = keepers(epoch, name, without)
     if len(wanted) < copies(epoch, name):
         return False
 
     def durable_size(storage: Storage) -> int:
-        storage.confirm(name)  # somebody may be copying it there just now
+        storage.confirm(name)  # a process may be copying it there just now
         return storage.size(name)
 
     try:

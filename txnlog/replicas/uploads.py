@@ -58,7 +58,7 @@ class ReplicatedUpload(Upload):
             raise failed
 
     def _put_out(self) -> None:
-        """All uploads have failed: who tries again is to find others."""
+        """All uploads have failed: a retry must find other members."""
 
         def check(epoch: Epoch) -> None:
             for member in targets(epoch, self._name):

@@ -1,8 +1,8 @@
-"""Roots in sync side by side: what one of them lacks or has damaged, and giving it back.
+"""Compares roots in sync: finds missing and damaged objects, and repairs them.
 
-What listings show is looked at again, the leader last: a deletion begins there, so what it has
-still was not deleted when a follower was asked. Nothing is concluded under an epoch that has
-passed.
+Differences in listings are checked again, the leader last: a deletion begins there, so an object
+that it still has was not deleted when a follower was asked. Nothing is concluded under an epoch
+that has passed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from txnlog.replicas.trimming import noted, read_notes
 from txnlog.storage.base import Storage
 
 Kind: TypeAlias = Literal["missing", "damaged", "differs", "extra"]
-"""What programs look at: append only."""
+"""Read by programs: append only."""
 IsSound: TypeAlias = Callable[[Storage, str], bool | None]
-"""Whether the bytes of an object are as they were written; None: they do not tell."""
+"""Whether the bytes of an object are as they were written; None: it cannot be told."""
 
 _AT_ONCE: Final = 64
 
@@ -37,10 +37,10 @@ _AT_ONCE: Final = 64
 class ReplicaDifference:
     """An object that is not the same on all roots in sync.
 
-    ``kind`` is 'missing' (``members`` lack it), 'damaged' (theirs is not as it was written, and
-    another one's is), 'differs' (theirs are not the leader's, and nothing tells which are right) or
-    'extra' (the leader lacks it: it is being deleted, was left by a deletion, or was never
-    acknowledged). ``is_repaired``: it is the same everywhere now.
+    ``kind`` is 'missing' (``members`` lack it), 'damaged' (theirs is not as written, and another
+    one's is), 'differs' (theirs are not the leader's, and it is unknown which are right) or 'extra'
+    (the leader lacks it: it is being deleted, was left by a deletion, or was never acknowledged).
+    ``is_repaired``: it is the same everywhere now.
     """
 
     name: str
@@ -92,7 +92,7 @@ def verify(
 
 
 def _doubtful(listings: Listings, epoch: Epoch, *, with_contents: bool) -> Iterator[str]:
-    """Names to look at. Of data that is placed, no member need have it: only its copies differ."""
+    """Names to check. Placed data need not be at every member: only its copies are compared."""
     if not places(epoch):
         found = listings.differing()
         return chain(found, listings.alike()) if with_contents else found
@@ -117,7 +117,7 @@ def _digest(storage: Storage, name: str, size_bytes: int) -> bytes:
 
 
 class _Judge:
-    """Looks at names again, and tells what is wrong with each."""
+    """Checks names again, and reports what is wrong with each."""
 
     def __init__(self, agreement: Agreement, is_sound: IsSound, *, with_contents: bool) -> None:
         self._agreement = agreement
@@ -125,7 +125,7 @@ class _Judge:
         self._with_contents = with_contents
 
     def look(self, some: list[str]) -> list[ReplicaDifference]:
-        """What is wrong with these, under an epoch that is the newest one afterwards."""
+        """The findings for these names, under an epoch that is still the newest one afterwards."""
         agreement = self._agreement
         while True:
             epoch = agreement.refresh()
@@ -163,7 +163,7 @@ class _Judge:
         if len({*copies.values()}) == 1:
             return None
         if is_placed(epoch, name) and len({*there.values()}) <= 1:
-            return None  # how many there are is for those who reassign
+            return None  # reassigning counts the copies
         if len({*there.values()}) > 1:
             try:
                 return self._differing(epoch, name, [*there], size_bytes)
@@ -204,10 +204,11 @@ class _Judge:
 
 
 class _Repair:
-    """Gives members what they lack. Nobody decides anything by it.
+    """Gives members what they lack. This decides nothing.
 
-    Data files and manifests have one writer each, and may be put by anybody: at worst nothing
-    refers to them. Of anything else a follower gets what the leader has, as a reader would do it.
+    Data files and manifests have one writer each, and may be copied by any process: at worst
+    nothing refers to them. For anything else a follower gets the leader's object, as a reader would
+    give it.
     """
 
     def __init__(self, agreement: Agreement, is_sound: IsSound) -> None:
@@ -215,7 +216,7 @@ class _Repair:
         self._is_sound = is_sound
 
     def repaired(self, found: ReplicaDifference) -> ReplicaDifference:
-        """The same, repaired if that can be done. Raises StorageError: a member fails."""
+        """The same finding, repaired if possible. Raises StorageError: a member fails."""
         epoch = self._agreement.refresh()
         members = [member for member in found.members if member in epoch.in_sync]
         if found.kind not in ("missing", "damaged") or len(members) < len(found.members):
@@ -240,7 +241,7 @@ class _Repair:
     def _copy(self, epoch: Epoch, found: ReplicaDifference, members: list[Member]) -> bool:
         if not is_placed(epoch, found.name):
             return self._copy_from(epoch, found, members, epoch.in_sync)
-        # Somebody may be about to delete the others' copies, since these have it.
+        # A process may be about to delete the others' copies, since these have it.
         doomed = {member: [found.name] for member in members}
         with noted(self._agreement, epoch, doomed) as note:
             notes = read_notes(self._agreement, epoch, epoch.in_sync, but=note.path)
@@ -278,5 +279,5 @@ class _Repair:
             sound = self._agreement.ask(epoch, member, lambda one: self._is_sound(one, found.name))
         except ObjectNotFound:
             return False
-        # What takes the place of another copy is known to be right: that one is deleted.
+        # The replacement is known to be right: the old copy is deleted.
         return sound is True if found.kind == "damaged" else sound is not False

@@ -1,4 +1,4 @@
-"""How far each log is at the leader, and at every root in sync: Kafka's high watermark."""
+"""The end of each log at the leader, and at every root in sync: Kafka's high watermark."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from txnlog.replicas.epochs import Epoch, Member
 
 @dataclass(frozen=True, slots=True)
 class LogWatermark:
-    """A log, as the roots that are in sync list it one after the other.
+    """A log in the listings of the roots in sync, made one after the other.
 
-    ``end_number`` is the number that the leader's next entry will have. Entries below
-    ``high_watermark`` have come to every root in sync; None if one of them does not answer.
-    ``behind`` are members in sync that list less than the leader, those that do not answer among
-    them. A file that was lost in between is not seen here: ``verify_replicas`` finds it.
+    ``end_number`` is the number of the leader's next entry. Entries below ``high_watermark`` are at
+    every root in sync; None if one of them does not answer. ``behind`` are members in sync that
+    list less than the leader, or do not answer. A file lost in between is not noticed here:
+    ``verify_replicas`` finds it.
     """
 
     log: str
@@ -29,9 +29,9 @@ class LogWatermark:
 
 
 def watermarks(agreement: Agreement) -> list[LogWatermark]:
-    """Of every log by its folder. Lists the roots in sync whole, the leader last.
+    """The watermark of every log, by folder. Lists the roots in sync whole, the leader last.
 
-    What is written meanwhile shows as behind. Memory is by the number of logs.
+    Writes made meanwhile show as lag. Memory is by the number of logs.
 
     Raises:
         NotEnoughReplicas: the leader does not answer.

@@ -1,4 +1,4 @@
-"""Where a topic's log places segments: as an entry says it, and as the state keeps it. Pure."""
+"""Placed segments of a topic: in the form of entries, and of the state. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txnlog.segments.identity import NO_CRC, NO_TAG, SegmentIdentity
 
 
 class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is special about a segment that came from Kafka.
+    """The additional facts of a segment from Kafka.
 
     The offsets in the file are the topic's own and may have gaps: it stands for ``offset_count``
     of them. ``aborted_count`` transactions in its transaction index hide records of it;
@@ -27,7 +27,7 @@ class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RewrittenFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is special about a segment that merging or compaction has written.
+    """The additional facts of a segment written by merging or compaction.
 
     It stands for ``offset_count`` offsets, and may have gaps; without records there is no file.
     ``is_compacted``: of each key it holds at most the newest record before its end.
@@ -109,12 +109,12 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def offset_shift(self) -> int:
-        """What is added to an offset in the file to make it the topic's."""
+        """The number added to an offset in the file to get the topic's."""
         return 0 if self.kafka else self.base_offset
 
     @property
     def identity(self) -> SegmentIdentity:
-        """What tells its file from others."""
+        """The identity of its file."""
         if self.kafka is not None:
             return SegmentIdentity(
                 self.base_offset, self.end_offset, first_crc=self.kafka.first_crc
@@ -174,7 +174,7 @@ def placement_of(partition: int, segment: Segment) -> Placement:
 
 
 def overlapping(segments: Sequence[Segment], start: int, end: int) -> Sequence[Segment]:
-    """Those of a partition's segments that hold any offset of [start, end), in order."""
+    """The segments of a partition that hold any offset of [start, end), in order."""
     first = bisect_right(segments, start, key=lambda segment: segment.base_offset) - 1
     found = []
     for segment in segments[max(first, 0) :]:

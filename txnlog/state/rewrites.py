@@ -138,7 +138,7 @@ def resolve(rewrites: Iterable[Rewrite]) -> list[Rewrite]:
 
 
 def within(held: Sequence[Rewrite], start: int, end: int) -> Sequence[Rewrite]:
-    """Those of :func:`resolve` that hold any offset of [start, end)."""
+    """The results of :func:`resolve` that hold any offset of [start, end)."""
     first = bisect_left(held, start, key=lambda known: known.end)
     while first < len(held) and held[first].end <= start:
         first += 1

@@ -1,4 +1,4 @@
-"""For tests of what is built on txnlog: storages that fail on purpose, clocks that tests control.
+"""For tests of code built on txnlog: storages that fail on purpose, clocks that tests control.
 
     from txnlog.testing import FaultRates, Process, Simulation
 

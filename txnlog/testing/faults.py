@@ -32,12 +32,12 @@ class FaultRates:
     ``stop`` is divided evenly between before and after the request. A delay takes any time between
     the two numbers of ``delay_ms``; likewise a pause and a late landing.
 
-    ``partial`` is a probability per deletion, ``sync_fails`` per put, upload and confirmation. What
-    is not a fault but normal for storages has rates of its own: ``tear_listing`` for listings and
+    ``partial`` is a probability per deletion, ``sync_fails`` per put, upload and confirmation.
+    Behaviour that is normal for storages has its own rates: ``tear_listing`` for listings and
     ``tear_delete`` for deletions that take several steps, each at least ``tear_ms`` after the one
-    before it, with other processes in between. ``power_cut`` is a probability per step of the
-    whole simulation, see :meth:`~txnlog.testing.Simulation.power_cut`; it is not taken from the
-    rates of single processes.
+    before it, with other processes in between. ``power_cut`` is a probability per step of the whole
+    simulation, see :meth:`~txnlog.testing.Simulation.power_cut`; it is not taken from the rates of
+    single processes.
     """
 
     fail: float = 0.0
@@ -82,7 +82,7 @@ class FaultRates:
         )
 
     def draw(self, chance: random.Random, request: str = "") -> Fault | None:
-        """The fault at one request, whose text tells its kind; None if there is none."""
+        """The fault at one request, by its text; None if there is none."""
         drawn = chance.random()
         for fault, rate in self._rates():
             if drawn < rate:

@@ -28,14 +28,14 @@ class ProcessStopped(BaseException):
 
 
 class FaultyStorage(ForwardingStorage):
-    """Passes requests on to a real storage, unless a fault is due.
+    """Forwards requests to a real storage, unless a fault is due.
 
-    Requests run one by one, so that their order is the program's; an upload is one request, made
-    when it is closed. After a stop every request raises :class:`ProcessStopped`.
+    Requests run one by one, so their order is the program's; an upload is one request, made when it
+    is closed. After a stop every request raises :class:`ProcessStopped`.
 
     With ``amid`` listings and deletions are not atomic. A listing looks twice, with ``amid`` in
-    between: what was there both times shows; what came or went shows or not, as :attr:`shows`
-    decides name by name. A deletion calls it between its objects.
+    between: names found both times are listed; others are listed or not, as :attr:`shows` decides
+    for each. A deletion calls it between its objects.
 
     Args:
         inner: the real storage.
@@ -64,7 +64,7 @@ class FaultyStorage(ForwardingStorage):
         self.stopped = False
         self.chance = random.Random(seed)
         self.shows: Callable[[str], bool] = lambda _: self.chance.random() < 0.5
-        """Whether a listing shows a name that came or went while it was made."""
+        """Whether a listing shows a name that appeared or disappeared while it was made."""
         self.deletes: Callable[[Sequence[str]], Sequence[str]] = self._choose_some
         """Which objects a PARTIAL deletion deletes."""
         self._before_request = before_request
@@ -102,7 +102,7 @@ class FaultyStorage(ForwardingStorage):
         return 1 if self._in_between is None else 2
 
     def _split_deletion(self, names: Sequence[str]) -> list[Sequence[str]]:
-        """Split the objects of a deletion into what is deleted at once."""
+        """Split the objects of a deletion into groups that are deleted at once."""
         return [names] if self._in_between is None else [[name] for name in names]
 
     # -- requests --------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class FaultyStorage(ForwardingStorage):
         """Make one request.
 
         Args:
-            text: what it is.
+            text: its description.
             call: its effect.
             puts: the name of the object if it is a put, which can land late or stay unsynced.
             part: the effect of a part of it, if it can be partial.
@@ -186,7 +186,7 @@ class FaultyStorage(ForwardingStorage):
     def _tear_listing(
         self, text: str, look: Callable[[], Iterable[K]], name_of: Callable[[K], str]
     ) -> list[K]:
-        """List in several looks; what changes between them shows or not, name by name."""
+        """List in several looks; names that change between them are listed or not, one by one."""
         looks = [list(look())]
         for _ in range(1, self._listing_looks()):
             self._amid(text)

@@ -1,7 +1,7 @@
 """A storage in this process's memory: quick to make, quick to list, gone when unused.
 
-Unlike ``memory://`` each is separate: listings of fsspec's memory filesystem get slower with
-everything that any test has put there. For one process.
+Unlike ``memory://`` each is separate: listings of fsspec's memory filesystem get slower with all
+objects that any test has put there. For one process.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def race_in_order(call: Callable[[int, int], T]) -> list[list[T]]:
 class HeapStorage(Storage):
     """Objects in a dictionary. Put-if-absent and everything else is done under one lock.
 
-    It can behave like a disk whose syncs fail (:meth:`failing_sync`): such objects show, and a
-    :meth:`power_cut` may take them, unless somebody has confirmed them before, or has put another
-    object into the same folder and so synced its names.
+    It can behave like a disk whose syncs fail (:meth:`failing_sync`): such objects are visible, and
+    a :meth:`power_cut` may remove them, unless they were confirmed before, or another object was
+    put into the same folder, which syncs its names.
 
     Args:
         like_disk: ask for names one by one, as on a disk; see ``lists_whole_folders``.
@@ -68,7 +68,7 @@ class HeapStorage(Storage):
         self._lock = threading.Lock()
         self._folders: dict[str, dict[str, bytes]] = {}
         self._sorted: dict[str, list[str]] = {}
-        """By folder: a listing costs what it shows, as on an object store."""
+        """By folder: a listing's cost grows with its results, as on an object store."""
         self._places: list[str] = []
         """The folders, sorted."""
         self._created_ms: dict[str, int] = {}
@@ -94,11 +94,11 @@ class HeapStorage(Storage):
             other._unsynced = {folder: set(found) for folder, found in self._unsynced.items()}
         return other
 
-    # -- what a power cut takes ------------------------------------------------------------------
+    # -- power cuts ------------------------------------------------------------------------------
 
     @contextmanager
     def failing_sync(self) -> Iterator[None]:
-        """What is put within the block shows, and is not durable. For one thread."""
+        """Objects put within the block are visible but not durable. For one thread."""
         self._syncs = False
         try:
             yield
@@ -106,7 +106,7 @@ class HeapStorage(Storage):
             self._syncs = True
 
     def confirm(self, name: str) -> None:
-        """Make an object that is there durable. Raises ObjectNotFound."""
+        """Make an existing object durable. Raises ObjectNotFound."""
         folder, _, last = check_name(name).rpartition("/")
         with self._lock:
             if last not in self._folders.get(folder, {}):
@@ -115,7 +115,7 @@ class HeapStorage(Storage):
 
     @property
     def unsynced(self) -> list[str]:
-        """The objects that a power cut may take."""
+        """The objects that a power cut may remove."""
         with self._lock:
             return sorted(
                 f"{folder}/{last}" if folder else last
@@ -130,7 +130,7 @@ class HeapStorage(Storage):
             survives: by name, or by chance; none does if left out.
 
         Returns:
-            What is gone.
+            The lost names.
         """
         if isinstance(survives, random.Random):
             chance = survives

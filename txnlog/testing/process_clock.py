@@ -13,7 +13,7 @@ from txnlog.testing.virtual_clock import VirtualClock
 class MachineClock:
     """A wall clock and a monotonic one, both derived from the true time.
 
-    They outlive the process: one that starts over on the same machine finds them as they are.
+    They outlive the process: one that restarts on the same machine finds them as they are.
     """
 
     def __init__(

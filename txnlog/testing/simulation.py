@@ -30,16 +30,16 @@ _REAL_TIMEOUT_S = 120.0
 _RESTART_MS = (0, 30_000)
 
 Body = Callable[["Process"], None]
-"""What a process does. It ends when this returns; an error that it raises ends the simulation."""
+"""The body of a process, which ends when this returns; an error ends the simulation."""
 
 
 class SimulationStuck(AssertionError):
-    """The processes went on for longer than a run may take, or one did not come back."""
+    """The processes took longer than a run may, or one did not return."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One step of a run: which process sent which request when, and what went wrong."""
+    """One step of a run: the process, its request, the time, and the fault."""
 
     time_ms: int
     process: str
@@ -112,16 +112,16 @@ class Simulation:
         self.clock = VirtualClock(now_ms, seed)
         """The true time, which no process knows."""
         self.trace: list[Event] = []
-        """What has happened so far."""
+        """The steps so far."""
         self.order: list[int] = []
-        """Which process went on at each step, by its number."""
+        """The number of the process that went on at each step."""
         self.shuffles = True
         """Whether parallel requests of one process are sent in a random order, or the program's."""
         self._step_ms = step_ms
         self._actors: list[_Actor] = []
         self._landings: list[tuple[int, str, Callable[[], object]]] = []
         self.on_power_cut: Callable[[], None] | None = None
-        """Called after each power cut, before anybody goes on: for the test's own judge."""
+        """Called after each power cut, before any process goes on: for the test's own judge."""
         if isinstance(self.storage, HeapStorage):
             ahead_ms = storage_ahead_ms
             self.storage.time_ms = (
@@ -162,7 +162,7 @@ class Simulation:
         """Let the processes go on, one request at a time, until all have ended.
 
         Args:
-            choose: picks who is next, from the numbers of those that can go on; by the seed if
+            choose: picks the next process, from the numbers of those that can go on; by the seed if
                 left out. Processes are numbered in the order they were spawned.
             max_steps: more of them are an endless loop.
 
@@ -204,7 +204,7 @@ class Simulation:
         raise SimulationStuck(f"no end after {max_steps} steps")
 
     def power_cut(self) -> None:
-        """All processes stop, and what is not durable is lost or not, by chance.
+        """All processes stop, and objects that are not durable are lost or not, by chance.
 
         Those that are spawned with ``restart`` start over. Not by a process itself, since it would
         go on to its next request; by its rate, by ``choose``, or before and after a run.
@@ -232,7 +232,7 @@ class Simulation:
 
 
 class _Actor:
-    """A process's thread, and what the simulation knows of it."""
+    """A process's thread, and the simulation's state of it."""
 
     def __init__(
         self,
@@ -295,7 +295,7 @@ class _Actor:
             self._parked.release()
 
     def wait(self, for_ms: int = 0) -> None:
-        """In the actor's thread: let others go on, for so long at least."""
+        """In the actor's thread: let others go on, for at least this long."""
         if self._ending:
             return
         self.wake_ms = self.simulation.clock.time_ms + for_ms
@@ -327,7 +327,7 @@ class _Actor:
 
 
 class _ProcessStorage(FaultyStorage):
-    """Waits before each request, and draws what goes wrong with it."""
+    """Waits before each request, and draws its fault."""
 
     def __init__(self, simulation: Simulation, actor: _Actor, chance: random.Random) -> None:
         super().__init__(simulation.storage)
@@ -359,7 +359,7 @@ class _ProcessStorage(FaultyStorage):
         self._actor.wait(for_ms)
 
     def _amid(self, text: str) -> None:
-        """Let others go on; the faults of requests can happen here too."""
+        """Let others go on; faults can happen here too."""
         self._actor.wait(self.chance.randint(*self._actor.rates.tear_ms))
         self._check_running(text)
         fault = self._actor.rates.draw(self.chance)

@@ -39,7 +39,7 @@ class VirtualClock:
         self.set_wall(self.time_ms + for_ms)
 
     def set_wall(self, now_ms: int) -> None:
-        """Somebody sets the wall clock, forwards or back; the monotonic clock takes no notice."""
+        """Set the wall clock, forwards or back; the monotonic clock is not affected."""
         self._apart_ms += now_ms - self.time_ms
         self.time_ms = now_ms
 

@@ -258,7 +258,7 @@ class Judge:
                 newest[meaning.key] = meaning.order
 
     def _check_prefix(self, place: Place, records: list[tuple[int, str]], who: str) -> None:
-        """What was shown once is shown to everybody who sees something behind it."""
+        """A record shown once is shown to every reader that sees a later one."""
         shown = self._shown.setdefault(place, set())
         offsets = {offset for offset, _ in records}
         missing = {offset for offset in shown - offsets if offset < max(offsets, default=0)}
@@ -267,7 +267,7 @@ class Judge:
         shown |= offsets
 
     def _check_resets(self, intent: Intent) -> None:
-        """Who had read before a reset must not commit after it."""
+        """A process that read before a reset must not commit after it."""
         for begun, done in self._resets:
             if intent.learnt is not None and intent.learnt < begun and done < intent.asked:
                 raise Violation("reset", f"{intent.name} read before a reset and commits after it")

@@ -106,7 +106,7 @@ class AzureStorage(ObjectStore):
 
 
 def _account_options(host: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """What the host in a URL says of the account."""
+    """The account options from the host in a URL."""
     match = _HOST.fullmatch(host)
     if match is None:
         return {}

@@ -81,7 +81,7 @@ class AzureClient(ObjectClient):
         self._files = _Files(**options)
         _leave_to_the_parent(self._files)
         self._container = self._files.service_client.get_container_client(container)
-        # Patience is ours: that of the library waits 15 s before it asks again.
+        # We retry ourselves: the library waits 15 s before it retries.
         self._each: dict[str, Any] = {**self._files.timeouts(), "retry_total": 0}
 
     def create(self, key: str, data: bytes) -> None:
@@ -194,7 +194,7 @@ class _Files(AzureBlobFileSystem):  # type: ignore[misc] # adlfs has no types
     """
 
     def timeouts(self) -> dict[str, int]:
-        """What the options say of timeouts, as the library's calls take it."""
+        """The options' timeouts, in the form of the library's calls."""
         found: dict[str, int] = self._timeout_kwargs
         return found
 
@@ -203,7 +203,7 @@ _CLOSERS: list[weakref.finalize[..., AzureBlobFileSystem]] = []
 
 
 def _leave_to_the_parent(files: AzureBlobFileSystem) -> None:
-    """Let no child of a fork close what it has inherited when it ends.
+    """Keep a forked child from closing inherited connections when it ends.
 
     adlfs closes its connections at exit, on the event loop: that of the parent, so that a child
     would wait for ever.

@@ -127,7 +127,7 @@ class GcsClient(ObjectClient):
             except RequestFailed as error:
                 if error.answer is not Answer.BUSY or stalls == _STALLS:
                     raise
-                # How much has arrived is known to the server alone.
+                # Only the server knows how much has arrived.
                 sent = patiently(partial(self._send_part, session, b"", None, size_bytes))
             stalls = stalls + 1 if sent == before else 0
 
@@ -150,7 +150,7 @@ class GcsClient(ObjectClient):
         return int(last) + 1 if last else 0
 
     def _drop_session(self, session: str) -> None:
-        # What went wrong before is the news, and the server drops it in time.
+        # The earlier error matters, and the server drops the session in time.
         with suppress(RequestFailed):
             self._ask("DELETE", session, {}, expected=(200, 204, 404, 410, 499))
 
@@ -291,7 +291,7 @@ def _decode(body: bytes) -> dict[str, Any]:
 
 
 def _message(response: _Response) -> str:
-    """What the server said about an error."""
+    """The server's message about an error."""
     text = response.body.decode(errors="replace").strip()
     try:
         error = json.loads(text)["error"]

@@ -43,7 +43,7 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the NameNode tells of a file or folder."""
+    """The NameNode's status of a file or folder."""
 
     name: str
     """The last part of its path."""
@@ -92,11 +92,11 @@ class HdfsClient(ABC):
 
     @abstractmethod
     def status(self, path: str) -> Status:
-        """What is there."""
+        """The status of a file or folder."""
 
     @abstractmethod
     def list_folder(self, path: str, start_after: str) -> Iterator[Status]:
-        """What is in a folder, by name, behind ``start_after``. Raises FileNotFoundError."""
+        """The content of a folder, by name, after ``start_after``. Raises FileNotFoundError."""
 
     @abstractmethod
     def log_edit(self, path: str, found: Status) -> None:
@@ -355,7 +355,7 @@ class HdfsStorage(ServerStorage):
 
 
 def _log_edit_elsewhere(client: HdfsClient) -> None:
-    """For who may only read a store: an edit in the folder where everybody may write will do."""
+    """For read-only users of a store: an edit in the world-writable folder will do."""
     folder = f"{_SCRATCH}/txnlog-{secrets.token_hex(16)}"
     client.make_folders(folder)
     client.delete(folder)
@@ -426,7 +426,7 @@ _LASTING = frozenset(
         "MaxDirectoryItemsExceededException",
     }
 )
-"""With these the same request never succeeds, before somebody has done something."""
+"""With these the same request cannot succeed without a fix."""
 _REMOTE_HINTS = {
     "SafeModeException": "the NameNode is in safe mode: wait until it has left it",
     "StandbyException": "this NameNode is on standby: name all of them, see docs/STORAGE.md",

@@ -51,15 +51,16 @@ _TIMEOUT_S = 120
 """Longer than what hdfs-native allows a DataNode, ``dfs.client.socket-timeout``, before it goes on
 with another one."""
 _SETTINGS = {"dfs.client.failover.max.attempts": "3"}
-"""hdfs-native's own 15 keep whoever waits for a NameNode that is down waiting for minutes: our
-callers repeat what may be repeated, and know for how long."""
+"""With hdfs-native's own 15 a call would wait minutes for a NameNode that is down: our callers
+retry by themselves, and know for how long.
+"""
 _CHUNK_BYTES = 4 << 20
 _RPC_ERROR = re.compile(r'\w*RPCError\("([^"]*)", "(.*)"\)', re.DOTALL)
 """How hdfs-native shows an exception of the NameNode's: its class, its message and stack."""
 _LISTED_AT_ONCE = 1000
 """As many as the NameNode tells in an answer."""
 _LEAVES_TIME = 2**64 - 1
-"""What the protocol has for -1: do not change the time of the last access."""
+"""The protocol's form of -1: do not change the time of the last access."""
 
 
 def open_url(url: str, options: Mapping[str, object]) -> Storage:

@@ -1,4 +1,4 @@
-"""What went wrong with a request over HTTP, in the words that adapters share; and patience.
+"""Failures of HTTP requests, in the adapters' common terms, and retries.
 
 A client of some library says which of few kinds an error is, so that the storage around it need
 not know the library. Knows no server and no stores.
@@ -18,8 +18,9 @@ BUSY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 """With these the same request may succeed later, on any server."""
 
 _PAUSES_S = (0.3, 1.0, 2.5)
-"""About so long is waited before each repetition. What is still refused then is reported; whoever
-commits goes on trying for longer, see ``write/retries``."""
+"""About how long to wait before each retry. A request refused after all of them is reported;
+commits are retried for longer, see ``write/retries``.
+"""
 _LONGEST_PAUSE_S = 20.0
 """A server may ask for a longer pause: that is reported instead."""
 
@@ -36,7 +37,7 @@ class Answer(Enum):
     BUSY = auto()
     """The same request may succeed later, or may have succeeded: its answer was lost."""
     REFUSED = auto()
-    """Somebody has to do something first."""
+    """It needs a fix first."""
 
 
 class RequestFailed(Exception):
@@ -44,8 +45,8 @@ class RequestFailed(Exception):
 
     Args:
         answer: of what kind.
-        text: what the server or the library said. It may hold secrets.
-        hint: what to do; "" where the caller knows nothing better.
+        text: the server's or the library's message. It may hold secrets.
+        hint: what to do; "" if the caller has no advice.
         pause_s: how long the server asks to wait.
     """
 
@@ -69,7 +70,7 @@ def patiently(request: Callable[[], T]) -> T:
         except RequestFailed as error:
             if error.answer is not Answer.BUSY or error.pause_s > _LONGEST_PAUSE_S:
                 raise
-            # Spread, so that those who were refused together do not come back together.
+            # Spread out, so that requests refused together are not retried together.
             sleep(max(error.pause_s, pause_s) * random.uniform(0.7, 1.3))
     return request()
 

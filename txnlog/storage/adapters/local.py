@@ -287,7 +287,7 @@ class LocalStorage(Storage):
     def temporary_path(self) -> Path:
         """A unique name in the store's own folder for unfinished files, on the same filesystem.
 
-        Known before the file is: whoever is interrupted while it is opened can unlink it.
+        Chosen before the file exists: after an interrupt while it is opened it can be unlinked.
         """
         return self._root / _TEMPORARY / secrets.token_hex(16)
 
@@ -295,7 +295,7 @@ class LocalStorage(Storage):
         """A new empty file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         for _ in range(_LINK_ATTEMPTS):
-            # A loop, because somebody else's deletion may prune the folder at any moment.
+            # A loop, because another process's deletion may prune the folder at any moment.
             with suppress(FileNotFoundError):
                 return os.open(path, flags, 0o666)
             self._make_folder(path.parent)
@@ -356,8 +356,8 @@ class LocalStorage(Storage):
     def _sync_folders(self, folder: Path) -> None:
         """Make the names in a folder durable, and once for each folder its own name.
 
-        That of a folder which was there before is synced too: whoever made it may have died before
-        its own sync. One that is still the same cannot have lost its name, nor those above it.
+        An existing folder's name is synced too: the process that made it may have died before its
+        own sync. One that is still the same cannot have lost its name, nor those above it.
         """
         known = self._synced
         synced: dict[Path, int] = {}
@@ -461,7 +461,7 @@ def _make_folder(folder: Path) -> None:
 def _sync_above(root: Path) -> None:
     """Make the root's own name durable, and those of the folders above it up to a mount point.
 
-    We may have made them too, or somebody who died before the sync.
+    We may have made them too, or a process that died before the sync.
     """
     for folder in root.parents:
         if os.path.ismount(root):

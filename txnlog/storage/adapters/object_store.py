@@ -1,4 +1,4 @@
-"""What storages on Google Cloud Storage and Azure share: objects by key, created with a condition.
+"""The common part of Google Cloud Storage and Azure: objects by key, conditional creates.
 
 A client makes the requests, see :class:`ObjectClient`; here they become a Storage: names to keys,
 patience, errors, connections that survive a fork. Knows no library and no server.
@@ -97,11 +97,11 @@ class ObjectStore(ServerStorage):
         url: without credentials; ``open_storage`` takes it again.
         prefix: of all keys: "", or ending in "/".
         options: what the client is made with.
-        secrets: what must not show in messages.
+        secrets: values to redact in messages.
     """
 
     needs: str
-    """What to install, for the message that it is missing."""
+    """The package to install, for the message that it is missing."""
 
     def __init__(
         self, url: str, prefix: str, options: Mapping[str, Any], secrets: frozenset[str]

@@ -102,7 +102,7 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
 
 
 def _endpoint(options: Mapping[str, Any]) -> str:
-    """Where the server is; "" is AWS."""
+    """The server's URL; "" is AWS."""
     nested = options.get("client_kwargs") or {}
     return str(options.get("endpoint_url") or nested.get("endpoint_url") or "")
 

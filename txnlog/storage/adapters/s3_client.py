@@ -20,7 +20,7 @@ from txnlog.storage.adapters.s3_reads import QuickReads, noting_requests, watch_
 
 _BODY_ATTEMPTS = 3
 _READS_AT_ONCE = 32
-"""Of those that are asked for together, by however many threads: half of the connections."""
+"""How many requests are made together, by however many threads: half of the connections."""
 
 
 class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types

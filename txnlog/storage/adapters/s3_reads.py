@@ -70,7 +70,7 @@ def _note(request: Any, **_: object) -> None:
 
 @dataclass(slots=True)
 class QuickReads:
-    """What is known of how the objects of each bucket are read by one client."""
+    """The read patterns of one client, by bucket."""
 
     _patterns: dict[str, _Pattern | None] = field(default_factory=dict)
     """By bucket; None if quick reads are refused there."""
@@ -112,7 +112,7 @@ class QuickReads:
             error = {"Code": "NoSuchKey", "Message": "The specified key does not exist."}
             raise ClientError({"Error": error, "ResponseMetadata": metadata}, "GetObject")
         if status in _REFUSED:
-            # Whatever it is that this server wants, botocore knows it.
+            # This server needs something else, which botocore handles.
             self._patterns[bucket] = None
         complete = status == (206 if byte_range else 200) and _is_whole(answer.headers, body)
         return body if complete else None
@@ -125,7 +125,7 @@ def _is_known(client: Any) -> bool:
 
 
 def _is_whole(headers: Mapping[str, str], body: bytes) -> bool:
-    """Whether a body is as long as was said, and has the checksum that was said if it is told."""
+    """Whether a body has the announced length, and checksum if there is one."""
     if int(headers.get("content-length", len(body))) != len(body):
         return False
     told = headers.get("x-amz-checksum-crc32", "")
@@ -192,7 +192,7 @@ def _signing_key(secret: str, day: str, region: str) -> bytes:
 
 
 def _pattern_of(client: Any, request: Any, key: str) -> _Pattern | None:
-    """What a request tells of others; None if they cannot be made like it."""
+    """The pattern from a request; None if others cannot be made like it."""
     parts = urlsplit(request.url)
     path = quote(key, safe="/~")
     if request.method != "GET" or parts.query or not request.url.endswith(f"/{path}"):

@@ -246,7 +246,7 @@ class SftpStorage(ServerStorage):
             raise self._failure("deleting", name, error) from error
 
     def _prune(self, folder: str) -> None:
-        """Remove folders that are empty, upwards; whoever puts into one makes it again."""
+        """Remove empty folders, upwards; the next put makes them again."""
         client = self.client
         try:
             while folder and client.remove_folder(self._path(folder)):
@@ -308,7 +308,7 @@ class SftpStorage(ServerStorage):
         return self._twice("listing", folder, lambda c: c.list_folder(path))
 
     def _twice(self, operation: str, name: str, request: Callable[[SftpClient], T]) -> T:
-        """What a request that changes nothing returns; again, if the connection was lost."""
+        """The result of a read-only request; repeated if the connection was lost."""
         client = self.client
         try:
             return request(client)

@@ -112,7 +112,7 @@ class SftpClient:
         channel = next(self._channels)
 
         async def make() -> None:
-            # Others make the same, or remove it: whoever needs it finds out.
+            # Others make the same, or remove it: the next use notices.
             with suppress(SFTPFailure, *_MISSING):
                 await channel.makedirs(path, exist_ok=True)
 

@@ -29,7 +29,7 @@ _POOLED = 64
 _CONNECT_TIMEOUT_S = 10
 _TIMEOUT_S = 60
 _ATTEMPTS = 3
-"""Of what may be repeated: to every NameNode in turn."""
+"""Attempts of repeatable requests: to every NameNode in turn."""
 _QUERY = re.compile(r"\?[^\s'\"()<>]*")
 _ELSEWHERE = frozenset({"StandbyException", "ObserverRetryOnActiveException"})
 _SYNCED = "CREATE,SYNC_BLOCK"
@@ -294,7 +294,7 @@ def _parse_status(found: Mapping[str, Any]) -> Status:
 
 
 def _identity(options: Mapping[str, Any]) -> dict[str, str]:
-    """Who we are, as it is told with each request."""
+    """Our identity, sent with each request."""
     told = {"delegation": "token", "user.name": "user", "doas": "proxy_to"}
     return {key: str(options[name]) for key, name in told.items() if options.get(name)}
 

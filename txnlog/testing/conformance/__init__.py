@@ -1,4 +1,4 @@
-"""What every storage must do, as checks that anybody can run on a filesystem or server of theirs.
+"""The promises of every storage, as checks to run on your own filesystem or server.
 
     python -m txnlog.testing.conformance s3://bucket/folder --option endpoint_url=http://...
 

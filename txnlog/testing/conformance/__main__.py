@@ -1,4 +1,4 @@
-"""The command: runs the checks over a URL, prints what came of each, and ends with a verdict.
+"""The command: runs the checks over a URL, prints each result, and ends with a verdict.
 
 Exit status 0: it conforms; 1: it does not; 2: the command was not understood.
 """

@@ -1,4 +1,4 @@
-"""How a check says what is wrong."""
+"""How a check reports a violation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from txnlog.errors import ObjectNotFound, TxnlogError
 
 
 class NotConforming(AssertionError):
-    """A storage does something else than its interface promises."""
+    """A storage breaks a promise of its interface."""
 
 
 def expect(holds: object, otherwise: str) -> None:
-    """Raise NotConforming, saying ``otherwise``, unless it holds."""
+    """Raise NotConforming with the message ``otherwise``, unless it is true."""
     if not holds:
         raise NotConforming(otherwise)
 
@@ -32,7 +32,7 @@ def expect_error(kind: type[TxnlogError], call: Callable[[], object], what: str)
 
 
 def expect_missing(call: Callable[[], object], name: str) -> None:
-    """Raise NotConforming unless the call says that there is no object of the name."""
+    """Raise NotConforming unless the call reports a missing object with the name."""
     try:
         call()
     except ObjectNotFound as error:

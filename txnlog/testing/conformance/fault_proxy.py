@@ -1,7 +1,7 @@
 """A TCP proxy in front of a server that cuts connections on purpose, decided by a seed.
 
-It knows bytes and no protocol, so it serves any, also encrypted ones. What a client sends after an
-answer is taken for a request, what comes back for its answer.
+It knows bytes and no protocol, so it serves any, even encrypted ones. Bytes that a client sends
+after an answer count as a request, the bytes that follow as its answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ProxyFaults:
 
 
 class FaultProxy:
-    """Passes connections on to ``host:port``, from ``self.port`` of the loopback interface.
+    """Forwards connections to ``host:port``, from ``self.port`` of the loopback interface.
 
     ``counts`` says what was done: requests, refused, lost, truncated. ``faults`` may be replaced at
     any time.
@@ -57,7 +57,7 @@ class FaultProxy:
         try:
             yield self
         finally:
-            # Closing alone does not wake up who waits in accept().
+            # Closing alone does not wake a thread in accept().
             with suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
@@ -107,7 +107,7 @@ class FaultProxy:
                 pair.client.sendall(data)
 
     def _draw(self) -> str:
-        """What goes wrong with a request; "" for nothing."""
+        """The fault of a request; "" for none."""
         faults = self.faults
         with self._lock:
             self.counts["requests"] += 1
@@ -125,7 +125,7 @@ class FaultProxy:
 
     @contextmanager
     def _ending(self, pair: _Pair, receiver: socket.socket) -> Iterator[None]:
-        """Hand on that one side has nothing more to say; cut both if something went wrong."""
+        """Forward one side's end of data; cut both after an error."""
         failed = False
         try:
             yield
@@ -146,19 +146,19 @@ class FaultProxy:
 
 @dataclass(slots=True)
 class _Pair:
-    """A client's connection and the server's, and what becomes of the request on its way."""
+    """A client's connection and the server's, and the fate of the current request."""
 
     client: socket.socket
     server: socket.socket
     answering: bool = True
-    """The server has spoken since the client did: what the client says next is a request."""
+    """The server has sent since the client did: the client's next bytes are a request."""
     fault: str = ""
     directions: int = 2
-    """In so many of them bytes may still come."""
+    """How many directions may still carry bytes."""
 
 
 def _cut(connection: socket.socket) -> None:
-    """Reset a connection: who waits for it learns at once."""
+    """Reset a connection: the waiting side notices at once."""
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     with suppress(OSError):

@@ -1,6 +1,6 @@
-"""A storage that is in use when its process forks: the child goes on with a connection of its own.
+"""A storage in use when its process forks: the child goes on with its own connection.
 
-It is tried in a new process, since whoever runs the checks may have threads that no fork survives.
+It is checked in a new process, since the caller may have threads that do not survive a fork.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def a_connection_survives_a_fork(storage: Storage) -> None:
 
 
 def _fork(storage: Storage) -> None:
-    # Forking with the threads of a client is what is tried here.
+    # Forking with the threads of a client is what is checked here.
     warnings.simplefilter("ignore", DeprecationWarning)
     storage.trust()
     expect(storage.put_if_absent("forked/before", b"x"), "creating a new name was refused")

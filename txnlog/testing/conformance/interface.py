@@ -28,7 +28,7 @@ from txnlog.testing.conformance.expectations import (
 )
 
 Check = Callable[[Storage], None]
-"""Takes an empty storage, and raises NotConforming; its name says what is promised."""
+"""Takes an empty storage, and raises NotConforming; its name is the promise."""
 
 _HOUR_MS = 3_600_000
 _LARGE_BYTES = 12 << 20
@@ -151,7 +151,7 @@ def an_upload_that_fails_leaves_nothing(storage: Storage) -> None:
 
 
 def an_upload_ends_once(storage: Storage) -> None:
-    """Closing twice publishes once; discarding what is published leaves it; none writes later."""
+    """Closing twice publishes once; discarding a published upload keeps it; none writes later."""
     upload = storage.upload("data/one")
     upload.write(b"one")
     expect_equal(storage.list_names("data"), [], "an upload that is not closed shows")
@@ -214,7 +214,7 @@ def ranged_reads_are_exact(storage: Storage) -> None:
 
 
 def missing_objects_are_named(storage: Storage) -> None:
-    """Reading what is not there says what is not there."""
+    """Reading a missing object names it."""
     storage.put("no/other", b"x")
     for call in (
         partial(storage.get, "no/such"),
@@ -227,7 +227,7 @@ def missing_objects_are_named(storage: Storage) -> None:
 
 
 def many_are_read_in_the_order_of_their_names(storage: Storage) -> None:
-    """Whole objects, one for each name; one that is not there is an error."""
+    """Whole objects, one for each name; a missing one is an error."""
     names = [f"some/{number}" for number in range(40)]
     storage.gather([partial(storage.put, name, name.encode()) for name in names])
     names.reverse()
@@ -238,7 +238,7 @@ def many_are_read_in_the_order_of_their_names(storage: Storage) -> None:
 
 
 def ages_are_told_by_the_storages_clock_or_not_at_all(storage: Storage) -> None:
-    """A time within an hour of ours, or None; of what is not there there is none."""
+    """A time within an hour of ours, or None; an error for a missing object."""
     storage.put("a/one", b"1")
     told_ms = storage.modified_ms("a/one")
     if told_ms is None:
@@ -303,7 +303,7 @@ def long_listings_are_complete(storage: Storage, count: int = MANY) -> None:
 
 
 def folders_go_with_their_last_object(storage: Storage) -> None:
-    """Whoever lists folders, as of transactional ids, does not see those of deleted ones."""
+    """Listing folders, as of transactional ids, does not show those of deleted ones."""
     storage.put("ids/old/0", b"x")
     storage.put("ids/new/0", b"x")
     storage.delete(["ids/old/0"])
@@ -328,7 +328,7 @@ def no_name_leaves_the_root(storage: Storage) -> None:
 
 
 def names_are_kept_as_they_are(storage: Storage) -> None:
-    """Characters that URLs and shells give a meaning to, and text that is not English."""
+    """Characters that are special in URLs and shells, and text that is not English."""
     names = sorted(["a b", "a+b", "a%20b", "a?b=c", "a#b", "a&b", "a'b", "a=b,c", "ä€", "a~b"])
     for name in names:
         storage.put(f"odd/{name}", name.encode())

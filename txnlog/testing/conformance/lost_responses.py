@@ -1,7 +1,7 @@
-"""Creates over a way on which connections are cut: none is lost, none is taken for another's.
+"""Creates through a proxy that cuts connections: none is lost, none is taken for another's.
 
-Hazard 1 of docs/PROTOCOL.md. The client below repeats what it believes has failed, and the server
-refuses the repetition; only reading the object back tells whose it is.
+Hazard 1 of docs/PROTOCOL.md. The client below repeats requests that it believes have failed, and
+the server refuses the repetition; only reading the object back tells whose it is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READ_ATTEMPTS = 10
 
 @dataclass(frozen=True, slots=True)
 class LostResponses:
-    """``creates`` were made; of so many the outcome stayed unknown. ``cut`` says how often."""
+    """Counts: ``creates`` made, unknown outcomes, and ``cut`` connections."""
 
     creates: int
     unknown: int
@@ -43,7 +43,7 @@ class LostResponses:
 def create_over_cut_connections(
     storage: Storage, disturbed: Storage, creates: int = CREATES
 ) -> tuple[int, int]:
-    """Create by a disturbed way and judge by the other; returns how many were made, and unknown.
+    """Create through the proxy and check directly; returns how many were made, and unknown.
 
     Raises NotConforming.
     """
@@ -82,7 +82,7 @@ def _until_known(call: Callable[[], T]) -> T:
 def through_proxy(
     way: Way, faults: ProxyFaults = _FAULTS, seed: int = 0
 ) -> Iterator[tuple[Way, FaultProxy] | None]:
-    """The way through a proxy which cuts connections; None if there can be none."""
+    """The way through a proxy that cuts connections; None if impossible."""
     server = way.server()
     if server is None:
         yield None
@@ -92,7 +92,7 @@ def through_proxy(
 
 
 def describe_cuts(proxy: FaultProxy) -> str:
-    """What a proxy has done, for people."""
+    """A proxy's counts, for people."""
     kinds = ("refused", "lost", "truncated")
     cuts = ", ".join(f"{proxy.counts[kind]} {kind}" for kind in kinds)
     return f"{proxy.counts['requests']} requests: {cuts}"

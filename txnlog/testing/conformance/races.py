@@ -1,8 +1,8 @@
 """The race: several processes create the same new name at the same moment, many times.
 
-A server that looks first and writes later lets two writers win only where requests overlap, and not
-each time. So there are hundreds of rounds, and every fourth one is about a larger object, which
-takes a server several steps to write. Some of those who are refused read and list at once.
+A server that checks first and writes later lets two writers win only if requests overlap, and not
+each time. So there are hundreds of rounds, and every fourth one has a larger object, which takes a
+server several steps to write. Some of the refused racers read and list at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FOLDER = "race"
 
 @dataclass(frozen=True, slots=True)
 class _Raced:
-    """What one racer was told in one round; what it found and listed if it was refused."""
+    """One racer's result in one round; what it read and listed if it was refused."""
 
     won: bool
     took_s: float
@@ -44,11 +44,11 @@ class _Raced:
 
 @dataclass(frozen=True, slots=True)
 class RaceFigures:
-    """What came of a race.
+    """The result of a race.
 
-    ``exclusive`` rounds had one winner, whose whole object is there; ``most_winners`` is of the
-    worst round. ``torn_reads`` and ``missed_listings`` are of those who looked when they were
-    refused, ``looks`` in all. Times are of single creates, winners' and others'.
+    ``exclusive`` rounds had one winner, whose whole object exists; ``most_winners`` is that of the
+    worst round. ``torn_reads`` and ``missed_listings`` are those of refused racers that looked,
+    ``looks`` in all. Times are of single creates, winners' and others'.
     """
 
     rounds: int
@@ -97,7 +97,7 @@ def race(storage: Storage, rounds: int = ROUNDS) -> RaceFigures:
 
 
 _barrier: Barrier | None = None
-"""In a process of racers: the one that all of them share."""
+"""In a process of racers: the storage that they share."""
 
 
 def _take_barrier(barrier: Barrier) -> None:
@@ -106,7 +106,7 @@ def _take_barrier(barrier: Barrier) -> None:
 
 
 def _race_in_threads(storage: Storage, process: int, rounds: int) -> list[list[_Raced]]:
-    """What each thread of a process was told, by round."""
+    """Each thread's results, by round."""
     assert _barrier is not None
     storage.trust()
     storage.list_names(_FOLDER)  # connects
@@ -144,19 +144,19 @@ def _name(number: int) -> str:
 
 
 def _offer(number: int, racer: int) -> bytes:
-    """What a racer wants to create: its own bytes throughout, so that a mixture shows."""
+    """A racer's object: its own bytes throughout, so that a mixture is noticed."""
     line = b"round %04d, racer %02d\n" % (number, racer)
     large = number % _LARGE_EVERY == _LARGE_EVERY - 1
     return line * (_LARGE_BYTES // len(line)) if large else line
 
 
 def _read(storage: Storage, number: int) -> str:
-    """Whose object is there: a racer's number, or what is wrong with it."""
+    """The owner of the object: a racer's number, or an error."""
     try:
         data = storage.get(_name(number))
     except ObjectNotFound:
         return "nothing"
-    except StorageError as error:  # what several winners leave may be too torn to be read
+    except StorageError as error:  # the object of several winners may be too torn to be read
         return f"an error: {error}"
     for racer in range(PARALLEL_REQUESTS):
         if data == _offer(number, racer):
@@ -170,7 +170,7 @@ def _count(races: Sequence[Sequence[_Raced]], kept: Sequence[str]) -> RaceFigure
     for raced, owner in zip(races, kept, strict=True):
         winners = [str(racer) for racer, result in enumerate(raced) if result.won]
         most_winners = max(most_winners, len(winners))
-        # If nobody won, a response was lost: then it is anybody's, but whole.
+        # If nobody won, a response was lost: then the object is anybody's, but whole.
         whole = owner in winners or (not winners and owner.isdecimal())
         done["exclusive"] += len(winners) <= 1 and whole
         for result in raced:

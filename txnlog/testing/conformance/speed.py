@@ -12,12 +12,12 @@ from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 _ONE_BY_ONE = 100
 _TOGETHER = 400
 _BODY = b"x" * 500
-"""About as large as an entry of a log."""
+"""About the size of a log entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Times of single requests, one after the other, in milliseconds; puts a second together."""
+    """Times of single requests, one after the other, in milliseconds; parallel puts per second."""
 
     create_p50_ms: float
     create_p99_ms: float

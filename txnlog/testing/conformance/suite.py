@@ -1,4 +1,4 @@
-"""All checks over the storage at a URL, each in a folder of its own, and what came of each."""
+"""All checks over the storage at a URL, each in its own folder, and their results."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ State = Literal["passed", "failed", "skipped"]
 
 
 class _Skipped(Exception):
-    """A check that cannot be made here; the text says why."""
+    """A check is impossible here; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one check. ``figures`` are what it has measured, by a class of its own."""
+    """The result of one check. ``figures`` are its measurements, in a class of its own."""
 
     check: str
     state: State
@@ -47,9 +47,9 @@ class Suite:
     Args:
         url: a folder below which the checks make theirs, as ``txnlog.open`` takes it.
         options: the storage options.
-        proxy_url: a way on which connections are cut: ``http://host:port`` of a proxy that stands
-            in for the server, or another URL of the same folder; "" for a proxy of the suite's own,
-            where the server is named and its connections are not encrypted.
+        proxy_url: a way on which connections are cut: ``http://host:port`` of a proxy in front of
+            the server, or another URL of the same folder; "" for the suite's own proxy, if the
+            server is named and its connections are not encrypted.
         rounds: of the race.
 
     Raises InvalidOption: by ``proxy_url`` the folder cannot be reached.
@@ -64,7 +64,7 @@ class Suite:
         self._disturbed_way()
 
     def _disturbed_way(self) -> Way | None:
-        """The way that was given."""
+        """The given way."""
         return Way(self.url, self.options).by(self.proxy_url) if self.proxy_url else None
 
     def names(self) -> list[str]:
@@ -72,7 +72,7 @@ class Suite:
         return list(self._calls())
 
     def run(self, chosen: Callable[[str], bool] = lambda _: True) -> Iterator[Result]:
-        """Run the checks whose names are chosen; yield what came of each."""
+        """Run the selected checks; yield their results."""
         for name, call in self._calls().items():
             if chosen(name):
                 yield self._run(name, call)
@@ -100,7 +100,7 @@ class Suite:
                 storage.delete([path for path, _ in storage.list_all("")])
         except _Skipped as why:
             state, detail = "skipped", str(why)
-        # Whatever a storage of somebody else's raises is a finding about it.
+        # Any error of a third-party storage is a finding about it.
         except Exception as error:  # noqa: BLE001
             state, detail = "failed", f"{type(error).__name__}: {error}"
         return Result(name, state, detail, time.perf_counter() - begun_s, figures)
@@ -108,7 +108,7 @@ class Suite:
     def _open(self, folder: str, way: Way | None = None) -> Storage:
         given = way or Way(self.url, self.options)
         storage = open_storage(f"{given.url.rstrip('/')}/{folder}", given.options)
-        # What the shorter check before a first write looks at is checked here in full.
+        # The shorter check before a first write is covered here in full.
         storage.trust()
         return storage
 

@@ -1,7 +1,7 @@
-"""Another way to the same folder: through a proxy that stands in for the server.
+"""Another way to the same folder: through a proxy in front of the server.
 
-Which server it is, some storage options say (S3, Google Cloud Storage, Azure), for HDFS the URL.
-Knows URLs and options; nothing of what a proxy does.
+The server is in some storage options (S3, Google Cloud Storage, Azure), for HDFS in the URL. Knows
+URLs and options; nothing of what a proxy does.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _PORTS: Final = {"http": 80}
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How ``open_storage`` is to reach a folder."""
+    """The arguments for ``open_storage`` to reach a folder."""
 
     url: str
     options: Mapping[str, object] = field(default_factory=dict)
 
     def server(self) -> tuple[str, int] | None:
-        """Host and port of the server, if a proxy that knows bytes alone can stand in for it.
+        """Host and port of the server, if a proxy that only knows bytes can replace it.
 
-        None if nothing names it, or if it speaks TLS: the proxy would be taken for a forger.
+        None if nothing names it, or if it speaks TLS: certificates would not match the proxy.
         """
         found = self._named()
         if found is None or found[1].group(1).lower() == _ENCRYPTED:
@@ -66,9 +66,9 @@ class Way:
         return Way(self.url, {**self.options, option: given})
 
     def by(self, proxy_url: str) -> Way:
-        """The way that somebody names: ``http://host:port`` of a proxy, or the folder's other URL.
+        """The given way: ``http://host:port`` of a proxy, or the folder's other URL.
 
-        Raises InvalidOption: it is no other way.
+        Raises InvalidOption: it is not another way.
         """
         mine, other = urlsplit(self.url), urlsplit(proxy_url)
         if other.scheme == mine.scheme:
@@ -86,7 +86,7 @@ class Way:
         return self.through(other.hostname, other.port, other.scheme)
 
     def _named(self) -> tuple[str, re.Match[str]] | None:
-        """What names the server: the option ("" for the URL), and where in it."""
+        """The option that names the server ("" for the URL), and the position in it."""
         for option, pattern in _OPTIONS.items():
             found = re.search(pattern, str(self.options.get(option) or ""))
             if found:
