@@ -66,6 +66,15 @@ def test_a_filter_of_typed_records_keeps_what_a_plain_one_keeps(
     check_filter(typed, "typed", columns, kept)
 
 
+@pytest.mark.parametrize("columns", [["_offset"], ["_offset", "_partition"], ALL["typed"]])
+def test_a_filter_without_columns_keeps_all_or_nothing(typed: Store, columns: list[str]) -> None:
+    everything = typed.scan("typed", columns=columns).to_arrow().num_rows
+    assert everything
+    for value, expected in ((True, everything), (False, 0)):
+        scan = typed.scan("typed", columns=columns, filter=pc.scalar(value))
+        assert scan.to_arrow().num_rows == expected
+
+
 @pytest.mark.more
 @MORE
 @TYPED_FILTERS

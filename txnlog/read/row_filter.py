@@ -138,9 +138,9 @@ def parse_filter(
     written = str(expression)
     named = [field for field in everything if field.name in written]
     some = named if _problem(expression, named) is None else everything
-    needed = pa.schema(_needed(expression, some, []))
+    # One that needs none has one nevertheless: a batch without columns does not say how many rows.
+    needed = pa.schema(_needed(expression, some, []) or everything[:1])
     null = pa.RecordBatch.from_arrays([pa.nulls(1, f.type) for f in needed], names=needed.names)
-    null = null if len(needed) else pa.record_batch({"": pa.nulls(1)})
     try:
         kind = _evaluate(expression, null).type
     except pa.ArrowException as error:
