@@ -138,7 +138,7 @@ def parse_filter(
     written = str(expression)
     named = [field for field in everything if field.name in written]
     some = named if _problem(expression, named) is None else everything
-    # One that needs none has one nevertheless: a batch without columns does not say how many rows.
+    # One that needs none gets one all the same: a table without columns has no rows.
     needed = pa.schema(_needed(expression, some, []) or everything[:1])
     null = pa.RecordBatch.from_arrays([pa.nulls(1, f.type) for f in needed], names=needed.names)
     try:
@@ -194,8 +194,6 @@ def _satisfiable(
 
 def _evaluate(expression: pc.Expression, batch: pa.RecordBatch) -> pa.Array:
     """The value of the expression for each row. Raises ArrowException."""
-    if not batch.num_columns:  # such a table has no rows
-        batch = pa.record_batch({"": pa.nulls(batch.num_rows)})
     source = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
     steps = [
         acero.Declaration("table_source", source),
