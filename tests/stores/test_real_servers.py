@@ -24,6 +24,7 @@ import small_files
 from bank import LEAST_AGE, open_banks, open_for_business
 from copy_job import PREPARED, TOTAL, check_whole_transactions, copy_all, judge
 from servers import StoreServer
+from standby_journey import there_and_back
 from stores_report import Report
 
 import txnlog
@@ -177,6 +178,11 @@ def test_crash_points(server: StoreServer, fault: Fault, what: str, report: Repo
         judge(storage, context)
     figure = f"at {len(tried)} of its {TOTAL} requests, each time finished by the next job"
     report.add(server, f"a job that {what}", f"{figure}: whole transactions, each record once")
+
+
+def test_standbys_there_and_back(server: StoreServer, tmp_path: Path) -> None:
+    """A standby on the server that is promoted, and a standby of that."""
+    there_and_back(tmp_path, *place(server))
 
 
 @pytest.mark.s3_servers  # with the others no parts are left, see the tests of their adapters

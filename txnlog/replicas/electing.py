@@ -219,8 +219,10 @@ def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
     who = agreement.proposer(f"an operator takes {root} out")
     member = member_of(epoch, root)
     if member is None:
-        if root not in epoch.roots or root in epoch.taken_out:
-            raise InvalidOption(f"{root} is not one of {', '.join(epoch.members)}")
+        if root not in epoch.roots:
+            raise InvalidOption(f"{root} is not one of {', '.join(epoch.roots)}")
+        if root in epoch.taken_out:
+            raise InvalidOption(f"{root} was taken out before: `txnlog replicas add` brings it in")
         proposed = kept_out(epoch, root, who)
     elif member != epoch.leader:
         proposed = taken_out(without(epoch, member, who), root)

@@ -43,6 +43,8 @@ _MEANINGS: Final[Mapping[str, str]] = {
     FACTOR: "at how many roots the data of topics is, or all",
 }
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
+_LONGEST_LAG_S: Final = 86_400.0
+"""A clock takes no time of any length, and nobody waits longer."""
 _SWITCHES: Final = (UNCLEAN, AUTO_RETURN)
 
 
@@ -125,7 +127,7 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
 
     @property
     def lag_s(self) -> float:
-        return int(self.settings.get(LAG_TIME, _DEFAULTS[LAG_TIME])) / 1000
+        return min(int(self.settings.get(LAG_TIME, _DEFAULTS[LAG_TIME])) / 1000, _LONGEST_LAG_S)
 
     @property
     def allows_unclean(self) -> bool:

@@ -150,6 +150,8 @@ def _make(
     if not control.was_probed():
         probe(control)
     for name, root in first.roots.items():
+        _check_mark(storages[root.url], f"{name}-0", [control.url])  # before any is marked
+    for name, root in first.roots.items():
         mark_root(opener, storages[root.url], root, f"{name}-0", [control.url])
     Controller(control).propose(first)
 
@@ -173,26 +175,13 @@ def mark_root(
     """
     controller = controllers[-1]
     data = envelope.encode(Mark(controller, root_of(member)))
-    known = [envelope.encode(Mark(one, root_of(member))) for one in controllers]
-    try:
-        if storage.get(root_names.REPLICA_FILE) not in known:
-            raise StoreExists(
-                f"{storage.url} is not root {root_of(member)} of {controller}, or is a "
-                "replica of another store"
-            )
-    except ObjectNotFound as error:
-        if not may_be_new:
-            where = f"{storage.url}/{root_names.REPLICA_FILE}"
-            raise StorageError(f"{where} is not there: is its disk mounted?") from error
-        folders = [*filter(root_names.is_of_store, storage.list_folders(""))]
-        if folders or storage.list_names(""):
-            raise NotAStore(f"{storage.url} is not empty: choose an empty folder") from None
+    if not _check_mark(storage, member, controllers, may_be_new=may_be_new):
         if not storage.was_probed():
             probe(storage)
         if not storage.put_if_absent(root_names.REPLICA_FILE, data) and (
             storage.get(root_names.REPLICA_FILE) != data
         ):
-            raise StoreExists(f"{storage.url} is a replica of another store") from None
+            raise StoreExists(f"{storage.url} is a replica of another store")
         storage.confirm(root_names.REPLICA_FILE)
     had = [root_names.parse_incarnation_folder(name) for name in storage.list_folders("")]
     if any(one is not None and one > incarnation_of(member) for one in had):
@@ -203,6 +192,28 @@ def mark_root(
     if any(root_names.is_of_store(name) for name, _ in without_mark(inside).list_all("")):
         raise StorageError(f"{inside.url} is not empty, as a new replica must be")
     put_mark(inside, member, controller)
+
+
+def _check_mark(
+    storage: Storage, member: Member, controllers: Sequence[str], *, may_be_new: bool = True
+) -> bool:
+    """Whether a root is this store's already. Raises StoreExists, NotAStore, StorageError."""
+    known = [envelope.encode(Mark(one, root_of(member))) for one in controllers]
+    try:
+        if storage.get(root_names.REPLICA_FILE) not in known:
+            raise StoreExists(
+                f"{storage.url} is not root {root_of(member)} of {controllers[-1]}, or is a "
+                "replica of another store"
+            )
+    except ObjectNotFound as error:
+        if not may_be_new:
+            where = f"{storage.url}/{root_names.REPLICA_FILE}"
+            raise StorageError(f"{where} is not there: is its disk mounted?") from error
+        folders = [*filter(root_names.is_of_store, storage.list_folders(""))]
+        if folders or storage.list_names(""):
+            raise NotAStore(f"{storage.url} is not empty: choose an empty folder") from None
+        return False
+    return True
 
 
 def find_root(storage: ReplicatedStorage, url: str) -> tuple[str, Storage]:
@@ -221,6 +232,8 @@ def find_root(storage: ReplicatedStorage, url: str) -> tuple[str, Storage]:
         raise InvalidOption(f"{found.url} is in sync already, as {root}")
     others = [one.url for one in epoch.roots.values()] if root is None else []
     for other in (*others, *known_controllers(storage.agreement, epoch)):
+        if found.url == other:
+            raise InvalidOption(f"{other} is the controller, or was: choose a folder of its own")
         if is_nested(found.url, other):
             raise InvalidOption(f"{found.url} and {other} are nested: choose a folder of its own")
     return root or f"r{len(epoch.roots)}", found

@@ -102,5 +102,5 @@ def decode(data: bytes, decoder: msgspec.json.Decoder[T], path: str, newest: int
         )
     try:
         return decoder.decode(b"{" + body)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise CorruptEntry(f"{path} does not decode: {error}") from error

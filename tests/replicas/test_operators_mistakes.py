@@ -1,0 +1,61 @@
+"""What an operator gets wrong, and files that somebody has tampered with: errors of our own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+from replica_folders import make, make_written, reopened, values
+
+import txnlog
+from txnlog import root_names
+from txnlog.errors import CorruptEntry, InvalidOption, StoreExists
+
+
+def test_a_root_that_is_taken_is_found_before_any_is_marked(tmp_path: Path) -> None:
+    """So the others can be used for another store."""
+    make(tmp_path)
+
+    def create(first: str, second: str, controller: str) -> txnlog.Store:
+        paths = [str(tmp_path / name) for name in (first, second, controller)]
+        return txnlog.open(paths[0], replicas=paths[1:2], controller=paths[2], create=True)
+
+    with pytest.raises(StoreExists, match="is not root r1 of"):
+        create("c", "b", "control2")
+    assert create("c", "d", "control3").replicas().in_sync == ("r0-0", "r1-0")
+
+
+def test_roots_that_cannot_be_taken_out_or_brought_in(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    with pytest.raises(InvalidOption, match=r"^nobody is not one of r0, r1$"):
+        store.remove_replica("nobody")
+    store.remove_replica("r1")
+    with pytest.raises(InvalidOption, match="r1 was taken out before: `txnlog replicas add`"):
+        store.remove_replica("r1")
+    with pytest.raises(InvalidOption, match="control is the controller, or was"):
+        store.add_replica(str(tmp_path / "control"))
+    with pytest.raises(InvalidOption, match="are nested"):
+        store.add_replica(str(tmp_path / "control" / "below"))
+
+
+def test_a_lag_of_millennia(tmp_path: Path) -> None:
+    """It can be set, as in Kafka, and taken back."""
+    store = make_written(tmp_path, "1")
+    store.alter_replicas({"replica.lag.time.max.ms": "9" * 18})
+    again = reopened(tmp_path)
+    assert values(again) == ["1"]
+    again.alter_replicas({"replica.lag.time.max.ms": None})
+
+
+@pytest.mark.parametrize("path", ["a/replica.json", f"control/{root_names.epoch_file(0)}"])
+def test_nested_too_deep(tmp_path: Path, path: str) -> None:
+    """With a checksum that is right."""
+    make(tmp_path)
+    file = tmp_path / path
+    body = re.sub(rb'^{"format":1,"checksum":"[0-9a-f]{8}",', b"", file.read_bytes())
+    nested = body.rstrip()[:-1] + b',"more":' + b"[" * 50_000 + b"]" * 50_000 + b"}\n"
+    file.write_bytes(b'{"format":1,"checksum":"%08x",' % crc32c(nested) + nested)
+    with pytest.raises(CorruptEntry, match="does not decode"):
+        txnlog.open(str(tmp_path / "a"))

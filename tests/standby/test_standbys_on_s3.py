@@ -1,0 +1,38 @@
+"""A standby on S3, and one of a store on S3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standby_journey import there_and_back
+from steps import values
+
+import txnlog
+
+
+@pytest.mark.more
+def test_there_and_back(tmp_path: Path, s3_options: dict[str, Any]) -> None:
+    there_and_back(tmp_path, "s3://test/standbys/journey", s3_options)
+
+
+@pytest.mark.more
+def test_a_standby_of_a_store_on_a_disk_and_s3(tmp_path: Path, s3_options: dict[str, Any]) -> None:
+    """The options are for the roots on S3; the standby, on a disk of its own, takes none."""
+    bucket = "s3://test/standbys"
+    store = txnlog.open(
+        str(tmp_path / "a"),
+        replicas=[f"{bucket}/root"],
+        controller=f"{bucket}/control",
+        storage_options=s3_options,
+        create=True,
+    )
+    store.create_topic("t")
+    with store.producer() as producer:
+        producer.send("t", b"one")
+    store.standby(str(tmp_path / "standby")).follow()
+    (tmp_path / "a").rename(tmp_path / "away")
+    copy = txnlog.open(str(tmp_path / "standby"))
+    assert values(copy, "t") == [b"one"]
+    assert copy.promote(s3_options, dry_run=True).why_unknown == ""
