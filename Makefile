@@ -76,7 +76,7 @@ soak-replicas: venv  ## Run random runs of replicas and standbys; ARGS="--runs 2
 
 docs: .venv/.dependencies  ## Build the documents as a site into build/site
 	@rm -rf build/site build/site-src && mkdir -p build/site-src/benchmarks
-	@cp -R README.md CONTRIBUTING.md CHANGELOG.md LICENSE .ci docs build/site-src
+	@cp -R README.md CONTRIBUTING.md CHANGELOG.md LICENSE docs build/site-src
 	@cp benchmarks/*.md benchmarks/*.svg build/site-src/benchmarks
 	.venv/bin/zensical build --strict --clean
 	.venv/bin/python scripts/check_site.py build/site

@@ -1,7 +1,8 @@
 """Looks for what pages of the built documents load from other hosts: ``check_site.py FOLDER``.
 
-Links may lead anywhere. Scripts, styles, pictures and fonts must be files of the site, and nothing
-may be there for which the theme's own script loads a library, as it does for Mermaid charts.
+Links to other hosts may lead anywhere, those within the site to a page of it, and to a place there.
+Scripts, styles, pictures and fonts must be files of the site, and nothing may be there for which
+the theme's own script loads a library, as it does for Mermaid charts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 LOADED = {
     "audio": {"src"},
@@ -40,9 +42,14 @@ class _Page(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
+        self.links: set[str] = set()
+        self.places: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
+        self.places |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.add(given["href"])
         of_page = tag == "link" and given.get("rel") in {"canonical", "alternate", "next", "prev"}
         for name in set() if of_page else LOADED.get(tag, set()):
             if ELSEWHERE.match(given.get(name, "")):
@@ -68,8 +75,33 @@ def loaded_from_elsewhere(site: Path) -> list[str]:
     return found
 
 
+def broken_links(site: Path) -> list[str]:
+    """Links of pages below ``site`` that lead to no file of it, or to no place in a page."""
+    pages = {}
+    for path in site.rglob("*.html"):
+        pages[path.resolve()] = page = _Page()
+        page.feed(path.read_text(encoding="utf-8"))
+    found = []
+    for path, page in sorted(pages.items()):
+        for link in sorted(page.links):
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            within = site.resolve() / parts.path.lstrip("/")
+            to = within if parts.path.startswith("/") else path.parent / unquote(parts.path)
+            to = (to if parts.path else path).resolve()
+            to = to / "index.html" if to.is_dir() else to
+            place = unquote(parts.fragment)
+            known = pages[to].places if to in pages else set()
+            if not to.exists() or (place and to in pages and place not in known):
+                found.append(f"{path.relative_to(site.resolve())}: {link}")
+    return found
+
+
 if __name__ == "__main__":
     if not any(Path(sys.argv[1]).rglob("*.html")):
         sys.exit(f"no page is in {sys.argv[1]}")
     if elsewhere := loaded_from_elsewhere(Path(sys.argv[1])):
         sys.exit("\n".join(["These pages load files from other hosts:", *elsewhere]))
+    if broken := broken_links(Path(sys.argv[1])):
+        sys.exit("\n".join(["These links lead nowhere:", *broken]))

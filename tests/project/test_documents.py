@@ -151,3 +151,19 @@ def test_a_page_may_lead_elsewhere(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     assert script("check_site").loaded_from_elsewhere(tmp_path) == []
+
+
+def test_a_link_within_the_site_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    """Neither a page nor a place in one; what is there, or elsewhere, is no finding."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "index.html").write_text(
+        '<h2 id="there"></h2><a href="#there"></a><a href="../b.html#\u00fcber"></a>'
+        '<a href="/a/"></a><a href=".."></a><a href="https://spark.apache.org"></a>'
+        '<a href="../c.md"></a><a href="#gone"></a><a href="/b.html#there"></a>',
+        encoding="utf-8",
+    )
+    (tmp_path / "b.html").write_text('<a name="\u00fcber">', encoding="utf-8")
+    (tmp_path / "index.html").write_text('<a href="a/#there">', encoding="utf-8")
+    assert script("check_site").broken_links(tmp_path) == [
+        f"a/index.html: {link}" for link in ("#gone", "../c.md", "/b.html#there")
+    ]
