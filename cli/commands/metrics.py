@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from txnlog.cli.input.options import Format
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.escaping import Json
+from txnlog.cli.output.escaping import Json, escape_controls
 from txnlog.cli.output.fields import Field, text
 from txnlog.cli.output.streams import write
 from txnlog.cli.session import Session
@@ -44,5 +45,7 @@ def print_metrics(session: Session) -> None:
         if session.output_format is not Format.TABLE:
             session.output.rows(FIELDS, found)
             return
+        # A program takes labels as they are; a terminal would obey what stands in them.
+        shows = escape_controls if sys.stdout.isatty() else str
         for line in to_prometheus(found):
-            write(line + "\n")
+            write(shows(line) + "\n")

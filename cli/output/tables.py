@@ -156,7 +156,7 @@ def _print_plain(
     if failure is not None and not first:
         raise failure
     widths = [
-        max(len(column.title or ""), *(len(cells[number]) for _, cells, _ in first), 0)
+        max(len(column.title or ""), *(_chars(cells[number]) for _, cells, _ in first), 0)
         for number, column in enumerate(columns)
     ]
     fitting = _fit(columns, widths, line_chars)
@@ -168,7 +168,7 @@ def _print_plain(
             write(f"{current}\n")
         if measured == 1:
             # Later items are unknown: columns grow with them.
-            widths = [max(width, len(cell)) for width, cell in zip(widths, shown, strict=True)]
+            widths = [max(width, _chars(cell)) for width, cell in zip(widths, shown, strict=True)]
             fitting = _fit(columns, widths, line_chars)
         if line_chars is not None:
             shown = [
@@ -235,17 +235,28 @@ def _squeeze(columns: Sequence[Field[T]], widths: Sequence[int], left: int) -> S
     return fitting
 
 
-def _cut(cell: str, width: int) -> str:
-    from rich.cells import cell_len, set_cell_size
+def _chars(cell: str) -> int:
+    """How many columns of a terminal it takes: of Chinese and emoji each character takes two."""
+    if cell.isascii():
+        return len(cell)
+    from rich.cells import cell_len
 
-    return cell if cell_len(cell) <= width else f"{set_cell_size(cell, width - 1)}…"
+    return cell_len(cell)
+
+
+def _cut(cell: str, width: int) -> str:
+    if _chars(cell) <= width:
+        return cell
+    from rich.cells import set_cell_size
+
+    return f"{set_cell_size(cell, width - 1)}…"
 
 
 def _write_row(columns: Sequence[Field[T]], widths: Sequence[int], cells: Sequence[str]) -> None:
-    padded = [
-        cell.rjust(width) if column.numeric else cell.ljust(width)
-        for column, width, cell in zip(columns, widths, cells, strict=True)
-    ]
+    padded = []
+    for column, width, cell in zip(columns, widths, cells, strict=True):
+        space = " " * (width - _chars(cell))
+        padded.append(space + cell if column.numeric else cell + space)
     write("  ".join(padded).rstrip(" ") + "\n")
 
 
@@ -254,7 +265,7 @@ def _fold(
 ) -> Iterator[Sequence[str]]:
     """The lines of a row: long names continue on the next one."""
     pieces = [
-        [cell] if is_rigid(column) or len(cell) <= width // 2 else _fold_cell(cell, width)
+        [cell] if is_rigid(column) or _chars(cell) <= width else _fold_cell(cell, width)
         for column, width, cell in zip(columns, widths, cells, strict=True)
     ]
     return zip_longest(*pieces, fillvalue="")

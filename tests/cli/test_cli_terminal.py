@@ -132,6 +132,29 @@ def test_a_terminal_is_shown_nothing_that_it_would_obey(store_path: Path) -> Non
     assert shown == "\\N=\\xff\\x00\ntab\\tnul\\x00esc\\x1b[31m \\\\ é=\\N\n"
 
 
+def test_columns_stay_in_line_behind_wide_characters(tmp_path: Path) -> None:
+    """Chinese and emoji take two columns each: what stands behind them is not moved."""
+    store = txnlog.open(str(tmp_path), create=True)
+    store.create_topic("orders")
+    with store.producer() as producer:
+        for key in ("k", "\u8336" * 40, "\U0001f469\u200d\U0001f469", "e\u0301\u05e9"):
+            producer.send("orders", "VALUE", key)
+    read = ("records", "read", "orders", "--store", tmp_path)
+    shown = run_on_terminal(80, *read, PYTHONIOENCODING="utf-8").splitlines()
+    assert max(map(cell_len, shown)) <= 80
+    assert len({cell_len(line.partition("VALUE")[0]) for line in shown}) == 1, shown
+
+
+def test_metrics_do_nothing_to_a_terminal(tmp_path: Path) -> None:
+    """A program gets the labels as they are."""
+    store = txnlog.open(str(tmp_path), create=True)
+    store.create_topic("orders")
+    store.reset_group_offsets("\x1b[31mred", ["orders"], to="latest")
+    metrics = ("metrics", "--store", tmp_path)
+    assert 'group="\\x1b[31mred"' in run_on_terminal(80, *metrics)
+    assert 'group="\x1b[31mred"' in cli(*metrics).out
+
+
 def test_long_records_are_cut_to_the_width_of_a_terminal(tmp_path: Path) -> None:
     """Keys, values and headers share what the other columns leave; a pipe shows them whole."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
