@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
-from replica_folders import make, make_written, reopened, values
+from replica_folders import lose, make, make_written, reopened, values
 
 import txnlog
 from txnlog import root_names
-from txnlog.errors import CorruptEntry, InvalidOption, StoreExists
+from txnlog.errors import CorruptEntry, InvalidOption, NotEnoughReplicas, StoreExists
 
 
 def test_a_root_that_is_taken_is_found_before_any_is_marked(tmp_path: Path) -> None:
@@ -38,6 +38,19 @@ def test_roots_that_cannot_be_taken_out_or_brought_in(tmp_path: Path) -> None:
         store.add_replica(str(tmp_path / "control"))
     with pytest.raises(InvalidOption, match="are nested"):
         store.add_replica(str(tmp_path / "control" / "below"))
+
+
+def test_the_last_root_that_answers_is_not_taken_out(tmp_path: Path) -> None:
+    """Whoever leads: else what it alone has would be for an unclean election to bring back."""
+    store = make(tmp_path)
+    lose(tmp_path / "a")
+    roots = txnlog.open_replicas(str(tmp_path / "control"))
+    for root in ("r1", "r0"):
+        if root == "r0":
+            lose(tmp_path / "b")
+        with pytest.raises(NotEnoughReplicas, match=f"{root} was not taken out: no other one"):
+            roots.remove_replica(root)
+    assert store.replicas().in_sync == ("r0-0", "r1-0")
 
 
 def test_a_lag_of_millennia(tmp_path: Path) -> None:

@@ -49,7 +49,9 @@ def open_replicas(
     clock = clock or SystemClock()
     found = find_replicas(url, storage_options, clock)
     if found is None:
-        raise InvalidOption(f"{url} has no replicas: it is a store on one root, or no store")
+        raise InvalidOption(
+            f"{url} has no replicas: it is a store on one root, or no store, or not mounted"
+        )
     return ReplicaSet(Logs(found, StoreConfig.of({}, closes_chapters=True), clock))
 
 

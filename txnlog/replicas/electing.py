@@ -212,7 +212,7 @@ def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
 
     Raises:
         InvalidOption: there is no such root, or it was taken out before.
-        NotEnoughReplicas: no other one could lead, or the set has changed meanwhile.
+        NotEnoughReplicas: no other one in sync answers, or the set has changed meanwhile.
         StorageError: the controller fails.
     """
     epoch = agreement.refresh()
@@ -224,18 +224,18 @@ def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
         if root in epoch.taken_out:
             raise InvalidOption(f"{root} was taken out before: `txnlog replicas add` brings it in")
         proposed = kept_out(epoch, root, who)
-    elif member != epoch.leader:
+    elif member in epoch.joining:
         proposed = taken_out(without(epoch, member, who), root)
     else:
-        heir = next(
-            (one for one in epoch.in_sync if one != member and _answers(agreement, epoch, one)),
-            None,
-        )
+        # The leader first, of those that could go on.
+        others = [one for one in epoch.members if one != member and one in epoch.in_sync]
+        heir = next((one for one in others if _answers(agreement, epoch, one)), None)
         if heir is None:
-            raise NotEnoughReplicas(
-                f"{root} was not taken out: it leads, and no other one in sync answers"
-            )
-        proposed = taken_out(elected(epoch, heir, who), root)
+            raise NotEnoughReplicas(f"{root} was not taken out: no other one in sync answers")
+        if member != epoch.leader:
+            proposed = taken_out(without(epoch, member, who), root)
+        else:
+            proposed = taken_out(elected(epoch, heir, who), root)
     if not dry_run:
         agreement.propose_alone(proposed)
 
