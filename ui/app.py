@@ -9,7 +9,7 @@ from typing import TypeAlias
 from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
-from starlette.convertors import IntegerConvertor, register_url_convertor
+from starlette.convertors import IntegerConvertor, StringConvertor, register_url_convertor
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -31,7 +31,14 @@ class _PartitionConvertor(IntegerConvertor):
     regex = "[0-9]{1,10}"
 
 
+class _IdConvertor(StringConvertor):
+    """An id of a group or a transaction: whatever stands behind the folder, also several lines."""
+
+    regex = r"(?s:.+)"
+
+
 register_url_convertor("partition", _PartitionConvertor())
+register_url_convertor("anything", _IdConvertor())
 
 Page: TypeAlias = Callable[[Console, Request], Response]
 Change: TypeAlias = Callable[[Console, Request, dict[str, str]], Response]
@@ -82,9 +89,9 @@ def make_app(console: Console) -> Starlette:
         page("/topics/{topic}/{partition:partition}", topics.show_partition),
         page("/topics/{topic}/{partition:partition}/records", records.show_records),
         page("/transactions", transactions.list_transactions),
-        page("/transactions/{transactional_id:path}", transactions.show_transaction),
+        page("/transactions/{transactional_id:anything}", transactions.show_transaction),
         page("/groups", groups.list_groups),
-        page("/groups/{group_id:path}", groups.show_group),
+        page("/groups/{group_id:anything}", groups.show_group),
         page("/store", store.show_store),
         page("/store/maintenance", store.plan_maintenance),
         page("/store/replicas", store.show_replicas),
@@ -92,7 +99,7 @@ def make_app(console: Console) -> Starlette:
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
     ]
     if console.allows_changes:
-        abort = "/transactions/{transactional_id:path}/abort"
+        abort = "/transactions/{transactional_id:anything}/abort"
         routes.insert(0, change(abort, transactions.abort_transaction))
     open_paths = (
         ("/login", "/static/style.css", "/static/icon.svg") if console.access.password else ()

@@ -16,6 +16,7 @@ import uvicorn
 from ui_browser import HOSTILE
 
 import txnlog
+from txnlog import TopicPartition
 from txnlog.store import Store
 from txnlog.ui.access import Access, loopback_hosts
 from txnlog.ui.app import make_app
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
+LONG = "x" * 100
 PAGES = {
     "topics": "/",
     "topic": "/topics/orders",
@@ -35,6 +37,7 @@ PAGES = {
     "typed": "/topics/flights/0/records",
     "transactions": "/transactions",
     "transaction": "/transactions/etl",
+    "open": f"/transactions/{LONG}",
     "groups": "/groups",
     "group": "/groups/%3Cscript%3Ealert('x')%3C%2Fscript%3E",
     "members": "/groups/billing",
@@ -118,6 +121,12 @@ def lived_in(store: Store) -> Iterator[str]:
             if number % 2:
                 consumer.poll(timeout_ms=5000)
                 consumer.commit()
+    hanging = store.producer(transactional_id=LONG, transaction_timeout_ms=900_000)
+    hanging.init_transactions()
+    hanging.begin_transaction()
+    hanging.send("payments", "x")
+    hanging.send_offsets_to_transaction({TopicPartition("payments", 0): 1}, LONG)
+    hanging.flush()
     with served(store) as found:
         yield found
     consumer.close()

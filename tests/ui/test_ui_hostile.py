@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 import pytest
 from starlette.requests import Request
@@ -155,4 +156,27 @@ def test_ids_that_browsers_take_for_folders_can_be_opened(store: Store, name: st
         form["number"] = re.findall(r'name="number" value="(\d+)"', page)[0]
         done = browser.post(action, data=form, headers={"origin": ADDRESS})
         assert (done.status_code, done.headers["location"]) == (303, f"/transactions/-?id={name}")
+    assert store.describe_transaction(name).status == "CompleteAbort"
+
+
+@pytest.mark.parametrize("name", ["a\r\nb\tc\x00d", "end\n", "\u2028x\u2029", "a/b"])
+def test_ids_of_several_lines_can_be_opened(store: Store, name: str) -> None:
+    """From the lists of their pages, and so can the form be sent that aborts."""
+    producer = store.producer(transactional_id=name)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", "a", partition=1)
+    producer.flush()
+    store.reset_group_offsets(name, ["orders"], to="latest")
+    console = make_console(store, Access(loopback_hosts(PORT)), allow_changes=True)
+    with browser_of(console) as browser:
+        for kind in ("groups", "transactions"):
+            hrefs = re.findall(f'href="(/{kind}/[^"]*)"', browser.get(f"/{kind}").text)
+            (address,) = [found for found in hrefs if unquote(found) == f"/{kind}/{name}"]
+            answer = browser.get(address)
+            assert answer.status_code == 200
+        (action,) = re.findall(r'action="([^"]*)"', answer.text)
+        form = {"form_token": console.access.form_token, "number": "1", "reason": "hand"}
+        done = browser.post(action, data=form, headers={"origin": ADDRESS})
+        assert (done.status_code, done.headers["location"]) == (303, address)
     assert store.describe_transaction(name).status == "CompleteAbort"
