@@ -1,13 +1,22 @@
-"""Makes pages of templates. Everything is escaped: names and records may hold anything."""
+"""Makes pages of templates. Everything is escaped: names and records may hold anything.
+
+Also what no browser shows, or shows in another order than it stands there: it is written out.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Final
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+_UNSEEN: Final = re.compile(
+    "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f"
+    "\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff]|\\r(?!\\n)"
+)
+"""Controls, and what changes the direction of all that follows."""
 _UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _ABSENT: Final = "\u2013"
 _SHOWN_BYTES: Final = 20_000
@@ -22,6 +31,7 @@ def make_environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("txnlog.ui"),
         autoescape=True,
+        finalize=write_out,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -36,6 +46,21 @@ def make_environment() -> Environment:
         cell=show_cell,
     )
     return environment
+
+
+def write_out(value: object) -> object:
+    r"""Text with ``\x1b`` and ``\u202e`` in place of what is not seen; tabs and ends of lines stay.
+
+    What joins emoji stays. Markup is left alone, so ``|e`` keeps what a form is to send back.
+    """
+    if not isinstance(value, str) or hasattr(value, "__html__") or value.isprintable():
+        return value
+    return _UNSEEN.sub(_name_of, value)
+
+
+def _name_of(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}"
 
 
 def address_of(kind: str, name: str, verb: str = "") -> str:

@@ -45,6 +45,7 @@ _CONDITION: Final = re.compile(
     r"\s*(?P<operator>!=|<=|>=|==|=|<|>|~)\s*(?P<operand>.*?)\s*",
     re.DOTALL,
 )
+_OF_RECORDS: Final = re.compile(r"\s*(topic|partition|offset|timestamp|headers)\b")
 _ORDERS: Final[Mapping[str, Callable[[object, object], bool]]] = {
     "<": lambda left, right: left < right,  # type: ignore[operator]
     "<=": lambda left, right: left <= right,  # type: ignore[operator]
@@ -122,6 +123,8 @@ def parse_condition(text: str) -> Condition:
     """A condition as it is typed: ``value.items[0].id >= 7``. Raises BadParameter."""
     typed = _CONDITION.fullmatch(text)
     if typed is None:
+        if not _OF_RECORDS.match(text) and _CONDITION.fullmatch(f"value.{text.strip()}"):
+            raise _bad(text, f"columns and fields are within value: 'value.{text.strip()}'")
         raise _bad(text, "that is not a condition")
     path = [
         int(index) if index else quoted or name

@@ -82,6 +82,14 @@ def test_what_is_no_condition_is_wrong_usage(condition: str) -> None:
         parse_condition(condition)
 
 
+def test_a_column_alone_is_told_where_it_is() -> None:
+    """Whoever names a column, as one would in SQL, is shown the condition to type."""
+    with pytest.raises(typer.BadParameter, match=r"within value: 'value\.carrier = AA'"):
+        parse_condition("carrier = AA")
+    with pytest.raises(typer.BadParameter, match="that is not a condition"):
+        parse_condition("offset = 7")
+
+
 def test_deeply_nested_json_is_no_json() -> None:
     """It ends no command."""
     deep = pa.record_batch({"key": [None], "value": [b"[" * 100_000]}, pa.schema(BATCH.schema))

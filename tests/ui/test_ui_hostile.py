@@ -14,7 +14,7 @@ from txnlog import TopicPartition
 from txnlog.store import Store
 from txnlog.ui.access import Access, cookie_name, loopback_hosts, named_hosts
 from txnlog.ui.console import Console
-from txnlog.ui.rendering import show_content
+from txnlog.ui.rendering import address_of, show_content
 from txnlog.ui.server import make_console
 
 ORIGIN = {"origin": ADDRESS}
@@ -180,3 +180,21 @@ def test_ids_of_several_lines_can_be_opened(store: Store, name: str) -> None:
         done = browser.post(action, data=form, headers={"origin": ADDRESS})
         assert (done.status_code, done.headers["location"]) == (303, address)
     assert store.describe_transaction(name).status == "CompleteAbort"
+
+
+def test_what_is_not_seen_is_written_out(store: Store) -> None:
+    """An id that turns the text behind it round does not; what a form sends back is as it was."""
+    name = "\u202eliam\x1b[31m\x85\U0001f469\u200d\U0001f469"
+    store.reset_group_offsets(name, ["orders"], to="latest")
+    with store.producer() as producer:
+        producer.send("orders", f"{name}\r\n\tnext\rlast", name, 1, headers=[(name, name.encode())])
+    with browser_of(make_console(store, Access(loopback_hosts(PORT)))) as browser:
+        paths = ["/groups", address_of("groups", name), "/topics/orders/1/records"]
+        pages = [browser.get(path).text for path in paths]
+        searched = browser.get("/topics/orders/1/records", params={"key": "\u202e\x1b"}).text
+    shown = "\\u202eliam\\x1b[31m\\u0085\U0001f469\u200d\U0001f469"
+    for page in pages:
+        assert shown in page
+        assert not {"\u202e", "\x1b", "\x85"} & {*page}
+    assert f"<pre>{shown}\r\n\tnext\\x0dlast</pre>" in pages[2]
+    assert 'name="key" value="\u202e\x1b"' in searched
