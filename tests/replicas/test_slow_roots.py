@@ -28,6 +28,7 @@ class Gate:
         self._patch = patch
         self._opened = threading.Event()
         self._waiting = threading.Semaphore(0)
+        self._through = 0
         self.asked: list[str] = []
 
     def close(self, folder: Path, *kinds: str) -> None:
@@ -42,9 +43,10 @@ class Gate:
                 return method(storage, *given)
             self.asked.append(kind)
             self._opened.wait()
-            done = method(storage, *given)
-            self._waiting.release()
-            return done
+            try:
+                return method(storage, *given)
+            finally:
+                self._waiting.release()
 
         return gated
 
@@ -52,6 +54,13 @@ class Gate:
         """Let them through, and wait until one has come through."""
         self._opened.set()
         assert self._waiting.acquire(timeout=10)
+        self._through += 1
+
+    def end(self) -> None:
+        """Wait for all others: the next test may have a folder of the same name."""
+        self._opened.set()
+        for _ in range(len(self.asked) - self._through):
+            assert self._waiting.acquire(timeout=10)
 
 
 @pytest.fixture
@@ -59,7 +68,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     skip_probes(monkeypatch)
     gate = Gate(monkeypatch)
     yield gate
-    gate._opened.set()
+    gate.end()
 
 
 @pytest.fixture
