@@ -81,7 +81,8 @@ class UncleanWorld(World):
             there = {f"{LOG}/{name}": heap.get(f"{LOG}/{name}") for name in heap.list_names(LOG)}
             self.entries[epoch.number] = there
             self.shown = {n: data for n, data in there.items() if self.shown.get(n) == data}
-            self.is_lost = False
+            # It may have gone for good between the look at it and its election.
+            self.is_lost = epoch.leader in self.roots.dead
 
     def knows_losses(self) -> bool:
         """Take the data that elections have announced as lost; False if one has not yet."""
