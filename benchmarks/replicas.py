@@ -8,19 +8,18 @@ many requests wait for one another. Only one thread runs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
+
+from timeline import OnTimeline, Timeline
 
 from txnlog.producer import Producer
 from txnlog.replicas.controller import Controller
 from txnlog.replicas.epochs import Epoch, Member, Proposer, first_epoch
 from txnlog.replicas.members import put_mark
 from txnlog.replicas.replicated_storage import ReplicatedStorage
-from txnlog.storage.ahead import SizedCall
-from txnlog.storage.base import Storage, Upload
-from txnlog.storage.buffered_uploads import BufferedUpload
-from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.base import Storage
 from txnlog.store import attach
 from txnlog.testing import HeapStorage, VirtualClock
 
@@ -31,76 +30,6 @@ COMMITS = 20
 TOPICS = ("a", "b")
 _WARM = 3
 """Commits that are not counted: settings and logs are read first."""
-
-
-@dataclass
-class Timeline:
-    """The virtual time of a run."""
-
-    now_ms: float = 0.0
-
-
-class TimedStorage(ForwardingStorage):
-    """A place whose requests take a given time; it counts them by kind."""
-
-    def __init__(self, inner: Storage, line: Timeline, request_ms: float) -> None:
-        super().__init__(inner)
-        self.counts: Counter[str] = Counter()
-        self._line = line
-        self._request_ms = request_ms
-
-    def _timed(self, kind: str, call: Callable[[], T]) -> T:
-        self.counts[kind] += 1
-        self._line.now_ms += self._request_ms
-        return call()
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        return self._timed("put", lambda: self.inner.put_if_absent(name, data))
-
-    def put(self, name: str, data: bytes) -> None:
-        self._timed("put", lambda: self.inner.put(name, data))
-
-    def upload(self, name: str) -> Upload:
-        return BufferedUpload(lambda data: self.put(name, data))
-
-    def confirm(self, name: str) -> None:
-        self._timed("other", lambda: self.inner.confirm(name))
-
-    def get(self, name: str) -> bytes:
-        return self._timed("get", lambda: self.inner.get(name))
-
-    def get_range(self, name: str, start: int, stop: int) -> bytes:
-        return self._timed("get", lambda: self.inner.get_range(name, start, stop))
-
-    def size(self, name: str) -> int:
-        return self._timed("other", lambda: self.inner.size(name))
-
-    def list_names(self, folder: str, start_after: str = "") -> list[str]:
-        return self._timed("list", lambda: self.inner.list_names(folder, start_after))
-
-    def delete(self, names: Iterable[str]) -> None:
-        doomed = list(names)
-        self._timed("other", lambda: self.inner.delete(doomed))
-
-    def relaxed(self) -> TimedStorage:
-        return self
-
-    def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
-        """All begin now; this returns when the last one is done."""
-        begun_ms = over_ms = self._line.now_ms
-        found = []
-        for call in calls:
-            self._line.now_ms = begun_ms
-            found.append(call())
-            over_ms = max(over_ms, self._line.now_ms)
-        self._line.now_ms = over_ms
-        return found
-
-    def put_round(self, calls: Iterable[Callable[[], object]]) -> None:
-        self.gather(calls)
-
-    def run_ahead(self, calls: Iterable[SizedCall[T]], _: int = 0) -> Generator[T]:
-        yield from self.gather(call for _, call in calls)
 
 
 @dataclass(frozen=True)
@@ -158,12 +87,12 @@ def _told(counts: Counter[str]) -> str:
 def _commits(roots_ms: list[float], controller_ms: float | None = None) -> dict[str, Cost]:
     """By kind of commit, what one costs on these roots; without a controller there is one root."""
     line = Timeline()
-    places = [TimedStorage(HeapStorage(), line, request_ms) for request_ms in roots_ms]
+    places = [OnTimeline(HeapStorage(), line, request_ms) for request_ms in roots_ms]
     if controller_ms is None:
         (storage,) = places
         store = attach(storage, create=True, clock=VirtualClock())
     else:
-        control = TimedStorage(HeapStorage(), line, controller_ms)
+        control = OnTimeline(HeapStorage(), line, controller_ms)
         store = attach(_replicated(places, control), create=True, clock=VirtualClock())
         places.append(control)
     for topic in TOPICS:
@@ -176,7 +105,7 @@ def _commits(roots_ms: list[float], controller_ms: float | None = None) -> dict[
     }
 
 
-def _replicated(places: list[TimedStorage], control: TimedStorage) -> ReplicatedStorage:
+def _replicated(places: list[OnTimeline], control: OnTimeline) -> ReplicatedStorage:
     who = Proposer("benchmark", 0, "made")
     first = first_epoch({f"r{n}": f"heap://{n}" for n in range(len(places))}, {}, who)
     members = dict(zip(first.in_sync, places, strict=True))
@@ -203,7 +132,7 @@ def _transact(producer: Producer) -> None:
             producer.send(topic, value=b"1")
 
 
-def _cost(commit: Callable[[], None], line: Timeline, places: list[TimedStorage]) -> Cost:
+def _cost(commit: Callable[[], None], line: Timeline, places: list[OnTimeline]) -> Cost:
     costs = []
     for _ in range(_WARM + COMMITS):
         for place in places:
@@ -214,7 +143,3 @@ def _cost(commit: Callable[[], None], line: Timeline, places: list[TimedStorage]
         costs.append(Cost(line.now_ms - begun_ms, counts))
     counted = sorted(costs[_WARM:], key=lambda cost: cost.took_ms)
     return counted[COMMITS // 2]
-
-
-if __name__ == "__main__":
-    print("\n".join(measure()))

@@ -307,13 +307,10 @@ def test_the_only_copy_is_at_a_root_that_is_out() -> None:
     them.check_placed()
 
 
-def test_a_root_that_is_out_and_hangs_is_not_waited_for() -> None:
-    """Nobody puts it out, so nothing else would end the wait."""
-    them = Set(1)
-    them.put_files()
-    (holder,) = them.holders(FILES[0])
-    take_out(them.agreement, root_of(holder))
-    limits: list[float] = []
+def _where_one_hangs(
+    them: Set, hanging: Member, hangs: Callable[[Storage], Storage], limits: list[float]
+) -> ReplicatedStorage:
+    """One member is what ``hangs`` makes of it; ``limits`` are those of the requests under way."""
 
     def run_within(call: Callable[[], Any], for_s: float, go_on: object = None) -> Any:
         limits.append(for_s)
@@ -322,17 +319,28 @@ def test_a_root_that_is_out_and_hangs_is_not_waited_for() -> None:
         finally:
             limits.pop()
 
+    def open_member(_: Epoch, member: Member) -> Storage:
+        heap = them.roots.heap(member)
+        return hangs(heap) if member == hanging else heap
+
+    controller = them.roots.controller
+    return ReplicatedStorage(controller, open_member, clock=them.clock, run_within=run_within)
+
+
+def test_a_root_that_is_out_and_hangs_is_not_waited_for() -> None:
+    """Nobody puts it out, so nothing else would end the wait."""
+    them = Set(1)
+    them.put_files()
+    (holder,) = them.holders(FILES[0])
+    take_out(them.agreement, root_of(holder))
+    limits: list[float] = []
+
     class Hangs(ForwardingStorage):
         def get(self, name: str) -> bytes:
             assert limits, f"{name} is waited for without end"
             raise TookTooLong("no answer")
 
-    def open_member(_: Epoch, member: Member) -> Storage:
-        heap = them.roots.heap(member)
-        return Hangs(heap) if member == holder else heap
-
-    controller = them.roots.controller
-    storage = ReplicatedStorage(controller, open_member, clock=them.clock, run_within=run_within)
+    storage = _where_one_hangs(them, holder, Hangs, limits)
     with pytest.raises(NotEnoughReplicas, match=f"may be on a root that is out.*{holder}"):
         storage.get(FILES[0])
 
@@ -345,25 +353,13 @@ def test_a_listing_of_a_root_that_hangs_is_given_up(hanging: str, after: int) ->
     them.put_files()
     limits: list[float] = []
 
-    def run_within(call: Callable[[], Any], for_s: float, go_on: object = None) -> Any:
-        limits.append(for_s)
-        try:
-            return call()
-        finally:
-            limits.pop()
-
     class Hangs(ForwardingStorage):
         def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
             yield from list(super().list_all(folder))[:after]
             assert limits, f"{folder} is waited for without end"
             raise TookTooLong("no answer")
 
-    def open_member(_: Epoch, member: Member) -> Storage:
-        heap = them.roots.heap(member)
-        return Hangs(heap) if member == hanging else heap
-
-    controller = them.roots.controller
-    storage = ReplicatedStorage(controller, open_member, clock=them.clock, run_within=run_within)
+    storage = _where_one_hangs(them, hanging, Hangs, limits)
     with pytest.raises(TookTooLong):
         list(storage.list_all("topics/t"))
     assert {name for name, _ in them.storage.list_all("topics/t/data")} >= {*FILES}
