@@ -140,7 +140,7 @@ class Jobs:
     ) -> Job:
         """The newest run; a new one is begun if there was none, or ``number`` is the next one's.
 
-        That is of a URL: so a page that is loaded again begins nothing anew.
+        It comes from the URL, so loading a page again begins nothing.
         """
         with self._lock:
             known = self._newest.get(kind)
