@@ -20,6 +20,7 @@ from txnlog.state import envelope
 from txnlog.state.topic_entries import ENTRY_DECODER
 from txnlog.state.transaction import TransactionRef
 from txnlog.storage.counting import CountingStorage
+from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
@@ -228,6 +229,27 @@ def test_a_process_that_looks_needs_no_listing_behind_a_bundle_of_two(clock: Vir
     with reader.logs.topic("t").reading() as state:
         assert state.next_entry == 7
         assert [*state.undecided] == [4, 5]
+
+
+def test_what_a_bundle_holds_is_not_missing_because_it_was_not_read(store: Store) -> None:
+    """Its entries have no files of their own; one has a marker, which is looked at before."""
+    propose(store, b"plain", partition=1)
+    producer = bundling(store)
+    send(producer, b"mine", partition=1)
+    producer.commit_transaction()
+    append(store, b"behind", partition=0)
+    [bundle] = [number for number, kind in files(store).items() if kind == "bundle"]
+    assert bundle + 1 not in files(store)
+
+    class Refusing(ForwardingStorage):
+        def get(self, name: str) -> bytes:
+            if name == f"{LOG}/{bundle:020}.json":
+                raise StorageError("injected failure")
+            return super().get(name)
+
+    found = [*another(store, Refusing(store.storage)).examine(with_probe=False)]
+    assert [f.path for f in found if f.state == "unreadable"] == [f"{LOG}/{bundle:020}.json"]
+    assert not [f for f in found if f.state == "damage"]
 
 
 def test_a_dump_shows_each_entry_by_itself(store: Store) -> None:

@@ -110,6 +110,8 @@ def dump_log(
     newest = max((f.number for f in files if LogFile.CHECKPOINT in f.kinds), default=-1)
     expected = first
     bundle: deque[DumpedEntry[EntryT]] = deque()
+    unread_end = 0
+    """Entries below this one may be in the file before, which could not be read."""
     for start in range(0, len(files), _AT_ONCE):
         some = files[start : start + _AT_ONCE]
         reads = storage.gather([partial(_read_entry, storage, folder, f, decoder) for f in some])
@@ -123,7 +125,7 @@ def dump_log(
             while bundle and bundle[0].number < found.number:
                 expected = bundle[0].number + 1
                 yield bundle.popleft()
-            if found.number > expected:
+            if found.number > max(expected, unread_end):
                 yield _describe_gap(folder, expected, found.number - expected, newest)
             # A checkpoint or a marker may outlive its entry. Files gone since the listing were
             # cleaned up, which is not damage.
@@ -131,13 +133,16 @@ def dump_log(
             if bundle and bundle[0].number == found.number and not was_there:
                 found, was_there = _join(bundle.popleft(), found), True
             found = _check_markers(found, read.markers)
-            if not was_there and found.damage is None and newest < found.number:
+            is_known = was_there or found.number < unread_end
+            if not is_known and found.damage is None and newest < found.number:
                 yield replace(found, damage=_MISSING.format(found.path))
             else:
                 yield found
             if len(read.entries) > 1:
                 bundle = deque(_unbundle(found, read.entries))
             expected = found.number + 1
+            if LogFile.ENTRY in known.kinds:
+                unread_end = 0 if read.entries else found.number + MOST_TOGETHER
     yield from bundle
 
 
