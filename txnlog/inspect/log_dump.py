@@ -142,7 +142,8 @@ def dump_log(
                 bundle = deque(_unbundle(found, read.entries))
             expected = found.number + 1
             if LogFile.ENTRY in known.kinds:
-                unread_end = 0 if read.entries else found.number + MOST_TOGETHER
+                was_read = found.size_bytes is not None
+                unread_end = 0 if was_read else found.number + MOST_TOGETHER
     yield from bundle
 
 
