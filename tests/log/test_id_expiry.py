@@ -23,7 +23,7 @@ from txnlog.state.transaction import Status
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
-from txnlog.testing import Fault, FaultyStorage, ProcessStopped, VirtualClock
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 from txnlog.write.segment_uploads import SegmentUploader
 
 EXPIRATION_MS = 1_000_000
@@ -300,3 +300,57 @@ def test_expiry_that_fails_at_each_request(fault: Fault) -> None:
             assert number > 15
             return
     raise AssertionError("an expiry has no end of requests")
+
+
+@pytest.mark.parametrize("lives", [1, pytest.param(2, marks=pytest.mark.more)])
+def test_a_remover_that_stalls_deletes_nothing_of_the_ids_next_life(lives: int) -> None:
+    """Hazard 3 twice: it wakes when the id lives again, has closed chapters and freed names.
+
+    An instance of that life slept at its decision, was fenced, and puts it under a name that was
+    freed. Nobody reads it there, so it must not believe that it has committed. At each request.
+    """
+    for number in itertools.count():
+        clock = VirtualClock()
+        store = expiring_store(HeapStorage(like_disk=True), clock)
+        begin_with(store, "p", b"first").commit_transaction()
+        clock.time_ms += EXPIRATION_MS + 1
+        store.expire_transactional_ids()
+        clock.time_ms += CLEANUP_AGE_MS + 1
+        asleep: list[Producer] = []
+
+        def live_again(
+            _: Fault,
+            store: Store = store,
+            clock: VirtualClock = clock,
+            asleep: list[Producer] = asleep,
+        ) -> None:
+            for life in range(lives):
+                if life:
+                    remove_all(another(store), clock)
+                asleep.append(begin_with(another(store), "p", b"lost"))
+                successor = another(store).producer(transactional_id="p")
+                successor.init_transactions()
+                for version in range(100):
+                    successor.begin_transaction(application_id="a", version=version + life * 100)
+                    successor.commit_transaction()
+                    clock.time_ms += CLEANUP_AGE_MS + 1
+
+        faulty = FaultyStorage(store.storage, on_wait=live_again)
+        remover = attach(faulty, clock=clock)
+        begun = len(faulty.requests)
+        faulty.faults = {begun + number: Fault.DELAY}
+        remover.expire_transactional_ids()
+        if begun + number >= len(faulty.requests):
+            assert number > 7
+            return
+        context = f"request {number}, {faulty.requests[begun + number]}"
+        assert len(asleep) == lives, context
+        for producer in asleep:
+            with pytest.raises(ProducerFenced):
+                producer.commit_transaction()
+        newest = another(store).describe_transaction("p")
+        assert newest.status == "CompleteCommit", context
+        assert newest.versions == {"a": 100 * lives - 1}, context
+        begin_with(another(store), "p", b"next").commit_transaction()
+        assert another(store).describe_transaction("p").number > newest.number, context
+        assert values(another(store)) == [b"first", b"next"], context

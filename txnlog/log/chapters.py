@@ -98,6 +98,12 @@ def closed_end(listed: Sequence[str]) -> int:
     return _Marks(listed).end
 
 
+def marks_below(listed: Sequence[str], number: int) -> list[str]:
+    """The closing marks in a listing of a log's folder that close nothing from ``number`` on."""
+    found = ((name, names.parse_closing_mark(name)) for name in listed)
+    return [name for name, mark in found if mark and mark[0] + _size(mark[1]) <= number]
+
+
 class Chapters:
     """The chapters of one log folder."""
 

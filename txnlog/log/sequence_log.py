@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from txnlog import names
 from txnlog.clock import Clock
 from txnlog.errors import CorruptEntry, ObjectNotFound
-from txnlog.log.chapters import Chapters, delete_files
+from txnlog.log.chapters import Chapters, delete_files, marks_below
 from txnlog.log.create_once import confirm, create_once
 from txnlog.names import LogFile
 from txnlog.state.transaction import Outcome
@@ -220,11 +220,12 @@ class SequenceLog:
     def delete_below(self, number: int) -> None:
         """Delete every file of the entries below ``number``, once something replaces them.
 
-        In the order of :func:`delete_files`, then the marks that close chapters.
+        In the order of :func:`delete_files`, then the marks that close chapters. A mark that also
+        closes later entries stays: the log may have gone on since the caller has looked.
         """
         listed = self.storage.list_names(self.folder)
         delete_files(self.storage, self.folder, listed, number)
-        marks = [name for name in listed if names.parse_closing_mark(name) is not None]
+        marks = marks_below(listed, number)
         if marks:
             self.storage.delete([f"{self.folder}/{name}" for name in marks])
 

@@ -213,7 +213,8 @@ class TransactionLog:
     def remove(self, head: Head) -> None:
         """Remove the log of a dead id, after a copy of its last state was put into ``expired/``.
 
-        Repeating it does no harm, wherever it was interrupted.
+        Repeating it does no harm, wherever it was interrupted. Nor does a stall: whatever the id
+        does meanwhile has higher numbers, and only what lies up to this state is deleted.
 
         Raises:
             StorageError: it may be half done.
@@ -223,6 +224,8 @@ class TransactionLog:
         kept.create(head.number, envelope.encode(head.state))
         kept.delete_below(head.number)
         log = self._log(transactional_id)
+        if log.listing(head.number).entries[-1:] > (head.number,):
+            return  # it lives again
         # The newest is deleted last: nobody may take an older one for the newest and go on from it.
         log.delete_below(head.number)
         log.delete_entries(head.number, head.number + 1)
