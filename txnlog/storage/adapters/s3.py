@@ -48,7 +48,8 @@ _HINTS_BY_CODE = {
     "InvalidAccessKeyId": "the server does not know this access key: check storage_options",
     "SignatureDoesNotMatch": "the secret does not match the key: check storage_options",
     "RequestTimeTooSkewed": "the clock of this machine and the server's differ by too much: set it",
-    "ExpiredToken": "the session has expired: get new credentials",
+    "ExpiredToken": "the session has expired: renew the profile's, which the next request finds; "
+    "for explicit credentials (key, secret, token) give new ones by opening the store again",
     "NoCredentialsError": "give key and secret in storage_options, or configure a profile",
     "EndpointConnectionError": "nothing answers: check endpoint_url, and that the server runs",
     "ConnectTimeoutError": "nothing answers: check endpoint_url, network and firewall",
@@ -147,11 +148,14 @@ class S3Storage(ServerStorage):
     def _connect(self) -> S3Client:
         try:
             from txnlog.storage.adapters.s3_client import S3Client
+            from txnlog.storage.adapters.s3_credentials import surroundings
         except ImportError as error:
             raise UnsupportedFilesystem(f"{self.url} needs s3fs: {how_to_install('s3')}") from error
         try:
             with _CONNECT_LOCK.mutex:
-                client = S3Client(**{**self._options, "use_listings_cache": False})
+                client = S3Client(
+                    **{**self._options, "use_listings_cache": False}, made_in=surroundings()
+                )
                 conditional = client.knows_conditional_create()
         except TypeError as error:
             why = redact(str(error), self._secrets)

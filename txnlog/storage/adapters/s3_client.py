@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from botocore.utils import parse_timestamp  # type: ignore[import-untyped]
@@ -15,10 +16,14 @@ from fsspec.asyn import sync_wrapper
 from s3fs import S3FileSystem
 from s3fs.core import S3_RETRYABLE_ERRORS
 
+from txnlog.storage.adapters.s3_credentials import Renewal, may_be_credentials
 from txnlog.storage.adapters.s3_models import make_session
 from txnlog.storage.adapters.s3_reads import QuickReads, noting_requests, watch_requests
 
 _BODY_ATTEMPTS = 3
+_INSTANCES_KEPT = 16
+"""fsspec keeps every instance, for stores that are opened alike. A process whose keys are renewed
+every hour keeps the newest ones; whoever has another may go on with it."""
 _READS_AT_ONCE = 32
 """How many requests are made together, by however many threads: half of the connections."""
 
@@ -41,10 +46,18 @@ class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types
         settings.setdefault("max_pool_connections", 64)
         return settings
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, made_in: str = "", **options: Any) -> None:  # noqa: ARG002
+        # fsspec keeps instances by their arguments: ``made_in`` keeps those of one environment from
+        # being used in another.
         super().__init__(*args, **options)
+        for token in list(self._cache)[: 1 - _INSTANCES_KEPT]:
+            self._cache.pop(token, None)
         given: Any = self.session
         self.session: Any = given or make_session(**self.kwargs)
+        explicit = self.anon or self.key or "aws_access_key_id" in self.client_kwargs
+        self._renewal: Renewal | None = None
+        if not given and not explicit:
+            self._renewal = Renewal(partial(make_session, **self.kwargs))
 
     async def get_s3(self, bucket: str | None = None) -> Any:
         """The client of botocore, whose requests with a body do not ask whether they may come.
@@ -71,6 +84,26 @@ class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types
         )
         return found
 
+    async def _call_s3(self, method: str, *defaults: dict[str, Any], **arguments: Any) -> Any:
+        """A request; again, with other credentials, if these were refused and may be out of date.
+
+        One that was refused has had no effect.
+        """
+        await self.set_session()
+        client = await self.get_s3(arguments.get("Bucket"))
+        used = Renewal.used_by(client)
+        try:
+            return await super()._call_s3(method, *defaults, **arguments)
+        except Exception as error:
+            if self._renewal is None or not may_be_credentials(code_of(error), method):
+                raise
+            if not await self._renewal.renew(client, used):
+                raise
+        self.__dict__.pop("_txnlog_reads", None)  # they have stopped at the refusal
+        return await super()._call_s3(method, *defaults, **arguments)
+
+    call_s3 = sync_wrapper(_call_s3)
+
     async def _read_object(self, bucket: str, key: str, byte_range: str | None) -> bytes:
         """The object, or a part such as ``bytes=0-9``.
 
@@ -79,8 +112,7 @@ class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types
         """
         await self.set_session()
         client = await super().get_s3(bucket)
-        quick: QuickReads = self.__dict__.setdefault("_txnlog_reads", QuickReads())
-        data = await quick.read(client, bucket, key, byte_range)
+        data = await self._quick_reads().read(client, bucket, key, byte_range)
         if data is not None:
             return data
         ranged = {} if byte_range is None else {"Range": byte_range}
@@ -95,13 +127,17 @@ class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types
                     raise
             else:
                 if sent:
-                    quick.learn(client, bucket, key, sent[-1])
+                    self._quick_reads().learn(client, bucket, key, sent[-1])
                 return body
             finally:
                 answer["Body"].close()
         raise AssertionError("the loop returns or raises")
 
     read_object = sync_wrapper(_read_object)
+
+    def _quick_reads(self) -> QuickReads:
+        quick: QuickReads = self.__dict__.setdefault("_txnlog_reads", QuickReads())
+        return quick
 
     async def _read_objects(
         self, bucket: str, wanted: Sequence[tuple[str, str | None]]
