@@ -11,15 +11,13 @@ import logging
 import operator
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal, Self
+from typing import Self
 
 from txnlog.config import check_whole_number
 from txnlog.errors import (
     ConcurrentTransactions,
     IllegalState,
     InvalidOption,
-    NoOffsetForPartition,
-    OffsetOutOfRange,
 )
 from txnlog.groups.member import MemberSettings
 from txnlog.groups.sharing import ConsumerRebalanceListener, Sharing
@@ -32,13 +30,12 @@ from txnlog.read.auto_commit import AutoCommit
 from txnlog.read.fetcher import FetchSettings
 from txnlog.read.isolation import check_reading_on
 from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.start_positions import StartPositions
 from txnlog.read.topic_pattern import TopicPattern, check_metadata_age
 from txnlog.read.topic_view import OffsetAndTimestamp, TopicView
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.state.group import CommittedOffset, GroupState
 from txnlog.state.membership import Committer
-
-_RESETS = ("earliest", "latest", "none")
 
 _logger = logging.getLogger(__name__)
 
@@ -68,10 +65,6 @@ class Consumer(Polling):
         metadata_max_age_ms: int,
         membership: MemberSettings | None = None,
     ) -> None:
-        if auto_offset_reset not in _RESETS:
-            raise InvalidOption(
-                f"auto_offset_reset {auto_offset_reset!r} is not one of {', '.join(_RESETS)}"
-            )
         if auto_commit is not None and group_id is None:
             raise InvalidOption(
                 "enable_auto_commit is for a group: give a group_id, or turn it off"
@@ -81,7 +74,9 @@ class Consumer(Polling):
         )
         self._group_id = None if group_id is None else check_group_id(group_id)
         self._isolation_level = check_reading_on(isolation_level)
-        self._reset: Literal["earliest", "latest", "none"] = auto_offset_reset  # type: ignore[assignment]
+        self._start_positions = StartPositions.of(auto_offset_reset, group_id)
+        self._first_partitions: dict[str, int] = {}
+        """How many partitions each topic, by its id, had when it was first seen."""
         self._topics: tuple[str, ...] = ()
         self._metadata_max_age_ms = check_metadata_age(metadata_max_age_ms)
         self._pattern: TopicPattern | None = None
@@ -316,7 +311,8 @@ class Consumer(Polling):
         self._locate(snapshot, partitions, group)
         ranges = self._plan(snapshot, partitions)
         if not self._holds_back(ranges):
-            self._reading.begin([*views.values()], ranges, as_records=self._as_records)
+            ends = {where: views[where.topic].end_offsets[where.partition] for where in partitions}
+            self._reading.begin([*views.values()], ranges, ends, as_records=self._as_records)
 
     def _finds_topics(self, pattern: TopicPattern, views: Collection[str]) -> bool:
         """Look for topics, if it is time: add new ones, and drop deleted ones.
@@ -353,7 +349,7 @@ class Consumer(Polling):
             starts = dict(ends)
             for where in mine:
                 if where not in self._paused:
-                    # Beyond the end there is nothing yet.
+                    # Beyond the end of this snapshot there is nothing yet.
                     starts[where.partition] = min(self._positions[where], ends[where.partition])
             found = snapshot.scan(topic, starts).ranges
             ranges += found
@@ -377,34 +373,15 @@ class Consumer(Polling):
         for where in partitions:
             views[where.topic].check_partition(where.partition)
         located = dict(self._positions)
-        missing = {where for where in partitions if where not in located}
-        for where in missing:
-            if group is not None and self._standing is not None:
-                found = group.standing(*where, self._topic_ids[where.topic])
-                self._standing.start_from(where, found)
-                if found.offset is not None:
-                    located[where] = found.offset
         for where in partitions:
-            view = views[where.topic]
-            begin = view.partitions[where.partition].log_start_offset
-            at = located.get(where)
-            if at is None and self._reset == "none":
-                raise NoOffsetForPartition(
-                    f"group {self._group_id!r} has no committed offset for {where} and "
-                    "auto_offset_reset is 'none': seek, or choose 'earliest' or 'latest'"
-                )
-            log_end = view.log_end_offsets[where.partition]
-            # A position beyond the log's end comes from a seek, and waits there; a group's offset
-            # there means that records are lost.
-            in_range = at is not None and begin <= at and (at <= log_end or where not in missing)
-            if at is not None and not in_range and self._reset == "none":
-                raise OffsetOutOfRange(
-                    f"position {at} of {where} is out of range: the log has {begin} to "
-                    f"{log_end}; seek to an offset in it"
-                )
-            if at is None or not in_range:
-                latest = view.partitions[where.partition].end_offset
-                located[where] = begin if self._reset == "earliest" else latest
+            topic_id = self._topic_ids[where.topic]
+            at, first = located.get(where), self._first_partitions[topic_id]
+            if at is None and group is not None and self._standing is not None:
+                found = group.standing(*where, topic_id)
+                self._standing.start_from(where, found)
+                at = found.offset
+                first = min(first, group.first_partitions(where.topic, topic_id) or first)
+            located[where] = self._start_positions.start(views[where.topic], where, at, first)
         self._positions = located
 
     # -- positions -------------------------------------------------------------------------------
@@ -425,8 +402,17 @@ class Consumer(Polling):
             self._locate(self._snapshot(), [where], group)
         return self._positions[where]
 
+    def positions(self) -> dict[TopicPartition, int]:
+        """The offset of the next record to read, by partition; :meth:`commit` commits the same.
+
+        They are behind what was returned, and behind records that are not shown: aborted or
+        compacted ones. Partitions that have none yet are left out.
+        """
+        self._open()
+        return dict(self._positions)
+
     def seek(self, where: TopicPartition, offset: int) -> None:
-        """Go on reading at an offset. If it is beyond the end, polls wait there for records.
+        """Go on reading at an offset; ``auto_offset_reset`` decides if it is not in the log.
 
         To go on after somebody else moved the group's offsets: ask :meth:`committed`, and seek to
         what it says (or anywhere, if the group has no offset). What is read from then on can be
@@ -568,6 +554,9 @@ class Consumer(Polling):
                 )
                 self._forget(topic)
         self._topic_ids.update(found)
+        for topic, topic_id in found.items():
+            if topic_id not in self._first_partitions:
+                self._first_partitions[topic_id] = len(snapshot.partitions(topic))
 
     def _forget(self, topic: str) -> None:
         self._drop_buffered()

@@ -16,7 +16,6 @@ from multiprocessing.synchronize import Event
 
 import txnlog
 from txnlog.errors import CommitFailed
-from txnlog.names import TopicPartition
 
 WORKERS = 6
 
@@ -51,11 +50,11 @@ def do_jobs(store: txnlog.Store, name: str, ended: Event) -> None:
                 time.sleep(0.05)
                 continue
             with producer.transaction():
-                moved = {}
                 for record in records:
                     producer.send("done", (record.value or b"") + b" by " + name.encode())
-                    moved[TopicPartition(record.topic, record.partition)] = record.offset + 1
-                producer.send_offsets_to_transaction(moved, consumer.group_metadata())
+                producer.send_offsets_to_transaction(
+                    consumer.positions(), consumer.group_metadata()
+                )
 
 
 def run(root: str, jobs: int) -> dict[str, int]:

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 from steps import begin
 
-from txnlog.errors import InvalidRecord, UnknownTopicOrPartition
+from txnlog.consumer import Consumer
+from txnlog.errors import InvalidRecord, NoOffsetForPartition, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.storage.base import Storage
@@ -128,3 +129,95 @@ def test_a_refused_assignment_leaves_the_old_one(store: Store) -> None:
     with store.producer() as producer:
         producer.send("t", b"2", partition=1)
     assert [record.value for record in consumer.poll()] == [b"2"]
+
+
+def write(store: Store, partition: int, *values: bytes) -> None:
+    with store.producer() as producer:
+        for value in values:
+            producer.send("t", value, partition=partition)
+
+
+def polled(consumer: Consumer) -> list[bytes | None]:
+    return [record.value for record in consumer.poll()]
+
+
+@pytest.mark.condition(36)
+@pytest.mark.parametrize("group_id", [None, "g"])
+@pytest.mark.parametrize("by_pattern", [False, True])
+def test_the_latest_reads_added_partitions_from_their_start(
+    store: Store, group_id: str | None, by_pattern: bool
+) -> None:
+    """What went in before the partition was seen was not passed on purpose (KIP-1327)."""
+    write(store, 0, b"old")
+    consumer = store.consumer(group_id=group_id, auto_offset_reset="latest")
+    if by_pattern:
+        consumer.subscribe(pattern="t")
+    else:
+        consumer.subscribe(["t"])
+    assert polled(consumer) == []
+    store.alter_topic("t", partitions=2)
+    write(store, 1, b"new")
+    write(store, 0, b"newer")
+    assert {*polled(consumer), *polled(consumer)} == {b"new", b"newer"}
+
+
+def test_a_latest_group_that_slept_reads_added_partitions_from_their_start(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Its log says how many partitions there were when it began; checkpoints keep that."""
+    write(store, 0, b"old")
+    with store.consumer("t", group_id="g", auto_offset_reset="latest") as consumer:
+        assert polled(consumer) == []
+        consumer.commit()
+    store.alter_topic("t", partitions=2)
+    write(store, 1, b"slept")
+    log = store.logs.group("g")
+    log.refresh()
+    log.checkpoint()
+    later = attach(store.storage, clock=clock)
+    with later.consumer("t", group_id="g", auto_offset_reset="latest") as consumer:
+        assert polled(consumer) == [b"slept"]
+        consumer.commit()
+    with later.consumer("t", group_id="g", auto_offset_reset="latest") as consumer:
+        assert polled(consumer) == []
+
+
+def test_a_latest_group_that_begins_anew_reads_nothing_old(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Without offsets, or when they were deleted, it begins at the end of all partitions."""
+    for _ in range(2):
+        with attach(store.storage, clock=clock).consumer(
+            "t", group_id="g", auto_offset_reset="latest"
+        ) as consumer:
+            assert polled(consumer) == []
+    store.alter_topic("t", partitions=2)
+    write(store, 1, b"before")
+    with attach(store.storage, clock=clock).consumer(
+        "t", group_id="g", auto_offset_reset="latest"
+    ) as consumer:
+        assert polled(consumer) == []
+        consumer.commit()
+    store.delete_group("g")
+    store.alter_topic("t", partitions=3)
+    write(store, 2, b"before")
+    with attach(store.storage, clock=clock).consumer(
+        "t", group_id="g", auto_offset_reset="latest"
+    ) as consumer:
+        assert polled(consumer) == []
+        consumer.commit({TopicPartition("t", 0): 0})
+    with attach(store.storage, clock=clock).consumer(
+        "t", group_id="g", auto_offset_reset="latest"
+    ) as consumer:
+        assert polled(consumer) == []
+
+
+def test_none_refuses_an_added_partition(store: Store) -> None:
+    """As it refuses each partition without an offset."""
+    consumer = store.consumer("t", group_id="g", auto_offset_reset="none")
+    consumer.assignment()
+    consumer.seek(TopicPartition("t", 0), 0)
+    assert polled(consumer) == []
+    store.alter_topic("t", partitions=2)
+    with pytest.raises(NoOffsetForPartition, match="t:1"):
+        consumer.poll()

@@ -176,20 +176,22 @@ def test_committed_offsets_with_metadata_are_listed_and_reset(store: Store, comm
 @pytest.mark.condition(38)
 @POLICIES
 @pytest.mark.parametrize("group_id", [None, "g"])
-def test_a_seek_past_the_end_waits_there(
-    store: Store, policy: AutoOffsetReset, group_id: str | None
-) -> None:
-    """Nothing comes before the log has grown so far, whatever the policy is."""
+def test_a_seek_past_the_end(store: Store, policy: AutoOffsetReset, group_id: str | None) -> None:
+    """OffsetOutOfRange, or what the policy says, as in Kafka; the end itself is in range."""
     consumer = store.consumer("t", group_id=group_id, auto_offset_reset=policy)
     consumer.assign([T0])
-    for offset in (10, 12):
-        consumer.seek(T0, offset)
-        assert consumer.poll() == []
-        assert consumer.position(T0) == offset
-    fill(store, 2)
+    consumer.seek(T0, 10)
     assert consumer.poll() == []
-    fill(store, 2)
-    assert [record.offset for record in consumer.poll()] == [12, 13]
+    assert consumer.position(T0) == 10
+    consumer.seek(T0, 12)
+    if policy == "none":
+        with pytest.raises(OffsetOutOfRange, match="position 12 of t:0"):
+            consumer.poll()
+        return
+    expected = list(range(3, 10)) if policy == "earliest" else []
+    assert [record.offset for record in consumer.poll()] == expected
+    fill(store, 4)
+    assert [record.offset for record in consumer.poll()] == [10, 11, 12, 13]
 
 
 @pytest.mark.condition(38)

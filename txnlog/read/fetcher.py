@@ -16,7 +16,7 @@ import pyarrow as pa
 from txnlog.config import check_whole_number
 from txnlog.errors import InvalidOption
 from txnlog.names import TopicPartition
-from txnlog.read.consumer_record import RECORD_COLUMNS
+from txnlog.read.consumer_record import RECORD_COLUMNS, ConsumerRecord
 from txnlog.read.scanned_ranges import read_each
 from txnlog.read.schema import TYPED_METADATA, ScanColumns, scan_columns
 from txnlog.read.segment_ranges import SegmentRange
@@ -31,14 +31,21 @@ _RECORDS_AT_ONCE: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A batch of one partition's records, and the offset to read on from.
+    """A batch of one partition's records.
 
-    ``batch`` is None at the end of a range: there are no more records before ``next_offset``.
+    ``stop_offset`` is the offset after its last record, ``next_offset`` the one to read on from:
+    nothing before it is shown. ``batch`` is None at the end of a range.
     """
 
     where: TopicPartition
+    stop_offset: int
     next_offset: int
     batch: pa.RecordBatch | None
+
+    def after(self, record: ConsumerRecord) -> int:
+        """The offset to read on from after one of its records."""
+        at = record.offset + 1
+        return self.next_offset if at == self.stop_offset else at
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +81,22 @@ class Fetcher:
         self._settings = settings
         self._reads: Generator[Fetched] | None = None
 
-    def begin(self, ranges: Sequence[SegmentRange], schemas: Schemas, *, as_records: bool) -> None:
+    def begin(
+        self,
+        ranges: Sequence[SegmentRange],
+        ends: Mapping[TopicPartition, int],
+        schemas: Schemas,
+        *,
+        as_records: bool,
+    ) -> None:
         """Read these ranges from now on, in pieces with the columns of records.
 
-        ``schemas`` are those of their topics, None if untyped. Without ``as_records`` in whole
-        batches with the columns of scans.
+        ``ends`` is by partition where its read ends: nothing is shown between its last range and
+        there. ``schemas`` are those of their topics, None if untyped. Without ``as_records`` in
+        whole batches with the columns of scans.
         """
         self.drop()
-        self._reads = self._read(ranges, schemas, as_records=as_records)
+        self._reads = self._read(ranges, ends, schemas, as_records=as_records)
 
     def drop(self) -> None:
         """Drop the planned ranges."""
@@ -97,8 +112,14 @@ class Fetcher:
         return next(self._reads, None) if self._reads is not None else None
 
     def _read(
-        self, ranges: Sequence[SegmentRange], schemas: Schemas, *, as_records: bool
+        self,
+        ranges: Sequence[SegmentRange],
+        ends: Mapping[TopicPartition, int],
+        schemas: Schemas,
+        *,
+        as_records: bool,
     ) -> Generator[Fetched]:
+        last = {TopicPartition(part.topic, part.partition): part for part in ranges}
         for schema, parts in _by_schema(ranges, schemas):
             columns = _columns_of(schema, as_records=as_records)
             offset = columns.only("offset").names[0]
@@ -107,11 +128,14 @@ class Fetcher:
             with closing(reads):
                 for part, batches in reads:
                     where = TopicPartition(part.topic, part.partition)
+                    # Aborted records may follow, and a segment may end with what is not shown.
+                    end = ends[where] if part is last[where] else part.stop_offset
                     for batch in batches:
                         for piece in _pieces_of(batch) if as_records else (batch,):
-                            yield Fetched(where, piece.column(offset)[-1].as_py() + 1, piece)
-                    # A segment from Kafka may end with control batches.
-                    yield Fetched(where, part.stop_offset, None)
+                            stop = piece.column(offset)[-1].as_py() + 1
+                            after = end if stop == part.stop_offset else stop
+                            yield Fetched(where, stop, after, piece)
+                    yield Fetched(where, end, end, None)
 
 
 def _pieces_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

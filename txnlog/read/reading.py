@@ -5,7 +5,7 @@ A poll that fails leaves the positions where they were, so its records are retur
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
 import pyarrow as pa
@@ -33,7 +33,8 @@ class Reading:
         """The last record taken from ``records`` by iterating: its position is not advanced yet."""
         self._settings = settings
         self._fetcher = Fetcher(storage, settings)
-        self._where: TopicPartition | None = None
+        self._current: Fetched | None = None
+        """The one whose records are in ``records``."""
         self._held: Fetched | None = None
         self._positions: dict[TopicPartition, int] = {}
         self._moved: dict[TopicPartition, int] = {}
@@ -47,7 +48,8 @@ class Reading:
         """The offset of the next record by partition, as far as it is known."""
         seen, self.seen = self.seen, None
         if seen is not None:
-            self._positions[TopicPartition(seen.topic, seen.partition)] = seen.offset + 1
+            assert self._current is not None
+            self._positions[self._current.where] = self._current.after(seen)
         return self._positions
 
     @positions.setter
@@ -90,12 +92,17 @@ class Reading:
     # -- fetched records -------------------------------------------------------------------------
 
     def begin(
-        self, views: Sequence[TopicView], ranges: Sequence[SegmentRange], *, as_records: bool
+        self,
+        views: Sequence[TopicView],
+        ranges: Sequence[SegmentRange],
+        ends: Mapping[TopicPartition, int],
+        *,
+        as_records: bool,
     ) -> None:
-        """Return these ranges of these topics from now on."""
+        """Return these ranges of these topics from now on; ``ends`` is where partitions end."""
         self.drop()
         schemas = {view.topic: view.schema for view in views}
-        self._fetcher.begin(ranges, schemas, as_records=as_records)
+        self._fetcher.begin(ranges, ends, schemas, as_records=as_records)
         self.views = [*views]
 
     def drop(self) -> None:
@@ -114,14 +121,14 @@ class Reading:
         while len(found) < limit:
             records = [*islice(self.records, limit - len(found))]
             if records:
-                assert self._where is not None
-                self._move(self._where, records[-1].offset + 1)
+                assert self._current is not None
+                self._move(self._current.where, self._current.after(records[-1]))
                 found += records
                 continue
             fetched = self._next(ending=bool(found))
             if fetched is None:
                 break
-            self._where = fetched.where
+            self._current = fetched
             if fetched.batch is not None:
                 self.records = each_record(fetched.where, fetched.batch)
         return found

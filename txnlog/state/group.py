@@ -156,6 +156,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
                 self.pending = {}
                 self.deleted = {}
                 self.emptied = number
+                self.membership.first_assigned = {}
             case _:
                 self.membership.fold(entry, number)
         return entry.at_ms
@@ -218,12 +219,24 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
             deleted={topic: dict(at) for topic, at in self.deleted.items()},
             emptied=self.emptied,
             pending=dict(self.pending),
+            membership=Membership(first_assigned=self.membership.first_assigned),
         )
 
     def standing(self, topic: str, partition: int, topic_id: str = "") -> Standing:
         """The group's offset in a partition, and its entry; see :meth:`offset_of`."""
         found = self.offset_of(topic, partition, topic_id)
         return Standing(found.offset if found else None, self._moved_by(topic, partition))
+
+    def first_partitions(self, topic: str, topic_id: str) -> int | None:
+        """How many partitions a topic had when its members first read it.
+
+        None if that is not known, or if the group has no offsets in it: then it begins anew.
+        """
+        known = self.membership.first_assigned.get(topic)
+        if known is None or known.topic_id != topic_id:
+            return None
+        begun = any(self.offset_of(topic, at, topic_id) for at in self.committed.get(topic, ()))
+        return known.partitions if begun else None
 
     def _moved_by(self, topic: str, partition: int) -> int:
         """The entry that last moved or deleted the partition's offset, for whatever topic.

@@ -182,8 +182,9 @@ class Membership(msgspec.Struct, omit_defaults=True):
     """The members of a group, in the order in which they joined, and what they hold.
 
     ``changed`` is whether a new assignment is needed since the last one. ``topics`` are those that
-    were assigned. ``gone`` are former members, with the entry that removed them, for as long as a
-    request of theirs to join could be fulfilled.
+    were assigned, ``first_assigned`` all that ever were, as they were at first. ``gone`` are former
+    members, with the entry that removed them, for as long as a request of theirs to join could be
+    fulfilled.
     """
 
     generation: int = 0
@@ -191,6 +192,7 @@ class Membership(msgspec.Struct, omit_defaults=True):
     assignor: str = ""
     members: dict[str, Held] = {}
     topics: dict[str, AssignedTopic] = {}
+    first_assigned: dict[str, AssignedTopic] = {}
     gone: dict[str, int] = {}
 
     # -- reading ---------------------------------------------------------------------------------
@@ -307,6 +309,13 @@ class Membership(msgspec.Struct, omit_defaults=True):
     def _assign(self, entry: PartitionsAssigned) -> None:
         self.generation, self.changed = entry.generation, False
         self.assignor, self.topics = entry.assignor, entry.topics
+        known = self.first_assigned
+        come = {
+            topic: at
+            for topic, at in entry.topics.items()
+            if topic not in known or known[topic].topic_id != at.topic_id
+        }
+        self.first_assigned = {**known, **come}
         for member_id, held in self.members.items():
             if member_id in entry.released:
                 held.revoking = {}

@@ -1,0 +1,71 @@
+"""Where a consumer begins to read a partition: its position, if it can be read from, or a reset."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from txnlog.errors import InvalidOption, NoOffsetForPartition, OffsetOutOfRange
+from txnlog.names import TopicPartition
+from txnlog.read.topic_view import TopicView
+
+Reset = Literal["earliest", "latest", "none"]
+_RESETS: Final[tuple[Reset, ...]] = ("earliest", "latest", "none")
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StartPositions:
+    """Kafka's ``auto.offset.reset``, for a group or for a consumer without one."""
+
+    reset: Reset
+    group_id: str | None
+
+    @classmethod
+    def of(cls, reset: str, group_id: str | None) -> StartPositions:
+        """The rule of this name. Raises InvalidOption."""
+        for known in _RESETS:
+            if known == reset:
+                return cls(known, group_id)
+        raise InvalidOption(f"auto_offset_reset {reset!r} is not one of {', '.join(_RESETS)}")
+
+    def start(
+        self, view: TopicView, where: TopicPartition, at: int | None, first_partitions: int
+    ) -> int:
+        """Where to begin.
+
+        Args:
+            view: the topic.
+            where: one of its partitions.
+            at: the position, or the group's committed offset; None if there is neither.
+            first_partitions: how many partitions the topic had when it was first read: others were
+                added since, so nothing of them was passed on purpose.
+
+        Raises:
+            NoOffsetForPartition, OffsetOutOfRange: the policy is none.
+        """
+        partition = view.partitions[where.partition]
+        begin, log_end = partition.log_start_offset, view.log_end_offsets[where.partition]
+        if at is not None and begin <= at <= log_end:
+            return at
+        if self.reset == "none":
+            if at is None:
+                raise NoOffsetForPartition(
+                    f"group {self.group_id!r} has no committed offset for {where} and "
+                    "auto_offset_reset is 'none': seek, or choose 'earliest' or 'latest'"
+                )
+            raise OffsetOutOfRange(
+                f"position {at} of {where} is out of range: the log has {begin} to {log_end}; "
+                "seek to an offset in it"
+            )
+        is_added = at is None and where.partition >= first_partitions
+        found = begin if self.reset == "earliest" or is_added else partition.end_offset
+        if at is not None:
+            _logger.warning(
+                "position %d of %s is out of range: the log has %d to %d; reading goes on at %d "
+                "(auto_offset_reset is %s)",
+                at, where, begin, log_end, found, self.reset,
+            )  # fmt: skip
+        return found
