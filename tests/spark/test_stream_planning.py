@@ -28,7 +28,7 @@ from txnlog.state.group import OffsetCommit
 from txnlog.storage import open_storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import attach
-from txnlog.testing import HeapStorage, VirtualClock
+from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
 from txnlog.write.coordinator import Coordinator
 
 READ = {"path": "unused", "subscribe": "in"}
@@ -84,6 +84,41 @@ def again(offset: StreamOffset) -> StreamOffset:
 
 # -- options -------------------------------------------------------------------------------------
 
+
+@pytest.mark.condition(31)
+def test_a_partition_is_added_and_used_while_a_batch_is_planned() -> None:
+    """A transaction that wrote to it, and to another topic, is in one batch (invariant S1)."""
+    heap, clock = HeapStorage(), VirtualClock(seed=1)
+    store = attach(heap, create=True, clock=clock)
+    for topic in ("a", "b"):
+        store.create_topic(topic)
+        fill(store, topic, 1, partitions=1)
+    listings = 0
+
+    def meanwhile(request: str) -> None:
+        nonlocal listings
+        listings += request == "list topics/b/log"
+        if request == "list topics/b/log" and listings == 3:
+            store.alter_topic("a", partitions=2)
+            with store.producer(transactional_id="p") as producer:
+                producer.init_transactions()
+                with producer.transaction():
+                    producer.send("a", b"-", partition=1)
+                    producer.send("b", b"+")
+
+    reader = attach(FaultyStorage(heap, before_request=meanwhile), clock=clock)
+    stream = StreamPlanner(reader, parse_stream({"path": "unused", "subscribe": "a,b"}))
+    at = stream.initial()
+    assert listings == 2
+    for _ in range(3):
+        end = stream.latest(at, ALL)
+        counts = {"a:0": 0, "a:1": 0, "b:0": 0}
+        for part in stream.ranges(at, end):
+            counts[f"{part.topic}:{part.partition}"] += part.record_count
+        assert counts["a:1"] == counts["b:0"], "a batch has one part of the transaction"
+        at = end
+    assert listings > 3
+    assert offsets(at) == {"a": [1, 1], "b": [2]}
 
 def test_defaults_are_those_of_the_kafka_source_in_streams() -> None:
     """A stream starts at the latest, takes all there is, and fails on data loss."""

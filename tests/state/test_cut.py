@@ -31,6 +31,14 @@ def test_hiding_spreads() -> None:
     assert consistent_cut({a: 5, b: 9, c: 9}, parts) == {a: 5, b: 5, c: 2}
 
 
+def test_what_lies_in_an_added_partition_is_hidden_everywhere() -> None:
+    """A partition without an end was added since: all in it lies beyond the cut."""
+    a, added, b = PLACES[:3]
+    parts = [Part("t", {added: 0}), Part("t", {b: 3}), Part("behind", {b: 4, a: 1})]
+    assert consistent_cut({a: 2, b: 9}, parts) == {a: 1, b: 3}
+    assert parts[0].reaches({a: 2, b: 9})
+
+
 @pytest.mark.condition(31)
 def test_random_histories_are_never_torn_and_never_cut_too_far() -> None:
     """Each unit is whole or absent, and no greater cut would do, checked one by one."""
@@ -43,12 +51,13 @@ def test_random_histories_are_never_torn_and_never_cut_too_far() -> None:
             parts.append(Part(rng.randint(0, 6), {p: ends[p] for p in chosen}))
             for place in chosen:
                 ends[place] += rng.randint(1, 3)
-        asked = {place: rng.randint(0, end) for place, end in ends.items()}
+        known = PLACES[: rng.choice([2, 3, 4, 4])]
+        asked = {place: rng.randint(0, ends[place]) for place in known}
         cut = consistent_cut(asked, parts)
-        hidden = {
-            part.unit for part in parts for p, at in part.first_offsets.items() if at >= cut[p]
-        }
-        shown = {part.unit for part in parts for p, at in part.first_offsets.items() if at < cut[p]}
+        assert cut.keys() == asked.keys()
+        places = [(part.unit, p, at) for part in parts for p, at in part.first_offsets.items()]
+        hidden = {unit for unit, p, at in places if at >= cut.get(p, 0)}
+        shown = {unit for unit, p, at in places if at < cut.get(p, 0)}
         assert not hidden & shown, f"seed {seed} tears {hidden & shown}"
         assert cut == _judge(asked, parts), f"seed {seed}"
 
@@ -61,9 +70,9 @@ def _judge(asked: dict[TopicPartition, int], parts: list[Part]) -> dict[TopicPar
         changed = False
         for unit in {part.unit for part in parts}:
             mine = [(p, at) for q in parts if q.unit == unit for p, at in q.first_offsets.items()]
-            if any(at >= cut[p] for p, at in mine):
+            if any(at >= cut.get(p, 0) for p, at in mine):
                 for place, at in mine:
-                    if at < cut[place]:
+                    if at < cut.get(place, 0):
                         cut[place] = at
                         changed = True
     return cut

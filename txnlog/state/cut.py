@@ -28,7 +28,7 @@ class Part:
 
     def reaches(self, ends: Mapping[TopicPartition, int]) -> bool:
         """True if any of it lies at or beyond these ends."""
-        return any(where in ends and at >= ends[where] for where, at in self.first_offsets.items())
+        return any(at >= ends.get(where, 0) for where, at in self.first_offsets.items())
 
 
 def consistent_cut(
@@ -37,7 +37,7 @@ def consistent_cut(
     """Shrink ``ends`` until every unit lies wholly below or wholly beyond them.
 
     Args:
-        ends: the end of each partition; those of other partitions do not matter.
+        ends: the end of each partition; any other partition was added later, and ends at 0.
         parts: the visible and undecided appends that may lie on both sides; aborted ones are
             left out, because nobody sees them.
     """
@@ -52,9 +52,8 @@ def consistent_cut(
     todo = [
         unit
         for where, items in by_partition.items()
-        if where in cut
         for offset, unit in items
-        if offset >= cut[where]
+        if offset >= cut.get(where, 0)
     ]
     while todo:
         unit = todo.pop()
@@ -63,7 +62,7 @@ def consistent_cut(
         hidden.add(unit)
         for part in by_unit[unit]:
             for where, offset in part.first_offsets.items():
-                if where in cut and offset < cut[where]:
+                if offset < cut.get(where, 0):
                     cut[where] = offset
                     todo += [other for at, other in by_partition[where] if at >= offset]
     return cut

@@ -19,7 +19,7 @@ def cut_at_time(
     """Shrink ``ends`` until nothing before them is later than a time, and units are whole.
 
     Args:
-        ends: the end of each partition now.
+        ends: the end of each partition now; any other partition was added later, and ends at 0.
         parts: all appends that may be later, and those of their units that may be earlier; without
             aborted ones.
         at_ms: the time, by the same clock as the parts' own.
@@ -29,6 +29,6 @@ def cut_at_time(
     for part in known:
         if part.at_ms > at_ms:
             for where, offset in part.first_offsets.items():
-                if where in cut:
-                    cut[where] = min(cut[where], offset)
+                if offset < cut.get(where, 0):
+                    cut[where] = offset
     return consistent_cut(cut, known)
