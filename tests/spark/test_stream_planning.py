@@ -85,7 +85,6 @@ def again(offset: StreamOffset) -> StreamOffset:
 # -- options -------------------------------------------------------------------------------------
 
 
-@pytest.mark.condition(31)
 def test_a_partition_is_added_and_used_while_a_batch_is_planned() -> None:
     """A transaction that wrote to it, and to another topic, is in one batch (invariant S1)."""
     heap, clock = HeapStorage(), VirtualClock(seed=1)
@@ -119,6 +118,7 @@ def test_a_partition_is_added_and_used_while_a_batch_is_planned() -> None:
         at = end
     assert listings > 3
     assert offsets(at) == {"a": [1, 1], "b": [2]}
+
 
 def test_defaults_are_those_of_the_kafka_source_in_streams() -> None:
     """A stream starts at the latest, takes all there is, and fails on data loss."""
