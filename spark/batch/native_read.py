@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import and_
 from threading import Lock
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 from pyarrow import types
 from pyspark.sql import functions as sf
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from txnlog.read.schema import ScanColumns
     from txnlog.read.segment_ranges import SegmentRange
     from txnlog.schema import TopicSchema
-    from txnlog.storage.base import Storage
 
 MOST_IN_TREE = 64
 """Up to this many files are distinguished by a binary search in the plan; more by a broadcast join,
@@ -57,8 +55,6 @@ _LISTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 longer than asking here, on object stores Spark is better at it.
 """
 _LISTING_LOCK = Lock()
-_SCHEMES = {"s3": "s3a"}
-"""Hadoop's names of filesystems, if they differ from fsspec's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,33 +91,6 @@ def split_ranges(ranges: Sequence[SegmentRange], schema: TopicSchema | None = No
         covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
         (whole if covered else cut).append(part)
     return SplitRanges(tuple(whole), tuple(cut), tuple(others))
-
-
-def hadoop_root(storage: Storage) -> str | None:
-    """The URL by which Hadoop finds the store's files, if it can; None if it certainly cannot."""
-    local = storage.local_path("")
-    if local is not None:
-        return f"file:{local}"
-    address = urlsplit(storage.url)
-    if address.scheme in ("", "memory"):
-        return None
-    scheme = _SCHEMES.get(address.scheme, address.scheme)
-    return address._replace(scheme=scheme, query="", fragment="").geturl().rstrip("/")
-
-
-def reaches(spark: SparkSession, root: str, part: SegmentRange) -> bool:
-    """Whether the JVM finds the file of a range below ``root``, with the right size."""
-    context = getattr(spark, "_jsc", None)  # Spark Connect has none
-    if context is None:
-        return False
-    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - there is no other way to ask Hadoop
-    try:
-        path = jvm.org.apache.hadoop.fs.Path(f"{root}/{part.paths.log}")
-        files = path.getFileSystem(context.hadoopConfiguration())
-        size: int = files.getFileStatus(path).getLen()
-    except Exception:  # noqa: BLE001 - py4j's, of whatever Hadoop's connectors raise
-        return False
-    return size == part.segment.size_bytes
 
 
 def native_frames(

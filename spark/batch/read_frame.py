@@ -12,7 +12,8 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from txnlog.errors import InvalidOption
-from txnlog.spark.batch.native_read import hadoop_root, native_frames, reaches, split_ranges
+from txnlog.spark.batch.hadoop_files import find_root, say_how
+from txnlog.spark.batch.native_read import native_frames, split_ranges
 from txnlog.spark.batch.row_schema import read_schema
 from txnlog.spark.options.option_names import (
     AT_TIMESTAMP,
@@ -91,16 +92,17 @@ def _native_root(
             "native=True: Spark splits files by its own settings (spark.sql.files.*), so leave "
             "minPartitions, maxRecordsPerPartition, maxBytesPerPartition and openCostInBytes out"
         )
-    root = None if sized else hadoop_root(storage)
-    if root is not None and ranges and not reaches(spark, root, ranges[0]):
-        root = None
-    if root is None and must:
+    if sized:
+        return None
+    found = find_root(spark, storage, ranges[0] if ranges else None, must=must)
+    if found.root is None and must:
         raise InvalidOption(
-            f"native=True: Spark's JVM cannot read the files of {storage.url}. It needs Hadoop's "
-            "connector for this storage with its settings (for S3 hadoop-aws and fs.s3a.*), and a "
-            "session that is not Spark Connect's; or leave native out"
+            f"native=True: Spark's JVM cannot read the files of {storage.url}: {found.why}. It "
+            "needs Hadoop's connector for this storage with its settings (for S3 hadoop-aws and "
+            "fs.s3a.*), and a session that is not Spark Connect's; or leave native out"
         )
-    return root
+    say_how(spark, storage.url, found.why)
+    return found.root
 
 
 def pin_options(options: Mapping[str, str], pinned: PinnedRead) -> dict[str, str]:
