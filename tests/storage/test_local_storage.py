@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import shutil
@@ -9,14 +10,17 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
-from txnlog.storage.adapters import local
+from txnlog.storage.adapters import held_folders, local
+from txnlog.storage.adapters.held_folders import HeldFolder
 from txnlog.storage.adapters.local import LocalStorage
 
 
@@ -186,6 +190,29 @@ def test_the_name_of_a_folder_that_was_made_anew_is_synced_again(
     assert calls == ["fsync file"] + ["fsync folder"] * 2
 
 
+class ReusedInodes:
+    """Numbers folders as ext4 does: by the lowest number of none that is there, or still open.
+
+    It stands in place of the module ``os``.
+    """
+
+    close = staticmethod(os.close)
+
+    def __init__(self, top: Path) -> None:
+        self._top = top
+        self._numbers: dict[int, int] = {}
+
+    def fstat(self, descriptor: int) -> SimpleNamespace:
+        in_use = {path.stat().st_ino for path in [self._top, *self._top.rglob("*/")]}
+        for opened in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):
+                in_use.add(opened.stat().st_ino)
+        self._numbers = {real: told for real, told in self._numbers.items() if real in in_use}
+        free = next(n for n in itertools.count() if n not in self._numbers.values())
+        told = self._numbers.setdefault(os.fstat(descriptor).st_ino, free)
+        return SimpleNamespace(st_dev=-1, st_ino=told)
+
+
 def _we_prune_and_make(storage: LocalStorage) -> None:
     storage.delete(["a/b/first"])
     storage.put("a/b/other", b"x")
@@ -207,40 +234,19 @@ def _others_remove_the_root(storage: LocalStorage) -> None:
     shutil.rmtree(storage.url)
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (_we_prune_and_make, ["a/b", "a", "."]),
-        (_we_prune_and_others_make, ["a/b", "a", "."]),
-        (_others_prune_and_make_half, ["a/b", "a"]),
-        (_others_remove_the_root, ["a/b", "a", ".", ".."]),
-    ],
-)
-def test_a_new_folder_with_the_inode_of_an_old_one_is_another_one(
-    change: Callable[[LocalStorage], None],
-    named: list[str],
-    storage: LocalStorage,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Filesystems use inodes again, at once if they can: here all folders have the same."""
-    synced: list[Path] = []
-    real = local._sync_folder
+def _others_make_all_anew(storage: LocalStorage) -> None:
+    shutil.rmtree(Path(storage.url) / "a")
+    (Path(storage.url) / "a" / "b").mkdir(parents=True)
 
-    def sync_folder(folder: Path) -> int | None:
-        synced.append(folder)
-        return None if real(folder) is None else 7
 
-    monkeypatch.setattr(local, "_sync_folder", sync_folder)
-    storage.put("a/b/first", b"x")
-    change(storage)
-    synced.clear()
-    storage.put("a/b/second", b"x")
-    assert {os.path.normpath(Path(storage.url) / name) for name in named} <= set(map(str, synced))
+def _others_make_the_last_anew(storage: LocalStorage) -> None:
+    shutil.rmtree(Path(storage.url) / "a" / "b")
+    (Path(storage.url) / "a" / "b").mkdir()
 
 
 @pytest.fixture
-def synced(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The folders that are synced, below the root, as they are."""
+def synced(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The folders that are synced, relative to the root; inodes are used again at once."""
     names: list[str] = []
     real = local._sync_folder
 
@@ -249,51 +255,88 @@ def synced(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return real(folder)
 
     monkeypatch.setattr(local, "_sync_folder", sync_folder)
-    return names
+    monkeypatch.setattr(held_folders, "os", ReusedInodes(Path(storage.url).parent))
+    held: dict[tuple[int, int], HeldFolder] = {}
+    monkeypatch.setattr(held_folders, "_held", held)
+    yield names
+    for folder in held.values():
+        os.close(folder.descriptor)
 
 
-def test_what_was_in_a_folder_that_others_made_anew_is_not_known(
-    storage: LocalStorage, synced: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (_we_prune_and_make, ["a/b", "a", "."]),
+        (_we_prune_and_others_make, ["a/b", "a", "."]),
+        (_others_prune_and_make_half, ["a/b", "a"]),
+        (_others_make_all_anew, ["a/b", "a", "."]),
+        (_others_make_the_last_anew, ["a/b", "a"]),
+        (_others_remove_the_root, ["a/b", "a", ".", ".."]),
+    ],
+)
+def test_a_new_folder_with_the_inode_of_an_old_one_is_another_one(
+    change: Callable[[LocalStorage], None],
+    named: list[str],
+    storage: LocalStorage,
+    synced: list[str],
 ) -> None:
-    """The folder has another inode now, and what is in it has the old one again."""
-    watched, turn = local._sync_folder, 1
-
-    def inode_of(folder: Path) -> int | None:
-        if watched(folder) is None:
-            return None
-        return turn if folder.name == "a" else sum(folder.name.encode())
-
-    monkeypatch.setattr(local, "_sync_folder", inode_of)
+    """Whoever made it may have died before its name was durable."""
     storage.put("a/b/first", b"x")
-    shutil.rmtree(Path(storage.url) / "a")
-    (Path(storage.url) / "a" / "b").mkdir(parents=True)
-    turn = 2
+    change(storage)
+    synced.clear()
+    storage.put("a/b/second", b"x")
+    assert synced[: len(named)] == named
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_what_was_in_a_folder_that_others_made_anew_is_not_known(
+    storage: LocalStorage, synced: list[str]
+) -> None:
+    """We have been in the new folder since, and not in what is in it."""
+    storage.put("a/b/first", b"x")
+    _others_make_all_anew(storage)
     storage.put("a/c/first", b"x")
     synced.clear()
     storage.put("a/b/second", b"x")
     assert synced == ["a/b", "a"]
 
 
-def test_what_is_synced_while_a_folder_is_pruned_is_not_known(
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_folder_that_is_made_anew_while_it_is_synced_is_not_known(
     storage: LocalStorage, synced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread's deletion comes in between: it may have been of this very folder."""
+    """Others come in between the sync of the folder and that of the one above."""
     watched = local._sync_folder
 
-    def pruning(folder: Path) -> int | None:
+    def disturbed(folder: Path) -> int | None:
         if folder.name == "a":
-            storage.delete(["z/only"])
+            monkeypatch.setattr(local, "_sync_folder", watched)
+            _others_make_all_anew(storage)
         return watched(folder)
 
-    storage.put("z/only", b"x")
-    monkeypatch.setattr(local, "_sync_folder", pruning)
+    monkeypatch.setattr(local, "_sync_folder", disturbed)
     storage.put("a/b/first", b"x")
     synced.clear()
     storage.put("a/b/second", b"x")
-    assert "a" in synced
+    assert synced == ["a/b", "a"]
     synced.clear()
     storage.put("a/b/third", b"x")
     assert synced == ["a/b"]
+
+
+def test_few_folders_are_held_open(
+    storage: LocalStorage, synced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process has few descriptors. Of what was let go the name is synced again."""
+    monkeypatch.setattr(held_folders, "_MOST_HELD", 4)
+    for number in range(10):
+        storage.put(f"{number}/first", b"x")
+    assert len(held_folders._held) <= 4
+    synced.clear()
+    storage.put("9/second", b"x")
+    storage.put("0/second", b"x")
+    assert synced == ["9", "0", "."]
 
 
 def test_syncing_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

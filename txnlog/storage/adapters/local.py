@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
+from txnlog.storage.adapters.held_folders import HeldFolder, hold_folder
 from txnlog.storage.base import Storage, Upload, check_name
 from txnlog.storage.failure_messages import failure
 from txnlog.storage.spool import write_all
@@ -52,13 +53,13 @@ class LocalStorage(Storage):
         # Resolved once: a link put in place of the root later leads nobody elsewhere.
         self._root = Path(os.path.realpath(root))
         self._fsync = fsync
-        # Folders whose names are durable, and their inodes. Started again when one of them goes.
-        self._synced: dict[Path, int] = {}
+        # Folders whose names are durable.
+        self._synced: dict[Path, HeldFolder] = {}
         self._folds_case: bool | None = None
         self._round = threading.local()
         """In a thread that works for a round of puts: the folders that are synced at its end."""
-        self._synced_above: int | None = None
-        """The root's inode, once its name and those of the folders above it are durable."""
+        self._synced_above: HeldFolder | None = None
+        """The root, once its name and those of the folders above it are durable."""
         self.url = str(self._root)
 
     def local_path(self, name: str) -> str:
@@ -298,7 +299,7 @@ class LocalStorage(Storage):
             # A loop, because another process's deletion may prune the folder at any moment.
             with suppress(FileNotFoundError):
                 return os.open(path, flags, 0o666)
-            self._make_folder(path.parent)
+            _make_folder(path.parent)
         return os.open(path, flags, 0o666)
 
     def publish_upload(self, descriptor: int, temporary: Path, name: str) -> None:
@@ -348,7 +349,7 @@ class LocalStorage(Storage):
                 # No folder yet; or somebody deleted the last object in it and pruned it.
                 if attempt == _LINK_ATTEMPTS - 1:
                     raise
-                self._make_folder(path.parent)
+                _make_folder(path.parent)
             else:
                 return True
         raise AssertionError("the loop returns or raises")
@@ -360,45 +361,31 @@ class LocalStorage(Storage):
         own sync. One that is still the same cannot have lost its name, nor those above it.
         """
         known = self._synced
-        synced: dict[Path, int] = {}
+        synced: dict[Path, HeldFolder] = {}
         try:
-            while (inode := _sync_folder(folder)) is not None and inode != known.get(folder):
-                if folder in known:  # others have made it again
-                    self._synced = known = {}
-                synced[folder] = inode
+            while (descriptor := _sync_folder(folder)) is not None:
+                held = hold_folder(descriptor)
+                if held is known.get(folder):
+                    break
+                synced[folder] = held
                 if folder == self._root:
-                    if inode != self._synced_above:
+                    if held is not self._synced_above:
                         _sync_above(folder)
-                        self._synced_above = inode
+                        self._synced_above = held
                     break
                 folder = folder.parent
         except BaseException:
             # What a device called durable before it failed is not relied on any more.
             self._synced, self._synced_above = {}, None
             raise
-        if inode is not None:
-            known.update(synced)  # no longer in use if a folder has gone meanwhile
-
-    def _make_folder(self, folder: Path) -> None:
-        """Try to make a folder that was missing, and those above it.
-
-        If one of them was known, a new one may get its inode, and so may those that were in it.
-        """
-        gone = folder
-        while gone not in self._synced and gone != self._root and not gone.parent.is_dir():
-            gone = gone.parent
-        if gone in self._synced:
-            self._synced = {}
-        if not self._root.is_dir():
-            self._synced_above = None
-        _make_folder(folder)
+        if descriptor is not None:
+            known.update(synced)  # no longer in use if a sync has failed meanwhile
 
     def _prune(self, folder: Path) -> None:
         """Remove a folder that has become empty, and those above it; the root stays."""
         with suppress(OSError):  # not empty, gone already, or not ours to remove
             while folder != self._root:
                 folder.rmdir()
-                self._synced = {}
                 folder = folder.parent
 
 
@@ -467,21 +454,25 @@ def _sync_above(root: Path) -> None:
         if os.path.ismount(root):
             return
         try:
-            _sync_folder(folder)
+            descriptor = _sync_folder(folder)
         except OSError as error:
             if error.errno not in _NOT_OURS_TO_SYNC:
                 raise
+        else:
+            if descriptor is not None:
+                os.close(descriptor)
         root = folder
 
 
 def _sync_folder(folder: Path) -> int | None:
-    """Sync a folder; its inode, or None if it is not there."""
+    """Sync a folder; a descriptor of it, for the caller to close, or None if it is not there."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None  # what we made there was deleted in the meantime, and the folder with it
     try:
         os.fsync(descriptor)
-        return os.fstat(descriptor).st_ino
-    finally:
+    except BaseException:
         os.close(descriptor)
+        raise
+    return descriptor
