@@ -20,6 +20,8 @@ DAY_MS = 86_400_000
 """The log.cleanup.age.ms of stores that older versions have made, unless they say otherwise."""
 PARQUET = "parquet"
 """The record.format of topics whose segments are Parquet files."""
+PRODUCER_CODEC = "producer"
+"""The compression.type of topics whose writers choose it."""
 _LONG_MAX = (1 << 63) - 1
 
 
@@ -106,10 +108,10 @@ def _level(low: int, high: int) -> Callable[[str], object]:
 
 _TOPIC_KEYS = {
     "compression.type": _Key(
-        "lz4",
-        _one_of("producer", "none", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-        "codec of the topic's batches; record.format=columns has no gzip and no snappy; producer: "
-        "whatever each writer chooses, lz4 if it chooses none",
+        PRODUCER_CODEC,
+        _one_of(PRODUCER_CODEC, "none", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        "codec of the topic's batches, whatever writers choose; record.format=columns has no gzip "
+        "and no snappy; producer: each writer's, and if it chooses none lz4, in Parquet files zstd",
     ),
     "compression.gzip.level": _Key("", _level(1, 9), "empty: the codec's own default"),
     "compression.lz4.level": _Key("", _level(1, 12), "empty: the codec's own default"),
@@ -268,7 +270,8 @@ class TopicConfig:
         """Read validated settings; keys that are missing have their defaults."""
         get = {key: config.get(key, entry.default) for key, entry in _TOPIC_KEYS.items()}
         chosen = get["compression.type"]
-        compression = Compression.LZ4 if chosen == "producer" else Compression.parse(chosen)
+        unchosen = Compression.ZSTD if get["record.format"] == PARQUET else Compression.LZ4
+        compression = unchosen if chosen == PRODUCER_CODEC else Compression.parse(chosen)
         level = get.get(f"compression.{compression.kafka_name}.level")
         policies = get["cleanup.policy"].split(",")
         return cls(
@@ -332,7 +335,7 @@ def _setting(config: Mapping[str, str], key: str, of: _Key) -> Setting:
 
 @dataclass(frozen=True, slots=True)
 class WriterCodec:
-    """The codec that a writer has chosen, instead of the topics' own."""
+    """The codec that a writer has chosen, for topics that leave it to the writers."""
 
     compression: Compression
     level: int | None
@@ -362,7 +365,12 @@ class WriterCodec:
         return _check(chosen, _TOPIC_KEYS, "writer")
 
     def override(self, config: Mapping[str, str]) -> dict[str, str]:
-        """A topic's settings with this codec. Raises InvalidConfig if they are not valid."""
+        """A topic's settings, with this codec if it has none of its own.
+
+        Raises InvalidConfig if they are not valid.
+        """
+        if config.get("compression.type", PRODUCER_CODEC) != PRODUCER_CODEC:
+            return {**config}
         merged = {**config, **self._settings()}
         check_merged_topic_config(merged)
         return merged

@@ -345,7 +345,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
             transactional_id: names the producer across restarts; None: no transactions.
             transaction_timeout_ms: a transaction that is open for longer is aborted.
             buffer_memory_bytes: about how much it buffers before it uploads.
-            compression_type: the codec for its records, instead of the topics' own.
+            compression_type: for topics whose ``compression.type`` is ``producer``, the default.
             compression_level: the level of that codec, instead of its default.
             partitioner: by a hash of the key: 'murmur2', as Kafka's producers; 'crc32', as
                 librdkafka's default; 'sticky', like murmur2, but each batch of records without a

@@ -363,7 +363,8 @@ class SparkTransaction:
                 ``timestamp`` and ``headers``; for a typed topic, the columns of its schema.
             topic: the topic to write to; None takes the column ``topic``.
             include_headers: False leaves the column ``headers`` out.
-            compression_type: a codec for these records instead of the topics' own.
+            compression_type: a codec for these records, in topics whose ``compression.type`` is
+                ``producer``, the default.
         """
         self._require_open("write")
         self._require_session()

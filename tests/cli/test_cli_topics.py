@@ -26,9 +26,9 @@ def test_ls_prints_one_row_or_object_for_each_topic(store_path: Path) -> None:
             "open_transaction_count": open_count,
         }
         for name, partitions, records, segments, entries, codec, open_count in (
-            ("empty", 1, 0, 0, 1, "lz4", 0),
+            ("empty", 1, 0, 0, 1, "producer", 0),
             ("orders", 2, 12, 3, 3, "zstd", 0),
-            ("paid", 1, 3, 3, 4, "lz4", 1),
+            ("paid", 1, 3, 3, 4, "producer", 1),
         )
     ]
 
@@ -69,7 +69,7 @@ def test_describe_shows_offsets_settings_and_open_transactions(store_path: Path)
         "segment_count": 3,
         "size_bytes": size,
         "entries": 4,
-        "compression_type": "lz4",
+        "compression_type": "producer",
         "open_transaction_count": 1,
         "topic_id": known.topic_id,
         "created_at_ms": known.created_at_ms,

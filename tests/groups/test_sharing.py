@@ -338,7 +338,10 @@ def test_who_is_no_member_moves_a_group_only_with_force(group: Group) -> None:
         alone.commit({T[0]: 5})
     producer = job.producer(transactional_id="p")
     producer.init_transactions()
-    with pytest.raises(GroupNotEmpty), producer.transaction():
+    with (
+        pytest.raises(GroupNotEmpty, match=r"consumer\.group_metadata\(\)"),
+        producer.transaction(),
+    ):
         producer.send_offsets_to_transaction({T[0]: 5}, "g")
     with pytest.raises(GroupNotEmpty):
         job.reset_group_offsets("g", ["t"], to=5)

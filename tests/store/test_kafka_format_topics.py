@@ -188,6 +188,18 @@ def test_a_producer_chooses_its_codec(store: Store, config: dict[str, str]) -> N
     assert store.scan("t", columns=["value"]).to_arrow().column("value").to_pylist() == values
 
 
+@pytest.mark.parametrize("topic_codec", CODECS)
+def test_the_topic_s_codec_decides(store: Store, topic_codec: str) -> None:
+    """As in Kafka: whatever a writer chooses, even what the topic's own codec has no levels for."""
+    store.create_topic("t", config={**KAFKA, "compression.type": topic_codec})
+    for codec in CODECS:
+        with store.producer(compression_type=codec) as producer:
+            producer.send("t", b"1")
+    with store.producer(compression_type="zstd", compression_level=19) as producer:
+        producer.send("t", b"1")
+    assert {name for name, _ in _codecs(store)} == {topic_codec}
+
+
 def test_a_producer_cannot_choose_what_cannot_be(store: Store) -> None:
     """Unknown codecs, levels without meaning, and codecs that a topic's format lacks."""
     refused: list[tuple[dict[str, Any], str]] = [

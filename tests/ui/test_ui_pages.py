@@ -236,7 +236,7 @@ def test_a_group_shows_its_members(browser: TestClient, store: Store) -> None:
     consumer.commit()
     shown = text_of(browser, "/groups/team")
     consumer.close()
-    assert "Stable · lag 1 · 1 member · generation 1 · assignor" in shown
+    assert "Stable · lag 0 · 1 member · generation 1 · assignor" in shown
     assert f"{HOSTILE} {socket.gethostname()} orders orders:0, orders:1" in shown
     assert "Members" not in text_of(browser, "/groups/team")
 

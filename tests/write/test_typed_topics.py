@@ -786,7 +786,7 @@ def test_columns_share_files_until_they_are_merged(store: Store) -> None:
 
 @pytest.mark.parametrize("schema", [None, pa.schema([("value", pa.string())])])
 def test_parquet_has_the_levels_that_are_chosen(store: Store, schema: pa.Schema | None) -> None:
-    """By the topic or by the writer: a higher one takes fewer bytes. Others are refused."""
+    """By the topic, or by the writer where the topic leaves it to that; others are refused."""
     rng = np.random.default_rng(6)
     words = [f"{word:x}" for word in rng.integers(1 << 60, size=500)]
     table = pa.table({"value": [" ".join(rng.choice(words, 40)) for _ in range(200)]})
@@ -803,9 +803,14 @@ def test_parquet_has_the_levels_that_are_chosen(store: Store, schema: pa.Schema 
             }
             store.create_topic(codec + level, schema=schema, config=config)
             send(store, table, codec + level)
+        left_to_writers = {"record.format": "parquet", "compression.type": "producer"}
+        store.create_topic(codec, schema=schema, config=left_to_writers)
         with store.producer(compression_type=codec, compression_level=int(levels[1])) as producer:
             producer.send_batch(codec + levels[0], table)
-        (low, chosen), (high,) = (store.segments(codec + level) for level in levels)
+            producer.send_batch(codec, table)
+        (low, decided), (high,) = (store.segments(codec + level) for level in levels)
+        (chosen,) = store.segments(codec)
+        assert decided.size_bytes == pytest.approx(low.size_bytes, abs=32)
         assert chosen.size_bytes == pytest.approx(high.size_bytes, abs=32)
         assert high.size_bytes < low.size_bytes - 64
         for segment in (low, chosen, high):

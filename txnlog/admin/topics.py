@@ -70,8 +70,7 @@ class TopicAdmin:
         With a ``schema`` (a ``pyarrow.Schema``) its records have these columns instead of a key and
         a value, and are stored in Parquet files unless ``record.format`` is ``columns``. The
         columns named by ``key`` choose the partition. Columns with ``defaults`` (by name, as Python
-        or Arrow values) may be left out when records are sent. Parquet files are compressed with
-        zstd unless ``compression.type`` is given.
+        or Arrow values) may be left out when records are sent.
 
         Raises:
             TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidSchema:
@@ -83,9 +82,6 @@ class TopicAdmin:
             config = {"record.format": PARQUET, **(config or {})}
         elif key is not None or defaults is not None:
             raise InvalidSchema("key and defaults are for columns of a schema, and there is none")
-        if config is not None and config.get("record.format") == PARQUET:
-            # Set, and no default of the format: topics that are there already keep theirs.
-            config = {"compression.type": "zstd", **config}
         checked = check_topic_config(config)
         if typed is None:
             check_untyped_config(checked)

@@ -452,9 +452,10 @@ class Membership(msgspec.Struct, omit_defaults=True):
             if self.members and not force:
                 raise GroupNotEmpty(
                     f"group {group_id!r} has {len(self.members)} live member(s), and these offsets "
-                    "are committed by somebody who is not one: close its consumers first, or use "
-                    "another group; `txnlog groups seek --force` moves it all the same, and "
-                    "`txnlog groups remove-members` removes members that are dead"
+                    "are committed by somebody who is not one. A member's transaction sends them "
+                    "with consumer.group_metadata(), not with the group's name. Others close its "
+                    "consumers first, or use another group; `txnlog groups seek --force` moves it "
+                    "all the same, `txnlog groups remove-members` removes members that are dead"
                 )
             return
         held = self.members.get(committer.member_id)
