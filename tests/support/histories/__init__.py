@@ -1,0 +1,1 @@
+"""Histories of real processes, and a checker of them that shares no code with txnlog."""
