@@ -112,6 +112,20 @@ def test_stored_data_is_never_executed() -> None:
     assert dangerous == []
 
 
+def test_other_interpreters_do_not_look_into_the_working_folder() -> None:
+    """Each command that begins with the interpreter goes on with ``-P``."""
+    started = [
+        (f"{module.where}:{node.lineno}", [ast.unparse(word) for word in node.elts[:2]])
+        for module in MODULES
+        for node in ast.walk(module.tree())
+        if isinstance(node, ast.List | ast.Tuple)
+        and node.elts
+        and ast.unparse(node.elts[0]) == "sys.executable"
+    ]
+    assert started
+    assert [where for where, words in started if words[1:] != ["'-P'"]] == []
+
+
 def test_names_of_segment_files_are_made_in_one_place() -> None:
     """A segment's files are named by SegmentPaths; nobody else knows how their names end."""
     ending = re.compile(r"(?<![*])\.(log|index|timeindex|txnindex)$")

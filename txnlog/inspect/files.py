@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,6 +18,8 @@ from txnlog.segments.parquet.footer import MAGIC as PARQUET_MAGIC
 from txnlog.segments.parquet.footer import read_tail
 from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.storage import open_storage
+
+_FOOTER_TIMEOUT_S = 10.0
 
 
 @contextmanager
@@ -59,10 +61,13 @@ def read_file(path: str, storage_options: Mapping[str, object] | None = None) ->
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write a whole local file, replacing an existing one. Raises StorageError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Nobody can know the name before, and what already has it is not written to.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
+        file = temporary.open("xb")
         try:
-            temporary.write_bytes(data)
+            with file:
+                file.write(data)
             temporary.replace(path)
         except BaseException:
             with suppress(OSError):
@@ -86,11 +91,19 @@ def _check_loose_footer(file: SegmentFile) -> None:
 
     Raises CorruptRecord.
     """
-    command = [sys.executable, "-m", "txnlog.segments.parquet.footer"]
+    # Without -P a module in the working folder would be imported, which is where the file may lie.
+    command = [sys.executable, "-P", "-m", "txnlog.segments.parquet.footer"]
     tail = read_tail(file)
-    done = subprocess.run(command, input=tail, capture_output=True, check=False)  # noqa: S603
+    position = file.size_bytes - len(tail)
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, input=tail, capture_output=True, check=False, timeout=_FOOTER_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        reason = f"the footer cannot be read within {_FOOTER_TIMEOUT_S:.0f} s"
+        raise CorruptRecord.at(file.name, position, reason) from None
     if done.returncode < 0:
-        raise CorruptRecord.at(file.name, file.size_bytes - len(tail), "the footer is damaged")
+        raise CorruptRecord.at(file.name, position, "the footer is damaged")
 
 
 def _read(file: BinaryIO, start: int, stop: int) -> bytes:
