@@ -67,7 +67,6 @@ def maintain(
     chosen = [topics] if isinstance(topics, str) else topics
     maintenance = Maintenance(
         store.logs,
-        store,
         chosen,
         orphan_age_ms,
         dry_run=dry_run,

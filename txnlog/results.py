@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from txnlog.admin.compaction.compact import Compaction
     from txnlog.admin.disk_usage import PartitionUsage
-    from txnlog.admin.maintenance import Expiry, MaintenanceFailure
+    from txnlog.admin.expiry import Expiry, TransactionEnd
+    from txnlog.admin.maintenance import MaintenanceFailure
     from txnlog.admin.merging import Merge
     from txnlog.admin.metrics import Metric
     from txnlog.admin.offsets import ListedOffset
@@ -151,6 +152,7 @@ __all__ = [
     "TopicDescription",
     "TopicSchema",
     "TransactionDescription",
+    "TransactionEnd",
     "TransactionRef",
     "Trimmed",
 ]
@@ -170,7 +172,7 @@ _HOMES = {
     "DumpedEntry": "inspect.log_dump",
     "Election": "replicas.electing",
     "EntryRef": "state.transaction",
-    "Expiry": "admin.maintenance",
+    "Expiry": "admin.expiry",
     "ExportedPartition": "kafka.exporting",
     "FileDeletion": "admin.vacuum",
     "FileRetirement": "admin.vacuum",
@@ -228,6 +230,7 @@ _HOMES = {
     "TopicDescription": "inspect.descriptions",
     "TopicSchema": "schema",
     "TransactionDescription": "inspect.descriptions",
+    "TransactionEnd": "admin.expiry",
     "TransactionRef": "state.transaction",
     "Trimmed": "state.topic_entries",
 }

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Reassigned,
         ReplicaReturn,
         RetentionDeletion,
+        TransactionEnd,
     )
 
     Done = (
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         | Merge
         | FileDeletion
         | FileRetirement
+        | TransactionEnd
         | Expiry
         | ReplicaReturn
         | Reassigned
@@ -56,6 +58,7 @@ _DONE = {
     "Merge": "segments merged",
     "FileDeletion": "files deleted",
     "FileRetirement": "files found",
+    "TransactionEnd": "transaction ended",
     "Expiry": "expired",
     "ReplicaReturn": "root brought back",
     "Reassigned": "data moved",
@@ -90,6 +93,9 @@ def _show_subject(done: Done) -> str:
     topic, partition = _text(done, "topic"), _number(done, "partition")
     if topic is not None:
         return escape_text(topic if partition is None else f"{topic}:{partition}")
+    transactional_id = _text(done, "transactional_id")
+    if transactional_id is not None:
+        return escape_text(f"transactional id {transactional_id}")
     parts = _text(done, "kind"), _text(done, "name"), _text(done, "root")
     named = [part for part in parts if part is not None]
     return escape_text(" ".join(named)) or "-"
@@ -102,6 +108,9 @@ FIELDS: list[Field[Done]] = [
     number("partition", None, lambda done: _number(done, "partition")),
     text("kind", None, lambda done: _text(done, "kind")),
     text("name", None, lambda done: _text(done, "name")),
+    text("transactional_id", None, lambda done: _text(done, "transactional_id")),
+    number("number", None, lambda done: _number(done, "number")),
+    text("outcome", None, lambda done: _text(done, "outcome")),
     text("root", None, lambda done: _text(done, "root")),
     text("member", None, lambda done: _text(done, "member")),
     number("log_start_offset", None, lambda done: _number(done, "log_start_offset")),
@@ -149,9 +158,9 @@ def maintain_store(
     Deletes records as the topics' retention.ms and retention.bytes say; compacts topics by key
     whose cleanup.policy says so, where enough is new; merges small segments; deletes files of
     deleted records, of merged and compacted segments (file.delete.delay.ms later) and of deleted
-    topics, and what killed jobs have left; lets idle transactional ids and groups expire; brings
-    back roots of a replicated store that answer again, if replica.auto.return is set. Does not ask:
-    settings decide.
+    topics, and what killed jobs have left; ends transactions that their producers do not end; lets
+    idle transactional ids and groups expire; brings back roots of a replicated store that answer
+    again, if replica.auto.return is set. Does not ask: settings decide.
 
     No job may take longer than --orphan-age (at least 1d) from its first upload to its commit. May
     run on several machines at once. A failure is reported, and stops nothing else: exit code 1, or

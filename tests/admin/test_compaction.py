@@ -15,6 +15,8 @@ from compacted_topics import Record, compact, newest, read
 from steps import another, begin
 
 from txnlog.admin.compaction import compact as compact_module
+from txnlog.admin.compaction.compact import Compaction, compact_topic
+from txnlog.admin.times import Times
 from txnlog.errors import CorruptRecord, InvalidOption, StorageError
 from txnlog.names import SegmentRef, TopicPartition
 from txnlog.state.placement import RewrittenFile, Segment
@@ -59,12 +61,12 @@ def pairs(store: Store) -> list[tuple[int, str, str | None]]:
     ]
 
 
-def segments(store: Store) -> list[Segment]:
-    """The segments that hold the records."""
+def segments(store: Store, partition: int = 0) -> list[Segment]:
+    """The segments that hold the records of a partition."""
     log = another(store).logs.fresh_topic("t")
     with log.reading() as state:
         whole = log.manifests.unfold(state)
-    return [*whole.partitions[0].record_segments()]
+    return [*whole.partitions[partition].record_segments()]
 
 
 # -- what stays ----------------------------------------------------------------------------------
@@ -191,19 +193,74 @@ def test_tombstones_go_though_a_topic_is_compacted_all_the_time(
 
 def test_clocks_that_differ_only_keep_tombstones_longer(store: Store, clock: VirtualClock) -> None:
     """The horizon is by the latest clock; whether it has passed, by the earliest."""
-    from txnlog.admin.compaction.compact import compact_topic
-
     put(store, ("a", None))
     now = clock.time_ms
 
-    def run(earliest_ms: int, latest_ms: int) -> list[object]:
-        return [*compact_topic(store.logs, "t", earliest_ms, latest_ms, even_clean=True)]
+    def run(earliest_ms: int, latest_ms: int) -> list[Compaction]:
+        times = Times(VirtualClock(earliest_ms), latest_ms)
+        return [*compact_topic(store.logs, "t", times, even_clean=True)]
 
     assert run(now, now + 1000)
     assert run(now + DAY_MS, now + 10 * DAY_MS) == []
     assert run(now + DAY_MS + 999, now + 10 * DAY_MS) == []
     assert run(now + DAY_MS + 1000, now + 10 * DAY_MS)
     assert read(store) == []
+
+
+@pytest.mark.parametrize("asleep_at", ["upload topics/t/data/0/", "put_if_absent topics/t/log/"])
+def test_tombstones_stay_from_when_they_are_clean(
+    store: Store, clock: VirtualClock, asleep_at: str
+) -> None:
+    """Not from when the compaction began: it may take, or sleep, for longer than they stay.
+
+    A reader that has met the value a moment before it went can still meet its tombstone.
+    """
+    store.alter_topic("t", partitions=2)
+    for partition in (0, 1):
+        with store.producer() as producer:
+            producer.send("t", b"1", b"a", partition=partition)
+            producer.send("t", None, b"a", partition=partition)
+    slept: list[str] = []
+
+    def sleep(request: str) -> None:
+        if request.startswith(asleep_at) and not slept:
+            slept.append(request)
+            clock.time_ms += 2 * DAY_MS
+
+    faulty = FaultyStorage(store.storage, before_request=sleep)
+    assert len(compact(attach(faulty, clock=clock))) == 2
+    assert slept
+    put_at = clock.time_ms
+    for partition in (0, 1):
+        (placed,) = segments(store, partition)
+        assert placed.rewritten is not None
+        assert placed.rewritten.delete_horizon_ms >= put_at + DAY_MS
+        assert [(r.key, r.value) for r in read(store, partition=partition)] == [(b"a", None)]
+    clock.time_ms += DAY_MS - 1
+    assert compact(another(store)) == []
+    clock.time_ms += DAY_MS // 8 + 1
+    assert len(compact(another(store))) == 2
+    assert read(store) == read(store, partition=1) == []
+
+
+def test_maintenance_takes_the_time_of_each_topic(store: Store, clock: VirtualClock) -> None:
+    """A long run over other topics before it makes no tombstone older."""
+    store.create_topic("before", config={"cleanup.policy": "compact"})
+    for topic in ("before", "t"):
+        with store.producer() as producer:
+            producer.send(topic, b"1", b"a")
+            producer.send(topic, None, b"a")
+
+    def take_long(request: str) -> None:
+        if request.startswith("upload topics/before/data/"):
+            clock.time_ms += DAY_MS
+
+    faulty = FaultyStorage(store.storage, before_request=take_long)
+    steps = attach(faulty, clock=clock).maintain()
+    assert len([step for step in steps if isinstance(step, Compaction)]) == 2
+    (placed,) = segments(store)
+    assert placed.rewritten is not None
+    assert placed.rewritten.delete_horizon_ms >= clock.time_ms + DAY_MS
 
 
 # -- what is not touched -------------------------------------------------------------------------
@@ -381,9 +438,8 @@ def test_two_at_once(store: Store, clock: VirtualClock, monkeypatch: pytest.Monk
     for n in range(4):
         put(store, *((f"k{k}", str(n)) for k in range(3)))
     before = read(store)
-    now_ms = clock.time_ms
     slow = another(store)
-    steps = compact_module.compact_topic(slow.logs, "t", now_ms, now_ms, even_clean=True)
+    steps = compact_topic(slow.logs, "t", Times(clock, None), even_clean=True)
     put_group = compact_module._put
 
     def overtaken(*arguments: Any) -> bool:

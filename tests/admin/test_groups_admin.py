@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from alone import read_alone
-from steps import begin, begin_with_offsets, elsewhere, new_store
+from steps import another, begin, begin_with_offsets, elsewhere, new_store
 
 from txnlog import OffsetAndMetadata
 from txnlog.errors import (
@@ -25,11 +25,12 @@ from txnlog.errors import (
 )
 from txnlog.inspect.descriptions import OffsetReset
 from txnlog.names import TopicPartition
+from txnlog.results import Expiry
 from txnlog.state.group import GroupState, OffsetCommit, OffsetsCommitted, OffsetsDeleted
 from txnlog.state.transaction import Outcome, TransactionRef
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
-from txnlog.testing import FaultyStorage, VirtualClock
+from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -387,6 +388,58 @@ def test_idle_groups_expire(memory_storage: Storage, clock: VirtualClock) -> Non
     keeps = attach(store.storage, clock=clock)
     assert keeps.expire_groups(older_than_ms=10**10) == []
     assert keeps.expire_groups() == ["busy"]
+
+
+WEEK_MS = 7 * 86_400_000
+
+
+@pytest.mark.parametrize("wrong", ["maintenance", "committer", "storage"])
+@pytest.mark.parametrize("by", ["expire_groups", "maintain"])
+def test_one_wrong_clock_deletes_no_group(clock: VirtualClock, wrong: str, by: str) -> None:
+    """Whichever it is: ahead of time who maintains, or the storage; or behind, who commits."""
+    storage = HeapStorage(like_disk=True)
+    ahead_ms = {wrong: WEEK_MS + 10**8}
+    stored_ms = 0
+    storage.time_ms = lambda: clock.time_ms + stored_ms
+    store = attach(storage, create=True, clock=clock, config={"offsets.retention.ms": WEEK_MS})
+    store.create_topic("a", partitions=2)
+    committer = elsewhere(storage, clock, -ahead_ms.get("committer", 0))
+    commit(committer, {A0: 5})
+    stored_ms = ahead_ms.get("storage", 0)
+
+    def expire() -> list[str]:
+        process = elsewhere(storage, clock, ahead_ms.get("maintenance", 0))
+        if by == "expire_groups":
+            return process.expire_groups()
+        return [step.name for step in process.maintain() if isinstance(step, Expiry)]
+
+    assert expire() == []
+    clock.time_ms += WEEK_MS
+    assert expire() == []
+    commit(elsewhere(storage, clock, -ahead_ms.get("committer", 0)), {A0: 1}, "busy")
+    clock.time_ms += 1
+    assert expire() == ["g"]
+    assert offsets(another(store), "busy") == {A0: 1}
+
+
+def test_groups_whose_last_commit_was_cleaned_up(clock: VirtualClock) -> None:
+    """By the storage's clock the log's newest entry tells for how long there was none, at least."""
+    storage = HeapStorage()
+    storage.time_ms = lambda: clock.time_ms
+    store = attach(storage, create=True, clock=clock, config={"offsets.retention.ms": 1000})
+    store.create_topic("a", partitions=2)
+    behind = elsewhere(storage, clock, -(10**9))
+    commit(behind, {A0: 5})
+    commit(behind, {A1: 5})
+    clock.time_ms += 900
+    behind.delete_group_offsets("g", [A1])
+    behind.logs.group("g").checkpoint()
+    behind.logs.group("g").log.delete_entries(0, 2)
+    clock.time_ms += 1000
+    assert elsewhere(storage, clock).expire_groups() == []
+    clock.time_ms += 1
+    assert elsewhere(storage, clock).expire_groups(dry_run=True) == ["g"]
+    assert elsewhere(storage, clock).expire_groups() == ["g"]
 
 
 def test_groups_are_kept_for_ever_by_default(store: Store, clock: VirtualClock) -> None:

@@ -243,11 +243,10 @@ def test_a_transaction_is_aborted_with_a_reason(store: Store, clock: VirtualCloc
 
 
 def test_what_cannot_be_aborted(store: Store) -> None:
-    """Not what has committed or is decided to, nor what never began, nor without a reason."""
-    decide(store, "half")
+    """Not what has committed, nor what never began, nor without a reason."""
     store.producer(transactional_id="idle").init_transactions()
     begin_with(store, "done", b"x").commit_transaction()
-    for name in ("half", "idle", "done"):
+    for name in ("idle", "done"):
         before = store.describe_transaction(name)
         with pytest.raises(InvalidTxnState, match="no open transaction to abort"):
             store.abort_transaction(name, reason="why not")
@@ -256,7 +255,20 @@ def test_what_cannot_be_aborted(store: Store) -> None:
         store.abort_transaction("never", reason="why not")
     with pytest.raises(InvalidOption, match="a reason is needed"):
         store.abort_transaction("done", reason=" ")
-    assert values(store) == [b"decided", b"x"]
+    assert values(store) == [b"x"]
+
+
+def test_a_commit_that_was_decided_is_completed(store: Store) -> None:
+    """It cannot be aborted any more: the result says what became of it."""
+    for name, options in (("half", {}), ("other half", {"force": True})):
+        decide(store, name)
+        planned = store.abort_transaction(name, reason="its host is gone", dry_run=True)
+        assert planned == store.describe_transaction(name)
+        assert planned.status == "PrepareCommit"
+        found = store.abort_transaction(name, reason="its host is gone", **options)
+        assert (found.status, found.reason) == ("CompleteCommit", "")
+    assert store.hanging_transactions() == []
+    assert values(store) == [b"decided", b"decided"]
 
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_RESPONSE, Fault.FAIL, Fault.STOP_AFTER])

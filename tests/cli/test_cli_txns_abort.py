@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli_command import cli, environment, list_files
+from steps import begin, stop_before_marking
 
 import txnlog
 from txnlog.errors import ProducerFenced
@@ -75,6 +76,23 @@ def test_force_is_asked_for_by_its_price(own_store: Path) -> None:
     assert json.loads(done.stdout)["state"] == "CompleteAbort"
     passed = "[('dry_run', False), ('force', True), ('number', 3), ('reason', 'lost')]"
     assert passed in done.stderr
+
+
+def test_a_commit_that_was_decided_is_completed(own_store: Path) -> None:
+    """It says that it was committed, asks nothing, and find-hanging has nothing to say any more."""
+    store = txnlog.open(str(own_store))
+    stop_before_marking(producer := begin(store, "half"))
+    producer.send("empty", b"decided")
+    producer.commit_transaction()
+    dry = cli("txns", "abort", "half", "--store", str(own_store), "--dry-run")
+    assert "was committed, and is not complete yet; it cannot be aborted" in dry.err
+    done = cli("txns", "abort", "half", "--store", str(own_store), "-o", "json")
+    assert json.loads(done.out)["state"] == "CompleteCommit"
+    assert "transaction 1 of half was committed, now complete; nothing was aborted" in done.err
+    assert (dry.code, done.code) == (0, 0)
+    again = cli("txns", "abort", "half", "--store", str(own_store))
+    assert again.code == 1
+    assert "there is no open transaction to abort" in again.err
 
 
 def test_the_transaction_that_was_shown_is_aborted_and_no_later_one(own_store: Path) -> None:

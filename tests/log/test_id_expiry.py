@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
-from steps import another, begin_with, new_store, values
+from steps import another, begin_with, elsewhere, new_store, values
 
 from txnlog.errors import (
     InvalidTxnState,
@@ -107,6 +107,35 @@ def test_what_is_under_way_does_not_expire(status: Status) -> None:
     state = transitions.TransactionState("p", status, 1, 0, 1, 1000, 5, "n")
     with pytest.raises(InvalidTxnState, match="does not expire"):
         transitions.expire(state, now_ms=9, nonce="m", reason="idle")
+
+
+@pytest.mark.condition(19)
+@pytest.mark.parametrize("wrong", ["maintenance", "producer", "storage"])
+def test_one_wrong_clock_expires_no_id(clock: VirtualClock, wrong: str) -> None:
+    """Whichever it is: ahead of time who maintains, or the storage; or behind, the producer."""
+    storage = HeapStorage(like_disk=True)
+    ahead_ms = {wrong: 10 * EXPIRATION_MS}
+    stored_ms = 0
+    storage.time_ms = lambda: clock.time_ms + stored_ms
+    store = expiring_store(storage, clock)
+    late = elsewhere(storage, clock, -ahead_ms.get("producer", 0))
+    begin_with(late, "p", b"x").commit_transaction()
+    stored_ms = ahead_ms.get("storage", 0)
+
+    def expire() -> list[str]:
+        return elsewhere(storage, clock, ahead_ms.get("maintenance", 0)).expire_transactional_ids()
+
+    assert expire() == []
+    clock.time_ms += EXPIRATION_MS
+    assert expire() == []
+    clock.time_ms += 1
+    if wrong == "storage":
+        stored_ms += 10 * EXPIRATION_MS
+    assert expire() == ["p"]
+    if wrong == "storage":
+        stored_ms += 10 * EXPIRATION_MS
+    assert expire() == []
+    assert another(store).describe_transaction("p").status == "Dead"
 
 
 def test_the_producer_of_an_expired_id_is_fenced(store: Store, clock: VirtualClock) -> None:

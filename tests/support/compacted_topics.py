@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from txnlog.admin.compaction.compact import Compaction, compact_topic
+from txnlog.admin.times import Times
 from txnlog.store import Store
 
 Key = bytes | None
@@ -41,9 +42,9 @@ def read(store: Store, topic: str = "t", partition: int = 0, **options: object) 
 
 def compact(store: Store, topic: str = "t", **options: object) -> list[Compaction]:
     """Compact what there is by the clock of the store's process."""
-    now_ms = store.logs.clock.now_ms()
     options = {"even_clean": True, **options}
-    return [*compact_topic(store.logs, topic, now_ms, now_ms, **options)]  # type: ignore[arg-type]
+    times = Times(store.logs.clock, None)
+    return [*compact_topic(store.logs, topic, times, **options)]  # type: ignore[arg-type]
 
 
 def newest(records: Sequence[Record], end: int | None = None) -> list[Record]:

@@ -248,7 +248,8 @@ class GroupAdmin:
     ) -> list[str]:
         """Delete groups whose last commit is older than ``offsets.retention.ms``.
 
-        Nothing expires by itself: :meth:`maintain` does this, too.
+        By every clock: that of the process which committed, this one's and the storage's. Nothing
+        expires by itself: :meth:`maintain` does this, too.
 
         Args:
             older_than_ms: instead of the store's ``offsets.retention.ms``.
@@ -257,23 +258,11 @@ class GroupAdmin:
         Returns:
             The ids of the groups that were deleted; empty if offsets are kept for ever.
         """
-        retention_ms = (
-            self._logs.config.offsets_retention_ms if older_than_ms is None else older_than_ms
-        )
-        if retention_ms < 0:
-            return []
-        before_ms = self._logs.clock.now_ms() - retention_ms
-        expired = []
-        ids = self._group_ids()
-        found = for_each(
-            self._logs.storage, partial(describe_or_error, self._logs.fresh_group), ids
-        )
-        for group_id, log in zip(ids, found, strict=True):
-            if isinstance(log, TxnlogError):
-                continue  # a damaged group stays for somebody to look at, and stops no other
-            if log.expire(before_ms, dry_run=dry_run):
-                expired.append(group_id)
-        return expired
+        from txnlog.admin.expiry import expire_groups, times_when_needed
+
+        times = times_when_needed(self._logs, dry_run=dry_run)
+        found = expire_groups(self._logs, times, retention_ms=older_than_ms, dry_run=dry_run)
+        return [group.name for group in found]
 
 
 def _topics_of(log: GroupLog) -> set[str]:

@@ -10,7 +10,8 @@ from txnlog.admin.transactions import TransactionAdmin
 
 if TYPE_CHECKING:
     from txnlog.admin.compaction.compact import Compaction
-    from txnlog.admin.maintenance import Expiry, MaintenanceFailure
+    from txnlog.admin.expiry import Expiry, TransactionEnd
+    from txnlog.admin.maintenance import MaintenanceFailure
     from txnlog.admin.merging import Merge
     from txnlog.admin.retention import RetentionDeletion
     from txnlog.admin.vacuum import FileDeletion, FileRetirement
@@ -33,6 +34,7 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
         | Merge
         | FileDeletion
         | FileRetirement
+        | TransactionEnd
         | Expiry
         | ReplicaReturn
         | Reassigned
@@ -46,7 +48,8 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
         Merging: many small segments become few large ones. Vacuum deletes files that nobody needs
         any more: those of deleted records and of segments that were merged or compacted
         (``file.delete.delay.ms`` later), those of deleted topics, and leftovers of killed jobs.
-        Transactional ids and groups that were idle for too long expire. Roots of a replicated store
+        Transactions that their producers do not end are ended. Transactional ids and groups that
+        were idle for too long expire. Roots of a replicated store
         that left the in-sync set and answer again rejoin, if ``replica.auto.return`` is set, and
         data is then moved to where it belongs. Files' ages are by the storage's own clock; if it
         has none, only files of deleted topics are deleted. May run in several processes at once,
@@ -71,7 +74,7 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
         from txnlog.admin.maintenance import Maintenance
 
         chosen = [topics] if isinstance(topics, str) else topics
-        return [*Maintenance(self._logs, self, chosen, orphan_age_ms, dry_run=dry_run).steps()]
+        return [*Maintenance(self._logs, chosen, orphan_age_ms, dry_run=dry_run).steps()]
 
     def compact(
         self, topic: str, *, dry_run: bool = False, max_memory_bytes: int | None = None

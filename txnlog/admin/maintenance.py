@@ -5,29 +5,29 @@ Several processes may do each part at the same time, and stop anywhere.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal
 
 from txnlog import names
 from txnlog.admin.compaction.compact import Compaction, compact_topic
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
+from txnlog.admin.expiry import Expiry, TransactionEnd, expire_groups, tend_ids
 from txnlog.admin.merging import Merge, merge_topic
 from txnlog.admin.retention import RetentionDeletion, apply_retention
 from txnlog.admin.rewrite_tasks import TaskRunner
+from txnlog.admin.times import Times
 from txnlog.admin.vacuum import (
     Ages,
     FileDeletion,
     FileRetirement,
     check_orphan_age,
-    storage_time_ms,
     vacuum_loose_files,
     vacuum_topic,
 )
 from txnlog.config import TopicConfig, check_whole_number
-from txnlog.errors import InvalidOption, StorageError, TxnlogError, UnknownTopicOrPartition
+from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 from txnlog.replicas.opening import prepare_return
 from txnlog.replicas.placement import places
@@ -38,16 +38,6 @@ from txnlog.replicas.returning import ReplicaReturn, return_roots
 Part = Literal[
     "replicas", "retention", "compaction", "merging", "vacuum", "transactional ids", "groups"
 ]
-
-_logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Expiry:
-    """A transactional id or a consumer group that was idle for so long that it has expired."""
-
-    kind: Literal["transactional id", "group"]
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +58,7 @@ MaintenanceStep = (
     | Merge
     | FileDeletion
     | FileRetirement
+    | TransactionEnd
     | Expiry
     | ReplicaReturn
     | Reassigned
@@ -89,32 +80,6 @@ class MaintenancePart:
     of: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """The time by the earliest and by the latest clock: nothing may be deleted early by either."""
-
-    earliest_ms: int
-    latest_ms: int
-
-    @classmethod
-    def of(cls, own_ms: int, told_ms: int | None) -> Times:
-        """By this process's clock and the storage's, if that has one."""
-        told_ms = own_ms if told_ms is None else told_ms
-        return cls(min(own_ms, told_ms), max(own_ms, told_ms))
-
-
-class Expiring(Protocol):
-    """The calls that expire transactional ids and groups."""
-
-    def expire_transactional_ids(self, *, dry_run: bool = False) -> list[str]:
-        """Forget the ids that were idle for too long."""
-        ...
-
-    def expire_groups(self, *, dry_run: bool = False) -> list[str]:
-        """Forget the groups that were idle for too long."""
-        ...
-
-
 class Maintenance:
     """One run, of ``topics`` only if they are named.
 
@@ -125,7 +90,6 @@ class Maintenance:
     def __init__(
         self,
         logs: Logs,
-        admin: Expiring,
         topics: Sequence[str] | None,
         orphan_age_ms: int | None,
         *,
@@ -133,7 +97,6 @@ class Maintenance:
         run_tasks: TaskRunner | None = None,
     ) -> None:
         self._logs = logs
-        self._admin = admin
         self._topics = None if topics is None else [names.check_topic(name) for name in topics]
         self._orphan_age_ms = check_orphan_age(orphan_age_ms)
         self._dry_run = dry_run
@@ -153,31 +116,20 @@ class Maintenance:
 
         Raises as ``steps`` does.
         """
-        told_ms = self._storage_time_ms()
-        ages = Ages(self._logs.storage, told_ms)
-        own_ms = self._logs.clock.now_ms()
-        times = Times.of(own_ms, told_ms)
+        times = Times.ask(self._logs.storage, self._logs.clock, dry_run=self._dry_run)
+        ages = Ages(self._logs.storage, times.told_ms)
         topics = self._topics
         if topics is None:
             yield self._part("replicas", None, self._return_replicas)
+            # Before topics: what nobody ends would keep their records from being deleted.
+            yield self._part("transactional ids", None, partial(self._tend_ids, times))
         named = self._logs.storage.list_folders(names.TOPICS) if topics is None else topics
         for number, topic in enumerate(named):
             for part in self._parts_of_topic(topic, times, ages):
                 yield replace(part, done=number, of=len(named))
         if topics is None:
             yield self._part("vacuum", None, partial(self._vacuum_loose, ages))
-            yield self._part("transactional ids", None, self._expire_ids)
-            yield self._part("groups", None, self._expire_groups)
-
-    def _storage_time_ms(self) -> int | None:
-        try:
-            return storage_time_ms(self._logs.storage, self._logs.clock)
-        except StorageError as error:
-            if not self._dry_run:
-                raise
-            # A read-only process can be told what would be done, if its own clock is right.
-            _logger.warning("the storage's time is not known, so this process's is used: %s", error)
-            return self._logs.clock.now_ms()
+            yield self._part("groups", None, partial(self._expire_groups, times))
 
     def _parts_of_topic(self, topic: str, times: Times, ages: Ages) -> Iterator[MaintenancePart]:
         # Its own logs: a topic's memory is freed before the next one.
@@ -198,8 +150,7 @@ class Maintenance:
             yield from compact_topic(
                 logs,
                 topic,
-                times.earliest_ms,
-                times.latest_ms,
+                times,
                 dry_run=self._dry_run,
                 run_tasks=self._run_tasks,
             )
@@ -234,12 +185,15 @@ class Maintenance:
         storage = self._logs.storage
         return vacuum_loose_files(storage, ages, self._orphan_age_ms, dry_run=self._dry_run)
 
-    def _expire_ids(self) -> Iterable[MaintenanceStep]:
-        expired = self._admin.expire_transactional_ids(dry_run=self._dry_run)
-        return [Expiry("transactional id", name) for name in expired]
+    def _tend_ids(self, times: Times) -> Iterator[MaintenanceStep]:
+        for step in tend_ids(self._logs, lambda: times, dry_run=self._dry_run):
+            if isinstance(step, TxnlogError):
+                yield MaintenanceFailure("transactional ids", None, step)
+            else:
+                yield step
 
-    def _expire_groups(self) -> Iterable[MaintenanceStep]:
-        return [Expiry("group", n) for n in self._admin.expire_groups(dry_run=self._dry_run)]
+    def _expire_groups(self, times: Times) -> Iterator[MaintenanceStep]:
+        yield from expire_groups(self._logs, lambda: times, dry_run=self._dry_run)
 
     def _part(
         self, part: Part, topic: str | None, do: Callable[[], Iterable[MaintenanceStep]]
@@ -266,16 +220,9 @@ def compact_now(
             f"topic {topic!r} is not set to be compacted: alter its cleanup.policy to compact, "
             "or to compact,delete"
         )
-    told_ms = logs.clock.now_ms() if dry_run else storage_time_ms(logs.storage, logs.clock)
-    times = Times.of(logs.clock.now_ms(), told_ms)
+    times = Times(logs.clock, None) if dry_run else Times.ask(logs.storage, logs.clock)
     return [
         *compact_topic(
-            logs,
-            topic,
-            times.earliest_ms,
-            times.latest_ms,
-            even_clean=True,
-            dry_run=dry_run,
-            memory_bytes=memory_bytes,
+            logs, topic, times, even_clean=True, dry_run=dry_run, memory_bytes=memory_bytes
         )
     ]

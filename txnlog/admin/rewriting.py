@@ -16,7 +16,7 @@ from txnlog.admin.live_segments import files_let_go
 from txnlog.errors import TxnlogError
 from txnlog.log.open_logs import Logs
 from txnlog.log.retired_segments import put_notes
-from txnlog.log.rewriting import ReadRun, rewrite
+from txnlog.log.rewriting import ReadRun, TombstoneStay, rewrite
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import FileKey
@@ -68,8 +68,10 @@ class Rewriting:
         self._read.append(ReadRun(partition, replacements[0].start, replacements[-1].end, names))
         self.input_bytes += sum(segment.size_bytes for segment in old)
 
-    def put(self) -> bool:
+    def put(self, stay: TombstoneStay | None = None) -> bool:
         """Put the entry; False if another process has rewritten some of the segments.
+
+        ``stay`` is how long tombstones stay from then on; None: as the replacements say.
 
         Raises:
             UnknownTopicOrPartition: the topic was deleted meanwhile.
@@ -81,7 +83,8 @@ class Rewriting:
         if not new:
             return True
         begun = [segment.begun_ms for segment in uploaded if segment.begun_ms is not None]
-        number = rewrite(self._log, self._topic_id, new, read, min(begun, default=None))
+        first_ms = min(begun, default=None)
+        number = rewrite(self._log, self._topic_id, new, read, first_ms, stay)
         if number is None:
             discard_segments(self._logs.storage, uploaded)
             return False

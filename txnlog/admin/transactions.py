@@ -10,9 +10,9 @@ import logging
 import shlex
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from txnlog import names
-from txnlog.clock import Moment
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptEntry,
@@ -38,14 +38,15 @@ from txnlog.log.topic_log import TopicLog
 from txnlog.log.transaction_log import Head
 from txnlog.names import check_text
 from txnlog.state.transaction import (
-    IDLE,
     Outcome,
     Status,
     TransactionRef,
     TransactionState,
-    expire,
 )
 from txnlog.storage.base import for_each
+
+if TYPE_CHECKING:
+    from txnlog.admin.expiry import TransactionEnd
 
 _logger = logging.getLogger(__name__)
 
@@ -192,11 +193,6 @@ class TransactionAdmin:
         except CorruptEntry as error:
             return error
 
-    def _head_since(self, transactional_id: str) -> tuple[Moment, int, Head | CorruptEntry | None]:
-        """The newest state, since when, and from which time (ms) on it is known."""
-        since, now_ms = self._logs.transactions.now(), self._logs.clock.now_ms()
-        return since, now_ms, self._head(transactional_id)
-
     # -- ending ----------------------------------------------------------------------------------
 
     def abort_transaction(
@@ -212,6 +208,8 @@ class TransactionAdmin:
 
         It is not an error if the transaction was aborted already. So the call can be repeated
         after a CommitStateUnknown; give ``number`` to be sure that no later transaction is hit.
+        One that was decided, and that nobody has completed, is completed: if it is found committed,
+        the result says ``CompleteCommit``, and nothing was aborted.
 
         Args:
             transactional_id: the id.
@@ -226,7 +224,8 @@ class TransactionAdmin:
         Raises:
             CorruptTransactionState: the newest state is damaged, and ``force`` was not given.
             TransactionalIdNotFound: there is no such id.
-            InvalidTxnState: there is no open transaction, or it has another number.
+            InvalidTxnState: there is no open transaction, nor a decided one to complete; or it has
+                another number.
             CommitStateUnknown: the storage failed; it may or may not be aborted.
         """
         if not isinstance(reason, str) or not reason.strip():
@@ -262,7 +261,7 @@ class TransactionAdmin:
                     done = settlement.finish(head, since)
                     head = done or transactions.describe(transactional_id)
                 except StorageError as error:
-                    _logger.warning("%s is aborted but not finished: %s", head.state.ref, error)
+                    _logger.warning("%s is decided but not finished: %s", head.state.ref, error)
             return describe_transaction(head)
 
     def _end_damaged(self, transactional_id: str, *, dry_run: bool) -> Head:
@@ -285,12 +284,38 @@ class TransactionAdmin:
             return head
         return settlement.finish(head, since) or head
 
+    def end_hanging_transactions(
+        self, *, dry_run: bool = False
+    ) -> list[TransactionEnd | TxnlogError]:
+        """End the transactions that their producers do not end: :meth:`maintain` does this, too.
+
+        Those open past their timeout are aborted, and their producers fenced; those decided and not
+        completed are completed. Usually the next process that reads one of their topics does it,
+        but it finds nothing to do if nothing was placed yet, or if all markers are there.
+
+        Args:
+            dry_run: only say which ones would be ended.
+
+        Returns:
+            What was ended, and the errors of those that could not be. Damaged ids are left out:
+            :meth:`hanging_transactions` names them.
+
+        Raises:
+            StorageError: some may have been ended; call it again.
+        """
+        from txnlog.admin.expiry import Expiry, tend_ids, times_when_needed
+
+        times = times_when_needed(self._logs, dry_run=dry_run)
+        found = tend_ids(self._logs, times, expires=False, dry_run=dry_run)
+        return [one for one in found if not isinstance(one, Expiry)]
+
     def expire_transactional_ids(
         self, *, older_than_ms: int | None = None, dry_run: bool = False
     ) -> list[str]:
         """Forget transactional ids that were not used for ``transactional.id.expiration.ms``.
 
-        Only ids whose last transaction has ended. Such an id is marked as dead first, which fences
+        Only ids whose last transaction has ended; idle by every clock: that of their producer, this
+        process's and the storage's. Such an id is marked as dead first, which fences
         a producer that still has it. A later call removes its log, after ``log.cleanup.age.ms``, or
         a day if that is not set. Nothing expires in the background: :meth:`maintain` does this,
         too. An id that is used again begins with a new producer id; the versions that its
@@ -306,25 +331,11 @@ class TransactionAdmin:
         Raises:
             StorageError: some may have expired; call it again.
         """
-        transactions, clock = self._logs.transactions, self._logs.clock
-        config = self._logs.config
-        idle_ms = config.transactional_id_expiration_ms if older_than_ms is None else older_than_ms
-        expired = []
-        ids = transactions.ids()
-        heads = for_each(self._logs.storage, self._head_since, ids)
-        for transactional_id, (since, now_ms, head) in zip(ids, heads, strict=True):
-            if head is None or isinstance(head, CorruptEntry):
-                continue  # a damaged one stays for inspection, and blocks no other
-            age_ms = now_ms - head.state.updated_at_ms
-            if head.state.status is Status.DEAD:
-                if age_ms > config.left_over_age_ms and not dry_run:
-                    transactions.remove(head)
-            elif head.state.status in IDLE and age_ms > idle_ms:
-                reason = f"it was idle for {age_ms} ms; ids expire after {idle_ms} ms"
-                dead = expire(head.state, now_ms=now_ms, nonce=clock.token(), reason=reason)
-                if dry_run or transactions.put(head.number + 1, dead, since):
-                    expired.append(transactional_id)
-        return expired
+        from txnlog.admin.expiry import Expiry, tend_ids, times_when_needed
+
+        times = times_when_needed(self._logs, dry_run=dry_run)
+        found = tend_ids(self._logs, times, idle_ms=older_than_ms, ends=False, dry_run=dry_run)
+        return [one.name for one in found if isinstance(one, Expiry)]
 
 
 def _statuses(states: str | Iterable[str] | None) -> set[str]:
@@ -345,7 +356,9 @@ def _check_abortable(state: TransactionState, number: int | None) -> None:
             f"transactional id {state.transactional_id!r} is at transaction {state.number}, not "
             f"{number}; nothing was aborted"
         )
-    if not state.open and state.outcome is not Outcome.ABORT:
+    if state.open or state.prepared:
+        return
+    if state.outcome is not Outcome.ABORT:
         raise InvalidTxnState(
             f"{state.ref} is {state.status.value}: there is no open transaction to abort"
         )
@@ -406,13 +419,14 @@ def _describe_holder(
 def _say_what_ends(transactional_id: str, status: str, *, overdue: bool) -> str:
     """What will end an open or prepared transaction, as text."""
     anybody = (
-        "the next process that reads or writes one of its topics or groups, or that calls "
-        f"init_transactions() with {transactional_id!r}"
+        "the next process that reads or writes one of its topics or groups, by Store.maintain, or "
+        f"by the next init_transactions() with {transactional_id!r}"
     )
     if status != Status.ONGOING.value:
         return (
             "it is decided; finished by the next process that finds an entry of it without a "
-            f"marker, or that calls init_transactions() with {transactional_id!r}"
+            f"marker, by Store.maintain, or by the next init_transactions() with "
+            f"{transactional_id!r}; Store.abort_transaction finishes it at once"
         )
     now = "Store.abort_transaction ends it at once"
     if overdue:

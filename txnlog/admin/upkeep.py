@@ -46,7 +46,7 @@ def _retain(logs: Logs, log: TopicLog) -> None:
         if not state.exists or max(config.retention_ms, config.retention_bytes) < 0:
             return
     from txnlog.admin.retention import retain
-    from txnlog.admin.vacuum import storage_time_ms
+    from txnlog.admin.times import storage_time_ms
 
     # A clock that runs ahead must not delete too early: the time is taken from most of the last
     # appends, and from the storage, which is asked only if something is due.

@@ -22,7 +22,6 @@ from txnlog.admin.live_segments import (
     placed_files,
     rewritten_files,
 )
-from txnlog.clock import Clock
 from txnlog.config import TopicConfig, check_whole_number
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnknownTopicOrPartition
 from txnlog.inspect.leftovers import file_age_ms, list_loose_files
@@ -32,7 +31,6 @@ from txnlog.log.topic_log import TopicLog
 from txnlog.names import INDEX_ENDINGS, SEGMENT_ENDING, FileKey
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
-from txnlog.storage.probe import FOLDER
 
 DEFAULT_ORPHAN_AGE_MS = 604_800_000
 """How long an unreferenced upload may still be placed: a job may upload for days first."""
@@ -92,28 +90,6 @@ def check_orphan_age(orphan_age_ms: int | None) -> int:
         return DEFAULT_ORPHAN_AGE_MS
     what = "the orphan age (milliseconds; below a day a writer could still be at work)"
     return check_whole_number(orphan_age_ms, what, InvalidOption, least=LEAST_ORPHAN_AGE_MS)
-
-
-def storage_time_ms(storage: Storage, clock: Clock) -> int | None:
-    """The time by the storage's own clock: that of an object that is put and deleted again.
-
-    None if it reports no time. Raises StorageError.
-    """
-    path = f"{FOLDER}/{clock.token()}/now"
-    storage.put(path, b"now\n")
-    try:
-        return storage.modified_ms(path)
-    except ObjectNotFound:
-        return None
-    finally:
-        _delete_quietly(storage, [path])
-
-
-def _delete_quietly(storage: Storage, paths: Sequence[str]) -> None:
-    try:
-        storage.delete(paths)
-    except StorageError as error:
-        _logger.warning("files were left behind: %s", error)
 
 
 @dataclass(frozen=True, slots=True)

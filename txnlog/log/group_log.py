@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 
 from txnlog import names
 from txnlog.clock import Clock
-from txnlog.errors import GroupNotEmpty
+from txnlog.errors import GroupNotEmpty, ObjectNotFound
 from txnlog.log.dead_members import delete_heartbeats, find_dead_members
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import LogPolicy, StateLog
@@ -162,21 +163,36 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             self.append(build)
         self.checkpoint_if_due()
 
-    def expire(self, before_ms: int, *, dry_run: bool = False) -> bool:
-        """Delete the group if nothing was committed since ``before_ms``; True if it was deleted.
+    def put_ms(self, entry: int) -> int | None:
+        """When entry ``entry``, or the newest one, was put, by the storage's clock.
+
+        An entry that was freed is older than those that were not. None if the storage does not
+        tell.
+        """
+        with self.reading() as state:
+            newest = state.next_entry - 1
+        for number in (entry, newest):
+            with suppress(ObjectNotFound):
+                return self.log.storage.modified_ms(self.log.path(max(number, 0)))
+        return None
+
+    def expire(self, is_old: Callable[[GroupState], bool], *, dry_run: bool = False) -> bool:
+        """Delete the group if its last commit is old; True if it was deleted.
 
         A group with live members is left alone, and so is one that an undecided transaction is
         about to move. Dead members are expired first. With ``dry_run`` it only tells.
         """
         with self.reading() as state:
-            is_old = bool(state.membership.members) and state.last_commit_ms < before_ms
-        if is_old and not dry_run:
+            if state.empty or state.pending or not is_old(state):
+                return False
+            last, has_members = state.last_commit, bool(state.membership.members)
+        if has_members and not dry_run:
             self.expire_dead_members()
         nonce = self.clock.token()
 
         def build(state: GroupState) -> GroupDeleted | None:
-            busy = state.pending or state.membership.members
-            if state.empty or busy or state.last_commit_ms >= before_ms:
+            busy = state.empty or state.pending or state.membership.members
+            if busy or state.last_commit != last:
                 return None
             return GroupDeleted(nonce, self.clock.now_ms())
 

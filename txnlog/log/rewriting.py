@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from txnlog.clock import SystemClock
 from txnlog.config import DAY_MS
@@ -17,6 +19,29 @@ from txnlog.state.placement import Placement, RewrittenFile, Segment, overlappin
 from txnlog.state.rewrites import Rewritten
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
+
+_PUT_MS = 60_000
+"""A process whose entry took longer has slept."""
+_FRACTION = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TombstoneStay:
+    """How long tombstones stay that become clean by an entry: ``stay_ms`` from when it is put.
+
+    ``latest_ms`` tells the time by the latest clock available.
+    """
+
+    latest_ms: Callable[[], int]
+    stay_ms: int
+
+    def horizon_ms(self) -> int:
+        """The time from which they may be removed, if the entry is put now."""
+        return self.latest_ms() + self.stay_ms
+
+    def is_early(self, horizon_ms: int) -> bool:
+        """Whether a horizon was taken so long before its entry was put that they could go early."""
+        return self.horizon_ms() - horizon_ms > min(_PUT_MS, self.stay_ms // _FRACTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +60,7 @@ def rewrite(
     new: Sequence[Placement],
     read: Sequence[ReadRun],
     begun_ms: int | None = None,
+    stay: TombstoneStay | None = None,
 ) -> int | None:
     """Replace the segments that hold the records at some offsets, in one entry.
 
@@ -44,6 +70,7 @@ def rewrite(
         new: the segments uploaded for them, with the offsets that each covers.
         read: the runs that they were made of, all decided.
         begun_ms: when the first upload began, by the log's clock.
+        stay: how long the tombstones in ``new`` stay; None: as ``new`` says.
 
     Returns:
         The entry's number; None if other segments hold the records of some run by now: then nothing
@@ -61,21 +88,42 @@ def rewrite(
     uploads.before()
     nonce = log.clock.token()
     replaced: list[Placement] = []
+    horizon_ms = -1
+
+    def put_now() -> tuple[Placement, ...]:
+        nonlocal horizon_ms
+        if stay is None:
+            return tuple(new)
+        horizon_ms = stay.horizon_ms()
+        return tuple(_until(horizon_ms, place) for place in new)
 
     def build(state: TopicState) -> Rewritten | None:
         state.check_exists(log.name, topic_id)
         found = _find(log, state, read)
         replaced[:] = found or ()
-        return None if found is None else Rewritten(nonce, log.clock.now_ms(), tuple(new))
+        return None if found is None else Rewritten(nonce, log.clock.now_ms(), put_now())
 
     number = log.append(build)
     try:
         uploads.after(number)
     except StorageError as error:
-        if error.retriable or _take_back(log, topic_id, new, replaced, read):
+        if error.retriable or _place_again(log, topic_id, new, lambda: replaced, read):
             raise
         # Others have rewritten, or deleted, its records since: nothing is lost.
+        return number
+    while number is not None and stay is not None and stay.is_early(horizon_ms):
+        # This process slept before its entry, which says that they may go too early.
+        _place_again(log, topic_id, new, put_now, read)
     return number
+
+
+def _until(horizon_ms: int, place: Placement) -> Placement:
+    """The same segment, whose tombstones, if it has any, stay until this time."""
+    special = place.rewritten
+    if special is None or special.delete_horizon_ms < 0:
+        return place
+    later = msgspec.structs.replace(special, delete_horizon_ms=horizon_ms)
+    return msgspec.structs.replace(place, rewritten=later)
 
 
 def _find(log: TopicLog, state: TopicState, read: Sequence[ReadRun]) -> list[Placement] | None:
@@ -111,17 +159,17 @@ def _emptied(partition: int, segment: Segment) -> Placement:
     return Placement(partition, "", segment.base_offset, 0, 0, -1, -1, 0, rewritten=special)
 
 
-def _take_back(
+def _place_again(
     log: TopicLog,
     topic_id: str,
     new: Sequence[Placement],
-    old: Sequence[Placement],
+    by: Callable[[], Sequence[Placement]],
     read: Sequence[ReadRun],
 ) -> bool:
-    """Let the old segments, which still exist, hold the records again: the new ones are missing.
+    """Let other segments, which exist, hold the records of new ones that were placed just now.
 
-    Only for runs whose records are in the new ones. Later rewrites of others stay, since the old
-    segments may be gone by then.
+    The old ones if the new ones are missing. Only for runs whose records are in the new ones: later
+    rewrites of others stay, since the old segments may be gone by then.
 
     Returns:
         Whether any of the new ones held records still.
@@ -134,6 +182,7 @@ def _take_back(
         state.check_exists(log.name, topic_id)
         is_needed = False
         places: list[Placement] = []
+        chosen = by()
         for run in read:
             log_start = state.partitions[run.partition].log_start_offset
             if run.end <= log_start:
@@ -143,7 +192,7 @@ def _take_back(
             made = [place.name for place in _within(new, run, log_start) if place.record_count]
             is_needed = is_needed or not set(made).isdisjoint(found)
             if made and found == made:
-                places += _within(old, run, log_start)
+                places += _within(chosen, run, log_start)
         return Rewritten(nonce, log.clock.now_ms(), tuple(places)) if places else None
 
     log.append(build)

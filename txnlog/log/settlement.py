@@ -139,15 +139,12 @@ class Settlement:
                     head = self.end_damaged(transactional_id, undecided)
                 except TxnlogError as error:
                     return error
-            idle_ms = self._clock.now_ms() - head.state.updated_at_ms
             if self._deadlines.overdue(head):
                 refused = self._refused.get(transactional_id)
                 if refused and self._clock.monotonic_s() - refused[0] < HELP_AFTER_MS / 1000:
                     return refused[1]
                 try:
-                    aborted = self.abort_for_another(
-                        head, since, f"it was open for longer than {head.state.timeout_ms} ms"
-                    )
+                    aborted = self.abort_for_another(head, since, _past_timeout(head))
                 except StorageError as error:
                     # A read-only reader cannot end it: it must wait.
                     if not error.retriable:
@@ -159,7 +156,7 @@ class Settlement:
                 head = aborted
             elif not head.state.prepared:
                 return head
-            elif idle_ms < HELP_AFTER_MS and not ended:
+            elif not self._needs_help(head) and not ended:
                 # Conclusions from it may be written elsewhere, and outlive it.
                 try:
                     self._transactions.confirm(head)
@@ -212,6 +209,32 @@ class Settlement:
             _logger.info("zombie entry %s got no abort marker: %s", entry, error)
 
     # -- ending transactions ---------------------------------------------------------------------
+
+    def is_left(self, head: Head) -> bool:
+        """Whether its producer does not end a transaction: for others to :meth:`end_left`."""
+        return self._deadlines.overdue(head) or (head.state.prepared and self._needs_help(head))
+
+    def end_left(self, head: Head, since: Moment) -> Head | None:
+        """End a transaction that its producer does not end, though no entry leads to it.
+
+        Nothing was placed, say, or all markers are there: readers find nothing to do.
+
+        Returns:
+            The completed head, None if the id has moved on meanwhile.
+
+        Raises:
+            TxnlogError: it may be decided, and is not completed.
+        """
+        if head.state.open:
+            aborted = self.abort_for_another(head, since, _past_timeout(head))
+            if aborted is None:
+                return None
+            head = aborted
+        return self.finish(head, since)
+
+    def _needs_help(self, head: Head) -> bool:
+        """Whether a decided transaction is not completed for long, or at a time to come."""
+        return abs(self._clock.now_ms() - head.state.updated_at_ms) >= HELP_AFTER_MS
 
     def abort_for_another(self, head: Head, since: Moment, reason: str = "") -> Head | None:
         """Decide to abort another process's open transaction, and fence it.
@@ -401,3 +424,7 @@ class Settlement:
         logs += [self._logs.log("group", name) for name in state.groups]
         self._storage.gather([log.refresh for log in logs])
         return logs
+
+
+def _past_timeout(head: Head) -> str:
+    return f"it was open for longer than {head.state.timeout_ms} ms"

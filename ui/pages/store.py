@@ -108,7 +108,7 @@ def plan_maintenance(console: Console, request: Request) -> Response:
 def _plan(store: Store, job: Job) -> None:
     from txnlog.admin.maintenance import Maintenance
 
-    for part in Maintenance(store.logs, store, None, None, dry_run=True).parts():
+    for part in Maintenance(store.logs, None, None, dry_run=True).parts():
         of_topic = f" of topic {part.topic}, {part.done} of {part.of} topics are done"
         job.reach(f"{part.part}{of_topic if part.topic is not None else ''}")
         for step in part.steps:

@@ -42,7 +42,8 @@ def abort_transaction(
     """Abort the open transaction of an id, and show it.
 
     Its producer is fenced: if it still lives, its next call fails and says why. Asks first on
-    a terminal; elsewhere it needs --yes. Repeating it does no harm.
+    a terminal; elsewhere it needs --yes. Repeating it does no harm. A transaction that was decided
+    and never completed is completed, and it says so if it was committed: then nothing is aborted.
 
     Where the newest state of the id is damaged nobody can tell whether that transaction is open,
     committed or aborted: it is treated as aborted when the store's longest timeout has passed.
@@ -56,6 +57,7 @@ def abort_transaction(
       txnlog txns abort etl-1 --force
     """
     from txnlog.errors import CorruptTransactionState
+    from txnlog.state.transaction import Status
 
     store = session.open_store()
     abort = partial(store.abort_transaction, transactional_id, reason=reason)
@@ -78,8 +80,13 @@ def abort_transaction(
     else:
         if not dry_run:
             what = f"abort transaction {found.number} of {transactional_id} and fence its producer"
-            confirm(what, yes=yes or found.ends_by_ms is None)
+            confirm(what, yes=yes or found.status != Status.ONGOING.value)
             # By its number: no transaction that begins while the user thinks is hit.
             found = abort(number=found.number)
     print_transaction(session.output, found)
+    which = f"transaction {found.number} of {transactional_id} was committed"
+    if found.status == Status.COMPLETE_COMMIT.value:
+        warn(f"{which}, now complete; nothing was aborted")
+    elif found.status == Status.PREPARE_COMMIT.value:
+        warn(f"{which}, and is not complete yet; it cannot be aborted")
     note_dry_run(dry_run)

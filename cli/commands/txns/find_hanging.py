@@ -35,10 +35,10 @@ def find_hanging(session: Session) -> None:
     """Find transactions that should have ended. Exit code 4 if there are any. Changes nothing.
 
     Open past their timeout, or decided and not finished: their producer is gone. Nobody has to be
-    woken up: the next reader or writer of one of their topics that may write ends them, and so does
-    `txnlog txns abort`. OVERDUE is how long ago each should have ended. One whose times lie in the
-    future (OVERDUE 0) was begun under a clock that runs ahead. An id whose state is damaged is
-    named on stderr: exit code 3.
+    woken up: the next reader or writer of one of their topics that may write ends them, if it finds
+    something undecided there. `txnlog maintain` ends them all, `txnlog txns abort` one. OVERDUE is
+    how long ago each should have ended. One whose times lie in the future (OVERDUE 0) was begun
+    under a clock that runs ahead. An id whose state is damaged is named on stderr: exit code 3.
 
     \b
     Example:

@@ -77,7 +77,6 @@ class Cleaner:
         spec: of the topic: the new segments are written by its current settings.
         partition: its number.
         now_ms: the time, by the earliest clock available: due by it means due by all.
-        latest_ms: the time, by the latest clock available: tombstones stay long enough by each.
         memory_bytes: how much the keys processed together may take.
         group_bytes: how much is rewritten with one entry.
     """
@@ -90,7 +89,6 @@ class Cleaner:
         partition: int,
         *,
         now_ms: int,
-        latest_ms: int,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         group_bytes: int = DEFAULT_GROUP_BYTES,
     ) -> None:
@@ -101,7 +99,6 @@ class Cleaner:
         self._config = TopicConfig.of(spec.config)
         self._keys = RecordKeys(spec.schema)
         self._now_ms = now_ms
-        self._latest_ms = latest_ms
         self._memory_bytes = memory_bytes
         self._group_bytes = group_bytes
 
@@ -134,7 +131,8 @@ class Cleaner:
             cleanable,
             lambda number: survivors.superseded(*clean.positions(number)) > 0,
             self._config,
-            new_horizon_ms=horizon_of(self._latest_ms, self._config.delete_retention_ms),
+            # Another one is written with the entry that makes them clean.
+            new_horizon_ms=horizon_of(self._now_ms, self._config.delete_retention_ms),
             now_ms=self._now_ms,
             max_input_bytes=self._group_bytes,
         )

@@ -11,9 +11,11 @@ from txnlog.admin.compaction.sources import sources_of
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
 from txnlog.admin.rewrite_tasks import TaskRunner, run_here
 from txnlog.admin.rewriting import Replacement, Rewriting
+from txnlog.admin.times import Times
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.log.open_logs import Logs
+from txnlog.log.rewriting import TombstoneStay
 from txnlog.log.uploads import TopicSpec
 from txnlog.read.pinning import pin_topics
 from txnlog.state.placement import Segment
@@ -42,8 +44,7 @@ class Compaction:
 def compact_topic(
     logs: Logs,
     topic: str,
-    now_ms: int,
-    latest_ms: int,
+    times: Times,
     *,
     even_clean: bool = False,
     dry_run: bool = False,
@@ -58,8 +59,7 @@ def compact_topic(
     Args:
         logs: of the store.
         topic: its name; one whose ``cleanup.policy`` does not say compact is left alone.
-        now_ms: the time, by the earliest clock available.
-        latest_ms: the time, by the latest clock available.
+        times: the time, by the clocks available.
         even_clean: compact every partition with new records, however few.
         dry_run: only say what would be done.
         memory_bytes: how much the keys processed together may take.
@@ -82,6 +82,7 @@ def compact_topic(
     spans = {n: (part.log_start_offset, part.end_offset) for n, part in enumerate(view.partitions)}
     placed = view.placed(spans)
     tasks = []
+    now_ms = times.earliest_ms
     for partition, segments in placed.segments.items():
         sources = sources_of(view, partition, segments, placed.hidden_entries)
         stable_offset = view.partitions[partition].end_offset
@@ -89,9 +90,8 @@ def compact_topic(
         cleanable = find_cleanable(facts, config, stable_offset=stable_offset, now_ms=now_ms)
         if cleanable.is_worth_while(least_ratio):
             chosen = tuple(segments[: cleanable.clean + cleanable.dirty])
-            times = now_ms, latest_ms
             tasks.append(
-                _CleanTask(spec, partition, chosen, tuple(sources), cleanable, times, memory_bytes)
+                _CleanTask(spec, partition, chosen, tuple(sources), cleanable, now_ms, memory_bytes)
             )
     if dry_run:
         yield from (task.describe() for task in tasks)
@@ -99,7 +99,7 @@ def compact_topic(
     run_tasks = run_tasks or run_here(logs.storage, logs.clock)
     for task, groups in zip(tasks, run_tasks(tasks), strict=True):
         for group in groups:
-            if not _put(logs, task, group):
+            if not _put(logs, task, group, times):
                 break
             yield task.describe(group)
 
@@ -108,7 +108,7 @@ def compact_topic(
 class _CleanTask:
     """A partition to compact: ``segments`` are its clean and its dirty part.
 
-    ``times`` are the time by the earliest and by the latest clock.
+    ``now_ms`` is the time by the earliest clock.
     """
 
     spec: TopicSpec
@@ -116,7 +116,7 @@ class _CleanTask:
     segments: tuple[Segment, ...]
     sources: tuple[Source, ...]
     cleanable: Cleanable
-    times: tuple[int, int]
+    now_ms: int
     memory_bytes: int
 
     @property
@@ -134,14 +134,12 @@ class _CleanTask:
 
     def run(self, storage: Storage, clock: Clock) -> Iterator[CompactedGroup]:
         """Read and upload, in bounded memory; yields group by group."""
-        now_ms, latest_ms = self.times
         cleaner = Cleaner(
             storage,
             clock,
             self.spec,
             self.partition,
-            now_ms=now_ms,
-            latest_ms=latest_ms,
+            now_ms=self.now_ms,
             memory_bytes=self.memory_bytes,
             group_bytes=DEFAULT_GROUP_BYTES,
         )
@@ -166,8 +164,13 @@ class _CleanTask:
         )
 
 
-def _put(logs: Logs, task: _CleanTask, group: CompactedGroup) -> bool:
+def _put(logs: Logs, task: _CleanTask, group: CompactedGroup, times: Times) -> bool:
     """Replace the old segments by the new ones; False if the old ones were replaced meanwhile."""
+    stay = None
+    if group.start >= task.cleanable.clean:
+        # They become clean now, however long ago the compaction began.
+        config = TopicConfig.of(task.spec.config)
+        stay = TombstoneStay(lambda: times.latest_ms, config.delete_retention_ms)
     rewriting = Rewriting(logs, logs.topic(task.spec.topic), task.spec.topic_id)
     replacements = [
         Replacement(
@@ -181,4 +184,4 @@ def _put(logs: Logs, task: _CleanTask, group: CompactedGroup) -> bool:
         for span in group.spans
     ]
     rewriting.add(task.partition, task.segments[group.start : group.stop], replacements)
-    return rewriting.put()
+    return rewriting.put(stay)

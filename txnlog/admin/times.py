@@ -1,0 +1,85 @@
+"""What time it is, by several clocks: no single wrong one may delete anything early."""
+
+from __future__ import annotations
+
+import logging
+
+from txnlog.clock import Clock
+from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.storage.base import Storage
+from txnlog.storage.probe import FOLDER
+
+_logger = logging.getLogger(__name__)
+
+
+def storage_time_ms(storage: Storage, clock: Clock) -> int | None:
+    """The time by the storage's own clock: that of an object that is put and deleted again.
+
+    None if it reports no time. Raises StorageError.
+    """
+    path = f"{FOLDER}/{clock.token()}/now"
+    storage.put(path, b"now\n")
+    try:
+        return storage.modified_ms(path)
+    except ObjectNotFound:
+        return None
+    finally:
+        try:
+            storage.delete([path])
+        except StorageError as error:
+            _logger.warning("%s was left behind: %s", path, error)
+
+
+class Times:
+    """The time now, by this process's clock and by the storage's, which was asked once.
+
+    What is decided long after that is judged by the time that it is then. ``told_ms`` is the
+    storage's time at this moment; None: it reports none.
+    """
+
+    def __init__(self, clock: Clock, told_ms: int | None) -> None:
+        self._clock = clock
+        self._told_ms = told_ms
+        self._asked_s = clock.monotonic_s()
+
+    @classmethod
+    def ask(cls, storage: Storage, clock: Clock, *, dry_run: bool = False) -> Times:
+        """Ask the storage.
+
+        Raises StorageError; with ``dry_run`` it does without the storage's time then: a process
+        that may not write can be told what would be done, if its own clock is right.
+        """
+        try:
+            return cls(clock, storage_time_ms(storage, clock))
+        except StorageError as error:
+            if not dry_run:
+                raise
+            _logger.warning("the storage's time is not known, so this process's is used: %s", error)
+            return cls(clock, clock.now_ms())
+
+    @property
+    def told_ms(self) -> int | None:
+        """The time by the storage's clock; None if it has none."""
+        if self._told_ms is None:
+            return None
+        return self._told_ms + round((self._clock.monotonic_s() - self._asked_s) * 1000)
+
+    @property
+    def earliest_ms(self) -> int:
+        """The time by the earlier clock: what is due by it is due by both."""
+        own_ms, told_ms = self._clock.now_ms(), self.told_ms
+        return own_ms if told_ms is None else min(own_ms, told_ms)
+
+    @property
+    def latest_ms(self) -> int:
+        """The time by the later clock: what lies ahead by it does so by both."""
+        own_ms, told_ms = self._clock.now_ms(), self.told_ms
+        return own_ms if told_ms is None else max(own_ms, told_ms)
+
+    def was_put_before(self, age_ms: int, put_ms: int | None) -> bool:
+        """Whether an object is older than ``age_ms``, by the storage's clock alone.
+
+        True if it does not tell when the object was put, or what time it is.
+        """
+        told_ms = self.told_ms
+        return told_ms is None or put_ms is None or told_ms - put_ms > age_ms
