@@ -1,4 +1,7 @@
-"""Output for people: tables in colour on a terminal, plain aligned text in a pipe."""
+"""Output for people: tables in colour on a terminal, plain aligned text in a pipe.
+
+Whatever is shown is escaped here, whichever field it is from: a terminal obeys none of it.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from functools import cache, partial
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
+from txnlog.cli.output.escaping import escape_controls
 from txnlog.cli.output.fields import Field
 from txnlog.cli.output.output import Document, Layout
 from txnlog.cli.output.streams import warned, write
@@ -97,7 +101,11 @@ class TableOutput:
 
     def shown(self, fields: Sequence[Field[T]]) -> list[Field[T]]:
         """The fields for people, as shown here."""
-        return [self._show_here(field) for field in fields if field.title]
+        return [
+            self._show_here(replace(field, title=escape_controls(field.title)))
+            for field in fields
+            if field.title
+        ]
 
     def _show_here(self, field: Field[T]) -> Field[T]:
         if field.glance is None or not self._terminal or (self._in_bytes and field.numeric):
@@ -116,12 +124,14 @@ class _TableDocument:
         shown = self._output.shown(fields)
         width = max(len(field.title or "") for field in shown)
         for field in shown:
-            write(f"{(field.title or '').lower():{width}}  {field.show(item)}\n")
+            shown_here = escape_controls(field.show(item))
+            write(f"{(field.title or '').lower():{width}}  {shown_here}\n")
 
     def rows(
         self, key: str, title: str, fields: Sequence[Field[T]], items: Iterable[T] | None
     ) -> None:
         del key  # for programs
+        title = escape_controls(title)
         if items is None:
             write(f"\n{title}: unknown\n")
             return
@@ -146,7 +156,7 @@ def _print_plain(
     # Formatted items are kept until the columns are measured; an item may be large.
     source = (
         (
-            heading(item) if heading else None,
+            escape_controls(heading(item)) if heading else None,
             _show_cells(columns, item),
             partial(below, item) if below else tuple[str],
         )
@@ -178,7 +188,7 @@ def _print_plain(
         for row in _fold(columns, fitting, shown) if line_chars is not None else [shown]:
             _write_row(columns, fitting, row)
         for line in lines():
-            line = f"  {line}"
+            line = f"  {escape_controls(line)}"
             write(f"{_cut(line, line_chars) if cut and line_chars is not None else line}\n")
     if failure is not None:
         raise failure
@@ -198,7 +208,7 @@ def _take(source: Iterator[T], count: int) -> tuple[list[T], Exception | None]:
 
 
 def _show_cells(columns: Sequence[Field[T]], item: T) -> list[str]:
-    return [column.show(item) for column in columns]
+    return [escape_controls(column.show(item)) for column in columns]
 
 
 def _fit(
@@ -313,7 +323,7 @@ def _print_rich(columns: Sequence[Field[T]], items: Iterable[T]) -> None:
         )
     for item in items:
         # As Text, because a name may look like rich's own markup.
-        table.add_row(*(Text(column.show(item)) for column in columns))
+        table.add_row(*map(Text, _show_cells(columns, item)))
     console = Console(file=sys.stdout, highlight=False)
     with console.capture() as captured:
         console.print(table)
