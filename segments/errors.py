@@ -28,7 +28,16 @@ class CorruptRecord(TxnlogError):
     """Bytes of a segment are not what was written: a bad checksum, length or count.
 
     The message names the file, the position in it (bytes) and the offset as far as they are known.
+
+    Attributes:
+        topic, partition: where a consumer has met it; None elsewhere.
+        offset, next_offset: the records [offset, next_offset) cannot be read, others follow.
     """
+
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    next_offset: int | None = None
 
     _advice = "restore the file from a backup"
 

@@ -118,6 +118,7 @@ def read_segment(
     max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
     aligned: bool = False,
     choice: RowChoice | None = None,
+    start_position: int | None = None,
 ) -> Iterator[SegmentBatch]:
     """Yield the records with offsets in [start_offset, stop_offset), batch by batch.
 
@@ -125,7 +126,8 @@ def read_segment(
     ``skip`` is true are skipped. Held in memory: one chunk and one batch. Nothing is requested
     after the batch that contains ``stop_offset``, except the rest of a chunk; with an ``index`` not
     even that. With ``aligned`` the requests are those of ``aligned_chunks``, for reading the whole
-    file. From a Parquet file only the rows that a ``choice`` selects are yielded. Raises
+    file. From a Parquet file only the rows that a ``choice`` selects are yielded. Nothing is read
+    before ``start_position``, where a batch begins at or before ``start_offset``. Raises
     CorruptRecord at damage, after everything before it was yielded.
     """
     if stop_offset is not None and stop_offset <= start_offset:
@@ -145,7 +147,9 @@ def read_segment(
         return
     window = Window(file, chunk_bytes if aligned else None)
     stop_hint = _stop_hint(file, stop_offset, index)
-    position = _start_position(window, start_offset, index, chunk_bytes, stop_hint)
+    position = start_position
+    if position is None:
+        position = _start_position(window, start_offset, index, chunk_bytes, stop_hint)
     last_offset = -1
     while position < file.size_bytes:
         ahead_stop = min(position + chunk_bytes, stop_hint)

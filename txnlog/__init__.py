@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from txnlog.admin.replicas import ReplicaSet, open_replicas
-    from txnlog.config import AcksValue, AutoOffsetReset, CompressionType
+    from txnlog.config import AcksValue, AutoOffsetReset, CompressionType, OnCorrupt
     from txnlog.consumer import Consumer
     from txnlog.errors import TxnlogError
     from txnlog.groups.assignors import Assignor
@@ -50,6 +50,7 @@ __all__ = [
     "IsolationLevel",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
+    "OnCorrupt",
     "Producer",
     "ReplicaSet",
     "Scan",
@@ -77,6 +78,7 @@ _HOMES = {
     "GroupMetadata": "log.group_metadata",
     "IsolationLevel": "read.isolation",
     "OffsetAndMetadata": "log.group_metadata",
+    "OnCorrupt": "config",
     "OffsetAndTimestamp": "read.topic_view",
     "Producer": "producer",
     "ReplicaSet": "admin.replicas",

@@ -378,6 +378,7 @@ class WriterCodec:
 
 AcksValue = Literal["all", "1", "0", "-1", 1, 0, -1]
 AutoOffsetReset = Literal["earliest", "latest", "none"]
+OnCorrupt = Literal["raise", "skip"]
 CompressionType = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 

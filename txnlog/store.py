@@ -20,6 +20,7 @@ from txnlog.config import (
     AcksValue,
     AutoOffsetReset,
     CompressionType,
+    OnCorrupt,
     StoreConfig,
     WriterCodec,
     check_store_config,
@@ -347,12 +348,10 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
             buffer_memory_bytes: about how much it buffers before it uploads.
             compression_type: for topics whose ``compression.type`` is ``producer``, the default.
             compression_level: the level of that codec, instead of its default.
-            partitioner: by a hash of the key: 'murmur2', as Kafka's producers; 'crc32', as
-                librdkafka's default; 'sticky', like murmur2, but each batch of records without a
-                key goes to one partition. Whatever the keys are: 'round_robin', 'random'. Or a
-                function of your own, or its name as ``package.module:function``. It is given a
-                record batch (columns key, value, timestamp, headers; of a typed topic its own) and
-                the number of partitions, and returns the partition of each record.
+            partitioner: by a hash of the key: 'murmur2', 'crc32', 'sticky'; whatever the keys are:
+                'round_robin', 'random'; or a function, or its name as ``package.module:function``,
+                that is given a record batch and the number of partitions, and returns the partition
+                of each record. See docs/CLIENTS.md.
             acks: what a flush waits for. 'all': written, and safe from a power cut. 1: written; a
                 power cut may lose records (on object stores it is the same as 'all'). 0: nothing;
                 failures are only logged. With a transactional id it must be 'all'.
@@ -384,6 +383,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
         group_id: str | None = None,
         isolation_level: ConsumerIsolationLevel = "read_committed",
         auto_offset_reset: AutoOffsetReset = "latest",
+        on_corrupt: OnCorrupt = "raise",
         max_poll_records: int = 500,
         stop_at_end: bool = False,
         fetch_min_bytes: int = 1,
@@ -417,31 +417,27 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
             isolation_level: 'read_committed' or 'read_uncommitted'.
             auto_offset_reset: where to start without a committed offset, or with one that is out
                 of range: 'earliest', 'latest', or 'none' (an error).
+            on_corrupt: 'raise' CorruptRecord at damage, after what is sound, or 'skip' it and log.
             max_poll_records: how many records a poll returns at most.
-            stop_at_end: iterating ends when everything that was visible is read, instead of
-                waiting for more.
-            fetch_min_bytes: a poll that waits returns nothing before this many bytes (as stored)
-                have come, or ``fetch_max_wait_ms`` have passed since the first of them.
+            stop_at_end: iterating ends when all that was visible is read.
+            fetch_min_bytes: a waiting poll returns nothing before this many bytes (as stored) have
+                come, or ``fetch_max_wait_ms`` have passed since the first.
             fetch_max_bytes: at most this much is read ahead, or returned by ``poll_batches``.
-            max_partition_fetch_bytes: at most this much is read of one partition before the others
-                have their turn, or returned of it by ``poll_batches``.
-            fetch_max_wait_ms: a poll that waits looks at least this often for records of other
-                processes; each look is one listing per topic.
+            max_partition_fetch_bytes: as much of one partition, before the others have their turn.
+            fetch_max_wait_ms: how often a waiting poll looks for more: one listing per topic.
             enable_auto_commit: commit what polls have returned, at a later poll and by ``close``.
             auto_commit_interval_ms: how often that is.
-            group_instance_id: makes it a static member. If it closes or dies, and comes back under
-                this id within the session timeout, it still has its partitions. If two consumers
-                have the same id, the older one is fenced.
+            group_instance_id: makes it a static member: back within the session timeout, it still
+                has its partitions. Of two with one id the older one is fenced.
             client_id: a name that is shown to operators.
-            partition_assignment_strategy: how partitions are shared out: 'cooperative-sticky',
-                'sticky', 'range', 'roundrobin', an :class:`Assignor` or a function of your own, or
-                a list of these, the best first. All members must have one in common.
+            partition_assignment_strategy: 'cooperative-sticky', 'sticky', 'range', 'roundrobin', an
+                :class:`Assignor`, a function, or a list of these, the best first. All members must
+                have one in common.
             session_timeout_ms: others take it for dead if it is silent for longer.
             heartbeat_interval_ms: how often it shows that it is alive, from a thread of its own.
             max_poll_interval_ms: it leaves the group if it does not poll for this long. Others wait
-                as long for it to give up partitions that are taken from it.
-            metadata_max_age_ms: how soon a new topic that matches the pattern is read, at the
-                latest; each look is one listing.
+                as long for it to give up partitions.
+            metadata_max_age_ms: how soon a new topic that matches the pattern is read; a listing.
 
         Raises:
             UnknownTopicOrPartition, InvalidGroupId, InvalidOption: a topic does not exist, or an
@@ -464,7 +460,11 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
             auto_offset_reset=auto_offset_reset,
             max_poll_records=max_poll_records,
             fetch=FetchSettings(
-                fetch_min_bytes, fetch_max_bytes, max_partition_fetch_bytes, fetch_max_wait_ms
+                fetch_min_bytes,
+                fetch_max_bytes,
+                max_partition_fetch_bytes,
+                fetch_max_wait_ms,
+                on_corrupt,
             ),
             stop_at_end=stop_at_end,
             auto_commit=auto_commit if enable_auto_commit else None,

@@ -5,6 +5,7 @@ Knows nothing of positions, groups or waiting: the given ranges say where readin
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,15 +14,17 @@ from typing import Final
 
 import pyarrow as pa
 
-from txnlog.config import check_whole_number
+from txnlog.config import OnCorrupt, check_whole_number
 from txnlog.errors import InvalidOption
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import RECORD_COLUMNS, ConsumerRecord
-from txnlog.read.scanned_ranges import read_each
 from txnlog.read.schema import TYPED_METADATA, ScanColumns, scan_columns
 from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.sound_ranges import DamagedRecords, read_sound
 from txnlog.schema import DELETED, PARTITION, TOPIC, TopicSchema
 from txnlog.storage.base import Storage
+
+_logger = logging.getLogger(__name__)
 
 Schemas = Mapping[str, TopicSchema | None]
 
@@ -56,12 +59,14 @@ class FetchSettings:
     ``max_partition_bytes``: of one partition before another one's turn. A single larger batch may
     exceed both. ``min_bytes`` must have arrived, or ``max_wait_ms`` have passed since the first
     did, before any are read; ``max_wait_ms`` is also the longest pause between two looks for more.
+    ``on_corrupt``: whether damaged records are an error, after all that is sound, or skipped.
     """
 
     min_bytes: int = 1
     max_bytes: int = 50 << 20
     max_partition_bytes: int = 1 << 20
     max_wait_ms: int = 500
+    on_corrupt: OnCorrupt = "raise"
 
     def check(self) -> FetchSettings:
         """Return it. Raises InvalidOption for a value that makes no sense."""
@@ -70,6 +75,8 @@ class FetchSettings:
         most = "max_partition_fetch_bytes"
         check_whole_number(self.max_partition_bytes, most, InvalidOption, least=1)
         check_whole_number(self.max_wait_ms, "fetch_max_wait_ms", InvalidOption, least=1)
+        if self.on_corrupt not in ("raise", "skip"):
+            raise InvalidOption(f"on_corrupt {self.on_corrupt!r} is not one of raise, skip")
         return self
 
 
@@ -107,7 +114,8 @@ class Fetcher:
     def next(self) -> Fetched | None:
         """The next batch, or the end of a range; None if all is read.
 
-        Raises what :func:`txnlog.read.scanned_ranges.read_ranges` does.
+        Raises what :func:`txnlog.read.scanned_ranges.read_ranges` does; CorruptRecord when all that
+        is sound was returned, with its partition and offsets.
         """
         return next(self._reads, None) if self._reads is not None else None
 
@@ -119,23 +127,34 @@ class Fetcher:
         *,
         as_records: bool,
     ) -> Generator[Fetched]:
+        damaged: list[DamagedRecords] = []
         last = {TopicPartition(part.topic, part.partition): part for part in ranges}
         for schema, parts in _by_schema(ranges, schemas):
             columns = _columns_of(schema, as_records=as_records)
             offset = columns.only("offset").names[0]
             turns = in_turns(parts, self._settings.max_partition_bytes)
-            reads = read_each(self._storage, turns, columns, self._settings.max_bytes)
+            skips = self._settings.on_corrupt == "skip"
+            limit = self._settings.max_bytes
+            reads = read_sound(self._storage, turns, columns, limit, skip_damaged=skips)
             with closing(reads):
-                for part, batches in reads:
+                for part, found in reads:
                     where = TopicPartition(part.topic, part.partition)
                     # Aborted records may follow, and a segment may end with what is not shown.
                     end = ends[where] if part is last[where] else part.stop_offset
-                    for batch in batches:
-                        for piece in _pieces_of(batch) if as_records else (batch,):
+                    if found is None:
+                        yield Fetched(where, end, end, None)
+                    elif not isinstance(found, DamagedRecords):
+                        for piece in _pieces_of(found) if as_records else (found,):
                             stop = piece.column(offset)[-1].as_py() + 1
                             after = end if stop == part.stop_offset else stop
                             yield Fetched(where, stop, after, piece)
-                    yield Fetched(where, end, end, None)
+                    elif skips:
+                        _logger.warning("skipped, %d at most: %s", found.offset_count, found)
+                        yield Fetched(where, found.next_offset, found.next_offset, None)
+                    else:
+                        damaged.append(found)
+        if damaged:
+            raise damaged[0].error()
 
 
 def _pieces_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ from itertools import islice
 
 import pyarrow as pa
 
-from txnlog.errors import UnknownTopicOrPartition
+from txnlog.errors import CorruptRecord, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import ConsumerRecord, each_record
 from txnlog.read.fetcher import Fetched, Fetcher, FetchSettings
@@ -36,6 +36,8 @@ class Reading:
         self._current: Fetched | None = None
         """The one whose records are in ``records``."""
         self._held: Fetched | None = None
+        self._damage: CorruptRecord | None = None
+        """The error of the next poll."""
         self._positions: dict[TopicPartition, int] = {}
         self._moved: dict[TopicPartition, int] = {}
         """The positions before this poll of the partitions that it has moved."""
@@ -108,7 +110,7 @@ class Reading:
     def drop(self) -> None:
         """Drop fetched and planned records: those not returned yet are read again."""
         self._fetcher.drop()
-        self._held = None
+        self._held = self._damage = None
         self.records = iter(())
         self.views = []
 
@@ -160,14 +162,22 @@ class Reading:
     def _next(self, *, ending: bool) -> Fetched | None:
         """The next batch, skipping ends of ranges; None if there is none.
 
-        With ``ending``, also None if its topic is found deleted: the records taken so far are
-        returned.
+        With ``ending``, also None if its topic is found deleted, or damage is all that is left: the
+        records taken so far are returned.
         """
         held, self._held = self._held, None
         if held is not None:
             return held
+        if self._damage is not None:
+            damage, self._damage = self._damage, None
+            raise damage
         try:
             fetched = self._fetcher.next()
+        except CorruptRecord as error:
+            if not ending:
+                raise
+            self._damage = error  # after what was found before it
+            return None
         except UnknownTopicOrPartition:
             self.drop()
             if ending:

@@ -17,6 +17,7 @@ from txnlog.schema import HEADERS
 from txnlog.segments.number_arrays import arrow_of, constant_array
 from txnlog.segments.reader import SegmentBatch
 from txnlog.segments.records import HEADERS_TYPE, timestamps_ms
+from txnlog.segments.schema_columns import Columns
 from txnlog.storage.ahead import MAX_AHEAD_BYTES
 from txnlog.storage.base import Storage
 
@@ -81,6 +82,22 @@ def _read_filtered(
                 yield part, map(partial(assemble_chosen, part), pieces)
             else:
                 yield part, keep_rows(map(partial(assemble, part), pieces), columns)
+
+
+def stored_columns(columns: ScanColumns) -> Columns:
+    """The stored columns that ``assembled`` needs."""
+    return (columns if columns.row_filter is None else columns.with_looked_at).stored
+
+
+def assembled(
+    part: SegmentRange, stored: Sequence[SegmentBatch], columns: ScanColumns
+) -> Iterator[pa.RecordBatch]:
+    """Batches of a range as those of a scan: what is read singly, with ``stored_columns``."""
+    pieces = _pieces(iter(stored), columns)
+    if columns.row_filter is None:
+        return map(partial(_Assembler(columns), part), pieces)
+    reading = _Assembler(columns.with_looked_at)
+    return keep_rows(map(partial(reading, part), pieces), columns)
 
 
 def _pieces(stored: Iterator[SegmentBatch], columns: ScanColumns) -> Iterator[SegmentBatch]:

@@ -285,7 +285,7 @@ def _cut(run: Sequence[SegmentRange], data: bytes) -> list[_Opened]:
 
 def _open(storage: Storage, part: SegmentRange) -> _Opened:
     segment = part.segment
-    skip = _load_aborted(storage, part)
+    skip = load_aborted(storage, part)
     index: OffsetIndex | None = None
     chunk: range | None
     if part.paths.is_parquet:
@@ -453,7 +453,7 @@ def first_at_or_after(
             stop_offset=part.stop_offset - shift,
             time_index=times,
             index=_load_index(storage, part) if times is not None else None,
-            skip=_load_aborted(storage, part),
+            skip=load_aborted(storage, part),
         )
     except ObjectNotFound as error:
         raise _gone(storage, part, part.paths.log) from error
@@ -510,7 +510,7 @@ def _load_time_index(storage: Storage, part: SegmentRange) -> TimeIndex | None:
         return None
 
 
-def _load_aborted(storage: Storage, part: SegmentRange) -> SkipBatch | None:
+def load_aborted(storage: Storage, part: SegmentRange) -> SkipBatch | None:
     """Skips the aborted records of a segment from Kafka; None if it has none."""
     if not part.hides_aborted:
         return None
