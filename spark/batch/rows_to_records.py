@@ -16,12 +16,12 @@ from txnlog.log.uploads import TopicSpec
 from txnlog.schema import PARTITION
 from txnlog.segments.records import normalize, split_large, timestamps_ms
 from txnlog.segments.writer import DEFAULT_ROW_GROUP_BYTES
-from txnlog.spark.batch.write_plan import draw_seed
 from txnlog.write.partitioner import (
     DEFAULT_PARTITIONER,
     Int32Array,
     Partitioner,
     choose_partitions,
+    make_keyed_partitioner,
     make_partitioner,
 )
 from txnlog.write.record_checks import KeyCheck, TimestampLimits, explicit_partitions
@@ -216,16 +216,39 @@ class TopicRecords:
 
 
 class PartitionColumn:
-    """Fills the column ``partition`` of rows that are to be written, one topic or several."""
+    """Fills the column ``partition`` of rows that are to be shuffled by it.
+
+    If an executor is lost Spark runs some tasks once more, and takes the rest of the rows from the
+    first run: a row must go where it went before. Its partition depends on nothing but its content,
+    the number of its task and what the driver has drawn, so neither on the order of rows, which is
+    another one behind a shuffle, nor on time.
+
+    Args:
+        spec_of: of a topic, by its name.
+        topic: of all rows, or None for the column ``topic``.
+        partitioner: as in a write.
+        seed: chance, drawn by the driver.
+        now_ms: the time of rows without one, for a partitioner of the user's.
+        content: the column with a hash of each row, for those that have no key. It is dropped.
+    """
 
     def __init__(
-        self, spec_of: Callable[[str], TopicSpec], topic: str | None, partitioner: str
+        self,
+        spec_of: Callable[[str], TopicSpec],
+        topic: str | None,
+        partitioner: str,
+        *,
+        seed: int,
+        now_ms: int,
+        content: str | None = None,
     ) -> None:
         self._spec_of = spec_of
         self._topic = topic
         self._spec = None if topic is None else spec_of(topic)
         self._partitioner = partitioner
-        self._seed = draw_seed()
+        self._seed = seed
+        self._clock = _Stopped(now_ms)
+        self._content = content
         self._topics: dict[str, Callable[[pa.RecordBatch, pa.Array], Int32Array]] = {}
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -242,7 +265,7 @@ class PartitionColumn:
                     at = pa.array(mine)
                     chosen[mine] = self._of(name)(batch.take(at), keys.take(at))
         filled = partition_column(self._spec)
-        rest = [name for name in batch.schema.names if name != filled]
+        rest = [name for name in batch.schema.names if name not in (filled, self._content)]
         arrays = [*(batch.column(name) for name in rest), pa.array(chosen)]
         return pa.RecordBatch.from_arrays(arrays, names=[*rest, filled])
 
@@ -253,10 +276,46 @@ class PartitionColumn:
 
     def _make(self, spec: TopicSpec) -> Callable[[pa.RecordBatch, pa.Array], Int32Array]:
         if ":" in self._partitioner:  # a user's partitioner, which sees records, as in a write
-            records = TopicRecords(spec, SystemClock(), self._partitioner, self._seed)
-            return lambda rows, _: records(rows)[1]
-        partitions = _Partitions(spec, self._partitioner, self._seed)
-        return lambda rows, keys: partitions(rows, keys, rows)
+            records = TopicRecords(spec, self._clock, self._partitioner, self._seed)
+            content = self._content
+
+            def by_function(rows: pa.RecordBatch, _: pa.Array) -> Int32Array:
+                return records(rows if content is None else rows.drop_columns([content]))[1]
+
+            return by_function
+        partitioner = make_keyed_partitioner(self._partitioner, spec.partitions)
+
+        def by_key_or_content(rows: pa.RecordBatch, keys: pa.Array) -> Int32Array:
+            explicit = explicit_partitions(rows, None, spec, partition_column(spec))
+            chosen = np.array(choose_partitions(keys, explicit, partitioner))
+            keyless = np.flatnonzero(chosen < 0)
+            if keyless.size:
+                chosen[keyless] = self._by_content(rows, spec.partitions)[keyless]
+            return chosen
+
+        return by_key_or_content
+
+    def _by_content(self, rows: pa.RecordBatch, partitions: int) -> Int32Array:
+        """The partition of each row if it has no key; equal rows of a task go together."""
+        assert self._content is not None
+        hashes = rows.column(self._content).to_numpy().view(np.uint64)
+        drawn = np.uint64(self._seed << 32 | _task())
+        # Spark's hash is good, and must only be another one in another task: multiply and fold.
+        mixed = (hashes ^ drawn) * np.uint64(0x9E3779B97F4A7C15)
+        chosen: Int32Array = ((mixed ^ mixed >> np.uint64(32)) % np.uint64(partitions)).astype(
+            np.int32
+        )
+        return chosen
+
+
+class _Stopped(SystemClock):
+    """A clock that shows one time."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
 
 
 def _binary_keys(rows: pa.RecordBatch, spec: TopicSpec | None) -> pa.Array:

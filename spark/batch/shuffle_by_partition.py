@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
+from txnlog.errors import InvalidOption, UnknownTopicOrPartition
 from txnlog.schema import PARTITION
-from txnlog.spark.batch.write_plan import check_columns
+from txnlog.spark.batch.determinism import chances
+from txnlog.spark.batch.write_plan import check_columns, draw_seed
 from txnlog.spark.options.option_values import check_positive
 from txnlog.store import Store, open_store
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+
+    from txnlog.log.uploads import TopicSpec
 
 
 def shuffle_by_partition(
@@ -24,6 +29,7 @@ def shuffle_by_partition(
     tasks: int | None = None,
     partitioner: str = DEFAULT_PARTITIONER,
     storage_options: Mapping[str, object] | None = None,
+    allow_nondeterministic: bool = False,
 ) -> DataFrame:
     """Bring the rows of a topic's partition into one task, for few and large segments.
 
@@ -31,6 +37,12 @@ def shuffle_by_partition(
     partitions make 20,000. After this shuffle they make 100. It costs a pass through Python and
     Spark's shuffle, and is worth it where tasks are many and rows of a partition are few in each.
     Rows of a task's partition need not keep their order.
+
+    If an executor is lost Spark computes a part of the rows once more and keeps what others have
+    fetched already, so each row must go to the partition that it went to before. One without a key
+    goes by a hash of its columns (numbers that are not floating-point, text, bytes, times) and the
+    number of its task, and not in turn: equal rows of a task go together. Partitions that are added
+    after the call get no rows.
 
         shuffle_by_partition(df, root, "paid").write.format("txnlog")...
 
@@ -42,13 +54,15 @@ def shuffle_by_partition(
         partitioner: chooses partitions for rows without one in the column ``partition``, as in a
             write.
         storage_options: for the filesystem.
+        allow_nondeterministic: take a frame whose rows may be others when they are computed once
+            more. Rows are then lost and doubled where an executor is lost.
 
     Returns:
         The same rows with the column ``partition`` filled, of typed topics ``_partition``.
 
     Raises:
-        InvalidOption, InvalidRecord, UnknownTopicOrPartition: the rows do not fit the topic, or
-            there is none.
+        InvalidOption: the rows may be others when they are computed once more; or, as the next.
+        InvalidRecord, UnknownTopicOrPartition: the rows do not fit the topic, or there is none.
     """
     check_partitioner(partitioner)
     check_positive("tasks", tasks)
@@ -56,19 +70,84 @@ def shuffle_by_partition(
     # Errors are raised here, not by a task.
     spec = None if topic is None else store.topic_spec(topic)
     check_columns(frame.schema, spec, None)
+    if not allow_nondeterministic and (found := chances(frame)):
+        raise InvalidOption(
+            f"shuffle_by_partition: {', '.join(map(str, found))} may give other values when an "
+            "executor is lost and some rows are computed once more: rows would be lost, and others "
+            "doubled. Shuffle frame.localCheckpoint(), which is computed once, or give "
+            "allow_nondeterministic=True"
+        )
     from pyspark.sql.types import IntegerType, StructField, StructType
 
     partition = "partition" if spec is None or spec.schema is None else PARTITION
     kept = [field for field in frame.schema.fields if field.name != partition]
     schema = StructType([*kept, StructField(partition, IntegerType())])
+    content = None
+    if _needs_content(spec, partitioner):
+        content = "content"
+        while content in frame.columns:
+            content += "_"
+        frame = frame.withColumn(content, _content(frame))
+    specs = _pin_topics(store) if spec is None else {spec.topic: spec}
+    seed, now_ms = draw_seed(), store.logs.clock.now_ms()
 
     def with_partitions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from txnlog.spark.batch.rows_to_records import PartitionColumn
 
-        column = PartitionColumn(store.topic_spec, topic, partitioner)
+        def spec_of(name: str) -> TopicSpec:
+            return specs.get(name) or store.topic_spec(name)
+
+        column = PartitionColumn(
+            spec_of, topic, partitioner, seed=seed, now_ms=now_ms, content=content
+        )
         for batch in batches:
             yield column(batch)
 
     keys = [partition] if topic is not None else ["topic", partition]
     chosen = frame.mapInArrow(with_partitions, schema)
     return chosen.repartition(*keys) if tasks is None else chosen.repartition(tasks, *keys)
+
+
+def _pin_topics(store: Store) -> dict[str, TopicSpec]:
+    """All topics as they are: a task that runs again must not find more partitions."""
+
+    def look(name: str) -> list[TopicSpec]:
+        try:
+            return [store.topic_spec(name)]
+        except UnknownTopicOrPartition:  # it was deleted meanwhile
+            return []
+
+    found = store.storage.gather(partial(look, name) for name in store.topics())
+    return {spec.topic: spec for some in found for spec in some}
+
+
+def _needs_content(spec: TopicSpec | None, partitioner: str) -> bool:
+    """Whether there may be rows that are not sent by their key, nor by a function of the user's."""
+    all_have_keys = spec is not None and spec.schema is not None and bool(spec.schema.key)
+    return ":" not in partitioner and not (all_have_keys and partitioner == DEFAULT_PARTITIONER)
+
+
+def _content(frame: DataFrame) -> Column:
+    """A hash of a row's values that are the same whenever they are computed.
+
+    A sum of floating-point numbers depends on their order, and so does what is in an array: they
+    are left out, as maps are, which have no hash.
+    """
+    from pyspark.sql import functions as sf
+    from pyspark.sql import types
+
+    from txnlog.spark.batch.native_read import quote
+
+    exact = (
+        types.BinaryType,
+        types.BooleanType,
+        types.DateType,
+        types.DecimalType,
+        types.IntegralType,
+        types.StringType,
+        types.TimestampNTZType,
+        types.TimestampType,
+    )
+    names = [field.name for field in frame.schema if isinstance(field.dataType, exact)]
+    columns = [sf.col(quote(name)) for name in names]
+    return sf.xxhash64(*columns) if columns else sf.lit(0).cast("long")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from spark_helpers import numbers, save, stored
 
@@ -17,6 +21,90 @@ def _where(store: Store, topic: str) -> dict[int, int]:
     table = store.scan(topic, columns=["value", "partition"]).to_arrow()
     values = [int(value) for value in table.column("value").to_pylist()]
     return dict(zip(values, table.column("partition").to_pylist(), strict=True))
+
+
+def in_another_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of a task as a shuffle may fetch them: in an order, and batches, of each attempt."""
+    rows = pa.Table.from_batches(list(batches))
+    order = random.sample(range(rows.num_rows), rows.num_rows)
+    yield from rows.take(order).to_batches(max_chunksize=random.randint(1, rows.num_rows))
+
+
+def disturbed(frame: DataFrame) -> DataFrame:
+    return frame.mapInArrow(in_another_order, frame.schema)
+
+
+def by_millisecond(records: pa.RecordBatch, partitions: int) -> list[int]:
+    """A user's partitioner that looks at the time."""
+    return [
+        int(at.timestamp() * 1000) % partitions for at in records.column("timestamp").to_pylist()
+    ]
+
+
+TYPES = {"key": "string", "partition": "int"}
+WAYS: dict[str, tuple[str, dict[str, str]]] = {
+    "by-turns": ("murmur2", {"key": "null"}),
+    "partly-keyed": ("murmur2", {"key": "if(value % 3 = 0, value, null)"}),
+    "crc32": ("crc32", {"key": "if(value % 2 = 0, '', value)"}),
+    "sticky": ("sticky", {"key": "null"}),
+    "random": ("random", {}),
+    "round-robin": ("round_robin", {}),
+    "explicit": ("murmur2", {"key": "null", "partition": "if(value % 2 = 0, 1, null)"}),
+    "function": (f"{__name__}:by_millisecond", {}),
+}
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        name if name in ("by-turns", "function") else pytest.param(name, marks=pytest.mark.more)
+        for name in WAYS
+    ],
+)
+def test_a_task_that_runs_again_sends_each_row_to_the_same_partition(
+    spark: SparkSession, store: Store, way: str
+) -> None:
+    """Whatever the order of its rows, and the time; other partitions are added meanwhile."""
+    store.create_topic("t", partitions=7)
+    partitioner, columns = WAYS[way]
+    rows = numbers(spark, 0, 300, tasks=3)
+    for name, text in columns.items():
+        rows = rows.withColumn(name, sf.expr(f"cast({text} as {TYPES[name]})"))
+    shuffled = shuffle_by_partition(disturbed(rows), store, "t", partitioner=partitioner)
+    assert "content" not in shuffled.columns
+    runs = []
+    for _ in range(2):
+        runs.append({row["value"]: row["partition"] for row in shuffled.collect()})
+        store.alter_topic("t", partitions=11 + len(runs))
+    assert runs[0] == runs[1]
+    assert len(runs[0]) == 300
+
+
+def test_typed_rows_without_a_key_go_by_what_is_exact(spark: SparkSession, store: Store) -> None:
+    """A sum of floating-point numbers is another one in another order: it does not count."""
+    schema = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("content", pa.list_(pa.string()))])
+    store.create_topic("t", partitions=5, schema=schema)
+    rows = spark.range(0, 300, 1, 2).selectExpr(
+        "id AS n", "rand(1) AS x", "array(string(id)) AS content"
+    )
+    first = shuffle_by_partition(disturbed(rows), store, "t")
+    assert first.columns == ["n", "x", "content", "_partition"]
+    runs = [{row["n"]: row["_partition"] for row in first.collect()} for _ in range(2)]
+    assert runs[0] == runs[1]
+    counts = [list(runs[0].values()).count(partition) for partition in range(5)]
+    assert min(counts) > 30, "rows are spread"
+
+
+@pytest.mark.more
+def test_keyless_rows_of_two_shuffles_begin_elsewhere(spark: SparkSession, store: Store) -> None:
+    """Many shuffles of one row each do not all fill one partition; nor do equal rows of tasks."""
+    store.create_topic("t", partitions=4)
+    same = spark.range(0, 32, 1, 32).selectExpr("'v' AS value")
+    spread = {row["partition"] for row in shuffle_by_partition(same, store, "t").collect()}
+    assert spread == {0, 1, 2, 3}
+    one = spark.range(1).selectExpr("'v' AS value")
+    begun = {shuffle_by_partition(one, store, "t").collect()[0]["partition"] for _ in range(12)}
+    assert len(begun) > 1
 
 
 @pytest.mark.more
@@ -70,3 +158,9 @@ def test_what_cannot_be_written_is_refused_before_the_shuffle(
         shuffle_by_partition(rows, store, "t", tasks=0)
     with pytest.raises(InvalidOption, match="not one of murmur2"):
         shuffle_by_partition(rows, store, "t", partitioner="x")
+    drawn = sf.udf(random.random, "double").asNondeterministic()
+    by_chance = rows.withColumn("value", drawn().cast("string"))
+    with pytest.raises(InvalidOption, match=r"random\(\) may give other values .*localCheckpoint"):
+        shuffle_by_partition(by_chance, store, "t")
+    assert shuffle_by_partition(by_chance, store, "t", allow_nondeterministic=True).count() == 1
+    assert shuffle_by_partition(by_chance.localCheckpoint(), store, "t").count() == 1

@@ -86,7 +86,8 @@ def test_tasks_choose_by_a_function_or_by_a_chance_that_repeats(store: Store) ->
     rows = pa.record_batch({"value": ["", "1", "22", "333", "4444"]})
     named = rows_to_records.TopicRecords(spec, clock, f"{__name__}:by_length")
     assert named(rows)[1].tolist() == [0, 1, 2, 0, 1]
-    shuffled = rows_to_records.PartitionColumn(store.topic_spec, "t", f"{__name__}:by_length")
+    function = f"{__name__}:by_length"
+    shuffled = rows_to_records.PartitionColumn(store.topic_spec, "t", function, seed=1, now_ms=0)
     assert shuffled(rows).column("partition").to_pylist() == [0, 1, 2, 0, 1]
     many = pa.record_batch({"value": ["v"] * 1000})
     for name, different in (("random", 3), ("sticky", 1)):

@@ -247,36 +247,49 @@ def _positive_murmur2(keys: pa.Array) -> Hashes:
     return murmur2(keys) & np.uint32(0x7FFFFFFF)
 
 
-def _murmur2(partitions: int, first: int, _: int) -> Partitioner:
-    return _KeyPartitioner(_positive_murmur2, partitions, _RoundRobin(partitions, first))
+class _Unchosen:
+    """-1 for each record."""
+
+    def take(self, count: int) -> Int32Array:
+        return np.full(count, -1, dtype=np.int32)
 
 
-def _crc32(partitions: int, first: int, _: int) -> Partitioner:
-    keyless = _RoundRobin(partitions, first)
+def _by_murmur2(partitions: int, keyless: Keyless) -> Partitioner:
+    return _KeyPartitioner(_positive_murmur2, partitions, keyless)
+
+
+def _by_crc32(partitions: int, keyless: Keyless) -> Partitioner:
     return _KeyPartitioner(crc32, partitions, keyless, empty_key_is_none=True)
 
 
-def _sticky(partitions: int, _: int, seed: int) -> Partitioner:
-    return _KeyPartitioner(_positive_murmur2, partitions, _Sticky(partitions, seed))
+def _without_keys(_: int, keyless: Keyless) -> Partitioner:
+    return _KeylessPartitioner(keyless)
 
 
-def _round_robin(partitions: int, first: int, _: int) -> Partitioner:
-    return _KeylessPartitioner(_RoundRobin(partitions, first))
+def _in_turn(partitions: int, first: int, _: int) -> Keyless:
+    return _RoundRobin(partitions, first)
 
 
-def _random(partitions: int, _: int, seed: int) -> Partitioner:
-    return _KeylessPartitioner(_Random(partitions, seed))
+def _at_random(partitions: int, _: int, seed: int) -> Keyless:
+    return _Random(partitions, seed)
 
 
-_PARTITIONERS: Mapping[str, Callable[[int, int, int], Partitioner]] = {
-    "murmur2": _murmur2,
-    "crc32": _crc32,
-    "sticky": _sticky,
-    "round_robin": _round_robin,
-    "random": _random,
+def _stuck(partitions: int, _: int, seed: int) -> Keyless:
+    return _Sticky(partitions, seed)
+
+
+_PARTITIONERS: Mapping[
+    str, tuple[Callable[[int, Keyless], Partitioner], Callable[[int, int, int], Keyless]]
+] = {
+    "murmur2": (_by_murmur2, _in_turn),
+    "crc32": (_by_crc32, _in_turn),
+    "sticky": (_by_murmur2, _stuck),
+    "round_robin": (_without_keys, _in_turn),
+    "random": (_without_keys, _at_random),
 }
 """Kafka's own, librdkafka's default ``consistent_random``, Kafka's with its sticky partitions for
-records without a key; and those for which keys do not count."""
+records without a key; and those for which keys do not count. Each is what is done with keys, and
+with records that have none."""
 
 DEFAULT_PARTITIONER = "murmur2"
 
@@ -318,7 +331,14 @@ def make_partitioner(
         return FunctionPartitioner(chosen, partitions)
     by_chance = chosen in ("sticky", "random")
     seed = int(token(), 16) if token is not None and by_chance else first
-    return _PARTITIONERS[chosen](partitions, first, seed)
+    by_key, keyless = _PARTITIONERS[chosen]
+    return by_key(partitions, keyless(partitions, first, seed))
+
+
+def make_keyed_partitioner(chosen: str, partitions: int) -> Partitioner:
+    """Of a built-in partitioner its choice by keys; -1 for records that it takes to have none."""
+    by_key, _ = _PARTITIONERS[chosen]
+    return by_key(partitions, _Unchosen())
 
 
 def check_explicit(

@@ -1,0 +1,168 @@
+"""What may be different when a frame is computed once more, as Catalyst knows it.
+
+Spark computes a frame for each action, and part of it again when an executor is lost. Most
+expressions give the same value each time. Two kinds do not:
+
+    by chance       a user's function that is marked so (``asNondeterministic``), and whatever else
+                    Catalyst does not call deterministic
+    by position     ``rand()``, ``uuid()``, ``monotonically_increasing_id()``, ...: their seeds are
+                    in the plan, and each row takes the next value. They repeat as long as rows come
+                    in the same order, so not behind a shuffle, which fetches as it can
+
+A checkpoint (``localCheckpoint()`` too) ends what must be computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_Java: TypeAlias = Any
+"""What py4j hands out of the JVM."""
+_Message: TypeAlias = Any
+"""A message of protobuf's."""
+
+_BY_POSITION = {
+    "InputFileBlockLength",
+    "InputFileBlockStart",
+    "InputFileName",
+    "MonotonicallyIncreasingID",
+    "Rand",
+    "RandStr",
+    "Randn",
+    "Shuffle",
+    "SparkPartitionID",
+    "Uniform",
+    "Uuid",
+}
+_KEEP_ORDER = {
+    "ArrowEvalPython",
+    "BatchEvalPython",
+    "DataSourceV2Relation",
+    "DataSourceV2ScanRelation",
+    "Expand",
+    "Filter",
+    "Generate",
+    "LocalRelation",
+    "LogicalRelation",
+    "MapInArrow",
+    "MapInPandas",
+    "OneRowRelation",
+    "Project",
+    "Range",
+    "ResolvedHint",
+    "SubqueryAlias",
+    "Union",
+    "View",
+}
+"""Operators whose rows come in the same order each time, if their input does."""
+
+_FUNCTIONS = ("PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF")
+
+
+@dataclass(frozen=True)
+class Chance:
+    """An expression whose values may be others in the next run. Equal where it is the same."""
+
+    name: str
+    identity: object
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def chances(frame: DataFrame) -> list[Chance]:
+    """The expressions of a frame that need not repeat; none for nearly all frames.
+
+    Through Spark Connect, whose client has no plan of Catalyst's, these are the Python functions of
+    the frame itself that are marked so.
+    """
+    classic = getattr(frame, "_jdf", None)
+    if classic is None:
+        return list(dict.fromkeys(_in_request(frame)))
+    plan = classic.queryExecution().analyzed()
+    return list(_in_plan(plan))
+
+
+# -- in Catalyst's plan --------------------------------------------------------------------------
+
+
+def _in_plan(plan: _Java) -> Iterator[Chance]:
+    if plan.deterministic():
+        return
+    for expression in _sequence(plan.expressions()):
+        if not expression.deterministic():
+            yield from _in_expression(expression, plan)
+    for child in _sequence(plan.children()):
+        yield from _in_plan(child)
+
+
+def _in_expression(expression: _Java, plan: _Java) -> Iterator[Chance]:
+    """Of an expression that is not deterministic: what makes it so."""
+    below = [*_sequence(expression.children())]
+    if _kind(expression).endswith(("Subquery", "Exists")):
+        yield from _in_plan(expression.plan())
+    elif _is_source(expression, below) and not (
+        _kind(expression) in _BY_POSITION and all(map(_keeps_order, _sequence(plan.children())))
+    ):
+        is_function = _kind(expression) in _FUNCTIONS
+        name = expression.name() if is_function else expression.prettyName()
+        yield Chance(f"{name}()", expression.canonicalized())
+    for child in below:
+        if not child.deterministic():
+            yield from _in_expression(child, plan)
+
+
+def _is_source(expression: _Java, below: list[_Java]) -> bool:
+    kind = _kind(expression)
+    if kind in _FUNCTIONS:
+        return not expression.udfDeterministic()
+    return kind in _BY_POSITION or all(child.deterministic() for child in below)
+
+
+def _keeps_order(plan: _Java) -> bool:
+    """Whether the rows of a plan come in the same order each time."""
+    kind = _kind(plan)
+    if kind == "LogicalRDD":  # of a checkpoint, or whatever made the RDD
+        rdd = plan.rdd()
+        return bool(rdd.isCheckpointed()) or str(rdd.outputDeterministicLevel()) == "DETERMINATE"
+    below = [*_sequence(plan.children())]
+    # A join with a broadcast table takes the other one's rows as they come.
+    kept = kind in _KEEP_ORDER or (kind == "Join" and "ResolvedHint" in map(_kind, below))
+    return kept and all(map(_keeps_order, below))
+
+
+def _kind(node: _Java) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _sequence(found: _Java) -> Iterator[_Java]:
+    """The elements of a sequence of Scala's."""
+    for number in range(found.size()):
+        yield found.apply(number)
+
+
+# -- in what a client of Spark Connect asks for --------------------------------------------------
+
+
+def _in_request(frame: DataFrame) -> Iterator[Chance]:
+    plan: _Message = frame._plan  # noqa: SLF001 - there is no other way
+    yield from _in_message(plan.to_proto(frame.sparkSession.client))
+
+
+def _in_message(message: _Message) -> Iterator[Chance]:
+    if message.DESCRIPTOR.name == "CommonInlineUserDefinedFunction" and not message.deterministic:
+        code = message.python_udf.command or message.SerializeToString(deterministic=True)
+        yield Chance(f"{message.function_name}()", code)
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        # Of a map the values count; a plain field holds one message.
+        many = value.values() if hasattr(value, "values") else value
+        for part in many if hasattr(many, "__iter__") else [many]:
+            if hasattr(part, "ListFields"):
+                yield from _in_message(part)
