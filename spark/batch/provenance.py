@@ -1,6 +1,7 @@
 """Records read with a ``transactional.id`` are written with it, or not at all.
 
-The offsets of such a read move with the write that names its id. A write without the id would make
+So is what ``txn.read`` and ``txn.read_whole`` of a ``transaction(...)`` return, by ``txn.write``.
+The offsets move with the write that names the id, or when the block ends. Another write would make
 the records visible and leave the offsets: the next read would get them again. Spark tells a sink
 nothing about the plan above it, but two things arrive, through Connect too:
 
@@ -9,7 +10,8 @@ nothing about the plan above it, but two things arrive, through Connect too:
     the execution           tasks that read and tasks that write for one action are told the same
                             one: a task of such a read leaves a note of it in staging/ before its
                             first row, and a write looks for notes before it places anything. This
-                            finds every row that was computed from such a read
+                            finds every row that was computed from such a read. Where Spark itself
+                            reads the files, a task without rows stands in for ours
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ from pyspark import TaskContext
 
 from txnlog.errors import IllegalState, InvalidOption, InvalidTxnState, TxnlogError
 from txnlog.names import STAGING, parse_read_note, read_note, read_note_owner
+from txnlog.spark.options.option_names import ORIGIN
 from txnlog.state import envelope
-from txnlog.state.transaction import TransactionKey, TransactionRef, TransactionState
+from txnlog.state.transaction import Status, TransactionRef, TransactionState
 from txnlog.storage.base import Storage
 from txnlog.store import Store
+from txnlog.write.coordinator import Coordinator
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -47,11 +51,15 @@ class Origin(msgspec.Struct, frozen=True, tag_field="kind", tag="handed-out"):
     """The transaction that a read has begun, in its columns' metadata and its tasks' notes.
 
     ``until_ms``: when it has outlived its timeout, by the wall clock of the process that began it.
+    With ``in_block`` it is the newest one of the id when a ``transaction(...)`` was entered, whose
+    own begins at its end: the epoch tells which block it is. A block may last longer than
+    ``until_ms``; from then on its tasks' notes alone tell.
     """
 
     store_id: str
     transaction: TransactionRef
     until_ms: int
+    in_block: bool = False
 
 
 _DECODER = msgspec.json.Decoder(Origin)
@@ -65,17 +73,21 @@ class CommitScope:
         transactional_id: of its options, or None.
         continued: the transaction of a read that it commits, or None.
         in_block: it belongs to a ``transaction(...)`` or to a streaming query.
+        block: of a ``transaction(...)``, as its reads have it.
         outside: the option outsideTransaction: its rows may be written without offsets.
     """
 
     transactional_id: str | None = None
     continued: TransactionRef | None = None
     in_block: bool = False
+    block: TransactionRef | None = None
     outside: bool = False
 
-    @property
-    def key(self) -> TransactionKey | None:
-        return self.continued.key if self.continued else None
+    def covers(self, origin: Origin) -> bool:
+        """Whether it moves the offsets of such a read."""
+        if origin.in_block:
+            return origin.transaction == self.block
+        return self.continued is not None and origin.transaction.key == self.continued.key
 
 
 # -- reading -------------------------------------------------------------------------------------
@@ -86,9 +98,27 @@ def origin_of(store: Store, state: TransactionState) -> Origin:
     return Origin(store.store_id, state.ref, (state.started_at_ms or 0) + state.timeout_ms)
 
 
+def origin_of_block(store: Store, state: TransactionState) -> Origin:
+    """The origin of the reads of a ``transaction(...)`` that has taken its id over."""
+    until_ms = store.logs.clock.now_ms() + store.logs.config.transaction_max_timeout_ms
+    return Origin(store.store_id, state.ref, until_ms, in_block=True)
+
+
+def parse_origin(text: str) -> Origin:
+    """One from an option that :func:`format_origin` has made. Raises InvalidOption."""
+    try:
+        return _DECODER.decode(text)
+    except msgspec.DecodeError:
+        raise InvalidOption(f"option {ORIGIN} is set by txnlog itself; remove it") from None
+
+
+def format_origin(origin: Origin) -> str:
+    return msgspec.json.encode(origin).decode()
+
+
 def column_metadata(origin: Origin | None) -> dict[str, str]:
     """The metadata of each column of a read."""
-    return {} if origin is None else {_METADATA: msgspec.json.encode(origin).decode()}
+    return {} if origin is None else {_METADATA: format_origin(origin)}
 
 
 def leave_note(storage: Storage, origin: Origin) -> None:
@@ -177,14 +207,11 @@ def check_columns(store: Store, schema: StructType, scope: CommitScope) -> None:
     if scope.outside:
         return
     for origin in sorted(_origins_in(schema), key=lambda each: each.transaction):
-        ref = origin.transaction
         if origin.store_id != store.store_id:
             if origin.until_ms >= store.logs.clock.now_ms():
-                raise _refuse_other_store(ref, store, scope)
-        elif ref.key != scope.key:
-            head = store.logs.transactions.head(ref.transactional_id)
-            if head is not None and head.state.open and head.state.ref.key == ref.key:
-                raise _refuse(store, ref, scope)
+                raise _refuse_other_store(origin, store, scope)
+        elif not scope.covers(origin) and _is_live(store, origin):
+            raise _refuse(store, origin, scope)
 
 
 def check_rows(store: Store, executions: Iterable[str], scope: CommitScope) -> None:
@@ -203,16 +230,33 @@ def check_rows(store: Store, executions: Iterable[str], scope: CommitScope) -> N
     if not notes:
         return
     found = zip(store.storage.get_many([note.name for note in notes]), notes, strict=True)
-    refs = [envelope.decode(data, _DECODER, note.name).transaction for data, note in found]
+    origins = [envelope.decode(data, _DECODER, note.name) for data, note in found]
     try:
-        for ref in sorted(refs):
-            if ref.key != scope.key:
-                raise _refuse(store, ref, scope)
+        for origin in sorted(origins, key=lambda each: each.transaction):
+            if not scope.covers(origin):
+                raise _refuse(store, origin, scope)
     finally:
         try:
             _delete(store.storage, notes)
         except TxnlogError as error:
             _logger.info("notes of reads were left: %s", error)
+
+
+def _is_live(store: Store, origin: Origin) -> bool:
+    """Whether the transaction of a read is still to be committed."""
+    ref = origin.transaction
+    head = store.logs.transactions.head(ref.transactional_id)
+    if head is None:
+        return False
+    if not origin.in_block:
+        return head.state.open and head.state.ref.key == ref.key
+    return _is_of_block(head.state, ref) and origin.until_ms >= store.logs.clock.now_ms()
+
+
+def _is_of_block(state: TransactionState, ref: TransactionRef) -> bool:
+    """Whether a block that was entered at ``ref`` holds the id and has decided nothing."""
+    mine = (state.producer_id, state.producer_epoch) == (ref.producer_id, ref.producer_epoch)
+    return mine and (state.open or state.status is Status.EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,25 +292,41 @@ def _origins_in(schema: StructType) -> set[Origin]:
 _LOST = "they would go out without the group's offsets, and again after the next read"
 
 
-def _refuse(store: Store, ref: TransactionRef, scope: CommitScope) -> InvalidTxnState:
+def _refuse(store: Store, origin: Origin, scope: CommitScope) -> InvalidTxnState:
     """Abort the read's transaction, and say what happened and what to do."""
-    name = ref.transactional_id
+    ref, name = origin.transaction, origin.transaction.transactional_id
+    outside = (
+        "If these rows may go out without the offsets, give the write "
+        '.option("outsideTransaction", "true") instead'
+    )
+    if origin.in_block:
+        read = f"in transaction(...) with transactional_id {name!r}"
+        ended = _abort_block(store, ref)
+        remedy = "Inside the block write with txn.write(...)"
+    else:
+        read = f"with transactional.id {name!r}"
+        ended = f"{ref} {_abort_read(store, ref)}"
+        remedy = (
+            f'Load again, and give the write .option("transactional.id", "{name}"); for several '
+            "writes use txnlog.spark.transaction(...)"
+        )
     if scope.in_block:
         remedy = "Inside transaction(...) read with txn.read(...); for a stream read without it"
     else:
-        remedy = (
-            f'Load again, and give the write .option("transactional.id", "{name}"); for several '
-            "writes use txnlog.spark.transaction(...). If these rows may go out without the "
-            'offsets, give the write .option("outsideTransaction", "true") instead'
-        )
+        remedy = f"{remedy}. {outside}"
     return InvalidTxnState(
-        f"the rows of this write were read with transactional.id {name!r}, but "
-        f"{_describe(scope)}: {_LOST}. Nothing was written, and {ref} {_abort_read(store, ref)}. "
-        f"{remedy}"
+        f"the rows of this write were read {read}, but {_describe(scope)}: {_LOST}. Nothing was "
+        f"written, and {ended}. {remedy}"
     )
 
 
-def _refuse_other_store(ref: TransactionRef, store: Store, scope: CommitScope) -> InvalidTxnState:
+def _refuse_other_store(origin: Origin, store: Store, scope: CommitScope) -> InvalidTxnState:
+    ref = origin.transaction
+    left = (
+        "its block should be left by an exception"
+        if origin.in_block
+        else f"{ref} is left to its timeout"
+    )
     outside = (
         "write them to the store that they were read from"
         if scope.transactional_id is not None or scope.in_block
@@ -275,7 +335,7 @@ def _refuse_other_store(ref: TransactionRef, store: Store, scope: CommitScope) -
     return InvalidTxnState(
         f"the rows of this write were read from another store with transactional.id "
         f"{ref.transactional_id!r}, and a transaction cannot reach {store.url} from there: {_LOST}."
-        f" Nothing was written; {ref} is left to its timeout. Read without transactional.id; or, "
+        f" Nothing was written; {left}. Read without transactional.id; or, "
         f"{outside}"
     )
 
@@ -288,6 +348,24 @@ def _describe(scope: CommitScope) -> str:
     if scope.continued is None:
         return f"it has transactional.id {scope.transactional_id!r}"
     return f"it commits {scope.continued}"
+
+
+def _abort_block(store: Store, ref: TransactionRef) -> str:
+    """Fence a block that nobody may commit any more; returns a part of a sentence about it."""
+
+    def check(state: TransactionState) -> None:
+        if not _is_of_block(state, ref):
+            raise InvalidTxnState(f"{state.ref} is {state.status.value}")
+
+    timeout_ms = store.logs.config.transaction_max_timeout_ms
+    try:
+        Coordinator(store.logs, ref.transactional_id, timeout_ms).initialize(check=check)
+    except InvalidTxnState as error:
+        return f"the block is over ({error})"
+    except TxnlogError as error:
+        _logger.warning("the block of %r could not be fenced: %s", ref.transactional_id, error)
+        return "the block should be left by an exception"
+    return "the block can only be aborted"
 
 
 def _abort_read(store: Store, ref: TransactionRef) -> str:

@@ -11,13 +11,17 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as sf
+
 from txnlog.errors import InvalidOption
 from txnlog.spark.batch.hadoop_files import find_root, say_how
-from txnlog.spark.batch.native_read import native_frames, split_ranges
+from txnlog.spark.batch.native_read import native_frames, quote, split_ranges
+from txnlog.spark.batch.provenance import Origin, column_metadata, format_origin, leave_note
 from txnlog.spark.batch.row_schema import read_schema
 from txnlog.spark.options.option_names import (
     AT_TIMESTAMP,
     AT_TOKEN,
+    ORIGIN,
     PINNED_SPANS,
     PINNED_TOPICS,
 )
@@ -25,14 +29,19 @@ from txnlog.spark.options.positions import offsets_json
 from txnlog.spark.options.task_sizes import TaskSizes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from txnlog.read.segment_ranges import SegmentRange
     from txnlog.spark.batch.pinned_read import PinnedRead
     from txnlog.spark.options.read_options import ReadOptions
     from txnlog.storage.base import Storage
+
+
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 def read_frame(
@@ -43,6 +52,7 @@ def read_frame(
     options: Mapping[str, str],
     *,
     native: bool | None,
+    origin: Origin | None = None,
 ) -> DataFrame:
     """The DataFrame of a pinned read.
 
@@ -54,9 +64,12 @@ def read_frame(
         options: the same as text, with those that tell Spark's tasks how to open the store.
         native: True: Spark must read the Parquet files; False: the data source reads everything;
             None: Spark does if the JVM reaches the files and no option says how to make tasks.
+        origin: the ``transaction(...)`` that its rows may be written in.
 
     Raises InvalidOption: ``native`` is True but impossible.
     """
+    if origin is not None:
+        options = {**options, ORIGIN: format_origin(origin)}
     ranges = split_ranges(pinned.ranges, pinned.schema)
     root = None
     if native is not False and (ranges.native or native):
@@ -70,7 +83,24 @@ def read_frame(
             frames.append(_python_frame(spark, options, pinned, ranges.others))
         else:
             frames.append(spark.createDataFrame([], read_schema(columns)))
-    return reduce(lambda one, other: one.union(other), frames)
+    if origin is not None:
+        frames.append(_note(spark, storage, origin, read_schema(columns)))
+    united = reduce(lambda one, other: one.union(other), frames)
+    if origin is None:
+        return united
+    named = [(quote(name), name) for name in united.columns]
+    metadata = column_metadata(origin)
+    return united.select(*(sf.col(it).alias(name, metadata=metadata) for it, name in named))
+
+
+def _note(spark: SparkSession, storage: Storage, origin: Origin, schema: StructType) -> DataFrame:
+    """No rows, of a task that leaves the note which tasks of our own would leave."""
+
+    def leave(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        leave_note(storage, origin)
+        return iter(())
+
+    return spark.range(0, 1, 1, 1).mapInArrow(leave, schema)
 
 
 def keeps_order(pinned: PinnedRead) -> bool:
@@ -126,6 +156,16 @@ def _chooses_offsets(option: str) -> bool:
     return option.lower().startswith(("starting", "ending", AT_TIMESTAMP.lower(), AT_TOKEN.lower()))
 
 
+def _check_batch_size(spark: SparkSession) -> None:
+    """PySpark has an assertion that says nothing of a setting, before it asks a data source."""
+    most = str(spark.conf.get(_BATCH_ROWS, "10000"))
+    if int(most) <= 0:
+        raise InvalidOption(
+            f"{_BATCH_ROWS} is {most}: PySpark takes no such number where a Python data source "
+            f"reads. Set one above 0, such as spark.conf.set('{_BATCH_ROWS}', 10000)"
+        )
+
+
 def _python_frame(
     spark: SparkSession,
     options: Mapping[str, str],
@@ -133,6 +173,7 @@ def _python_frame(
     only: Sequence[SegmentRange] | None = None,
 ) -> DataFrame:
     """The data source's part: all pinned ranges, or some of them."""
+    _check_batch_size(spark)
     given = pin_options(options, pinned)
     if only is not None:
         spans: dict[str, dict[int, list[tuple[int, int]]]] = {}

@@ -22,7 +22,8 @@ from txnlog.write.coordinator import Coordinator
 class ReadPlan:
     """A pinned read on its way from ``schema()`` to ``reader()``.
 
-    ``origin`` is the transaction that the read has begun, if the options ask for one.
+    ``origin`` is the transaction that the read has begun, if the options ask for one, or the block
+    of ``transaction(...)`` that it belongs to.
     """
 
     storage: Storage
@@ -47,7 +48,7 @@ def plan_read(options: Mapping[str, str]) -> ReadPlan:
         coordinator = _take_over(store, parsed.transactional_id, parsed.transaction_timeout_ms)
     pinned = pin_read(store, parsed)
     columns = parsed.columns.of(pinned.schema)
-    origin = None
+    origin = None if parsed.origin is None else provenance.parse_origin(parsed.origin)
     if coordinator is not None:
         assert parsed.group_id is not None
         provenance.delete_notes(store, coordinator.transactional_id)

@@ -64,7 +64,8 @@ class TaskReader(DataSourceReader):
             from txnlog.spark.batch.provenance import leave_note
 
             leave_note(self._storage, self._origin)
-            _check_not_replaced(self._storage, self._origin.transaction)
+            if not self._origin.in_block:  # a block's commit tells by itself
+                _check_not_replaced(self._storage, self._origin.transaction)
         # Spark makes one empty partition of its own where there is nothing to read.
         if isinstance(partition, TxnlogPartition):
             columns = self._columns

@@ -40,8 +40,14 @@ def open_writer(options: Mapping[str, str], schema: StructType) -> TxnlogWriter:
 
 def _scope_of(options: WriteOptions, continued: TransactionRef | None) -> CommitScope:
     """The offsets that a batch write commits."""
-    in_block = options.staging is not None
-    return CommitScope(options.transactional_id, continued, in_block, options.outside_transaction)
+    block = None if options.origin is None else provenance.parse_origin(options.origin)
+    return CommitScope(
+        options.transactional_id,
+        continued,
+        in_block=options.staging is not None,
+        block=None if block is None else block.transaction,
+        outside=options.outside_transaction,
+    )
 
 
 class TxnlogWriter(DataSourceArrowWriter):

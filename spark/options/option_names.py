@@ -32,6 +32,9 @@ PINNED_SPANS = "txnlog.spans"
 topic and partition: [[start, stop], ...].
 """
 
+ORIGIN = "txnlog.origin"
+"""Set by ``transaction(...)`` on its reads and writes: JSON of the block that they belong to."""
+
 AT_TIMESTAMP = "atTimestamp"
 AT_TOKEN = "atToken"  # noqa: S105 - of a snapshot
 """The snapshot of the past to read."""

@@ -19,6 +19,7 @@ from txnlog.spark.options.option_names import (
     AT_TIMESTAMP,
     AT_TOKEN,
     KAFKA_GROUP_ID,
+    ORIGIN,
     PINNED_SPANS,
     PINNED_TOPICS,
     RATE_OPTIONS,
@@ -43,8 +44,8 @@ SNAPSHOT = "snapshot"
 class ReadOptions:
     """A read's options. ``starting`` None: at the group's offsets, else at the earliest.
 
-    ``at``: the topics as of a time (ms), or of a token. ``passed_over`` names the options without
-    effect.
+    ``origin``: JSON of the ``transaction(...)`` that it belongs to. ``at``: the topics as of a time
+    (ms), or of a token. ``passed_over`` names the options without effect.
     """
 
     address: Address
@@ -61,6 +62,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     topic_ids: Mapping[str, str]
     spans: Spans | None = None
+    origin: str | None = None
     at: int | str | None = None
     passed_over: Sequence[str] = ()
 
@@ -74,9 +76,8 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         InvalidOption: all that is wrong with them.
         TxnlogError: one name of a topic, a group or a transactional id, if nothing else is wrong.
     """
-    mine = {
-        name: value for name, value in options.items() if name not in (PINNED_TOPICS, PINNED_SPANS)
-    }
+    own = (ORIGIN, PINNED_SPANS, PINNED_TOPICS)
+    mine = {name: value for name, value in options.items() if name not in own}
     values = OptionValues(mine, READ_OPTIONS, "read", {"write": WRITE_OPTIONS}, RATE_OPTIONS)
     parsed = parse_range(values, options)
     values.raise_errors()
@@ -109,6 +110,7 @@ def parse_range(values: OptionValues, options: Mapping[str, str]) -> ReadOptions
         fail_on_data_loss=tried(lambda: values.boolean("failOnDataLoss")) is not False,
         topic_ids=tried(lambda: _parse_topic_ids(options.get(PINNED_TOPICS))),
         spans=tried(lambda: _parse_spans(options.get(PINNED_SPANS))),
+        origin=options.get(ORIGIN),
         at=tried(lambda: _parse_at(values)),
         passed_over=tuple(values.passed_over),
     )

@@ -10,6 +10,9 @@ from txnlog.errors import InvalidOption
 from txnlog.names import check_topic, check_transactional_id
 from txnlog.spark.options.option_names import (
     KAFKA_SPELLINGS,
+    ORIGIN,
+    PINNED_SPANS,
+    PINNED_TOPICS,
     RATE_OPTIONS,
     READ_OPTIONS,
     STAGING,
@@ -26,7 +29,11 @@ _CHECKPOINT = "checkpointLocation"
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """A write's options. ``include_headers`` None: if there is such a column."""
+    """A write's options. ``include_headers`` None: if there is such a column.
+
+    ``staging`` and ``origin`` are of a write of ``transaction(...)``: where to leave the manifest,
+    and JSON of its block.
+    """
 
     address: Address
     topic: str | None
@@ -36,6 +43,7 @@ class WriteOptions:
     transactional_id: str | None
     transaction_timeout_ms: int | None
     staging: str | None
+    origin: str | None
     outside_transaction: bool
     passed_over: Sequence[str] = ()
 
@@ -50,9 +58,8 @@ def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> Write
         TxnlogError: one name, or setting of a codec or a partitioner, if nothing else is wrong.
     """
     staging = options.get(STAGING)
-    mine, viewed = _split_view_options(
-        {name: value for name, value in options.items() if name != STAGING}
-    )
+    own = (ORIGIN, STAGING)
+    mine, viewed = _split_view_options({n: value for n, value in options.items() if n not in own})
     known = (*WRITE_OPTIONS, _CHECKPOINT) if streaming else WRITE_OPTIONS
     values = OptionValues(mine, known, "write", {"read": READ_OPTIONS, "stream": RATE_OPTIONS})
     tried = values.tried
@@ -78,6 +85,7 @@ def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> Write
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
         staging=staging,
+        origin=options.get(ORIGIN) if staging is not None else None,
         outside_transaction=outside,
         passed_over=tuple(values.passed_over),
     )
@@ -114,6 +122,7 @@ def _split_view_options(options: Mapping[str, str]) -> tuple[Mapping[str, str], 
     if "subscribe" not in by_name:
         return options, None
     for_reads = {name.lower() for name in READ_OPTIONS} - {name.lower() for name in WRITE_OPTIONS}
+    for_reads |= {PINNED_SPANS, PINNED_TOPICS}
     for_reads |= {f"kafka.{name}" for name in for_reads & {*KAFKA_SPELLINGS}}
     topics = [topic.strip() for topic in by_name["subscribe"].split(",")]
     rest = {name: value for name, value in by_name.items() if name not in for_reads}

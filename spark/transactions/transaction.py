@@ -20,10 +20,11 @@ from txnlog.errors import (
     InvalidTxnState,
 )
 from txnlog.names import TopicPartition, check_group_id, check_topic
-from txnlog.spark.batch import commit
+from txnlog.spark.batch import commit, provenance
+from txnlog.spark.batch.determinism import Chance, chances
 from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
 from txnlog.spark.batch.read_frame import keeps_order, read_frame
-from txnlog.spark.options.option_names import STAGING
+from txnlog.spark.options.option_names import ORIGIN, STAGING
 from txnlog.spark.options.option_values import check_positive
 from txnlog.spark.options.read_options import SNAPSHOT, parse_read
 from txnlog.spark.options.store_options import store_options
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from txnlog.config import CompressionType
+    from txnlog.spark.batch.provenance import Origin
     from txnlog.spark.options.positions import OffsetsOption
     from txnlog.spark.options.read_options import ReadOptions
 
@@ -158,6 +160,8 @@ class SparkTransaction:
         self._lock = ProducerLock("transaction")  # writes may run in threads of the user's
         self._staged = StagedWrites(store)
         self._records = RecordBuffers(store.logs)
+        self._origin: Origin | None = None
+        self._chances: list[Chance] = []
         self._result: TransactionResult | None = None
 
     # -- the block -------------------------------------------------------------------------------
@@ -170,6 +174,7 @@ class SparkTransaction:
 
         register(self._spark)
         self._already_committed = take_over(self._coordinator, self._version)
+        self._origin = provenance.origin_of_block(self._store, self._coordinator.state)
         self._phase = _Phase.OPEN
         return self
 
@@ -352,11 +357,17 @@ class SparkTransaction:
         *,
         include_headers: bool | None = None,
         compression_type: CompressionType | None = None,
+        allow_nondeterministic: bool = False,
     ) -> None:
         """Run the DataFrame and upload its rows; they are committed when the block ends.
 
         Several writes may run at once, in threads of yours; wait for them inside the block. The
         records of a write follow those of writes that ended before it.
+
+        Each write computes its frame. What two of them have in common must therefore be the same
+        each time: where a function that is marked as non-deterministic tells rows apart, some
+        would be in no write and others in both. Give rows a column ``topic`` and write them at
+        once, or write what ``frame.localCheckpoint()`` returns.
 
         Args:
             frame: has the column ``value`` and optionally ``key``, ``topic``, ``partition``,
@@ -365,6 +376,11 @@ class SparkTransaction:
             include_headers: False leaves the column ``headers`` out.
             compression_type: a codec for these records, in topics whose ``compression.type`` is
                 ``producer``, the default.
+            allow_nondeterministic: write it, though another write has computed the same function.
+
+        Raises:
+            InvalidOption: it is computed by a non-deterministic function, as an earlier write was.
+            InvalidTxnState: the block is over, or can only be aborted.
         """
         self._require_open("write")
         self._require_session()
@@ -372,8 +388,14 @@ class SparkTransaction:
 
         with self._fail_on_error():
             register(self._spark)  # also in a thread that has written nothing yet
+            self._check_repeatable(frame, allowed=allow_nondeterministic)
+            assert self._origin is not None
             path = self._staged.begin_write()
-            options = {**self._store_options, STAGING: path}
+            options = {
+                **self._store_options,
+                STAGING: path,
+                ORIGIN: provenance.format_origin(self._origin),
+            }
             if topic is not None:
                 options["topic"] = topic
             if include_headers is not None:
@@ -418,7 +440,23 @@ class SparkTransaction:
     def discard_writes(self) -> None:
         """Drop everything written so far; what was read still counts as consumed."""
         self._require_open("discard_writes")
+        self._chances.clear()
         self._discard()
+
+    def _check_repeatable(self, frame: DataFrame, *, allowed: bool) -> None:
+        """Raise InvalidOption if another write has computed the same by chance."""
+        found = chances(frame)
+        with self._lock.mutex:
+            again = [chance for chance in found if chance in self._chances]
+            self._chances += [chance for chance in found if chance not in again]
+        if again and not allowed:
+            raise InvalidOption(
+                f"write(): {', '.join(map(str, again))} need not give the same values when this "
+                "frame is computed, as when an earlier write of the transaction was: rows that are "
+                "told apart by it would be in no write, or in both. Give the rows a column 'topic' "
+                "and write them at once; or write what frame.localCheckpoint() returns; or give "
+                "allow_nondeterministic=True"
+            )
 
     def _parse(self, topics: Sequence[str], options: Mapping[str, str]) -> ReadOptions:
         if not topics:
@@ -434,12 +472,17 @@ class SparkTransaction:
         self, parsed: ReadOptions, options: Mapping[str, str], native: bool | None
     ) -> tuple[PinnedRead, DataFrame]:
         """Pin a read, and make its frame."""
+        if not self._reads and not self._read_whole:
+            provenance.delete_notes(self._store, self._coordinator.transactional_id)
         pinned = pin_read(self._store, parsed)
         if native is None and keeps_order(pinned):
             native = False
         given = {**options, **self._store_options}
         storage = self._store.storage
-        return pinned, read_frame(self._spark, storage, pinned, parsed, given, native=native)
+        frame = read_frame(
+            self._spark, storage, pinned, parsed, given, native=native, origin=self._origin
+        )
+        return pinned, frame
 
     # -- the end ---------------------------------------------------------------------------------
 

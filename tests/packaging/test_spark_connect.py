@@ -118,6 +118,14 @@ def test_a_write_that_forgets_the_id_is_refused_through_connect(connected: dict[
     assert connected["forgotten_state"] == "CompleteAbort"
 
 
+def test_a_block_keeps_what_it_has_read_through_connect(connected: dict[str, Any]) -> None:
+    """Written beside it, or by two writes that differ by chance: nothing of it is there."""
+    assert "were read in transaction(...) with transactional_id 'beside'" in connected["beside"]
+    assert "can no longer commit" in connected["block"] or "fenced" in connected["block"].lower()
+    assert "random() need not give the same values" in connected["by_chance"]
+    assert txnlog.open(connected["root"]).describe_group("chance").lag == 100
+
+
 def test_what_is_pinned_through_connect(connected: dict[str, Any]) -> None:
     """As docs/SPARK.md says: the first action pins, for as long as the server remembers."""
     assert connected["pinning"] == {

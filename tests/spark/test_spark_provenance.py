@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -15,6 +16,7 @@ from spark_helpers import data_files, dotted, fill, load, numbers, save, stored
 
 import txnlog
 from txnlog import Store
+from txnlog.errors import ProducerFenced
 from txnlog.spark import transaction
 from txnlog.spark.batch import provenance
 from txnlog.spark.batch.provenance import Origin
@@ -89,6 +91,11 @@ def cached(new: DataFrame) -> DataFrame:
 def more(*values: object) -> list[Any]:
     """Values that are for `make test-more`."""
     return [pytest.param(value, marks=pytest.mark.more) for value in values]
+
+
+def more_pairs(*values: tuple[object, ...]) -> list[Any]:
+    """The same for several arguments."""
+    return [pytest.param(*value, marks=pytest.mark.more) for value in values]
 
 
 def soak(*values: object) -> list[Any]:
@@ -210,6 +217,83 @@ def test_a_block_does_not_take_them(
         txn.write(new, topic="out")
     assert (stored(topics, "out"), status(topics)) == ([], "CompleteAbort")
     assert {*data_files(topics)} == {f"{s.name}.log" for s in topics.segments("in")}
+
+
+def largest_by_parity(new: DataFrame) -> DataFrame:
+    """No column is one of the read's any more: only a task's note tells."""
+    return new.groupBy(sf.col("n") % 2).agg(sf.max("n").alias("n")).select("n")
+
+
+@pytest.mark.parametrize(
+    ("native", "made"),
+    [
+        (True, largest_by_parity),
+        (False, computed),
+        *more_pairs((True, unchanged), (False, unchanged)),
+    ],
+)
+def test_a_plain_write_inside_a_block_is_refused(
+    spark: SparkSession, topics: Store, native: bool, made: Callable[[DataFrame], DataFrame]
+) -> None:
+    """It would go out beside the transaction, and again when the block is run once more."""
+    schema = pa.schema([("n", pa.int64())])
+    for topic in ("typed", "sums"):
+        topics.create_topic(topic, schema=schema)
+    with topics.producer() as producer:
+        producer.send_batch("typed", pa.record_batch({"n": [*range(20)]}, schema=schema))
+    topic, target = ("typed", "sums") if native else ("in", "other")
+
+    def beside(**given: str) -> None:
+        """Whoever catches the error and goes on commits nothing."""
+        with transaction(spark, topics, transactional_id="etl", group_id="etl") as txn:
+            new = made(txn.read(topic, native=native).drop("partition"))
+            with pytest.raises(PySparkException) as caught:
+                save(new, topics, target, **given)
+            said = str(caught.value)
+            assert "were read in transaction(...) with transactional_id 'etl', but it " in said
+            assert "the block can only be aborted. Inside the block write with txn.write" in said
+            assert 'option("outsideTransaction", "true")' in said
+
+    for given in ({}, {"transactional_id": "etl"}):
+        with pytest.raises(ProducerFenced):
+            beside(**given)
+        assert (count(topics, target), "etl" in topics.groups()) == (0, False)
+    with transaction(spark, topics, transactional_id="etl", group_id="etl") as txn:
+        new = made(txn.read(topic, native=native).drop("partition"))
+        save(new, topics, target, outsideTransaction=True)
+        txn.write(new, topic=target)
+    assert count(topics, target) == 2 * txn.result.written_records > 0
+    # The other one's note stays until the next read.
+    assert (topics.describe_group("etl").lag, len(staged(topics))) == (0, 1)
+    with pytest.raises(PySparkException, match=r"the block is over \(transaction 1 of 'etl'"):
+        save(made(new), topics, target)
+    assert count(topics, target) == 2 * txn.result.written_records
+
+
+@pytest.mark.more
+def test_what_is_looked_up_in_a_block_stays_in_it(spark: SparkSession, topics: Store) -> None:
+    """read_whole too; and another block does not take its rows."""
+
+    def beside() -> None:
+        with transaction(spark, topics, transactional_id="etl", group_id="etl") as txn:
+            whole = computed(txn.read_whole("in"))
+            assert whole.count() == 20
+            with pytest.raises(PySparkException, match="but it names none"):
+                save(whole, topics, "other")
+            with (
+                pytest.raises(PySparkException, match="its own transaction only"),
+                transaction(spark, topics, transactional_id="mine") as mine,
+            ):
+                mine.write(whole, topic="other")
+            txn.write(whole, topic="out")
+
+    with pytest.raises(ProducerFenced):
+        beside()
+    assert (stored(topics, "out"), stored(topics, "other")) == ([], [])
+    with transaction(spark, topics, transactional_id="etl", group_id="etl") as txn:
+        txn.write(txn.read("in").drop("partition"), topic="out")
+        assert staged(topics) == [name for name in staged(topics) if name.endswith(".json")]
+    assert stored(topics, "out") == list(range(20))
 
 
 @pytest.mark.parametrize("given", [{}, *more({"transactional_id": "etl"})])

@@ -9,9 +9,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
-from spark_helpers import fill, load, rows, save, stored, values
+from spark_helpers import fill, load, numbers, rows, save, stored, values
 
 from txnlog import Store, TopicPartition
+from txnlog.errors import InvalidOption
+from txnlog.spark import read
 
 KAFKA_SCHEMA = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
@@ -226,3 +228,19 @@ def test_a_damaged_segment_stops_the_read(spark: SparkSession, store: Store) -> 
     file.write_bytes(data)
     with pytest.raises(PySparkException, match=f"CorruptRecord.*{file.name}"):
         load(spark, store, "t").count()
+
+
+def test_batches_without_a_limit_are_refused_with_a_word(spark: SparkSession, store: Store) -> None:
+    """PySpark has an assertion for it, which names no setting; writes take it."""
+    store.create_topic("t")
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name)
+    assert before is not None
+    spark.conf.set(name, 0)
+    try:
+        with pytest.raises(InvalidOption, match=r"maxRecordsPerBatch is 0: .*Set one above 0"):
+            read(spark, store, "t")
+        save(numbers(spark, 0, 5), store, "t")
+    finally:
+        spark.conf.set(name, before)
+    assert values(read(spark, store, "t")) == [*range(5)]

@@ -15,11 +15,13 @@ import re
 import sys
 import urllib.request
 from pathlib import Path
+from random import random
 from typing import Any
 
 sys.path.insert(0, sys.argv[1])
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
 
 import txnlog
 from txnlog.spark import (
@@ -89,6 +91,22 @@ def everything(spark: SparkSession, root: str) -> dict[str, Any]:
         rows = load(spark, root, "in", **forgetful).selectExpr(column)
         done["forgotten"].append(error_of(lambda rows=rows: save(rows, root, "out")))
     done["forgotten_state"] = store.describe_transaction("forgetful").status
+
+    # Inside a block a write of its own is refused, and two of what need not be the same twice.
+    def beside() -> None:
+        with transaction(spark, store, transactional_id="beside", group_id="beside") as txn:
+            rows = txn.read("in").selectExpr("string(offset) AS value")
+            done["beside"] = error_of(lambda: save(rows, root, "out"))
+
+    def by_chance() -> None:
+        with transaction(spark, store, transactional_id="chance", group_id="chance") as txn:
+            drawn = udf(random, "double").asNondeterministic()
+            rows = txn.read("in").drop("partition").withColumn("r", drawn())
+            for half in ("r < 0.5", "r >= 0.5"):
+                txn.write(rows.where(half).drop("r"), topic="out")
+
+    done["block"] = error_of(beside)
+    done["by_chance"] = error_of(by_chance)
 
     done["error"] = error_of(lambda: load(spark, root, "nowhere").count())
     return {**done, "pinning": pinned(spark, store)}

@@ -1,0 +1,127 @@
+"""Frames that are computed more than once: what need not be the same each time, and its writes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from spark_helpers import fill, load, numbers, stored
+
+from txnlog import Store
+from txnlog.errors import InvalidOption
+from txnlog.spark import transaction
+from txnlog.spark.batch.determinism import chances
+
+
+def drawn() -> Column:
+    return sf.udf(random.random, "double").asNondeterministic()()
+
+
+FRAMES: dict[str, tuple[list[str], Callable[[DataFrame], DataFrame]]] = {
+    "none": ([], lambda rows: rows.groupBy("key").agg(sf.max("value"))),
+    "function": (["random()"], lambda rows: rows.withColumn("r", drawn())),
+    "filter": (["random()"], lambda rows: rows.where(drawn() < 0.5).select("key")),
+    "sql": (["random()"], lambda rows: in_sql(rows.withColumn("r", drawn()))),
+    "subquery": (["random()"], lambda rows: in_a_subquery(rows.withColumn("r", drawn()))),
+    "position": ([], lambda rows: rows.withColumn("r", sf.rand() + sf.expr("length(uuid())"))),
+    "of-position": (["random()"], lambda rows: rows.withColumn("r", drawn() + sf.rand())),
+    "shuffled": (["rand()"], lambda rows: rows.repartition(3).withColumn("r", sf.rand())),
+    "grouped": (["uuid()"], lambda rows: rows.groupBy("key").count().selectExpr("uuid() AS r")),
+    "checkpoint": ([], lambda rows: rows.repartition(2).withColumn("r", drawn()).localCheckpoint()),
+    "behind": ([], lambda rows: rows.repartition(2).localCheckpoint().withColumn("r", sf.rand())),
+    "broadcast": ([], lambda rows: joined(rows, sf.broadcast).withColumn("r", sf.rand())),
+    "joined": (["rand()"], lambda rows: joined(rows, lambda few: few).withColumn("r", sf.rand())),
+}
+
+
+def in_sql(rows: DataFrame) -> DataFrame:
+    rows.createOrReplaceTempView("by_chance")
+    return rows.sparkSession.sql("SELECT key FROM by_chance WHERE r < 0.5")
+
+
+def in_a_subquery(rows: DataFrame) -> DataFrame:
+    rows.createOrReplaceTempView("by_chance")
+    return rows.sparkSession.sql(
+        "SELECT id FROM range(3) WHERE id > (SELECT max(r) FROM by_chance)"
+    )
+
+
+def joined(rows: DataFrame, hinted: Callable[[DataFrame], DataFrame]) -> DataFrame:
+    return rows.join(hinted(rows.sparkSession.range(3).selectExpr("string(id) AS key")), "key")
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_what_need_not_repeat(spark: SparkSession, store: Store, name: str) -> None:
+    """What Catalyst calls non-deterministic, and chance by position where the order changes."""
+    expected, made = FRAMES[name]
+    if name == "none":  # a read, as the others' rows might be
+        store.create_topic("in")
+        rows = load(spark, store, "in")
+    else:
+        rows = numbers(spark, 0, 3)
+    found = chances(made(rows))
+    assert list(dict.fromkeys(map(str, found))) == expected
+
+
+@pytest.fixture
+def topics(store: Store) -> Store:
+    """Topics in, one and other; 200 numbers are in ``in``."""
+    for topic in ("in", "one", "other"):
+        store.create_topic(topic, partitions=2)
+    fill(store, "in", 0, 200)
+    return store
+
+
+def split(txn_rows: DataFrame, by: Column) -> tuple[DataFrame, DataFrame]:
+    rows = txn_rows.drop("partition").withColumn("r", by)
+    return rows.where("r < 0.5").drop("r"), rows.where("r >= 0.5").drop("r")
+
+
+def test_two_writes_of_what_need_not_repeat_are_refused(spark: SparkSession, topics: Store) -> None:
+    """Rows would be in neither, and others in both; nothing is committed."""
+
+    def job() -> None:
+        with transaction(spark, topics, transactional_id="etl", group_id="etl") as txn:
+            first, second = split(txn.read("in"), drawn())
+            txn.write(first, topic="one")
+            txn.write(second, topic="other")
+
+    with pytest.raises(InvalidOption, match=r"random\(\) need not .*topic.*localCheckpoint.*allow"):
+        job()
+    assert (stored(topics, "one"), stored(topics, "other"), topics.groups()) == ([], [], [])
+
+
+def test_writes_that_share_nothing_by_chance_go_on(spark: SparkSession, topics: Store) -> None:
+    """Each with a function of its own; rand(), with its seed; what was computed once."""
+    with transaction(spark, topics, transactional_id="etl", group_id="etl") as txn:
+        rows = txn.read("in")
+        for frame in split(rows, sf.rand()):
+            txn.write(frame, topic="one")
+        for frame in split(rows.withColumn("r", drawn()).localCheckpoint(), sf.col("r")):
+            txn.write(frame, topic="other")
+        txn.write(rows.drop("partition").where(drawn() < 2), topic="one")
+    assert stored(topics, "one") == sorted([*range(200), *range(200)])
+    assert stored(topics, "other") == [*range(200)]
+
+
+@pytest.mark.more
+def test_the_same_frame_twice(spark: SparkSession, topics: Store) -> None:
+    """Refused, unless it is said that each write may compute other values, or one was dropped."""
+    rows = numbers(spark, 0, 5).withColumn("value", drawn().cast("string"))
+
+    def job() -> None:
+        with transaction(spark, topics, transactional_id="etl") as txn:
+            txn.write(rows, topic="one")
+            txn.write(rows, topic="other")
+
+    with pytest.raises(InvalidOption, match=r"random\(\) need not"):
+        job()
+    with transaction(spark, topics, transactional_id="etl") as txn:
+        txn.write(rows, topic="one")
+        txn.write(rows, topic="other", allow_nondeterministic=True)
+        txn.discard_writes()
+        txn.write(rows, topic="other")
+    assert (txn.result.written_records, topics.scan("one").to_arrow().num_rows) == (5, 0)
