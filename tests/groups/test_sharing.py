@@ -29,6 +29,7 @@ from txnlog.log.dead_members import find_dead_members
 from txnlog.names import TopicPartition, group_members
 from txnlog.state.group import OffsetCommit
 from txnlog.storage.counting import CountingStorage
+from txnlog.testing import FaultyStorage
 
 EAGER = "range"
 PROTOCOLS = pytest.mark.parametrize("assignor", [EAGER, COOPERATIVE])
@@ -392,6 +393,24 @@ def test_who_joined_just_now_is_not_dead_though_its_entry_is_freed_already(group
     assert find_dead_members(heap, group.clock, "g", members, newest) == []
     group.clock.time_ms += 45_001
     assert len(find_dead_members(heap, group.clock, "g", members, newest)) == 1
+
+
+def test_who_looks_for_the_dead_meets_a_member_that_tidies(group: Group) -> None:
+    """It deletes what it takes for a stranger's heartbeat: how the other one asks for the time."""
+    group.consumer("one").poll(max_records=1)
+    group.process().consumer(group_id="idle").commit({T[0]: 1})
+    group.clock.time_ms += 1
+    joined: list[Consumer] = []
+
+    def join(request: str) -> None:
+        if request.startswith("modified groups/g/") and not joined:
+            joined.append(group.consumer("two"))
+            joined[0].poll(max_records=1)
+            assert request.removeprefix("modified ") not in dict(group.heap.list_all(""))
+
+    watcher = group.process(FaultyStorage(group.heap, before_request=join))
+    assert watcher.expire_groups(older_than_ms=0) == ["idle"]
+    assert joined
 
 
 # -- what it costs -------------------------------------------------------------------------------

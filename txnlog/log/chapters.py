@@ -26,7 +26,11 @@ from txnlog.state import envelope
 from txnlog.storage.base import Storage
 
 CHAPTER = 64
-"""How many numbers are closed, and later freed, together."""
+"""How many numbers are closed, and later freed, together.
+
+No fewer than lie between two checkpoints. Names are freed when a later chapter is closed: so who
+finds a stray under the name that comes next finds a checkpoint that far behind it, to begin at.
+"""
 FANOUT = 256
 """How many marks become one wider mark."""
 LEVELS = 3

@@ -23,8 +23,8 @@ def find_dead_members(
 ) -> list[Silence]:
     """The members whose last heartbeat is older than their session timeout.
 
-    None if the storage does not report when its objects were put. ``newest_entry`` is the last one
-    of the group's log.
+    None if the storage does not report when its objects were put, or if a living member tidies the
+    folder meanwhile: it watches the others. ``newest_entry`` is the last one of the group's log.
     """
     newest = _newest_heartbeats(storage, group_id)
     if not {*group.members} <= {*newest}:
@@ -34,6 +34,8 @@ def find_dead_members(
     storage.put_if_absent(probe, b"now\n")
     try:
         now_ms = storage.modified_ms(probe)
+    except ObjectNotFound:
+        return []  # taken for a stranger's heartbeat by a member, which lives
     finally:
         storage.delete([probe])
     if now_ms is None:

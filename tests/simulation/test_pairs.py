@@ -1,0 +1,67 @@
+"""Every operation on a store, suspended at its requests while every other one runs whole.
+
+``make test`` runs a slice in which each operation is suspended twice and runs twice, ``make
+test-more`` a few hundred cases for each way that time can pass, ``make soak`` all that differ, and
+random triples. A case that fails is its own reproduction: the note of the error is what
+``pairs.meeting.run`` takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pairs.meeting import HOWS, How
+from pairs.operation import OPERATIONS
+from pairs.slices import RULES, Counts, random_triples, run_pair, slice_of
+from pairs.world import small_numbers
+
+
+@pytest.fixture(autouse=True)
+def _small_numbers() -> Iterator[None]:
+    with small_numbers():
+        yield
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_a_slice(rules: str) -> None:
+    """Each operation is suspended once and runs once, with another partner under each rule."""
+    counts = Counts()
+    for case in slice_of(counts, rules, HOWS, [7 if rules == "disk" else 19]):
+        counts.run(case)
+    assert len(counts.pairs) >= len(OPERATIONS)
+    assert counts.reached > len(OPERATIONS) // 2
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("rules", RULES)
+def test_a_larger_slice(rules: str, how: How) -> None:
+    """The same with six partners of each, another six in each way that time can pass."""
+    counts = Counts()
+    first = RULES.index(rules) + 2 * HOWS.index(how)
+    for case in slice_of(counts, rules, [how], range(first, len(OPERATIONS), 8)):
+        counts.run(case)
+    assert len(counts.pairs) >= 5 * len(OPERATIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", OPERATIONS)
+def test_all_pairs(first: str) -> None:
+    """Wherever it makes a difference, in each way that time can pass, under both rules."""
+    counts = Counts()
+    for rules in RULES:
+        for second in OPERATIONS:
+            for how in HOWS:
+                run_pair(counts, rules, first, second, how)
+    assert len(counts.pairs) == len(OPERATIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(16))
+def test_random_triples(seed: int) -> None:
+    """Two stand still while a third one runs."""
+    counts = Counts()
+    for case in random_triples(counts, seed, 250):
+        counts.run(case)
+    assert counts.cases >= 250
