@@ -23,6 +23,7 @@ from txnlog.columns.layouts import FileLayout, file_layout
 from txnlog.names import OWN_FILE, schema_version
 from txnlog.segments.parquet.footer import OFFSET_COLUMN
 from txnlog.segments.schema_columns import default_as_text, default_of
+from txnlog.spark.batch.hadoop_files import PATTERN
 from txnlog.spark.batch.row_schema import read_schema
 from txnlog.spark.batch.typed_rows import spark_type
 
@@ -248,7 +249,7 @@ def _listing_here(spark: SparkSession, count: int) -> Iterator[None]:
 
 def _escape(path: str) -> str:
     """A path escaped for Hadoop's patterns. Spark's option against patterns reads files twice."""
-    return "".join(f"\\{c}" if c in "{}[]*?\\" else c for c in path)
+    return "".join(f"\\{c}" if c in PATTERN else c for c in path)
 
 
 def quote(name: str) -> str:

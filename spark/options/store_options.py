@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from txnlog.errors import InvalidOption
 from txnlog.spark.options.option_names import STORAGE_PREFIX, TYPED_STORAGE
@@ -46,8 +45,8 @@ def store_options(
         InvalidOption: an option is not plain data, or the URL has a password in it.
     """
     address = store.storage.address()
-    parts = urlsplit(address.url)
-    if "@" in parts.netloc or parts.query:
+    _, is_url, rest = address.url.partition("://")
+    if is_url and ("@" in rest.partition("/")[0] or "?" in rest):
         raise InvalidOption(
             f"the URL of {store.url} holds credentials, which Spark would show in its plans; open "
             "the store with them in storage_options"

@@ -7,14 +7,17 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from spark_helpers import numbers, save, stored, values
 
+import txnlog
 from txnlog import Store
 from txnlog.errors import InvalidOption
-from txnlog.spark import read
+from txnlog.spark import read, transaction
 from txnlog.spark.batch import hadoop_files
 from txnlog.storage.time_limits import NoAnswer
 
@@ -61,6 +64,36 @@ def filled(store: Store) -> Store:
         for number in range(10):
             producer.send("t", b"%d" % number)
     return store
+
+
+def test_a_store_whose_path_is_no_url(spark: SparkSession, tmp_path: Path) -> None:
+    """Paths become URLs and patterns on their way to Spark's readers, and back."""
+    store = txnlog.open(str(tmp_path / "st o%20re #1?ü {a,b} [c]* 'd'\\e"), create=True)
+    config = {"record.format": "parquet"}
+    for topic in ("in", "out"):
+        store.create_topic(topic, config=config)
+    save(numbers(spark, 0, 10), store, "in")
+    for native in (True, False):
+        assert values(read(spark, store, "in", native=native)) == [*range(10)]
+        assert values(read(spark, store.url, "in", native=native)) == [*range(10)]
+    with transaction(spark, store, transactional_id="copy", group_id="copy") as txn:
+        txn.write(txn.read("in", native=True), "out")
+    assert stored(store, "out") == [*range(10)]
+
+
+def test_a_colon_within_a_pattern(spark: SparkSession, tmp_path: Path) -> None:
+    """Hadoop takes what stands before it for a protocol; alone it does not matter."""
+    for name, is_native in (("a:b", True), ("a:b?c", False)):
+        store = txnlog.open(str(tmp_path / name), create=True)
+        store.create_topic("t", config={"record.format": "parquet"})
+        with store.producer() as producer:
+            producer.send("t", b"1")
+        assert values(read(spark, store, "t")) == [1]
+        if is_native:
+            assert values(read(spark, store, "t", native=True)) == [1]
+        else:
+            with pytest.raises(InvalidOption, match="a colon"):
+                read(spark, store, "t", native=True)
 
 
 def test_a_filesystem_that_does_not_answer_is_asked_once(

@@ -46,6 +46,21 @@ def test_local_paths_and_file_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not (root / "a").exists()
 
 
+def test_what_looks_like_a_url_is_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A protocol that is misspelt, or not known, must not become a local store in silence."""
+    monkeypatch.chdir(tmp_path)
+    for url in ("arrow_hdfs://host/a", "s3_prod://bucket/a", "3s://bucket/a", " s3://b/a", "ü://a"):
+        with pytest.raises(UnsupportedFilesystem, match="has no atomic put-if-absent"):
+            open_storage(url)
+    with pytest.raises(InvalidOption, match="chain"):
+        open_storage("my_cache::s3://bucket/a")
+    assert open_storage("a_b:c").url == f"{tmp_path.resolve()}/a_b:c"
+    assert open_storage("./a://b").url == f"{tmp_path.resolve()}/a:/b"
+    assert not [*tmp_path.iterdir()]
+
+
 def test_urls_of_memory_and_s3() -> None:
     """The storage, and the URL that messages show."""
     for url in ("memory://a/b", "memory:///a/b", "memory://a/b/"):

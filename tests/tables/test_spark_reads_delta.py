@@ -61,7 +61,7 @@ def jars() -> str:
 def test_spark_reads_every_version_row_for_row(jars: str, tmp_path: Path) -> None:
     """More rows, compaction, other columns, a default, a trim: and VACUUM deletes no segment."""
     config = {"cleanup.policy": "compact", "min.compaction.lag.ms": 0}
-    store = txnlog.open(str(tmp_path / "st o%re"), create=True)
+    store = txnlog.open(str(tmp_path / "st o%re #1?ü"), create=True)
     store.create_topic("f", partitions=3, schema=SCHEMA, key=["carrier"], config=config)
     table = DeltaPublished(store, tmp_path)
     wanted: dict[int, pa.Table] = {}
@@ -94,7 +94,7 @@ def test_spark_reads_every_version_row_for_row(jars: str, tmp_path: Path) -> Non
     publish()
     assert len(wanted) == 7
 
-    segments = sorted((tmp_path / "st o%re").rglob("*.parquet"))
+    segments = sorted((tmp_path / "st o%re #1?ü").rglob("*.parquet"))
     found = tmp_path / "found"
     found.mkdir()
     done = subprocess.run(
@@ -116,7 +116,7 @@ def test_spark_reads_every_version_row_for_row(jars: str, tmp_path: Path) -> Non
     assert said["rows_of_one"] == 1
     assert 0 < said["files_of_one"] < said["files"]
     assert said["rows_after_vacuum"] == len(wanted[max(wanted)]) > 40
-    assert sorted((tmp_path / "st o%re").rglob("*.parquet")) == segments
+    assert sorted((tmp_path / "st o%re #1?ü").rglob("*.parquet")) == segments
 
 
 def _rows(table: pa.Table) -> list[str]:

@@ -26,10 +26,12 @@ import txnlog
 from txnlog import TopicPartition
 from txnlog.errors import ConcurrentTransactions, InvalidOption, InvalidSchema, StorageError
 from txnlog.segments.parquet import writer
+from txnlog.storage import open_storage
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.store import Store, attach
 from txnlog.tables import delta, iceberg
 from txnlog.tables.failures import reported
+from txnlog.tables.table_files import check_apart, iceberg_url
 from txnlog.testing import VirtualClock
 
 COLUMNS = [*SCHEMA.names, "_timestamp", "_headers", "_deleted"]
@@ -39,7 +41,7 @@ PLAIN = ["key", "value", "timestamp", "headers"]
 @pytest.fixture
 def store(tmp_path: Path, clock: VirtualClock) -> Store:
     """A store whose path must be encoded, with a topic ``f`` of three partitions."""
-    folder = tmp_path / "st o%re"
+    folder = tmp_path / "st o%re #1?ü"
     folder.mkdir()
     store = attach(LocalStorage(str(folder)), create=True, clock=clock)
     store.create_topic("f", partitions=3, schema=SCHEMA, key=["carrier"])
@@ -309,7 +311,7 @@ def test_files_are_left_out(store: Store, tmp_path: Path) -> None:
     # Files that are left out need not even be there.
     kept = {task.file.file_path for task in opened.scan(row_filter="flight >= 200").plan_files()}
     for path in gone:
-        if f"file://{path}" not in kept:
+        if str(path) not in kept:
             path.unlink()
     assert pa.table(delta_table.table.scan(predicate="flight >= 200")).num_rows == 16
 
@@ -516,7 +518,7 @@ def test_only_parquet_files_can_be_referred_to(store: Store, tmp_path: Path) -> 
 def test_table_and_store_lie_apart(store: Store, tmp_path: Path) -> None:
     """Cleaning the table would delete the store's files."""
     (tmp_path / "link").symlink_to(store.url)
-    inside = (f"{store.url}/topics/f", f"{tmp_path}/link/t", f"file://{tmp_path}/st%20o%25re/t")
+    inside = (f"{store.url}/topics/f", f"{tmp_path}/link/t", f"{Path(store.url).as_uri()}/t")
     for folder in (store.url, *inside, str(tmp_path), f"file://{tmp_path}", "/"):
         with pytest.raises(InvalidOption, match="are nested"):
             store.publish_delta("f", folder)
@@ -536,6 +538,28 @@ def test_a_column_cannot_take_a_name_of_icebergs(store: Store, tmp_path: Path) -
     table = IcebergPublished(store, tmp_path, "g")
     with pytest.raises(InvalidSchema, match="_tombstone"):
         table.publish()
+
+
+def test_the_names_of_segments_are_paths_where_pyiceberg_would_cut_urls(tmp_path: Path) -> None:
+    """Elsewhere they are URLs; where neither leads to the file, nothing is published."""
+    for name, expected in (("a b%20ü", f"file://{tmp_path}/a b%20ü"), ("a#b", f"{tmp_path}/a#b")):
+        assert iceberg_url(LocalStorage(str(tmp_path / name))) == expected
+    assert iceberg_url(open_storage("s3://bucket/a b")) == "s3://bucket/a b"
+    with pytest.raises(InvalidOption, match="because of the '#'"):
+        iceberg_url(open_storage("s3://bucket/a#b"))
+
+
+def test_a_table_is_apart_however_its_library_reads_the_url(tmp_path: Path) -> None:
+    """Pyiceberg cuts it and does not decode it, deltalake decodes it."""
+    storage = LocalStorage(str(tmp_path / "st"))
+    for folder in ("st/t", "s%74/t", "st#/../t", "st?t"):
+        with pytest.raises(InvalidOption, match="are nested"):
+            check_apart(storage, f"file://{tmp_path}/{folder}")
+    for folder in ("store", "sttt", "st-t"):
+        check_apart(storage, f"file://{tmp_path}/{folder}")
+        check_apart(storage, f"{tmp_path}/{folder}")
+    check_apart(LocalStorage(str(tmp_path / "a#b" / "st")), f"{tmp_path}/a#b/t")
+    check_apart(LocalStorage(str(tmp_path / "a#b")), f"{tmp_path}/a%23b")
 
 
 def test_names_are_what_delta_goes_by() -> None:

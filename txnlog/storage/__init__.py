@@ -37,8 +37,9 @@ __all__ = [
     "secrets_of",
 ]
 
-_CHAIN = re.compile(r"[A-Za-z0-9+.-]+::")
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
+_CHAIN = re.compile(r"[^/:]+::")
+_SCHEME = re.compile(r"([^/:]+):(//)|([A-Za-z][A-Za-z0-9+.-]+):")
+"""Whatever stands before ``://`` is meant to be a protocol, as in ``arrow_hdfs://``."""
 
 
 def check_location(url: object, storage_options: object) -> str:
@@ -83,7 +84,7 @@ def open_storage(
     match = _SCHEME.match(location)
     if match is None:
         return _open_local(location, options)
-    protocol, rest = match[1].lower(), location[match.end() :]
+    protocol, rest = (match[1] or match[3]).lower(), location[match.end() :]
     if protocol in ("file", "local"):
         return _open_local(_path_in_url(match, rest), options)
     if not match[2]:

@@ -41,6 +41,7 @@ from txnlog.tables.table_files import (
     check_apart,
     copy_files,
     plan_files,
+    store_url,
     version_of,
 )
 
@@ -114,7 +115,9 @@ class _Publication:
             anew = not all(shows(version_of(name)) for name in files)
             if not anew:
                 self._write([], "overwrite", {}, _NO_FILE)
-        plan = plan_files(logs.storage, topic.ranges, files, self._columns, fits, shows)
+        plan = plan_files(
+            logs.storage, topic.ranges, files, self._columns, fits, shows, store_url(logs.storage)
+        )
         if anew and plan.kept:
             raise InvalidSchema(
                 f"a column of topic {topic.name!r} has a name that another column had before, and "

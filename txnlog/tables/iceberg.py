@@ -45,7 +45,14 @@ from txnlog.tables.columns import found_by_id, shows_as_it_is
 from txnlog.tables.failures import Conflict, reported, until_nobody_interferes
 from txnlog.tables.pinned_topic import PinnedTopic
 from txnlog.tables.publication import TablePublication
-from txnlog.tables.table_files import Sink, TableFile, check_apart, copy_files, plan_files
+from txnlog.tables.table_files import (
+    Sink,
+    TableFile,
+    check_apart,
+    copy_files,
+    iceberg_url,
+    plan_files,
+)
 
 TOMBSTONE = "_tombstone"
 """The name of ``_deleted`` here: Iceberg reserves that one."""
@@ -143,6 +150,7 @@ class _Publication:
             self._columns,
             found_by_id,
             partial(shows_as_it_is, topic.schema, by_name=False),
+            iceberg_url(logs.storage),
         )
         copies = copy_files(logs, plan.copies, topic.schema, self._columns, self)
         added = [*plan.references, *copies]

@@ -7,12 +7,13 @@ engines would not find.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -101,7 +102,7 @@ def store_url(storage: Storage) -> str:
     local = storage.local_path("")
     if local is not None:
         return f"file://{local}"
-    if urlsplit(storage.url).scheme not in _ENGINES_READ:
+    if storage.url.partition("://")[0] not in _ENGINES_READ:
         raise InvalidOption(
             f"engines that read tables cannot read the files of {storage.url}: publish from a "
             "store on a local disk, S3, Google Cloud Storage, Azure or HDFS"
@@ -109,14 +110,37 @@ def store_url(storage: Storage) -> str:
     return storage.url.rstrip("/")
 
 
+def iceberg_url(storage: Storage) -> str:
+    """:func:`store_url` for names that Iceberg's libraries take as they are, and do not decode.
+
+    pyiceberg cuts off what follows '#' or '?' in a URL, but not in a path.
+
+    Raises InvalidOption: they cannot find the files.
+    """
+    url = store_url(storage)
+    if "#" not in url and "?" not in url:
+        return url
+    local = storage.local_path("")
+    if local is None:
+        raise InvalidOption(
+            f"Iceberg's libraries find no files below {storage.url}, because of the '#' or '?': "
+            "publish from a store whose URL has none, or a Delta table"
+        )
+    return local
+
+
 def check_apart(storage: Storage, table_url: str) -> None:
     """Raise InvalidOption if a table's folder lies in the store's, or the other way round.
 
     An engine's VACUUM deletes files in the table's folder that are not part of the table.
     """
-    store = _as_folder(store_url(storage))
-    table = _as_folder(table_url)
-    if store.startswith(table) or table.startswith(store):
+    store = _as_folder(storage.local_path("") or store_url(storage))
+    # Some libraries decode the URL of a table, some cut it.
+    names = {table_url}
+    if table_url.startswith("file:") or "://" in table_url:
+        names |= {unquote(table_url), re.split("[?#]", table_url)[0]}
+    tables = map(_as_folder, names)
+    if any(store.startswith(table) or table.startswith(store) for table in tables):
         raise InvalidOption(
             f"{table_url} and the store {storage.url} are nested, so cleaning the table "
             "could delete the store's files: choose a folder beside the store"
@@ -127,13 +151,13 @@ _SAME_SCHEME = {"s3a": "s3", "gcs": "gs"}
 
 
 def _as_folder(url: str) -> str:
-    """A folder's URL, normalised so that URLs below it begin with it."""
-    parts = urlsplit(url)
-    if parts.scheme in ("", "file"):
-        path = url if not parts.scheme else parts.path
-        return f"{Path(unquote(path)).resolve()}".rstrip("/") + "/"
-    scheme = _SAME_SCHEME.get(parts.scheme, parts.scheme)
-    return f"{scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}/"
+    """A folder's URL or path, normalised so that those below it begin with it."""
+    if url.startswith("file:"):
+        url = re.sub("^file:(//[^/]*)?", "", url)
+    if "://" not in url:
+        return f"{Path(url).resolve()}".rstrip("/") + "/"
+    scheme, _, rest = url.partition("://")
+    return f"{_SAME_SCHEME.get(scheme, scheme)}://{rest.rstrip('/')}/"
 
 
 def plan_files(
@@ -143,6 +167,7 @@ def plan_files(
     columns: pa.Schema,
     fits: Fits,
     shows: Shows,
+    root: str,
 ) -> FilePlan:
     """The files of a table of these ranges.
 
@@ -154,6 +179,7 @@ def plan_files(
         fits: whether a file can be read as it is.
         shows: whether files of an earlier schema can be; otherwise neither segments nor copies of
             it are in the plan.
+        root: the store's, as the beginning of the names of segments in the table.
 
     Raises:
         CorruptRecord: a footer is damaged, or not of the file that the log has placed.
@@ -167,7 +193,7 @@ def plan_files(
     for part in ranges:
         if part.segment.is_empty or part.start_offset >= part.stop_offset:
             continue
-        url = f"{store_url(storage)}/{part.paths.log}"
+        url = f"{root}/{part.paths.log}"
         is_shown = _is_file(part) and shows(schema_version(part.segment.name))
         if is_shown and url in there:
             plan.kept.add(url)
@@ -179,7 +205,7 @@ def plan_files(
             plan.copies.append(part)
     for first in range(0, len(unknown), _FOOTERS_AT_ONCE):
         some = unknown[first : first + _FOOTERS_AT_ONCE]
-        calls = [partial(_describe, storage, part, columns, fits) for part in some]
+        calls = [partial(_describe, storage, part, columns, fits, root) for part in some]
         for part, described in zip(some, storage.gather(calls), strict=True):
             if described is None:
                 plan.copies.append(part)
@@ -197,7 +223,7 @@ def _is_file(part: SegmentRange) -> bool:
 
 
 def _describe(
-    storage: Storage, part: SegmentRange, columns: pa.Schema, fits: Fits
+    storage: Storage, part: SegmentRange, columns: pa.Schema, fits: Fits, root: str
 ) -> TableFile | None:
     """A segment's file by its footer; None if it must be copied."""
     try:
@@ -209,7 +235,7 @@ def _describe(
     schema = metadata.schema.to_arrow_schema()
     if not fits(schema):
         return None
-    url = f"{store_url(storage)}/{part.paths.log}"
+    url = f"{root}/{part.paths.log}"
     return _table_file(url, part.partition, part.segment.size_bytes, metadata, columns)
 
 
