@@ -173,9 +173,9 @@ def _foreign_folders(storage: Storage) -> list[str]:
 
 
 def _read_store_file(storage: Storage) -> StoreFile:
-    return envelope.decode(
-        storage.get(names.STORE_FILE), DECODER, f"{storage.url}/{names.STORE_FILE}"
-    )
+    data = storage.get(names.STORE_FILE)
+    storage.check_listing(names.STORE_FILE)
+    return envelope.decode(data, DECODER, f"{storage.url}/{names.STORE_FILE}")
 
 
 class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin):

@@ -8,6 +8,7 @@ import threading
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
+from zipfile import ZipFile
 
 import fsspec
 import pytest
@@ -21,6 +22,7 @@ from txnlog.storage.adapters.s3 import S3Storage
 from txnlog.storage.adapters.single_writer import SingleWriterStorage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.failure_messages import redact, redact_url, secrets_of
+from txnlog.store import open_store
 
 
 def test_local_paths_and_file_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +179,63 @@ def test_single_writer_takes_what_it_is_told_to_take() -> None:
         open_storage("nosuch://a", unsafe_single_writer=True).get("a")
     with pytest.raises(InvalidOption, match="caches"):
         open_storage("filecache::s3://bucket/a", unsafe_single_writer=True)
+
+
+class OneConnection(MemoryFileSystem):
+    """Like FTP's: of calls made at a time each may get the other's answer. Counts them."""
+
+    protocol = "oneconnection"
+    overlaps = 0
+    _together = threading.Barrier(2)
+
+    def pipe_file(self, path: str, value: bytes, **kwargs: object) -> None:
+        try:
+            self._together.wait(0.05)
+        except threading.BrokenBarrierError:
+            self._together.reset()
+        else:
+            OneConnection.overlaps += 1
+        super().pipe_file(path, value, **kwargs)
+
+
+class ListsNothing(MemoryFileSystem):
+    """Shows in its listings what there was at the beginning."""
+
+    protocol = "listsnothing"
+    is_new = True
+
+    def ls(self, path: str, detail: bool = True, **kwargs: object) -> object:
+        return super().ls(path, detail, **kwargs) if self.is_new else []
+
+
+for kind in (OneConnection, ListsNothing):
+    fsspec.register_implementation(kind.protocol, kind, clobber=True)
+
+
+def test_a_single_writers_calls_wait_for_each_other() -> None:
+    """Nothing is known of the client, and the store uses it in many threads."""
+    storage = open_storage("oneconnection://a", unsafe_single_writer=True)
+    storage.gather(partial(storage.put, f"x/{number}", b"x") for number in range(6))
+    assert storage.list_names("x") == [*"012345"]
+    assert OneConnection.overlaps == 0
+
+
+def test_a_single_writers_listings_must_show_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that is not listed is an empty one: records would be overwritten."""
+    open_store("listsnothing://a", create=True, unsafe_single_writer=True)
+    monkeypatch.setattr(ListsNothing, "is_new", False)
+    with pytest.raises(UnsupportedFilesystem, match=r"txnlog\.json can be read, and no listing"):
+        open_store("listsnothing://a", unsafe_single_writer=True)
+    with ZipFile(tmp_path / "store.zip", "w") as packed:
+        packed.writestr("txnlog.json", "{}")
+    with pytest.raises(UnsupportedFilesystem, match="is an archive"):
+        open_store(
+            "zip://",
+            storage_options={"fo": str(tmp_path / "store.zip")},
+            unsafe_single_writer=True,
+        )
 
 
 class TakesNoOptions(MemoryFileSystem):

@@ -258,6 +258,12 @@ class Storage(ABC):
         Every object that was there when the call began is listed; nothing is cached.
         """
 
+    def check_listing(self, name: str) -> None:  # noqa: B027 - adapters are known to list well
+        """Make sure that listings show an object that is there, if nothing is known of them.
+
+        Raises UnsupportedFilesystem: they do not.
+        """
+
     @abstractmethod
     def list_folders(self, folder: str) -> list[str]:
         """Names of the folders directly in a folder, ascending."""

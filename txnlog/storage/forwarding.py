@@ -112,6 +112,9 @@ class ForwardingStorage(Storage):
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
         return self.inner.list_names(folder, start_after)
 
+    def check_listing(self, name: str) -> None:
+        self.inner.check_listing(name)
+
     def list_folders(self, folder: str) -> list[str]:
         return self.inner.list_folders(folder)
 

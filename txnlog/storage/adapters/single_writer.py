@@ -35,7 +35,8 @@ class SingleWriterStorage(Storage):
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        self._given = url.rstrip("/")
+        # Not the slashes of the protocol: without them it would be a local path.
+        self._given = url.rstrip("/") if url.partition("://")[2].strip("/") else url
         self._options = dict(options or {})
         # The user and password of a URL such as ftp://user:password@host/folder.
         user_info = self._given.partition("://")[2].partition("/")[0].rpartition("@")[0]
@@ -66,6 +67,9 @@ class SingleWriterStorage(Storage):
                 raise UnsupportedFilesystem(f"{self.url} cannot be opened: {why}") from error
             except Exception as error:
                 raise self._failure("connecting to", "", error) from error
+            _check_kind(filesystem, self.url)
+            if not getattr(filesystem, "async_impl", False):
+                filesystem = _OneByOne(filesystem)
             connected = self._connected = os.getpid(), filesystem, root.rstrip("/")
         return connected[1], connected[2]
 
@@ -203,6 +207,14 @@ class SingleWriterStorage(Storage):
             else:
                 yield prefix + name, self.size(prefix + name)
 
+    def check_listing(self, name: str) -> None:
+        folder, _, last = name.rpartition("/")
+        if last not in self.list_names(folder):
+            raise UnsupportedFilesystem(
+                f"{self.url} cannot carry a store: the object {name} can be read, and no listing "
+                "shows it. A log would seem to be empty"
+            )
+
     def delete(self, names: Iterable[str]) -> None:
         for name in names:
             filesystem, path = self._locate(check_name(name))
@@ -212,6 +224,36 @@ class SingleWriterStorage(Storage):
                 continue
             except Exception as error:
                 raise self._failure("deleting", name, error) from error
+
+
+class _OneByOne:
+    """A filesystem whose calls wait for each other, in all threads.
+
+    Many have one connection, as that of FTP, and answers would get to the wrong caller. Those that
+    are asynchronous inside are made for threads.
+    """
+
+    def __init__(self, filesystem: Any) -> None:
+        self._filesystem = filesystem
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._filesystem, name)
+
+        def call(*args: object, **kwargs: object) -> object:
+            with _LOCK.mutex:
+                return method(*args, **kwargs)
+
+        return call
+
+
+def _check_kind(filesystem: Any, url: str) -> None:
+    from fsspec.archive import AbstractArchiveFileSystem
+
+    if isinstance(filesystem, AbstractArchiveFileSystem):
+        raise UnsupportedFilesystem(
+            f"{url} is an archive, which cannot carry a store: its listings show what was in it "
+            "when it was opened. Unpack it into a folder"
+        )
 
 
 def _is_there(filesystem: Any, path: str) -> bool:
