@@ -403,7 +403,7 @@ def test_who_looks_for_the_dead_meets_a_member_that_tidies(group: Group) -> None
     joined: list[Consumer] = []
 
     def join(request: str) -> None:
-        if request.startswith("modified groups/g/") and not joined:
+        if request.startswith("modified groups/g/members/") and not joined:
             joined.append(group.consumer("two"))
             joined[0].poll(max_records=1)
             assert request.removeprefix("modified ") not in dict(group.heap.list_all(""))
