@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from txnlog.kafka.importing import DamagedBytes, ImportedPartition, KafkaImport
     from txnlog.kafka.transaction_tracker import OpenTransaction
     from txnlog.producer import BeginResult
+    from txnlog.read.sound_ranges import DamagedRecords
     from txnlog.replicas.description import Replica, ReplicaEpoch, Replicas
     from txnlog.replicas.electing import Election
     from txnlog.replicas.forgetting import Forgotten
@@ -90,6 +91,7 @@ __all__ = [
     "ControllerMove",
     "Created",
     "DamagedBytes",
+    "DamagedRecords",
     "Deleted",
     "DumpedEntry",
     "Election",
@@ -168,6 +170,7 @@ _HOMES = {
     "ControllerMove": "replicas.moving",
     "Created": "state.topic_entries",
     "DamagedBytes": "kafka.importing",
+    "DamagedRecords": "read.sound_ranges",
     "Deleted": "state.topic_entries",
     "DumpedEntry": "inspect.log_dump",
     "Election": "replicas.electing",

@@ -13,6 +13,7 @@ from txnlog.errors import require_package
 from txnlog.read.scanned_ranges import read_each, read_ranges
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.sound_ranges import DamagedRecords, sound_batches
 from txnlog.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -99,21 +100,26 @@ class Scan:
             counts[part.partition] += sum(batch.num_rows for batch in batches)
         return counts
 
-    def head(self, count: int) -> pa.Table:
+    def head(
+        self, count: int, *, report: Callable[[DamagedRecords], object] | None = None
+    ) -> pa.Table:
         """The oldest records by timestamp, at most ``count``.
 
         Records of one partition stay in the order of their offsets. Holds up to ``count`` records
-        of each partition in memory.
+        of each partition in memory. With ``report`` they are the sound ones; it is called with what
+        cannot be read on the way. Otherwise raises CorruptRecord.
         """
         from txnlog.read.head_and_tail import first_records
 
-        return first_records(self._storage, self.ranges, self._columns, count)
+        return first_records(self._storage, self.ranges, self._columns, count, report)
 
-    def tail(self, count: int) -> pa.Table:
+    def tail(
+        self, count: int, *, report: Callable[[DamagedRecords], object] | None = None
+    ) -> pa.Table:
         """The newest records by timestamp, at most ``count``; see :meth:`head`."""
         from txnlog.read.head_and_tail import last_records
 
-        return last_records(self._storage, self.ranges, self._columns, count)
+        return last_records(self._storage, self.ranges, self._columns, count, report)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Read record batches, partition by partition in the order of their offsets.
@@ -127,6 +133,23 @@ class Scan:
             CorruptRecord: a segment is damaged or missing.
         """
         yield from read_ranges(self._storage, self.ranges, self._columns)
+
+    def sound_batches(
+        self, report: Callable[[DamagedRecords], object], *, skip_damaged: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """The same past damage: what is sound, whatever of the scan cannot be read.
+
+        Args:
+            report: called with what cannot be read: a ``txnlog.results.DamagedRecords``, which has
+                its partition and offsets. What is sound of the other partitions follows.
+            skip_damaged: go on behind it in its own partition, too.
+
+        Raises:
+            UnknownTopicOrPartition: the topic was deleted in the meantime.
+        """
+        yield from sound_batches(
+            self._storage, self.ranges, self._columns, report, skip_damaged=skip_damaged
+        )
 
     def to_arrow(self) -> pa.Table:
         """Read everything into one table."""

@@ -88,6 +88,10 @@ ShortTemplateOption = Annotated[str | None, typer.Option("-f", hidden=True)]
 MaxRecordsOption = Annotated[
     int, typer.Option("-n", "--max-records", "--max", min=0, help="At most this many.")
 ]
+SkipDamagedOption = Annotated[
+    bool,
+    typer.Option("--skip-damaged", help="Pass damaged records, and say how many. Not an error."),
+]
 
 
 def join_range(offset: str | None, from_: str | None, to: str | None) -> Range:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import typer
 
 from txnlog.cli.output.exits import FAILURE, Damaged
 from txnlog.cli.output.streams import warn
 from txnlog.errors import CorruptEntry, CorruptRecord, TxnlogError
+
+if TYPE_CHECKING:
+    from txnlog.results import DamagedRecords
 
 T = TypeVar("T")
 
@@ -44,6 +47,17 @@ class DamageReporter:
             return
         self._found = True
         warn(reason)
+
+    def report_records(self, skip: bool) -> Callable[[DamagedRecords], None]:
+        """Reports records that cannot be read; if they are to be skipped, only on stderr."""
+
+        def report(damaged: DamagedRecords) -> None:
+            if skip:
+                warn(f"skipped {damaged.offset_count} records at most: {damaged}")
+            else:
+                self.report(str(damaged.error()))
+
+        return report
 
     def skip_unreadable(self, items: Iterable[T | TxnlogError]) -> Iterator[T]:
         """The items that could be read; those that could not are reported."""

@@ -14,29 +14,90 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from txnlog.config import check_whole_number
-from txnlog.errors import InvalidOption
+from txnlog.errors import CorruptRecord, InvalidOption
 from txnlog.read.scanned_ranges import read_each, read_ranges
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.sound_ranges import DamagedRecords, sound_batches
 from txnlog.storage.base import Storage
+
+Report: TypeAlias = Callable[[DamagedRecords], object]
+"""Is told what cannot be read."""
 
 _Ranges: TypeAlias = Sequence[SegmentRange]
 """The batches of one partition, in order."""
 
 
 def first_records(
-    storage: Storage, ranges: Sequence[SegmentRange], columns: ScanColumns, count: int
+    storage: Storage,
+    ranges: Sequence[SegmentRange],
+    columns: ScanColumns,
+    count: int,
+    report: Report | None = None,
 ) -> pa.Table:
     """See :meth:`txnlog.Scan.head`."""
-    found = _merge(ranges, columns, count, partial(_read_first, storage, count))
-    return found[:count]
+    read = partial(_read_first, storage, count)
+    if report is not None:
+        read = partial(_read_sound, read, partial(_first_sound, storage, count, report))
+    return _merge(ranges, columns, count, read)[:count]
 
 
 def last_records(
-    storage: Storage, ranges: Sequence[SegmentRange], columns: ScanColumns, count: int
+    storage: Storage,
+    ranges: Sequence[SegmentRange],
+    columns: ScanColumns,
+    count: int,
+    report: Report | None = None,
 ) -> pa.Table:
     """See :meth:`txnlog.Scan.tail`."""
-    found = _merge(ranges, columns, count, partial(_read_last, storage, count))
+    read = partial(_read_last, storage, count)
+    if report is not None:
+        read = partial(_read_sound, read, partial(_last_sound, storage, count, report))
+    found = _merge(ranges, columns, count, read)
+    return found[max(found.num_rows - count, 0) :]
+
+
+def _read_sound(
+    read: Callable[[Sequence[_Ranges], ScanColumns], Iterator[pa.Table]],
+    read_past: Callable[[_Ranges, ScanColumns], pa.Table],
+    groups: Sequence[_Ranges],
+    columns: ScanColumns,
+) -> Iterator[pa.Table]:
+    """Each partition by ``read``; those that it cannot read by ``read_past``."""
+    try:
+        yield from [*read(groups, columns)]
+    except CorruptRecord:
+        for group in groups:
+            try:
+                (table,) = read([group], columns)
+            except CorruptRecord:
+                table = read_past(group, columns)
+            yield table
+
+
+def _first_sound(
+    storage: Storage, count: int, report: Report, group: _Ranges, columns: ScanColumns
+) -> pa.Table:
+    found, missing = columns.schema.empty_table(), count
+    with closing(sound_batches(storage, group, columns, report, skip_damaged=True)) as batches:
+        for batch in batches:
+            found = pa.concat_tables([found, pa.Table.from_batches([batch[:missing]])])
+            missing = count - found.num_rows
+            if missing <= 0:
+                break
+    return found
+
+
+def _last_sound(
+    storage: Storage, count: int, report: Report, group: _Ranges, columns: ScanColumns
+) -> pa.Table:
+    found = columns.schema.empty_table()
+    for part in reversed(group):
+        batches = sound_batches(storage, [part], columns, report, skip_damaged=True)
+        before = pa.Table.from_batches(batches, schema=columns.schema)
+        found = pa.concat_tables([before, found])
+        if found.num_rows >= count:
+            break
     return found[max(found.num_rows - count, 0) :]
 
 

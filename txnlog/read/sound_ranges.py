@@ -6,9 +6,9 @@ the damage if they are told to.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -100,6 +100,27 @@ def read_sound(
                 break
         where = part.topic, part.partition
         left = [p for p in rest if not (is_damaged and (p.topic, p.partition) == where)]
+
+
+def sound_batches(
+    storage: Storage,
+    parts: Sequence[SegmentRange],
+    columns: ScanColumns,
+    report: Callable[[DamagedRecords], object],
+    *,
+    skip_damaged: bool,
+) -> Generator[pa.RecordBatch]:
+    """The batches of exactly ``columns``, and what is damaged to ``report``; see ``read_sound``."""
+    offset = columns.only("offset").names[0]
+    reading = columns
+    if offset not in columns.names:
+        reading = replace(columns, names=(*columns.names, offset))
+    with closing(read_sound(storage, parts, reading, skip_damaged=skip_damaged)) as reads:
+        for _, found in reads:
+            if isinstance(found, DamagedRecords):
+                report(found)
+            elif found is not None:
+                yield found if reading is columns else found.select([*columns.names])
 
 
 def _read_on(

@@ -11,9 +11,11 @@ from txnlog.cli.input.record_options import (
     Isolation,
     IsolationOption,
     MaxRecordsOption,
+    SkipDamagedOption,
     TemplateOption,
 )
 from txnlog.cli.input.scan_plan import plan_scan
+from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.record_fields import read_scanned
 from txnlog.cli.output.record_printer import RecordPrinter
 from txnlog.cli.session import Session
@@ -26,6 +28,7 @@ def head_records(
     isolation_level: IsolationOption = Isolation.COMMITTED,
     encoding: EncodingOption = Encoding.TEXT,
     template: TemplateOption = None,
+    skip_damaged: SkipDamagedOption = False,
 ) -> None:
     """Show the oldest records of all partitions, by their times.
 
@@ -37,5 +40,7 @@ def head_records(
     """
     where, printer = parse_target(target), RecordPrinter.of(encoding, template)
     snapshot = session.open_store().snapshot([where.topic], isolation_level=isolation_level.value)
-    found = plan_scan(snapshot, where, EVERYTHING).head(max_records)
-    printer.print(session.output, read_scanned(found.to_batches()))
+    with DamageReporter() as reporter:
+        report = reporter.report_records(skip_damaged)
+        found = plan_scan(snapshot, where, EVERYTHING).head(max_records, report=report)
+        printer.print(session.output, read_scanned(found.to_batches()))

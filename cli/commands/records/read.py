@@ -26,12 +26,14 @@ from txnlog.cli.input.record_options import (
     IsolationOption,
     RangeOption,
     ShortTemplateOption,
+    SkipDamagedOption,
     TemplateOption,
     ToOption,
     join_range,
     parse_moment,
 )
 from txnlog.cli.input.scan_plan import plan_scan
+from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.progress import progress_bar
 from txnlog.cli.output.record_fields import convert_consumed, read_scanned
 from txnlog.cli.output.record_printer import RecordPrinter
@@ -39,6 +41,7 @@ from txnlog.cli.output.streams import flush, warn
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
+    from txnlog.config import OnCorrupt
     from txnlog.consumer import Consumer
     from txnlog.store import Store
 
@@ -103,6 +106,7 @@ def read_records(
     file_format: _NamedFormat = None,
     group: _Group = None,
     commit: _Commit = False,
+    skip_damaged: SkipDamagedOption = False,
 ) -> None:
     """Read records, one a line. Partition by partition, in the order of their offsets.
 
@@ -140,14 +144,15 @@ def read_records(
             )
         if isolation_level is Isolation.SNAPSHOT:
             raise typer.BadParameter("a group has no offsets at --isolation-level snapshot")
-        consumer = _consume(session.open_store(), place, group, isolation_level)
+        on_corrupt: OnCorrupt = "skip" if skip_damaged else "raise"
+        consumer = _consume(session.open_store(), place, group, isolation_level, on_corrupt)
         _print_consumed(session, printer, consumer, max_records, commit=commit)
         return
     if to_file is not None:
-        if printer.template is not None or max_records is not None or wanted:
+        if printer.template is not None or max_records is not None or wanted or skip_damaged:
             raise typer.BadParameter(
-                "--to-file takes whole ranges: use --offset, not -n, --format, --key, --grep or "
-                "--where"
+                "--to-file takes whole ranges: use --offset, not -n, --format, --key, --grep, "
+                "--where or --skip-damaged"
             )
         _check_file(to_file, named_format)
     snapshot = session.open_store().snapshot(
@@ -155,8 +160,11 @@ def read_records(
     )
     scan = plan_scan(snapshot, place, chosen, row_filter=wanted.of_scan, as_json=to_file is None)
     if to_file is None:
-        scanned = read_scanned(wanted.keep(scan.to_batches()))
-        printer.print(session.output, islice(scanned, max_records))
+        with DamageReporter() as reporter:
+            report = reporter.report_records(skip_damaged)
+            batches = scan.sound_batches(report, skip_damaged=skip_damaged)
+            scanned = read_scanned(wanted.keep(batches))
+            printer.print(session.output, islice(scanned, max_records))
         return
     with progress_bar(f"writing {to_file.name}", unit="records") as progress:
         count = scan.to_file(to_file, named_format, encoding=encoding.value, progress=progress)
@@ -178,7 +186,9 @@ def _print_consumed(
         consumer.commit()
 
 
-def _consume(store: Store, where: Target, group_id: str, isolation_level: Isolation) -> Consumer:
+def _consume(
+    store: Store, where: Target, group_id: str, isolation_level: Isolation, on_corrupt: OnCorrupt
+) -> Consumer:
     """A consumer that shares nothing with the group's members, and ends with what there is."""
     from txnlog.names import TopicPartition
     from txnlog.read.isolation import check_reading_on
@@ -187,6 +197,7 @@ def _consume(store: Store, where: Target, group_id: str, isolation_level: Isolat
         group_id=group_id,
         isolation_level=check_reading_on(isolation_level.value),
         auto_offset_reset="earliest",
+        on_corrupt=on_corrupt,
         stop_at_end=True,
     )
     numbers = range(store.topic_spec(where.topic).partitions)

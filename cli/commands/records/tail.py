@@ -18,9 +18,11 @@ from txnlog.cli.input.record_options import (
     Isolation,
     IsolationOption,
     MaxRecordsOption,
+    SkipDamagedOption,
     TemplateOption,
 )
 from txnlog.cli.input.scan_plan import plan_scan
+from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.patience import Patience
 from txnlog.cli.output.record_fields import Record, convert_consumed, read_scanned
 from txnlog.cli.output.record_printer import RecordPrinter
@@ -28,6 +30,7 @@ from txnlog.cli.output.streams import flush
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
+    from txnlog.config import OnCorrupt
     from txnlog.consumer import Consumer
     from txnlog.store import Store
 
@@ -43,6 +46,7 @@ def tail_records(
     isolation_level: IsolationOption = Isolation.COMMITTED,
     encoding: EncodingOption = Encoding.TEXT,
     template: TemplateOption = None,
+    skip_damaged: SkipDamagedOption = False,
 ) -> None:
     """Show the newest records of all partitions, by their times.
 
@@ -62,24 +66,32 @@ def tail_records(
         )
     opened = session.open_store()
     snapshot = opened.snapshot([where.topic], isolation_level=isolation_level.value)
-    newest = plan_scan(snapshot, where, EVERYTHING).tail(max_records)
-    records = read_scanned(newest.to_batches())
-    if follow:
-        ends = snapshot.end_offsets(where.topic)
-        records = chain(
-            records, _follow(_start_consumer(opened, where, ends, isolation_level), interval)
-        )
-    printer.print(session.output, records, live=follow)
+    with DamageReporter() as reporter:
+        report = reporter.report_records(skip_damaged)
+        newest = plan_scan(snapshot, where, EVERYTHING).tail(max_records, report=report)
+        records = read_scanned(newest.to_batches())
+        if follow:
+            ends = snapshot.end_offsets(where.topic)
+            on_corrupt: OnCorrupt = "skip" if skip_damaged else "raise"
+            consumer = _start_consumer(opened, where, ends, isolation_level, on_corrupt)
+            records = chain(records, _follow(consumer, interval))
+        printer.print(session.output, records, live=follow)
 
 
 def _start_consumer(
-    store: Store, where: Target, ends: dict[int, int], isolation_level: Isolation
+    store: Store,
+    where: Target,
+    ends: dict[int, int],
+    isolation_level: Isolation,
+    on_corrupt: OnCorrupt,
 ) -> Consumer:
     from txnlog.names import TopicPartition
     from txnlog.read.isolation import check_reading_on
 
     level = check_reading_on(isolation_level.value)
-    consumer = store.consumer(isolation_level=level, auto_offset_reset="earliest")
+    consumer = store.consumer(
+        isolation_level=level, auto_offset_reset="earliest", on_corrupt=on_corrupt
+    )
     if where.partition is None:
         consumer.subscribe([where.topic])
     else:
