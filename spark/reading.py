@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from txnlog.errors import InvalidOption
 from txnlog.names import check_topic
+from txnlog.spark.batch.latest import read_latest
 from txnlog.spark.batch.pinned_read import pin_read
 from txnlog.spark.batch.read_frame import read_frame
 from txnlog.spark.options.read_options import parse_read
@@ -34,6 +35,7 @@ def read(
     at: datetime | int | str | None = None,
     options: Mapping[str, bool | int | str] | None = None,
     native: bool | None = None,
+    latest: bool = False,
     storage_options: Mapping[str, object] | None = None,
 ) -> DataFrame:
     """Read topics as a DataFrame. It is pinned: each time it is run it returns the same records.
@@ -60,6 +62,11 @@ def read(
         options: options of a batch read, as docs/SPARK.md lists them.
         native: True: an error if Spark itself cannot read the files; False: the data source reads
             everything; None: Spark reads them if its JVM can, and no option says how to make tasks.
+        latest: only the newest record of each key; keys that it deletes (a null value, or
+            ``_deleted``) are left out, and so are records without a key. Of a partition that is
+            the one with the greatest offset; where a key is in several partitions, the one of
+            these with the greatest timestamp. It is of the records that are read: up to the
+            pinned ends, and from ``starting_offsets`` on.
         storage_options: for the filesystem, as ``txnlog.open`` takes them; Spark's tasks use them
             too.
 
@@ -86,6 +93,7 @@ def read(
     parsed = parse_read({**merged, "path": store.url, "subscribe": names})
     register(spark)
     everything = {**merged, **store_options(store, given)}
-    return read_frame(
+    make_frame = read_latest if latest else read_frame
+    return make_frame(
         spark, store.storage, pin_read(store, parsed), parsed, everything, native=native
     )

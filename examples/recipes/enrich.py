@@ -8,7 +8,7 @@ With `txn.read` the second run would find no airline any more, and every flight 
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession, Window
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from recipe import main, make_topic, parsed
 
@@ -35,12 +35,9 @@ def run(spark: SparkSession, root: str) -> None:
 def add_names(txn: SparkTransaction) -> None:
     """One transaction: what is new, joined with the newest name of each airline."""
     flights = parsed(txn.read("flights", columns="key,value,timestamp"))
-    versions = txn.read_whole(AIRLINES, columns="key,value,offset")  # after txn.read
-    newest = sf.row_number().over(Window.partitionBy("key").orderBy(sf.desc("offset")))
-    airlines = (
-        versions.withColumn("age", newest)
-        .where("age = 1 AND value IS NOT NULL")  # a null value deletes its key
-        .select(sf.decode("key", "utf-8").alias("carrier"), sf.col("value").alias("airline"))
+    names = txn.read_whole(AIRLINES, columns="key,value", latest=True)  # after txn.read
+    airlines = names.select(
+        sf.decode("key", "utf-8").alias("carrier"), sf.col("value").alias("airline")
     )
     joined = flights.join(
         sf.broadcast(airlines), flights["flight.carrier"] == airlines["carrier"], "left"

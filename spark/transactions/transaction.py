@@ -22,6 +22,7 @@ from txnlog.errors import (
 from txnlog.names import TopicPartition, check_group_id, check_topic
 from txnlog.spark.batch import commit, provenance
 from txnlog.spark.batch.determinism import Chance, chances
+from txnlog.spark.batch.latest import read_latest
 from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
 from txnlog.spark.batch.read_frame import keeps_order, read_frame
 from txnlog.spark.options.option_names import ORIGIN, STAGING
@@ -312,6 +313,7 @@ class SparkTransaction:
         columns: str | Sequence[str] | None = None,
         include_headers: bool = False,
         native: bool | None = None,
+        latest: bool = False,
     ) -> DataFrame:
         """Read whole topics, from their start, without consuming them.
 
@@ -321,13 +323,15 @@ class SparkTransaction:
         something that was committed since. It is pinned too, and topics that are given together
         are read at one consistent cut.
 
-        It has every version of a key: take the newest, by ``partition`` and ``offset``.
+        It has every version of a key: what is joined by key needs ``latest``.
 
         Args:
             topics: their names.
             columns: as for :meth:`read`.
             include_headers: the same.
-            native: the same.
+            native: the same; with ``latest`` it is decided as for :func:`txnlog.spark.read`.
+            latest: only the newest record of each key, without those that it deletes; see
+                :func:`txnlog.spark.read`.
 
         Raises:
             UnknownTopicOrPartition: a topic does not exist.
@@ -346,7 +350,7 @@ class SparkTransaction:
             merged["isolation.level"] = SNAPSHOT
             names = ",".join(check_topic(topic) for topic in topics)
             parsed = parse_read({**merged, "path": self._store.url, "subscribe": names})
-            _, frame = self._frame(parsed, merged, native)
+            _, frame = self._frame(parsed, merged, native, latest=latest)
             self._read_whole += topics
             return frame
 
@@ -469,17 +473,23 @@ class SparkTransaction:
         return parse_read(merged)
 
     def _frame(
-        self, parsed: ReadOptions, options: Mapping[str, str], native: bool | None
+        self,
+        parsed: ReadOptions,
+        options: Mapping[str, str],
+        native: bool | None,
+        *,
+        latest: bool = False,
     ) -> tuple[PinnedRead, DataFrame]:
         """Pin a read, and make its frame."""
         if not self._reads and not self._read_whole:
             provenance.delete_notes(self._store, self._coordinator.transactional_id)
         pinned = pin_read(self._store, parsed)
-        if native is None and keeps_order(pinned):
+        if native is None and not latest and keeps_order(pinned):
             native = False
         given = {**options, **self._store_options}
         storage = self._store.storage
-        frame = read_frame(
+        make_frame = read_latest if latest else read_frame
+        frame = make_frame(
             self._spark, storage, pinned, parsed, given, native=native, origin=self._origin
         )
         return pinned, frame
