@@ -7,13 +7,46 @@ from __future__ import annotations
 
 import random
 import secrets
-import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 _STALL_FRACTION = 4
 _WITH_SLEEP: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+class Signal:
+    """An event that one thread waits for, and others set; Ctrl-C may end the wait.
+
+    ``threading.Event`` waits in several steps in Python. An interrupt between two of them becomes
+    "RuntimeError: release unlocked lock"; here waiting is a single step.
+    """
+
+    def __init__(self) -> None:
+        self._told: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """End the wait, or the next one. From any thread."""
+        if self._told.empty():
+            self._told.put(None)
+
+    def is_set(self) -> bool:
+        """Whether it was set, and not cleared since."""
+        return not self._told.empty()
+
+    def clear(self) -> None:
+        """Let the next wait begin."""
+        with suppress(Empty):
+            while True:
+                self._told.get_nowait()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it is set, which it stays, or the time is over."""
+        with suppress(Empty):
+            self._told.get(timeout=max(seconds, 0))
+            self.set()
 
 
 class Clock(Protocol):
@@ -31,7 +64,7 @@ class Clock(Protocol):
         """Wait; a virtual clock advances itself instead."""
         ...
 
-    def wait(self, event: threading.Event, seconds: float) -> None:
+    def wait(self, event: Signal, seconds: float) -> None:
         """Wait like :meth:`sleep`, but no longer than until the event is set."""
         ...
 
@@ -83,7 +116,7 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def wait(self, event: threading.Event, seconds: float) -> None:
+    def wait(self, event: Signal, seconds: float) -> None:
         event.wait(seconds)
 
     def token(self) -> str:

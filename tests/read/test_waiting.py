@@ -11,7 +11,7 @@ import pytest
 from alone import read_alone
 from steps import another, append, begin_with, new_store
 
-from txnlog.clock import SystemClock
+from txnlog.clock import Signal, SystemClock
 from txnlog.errors import InvalidOption, StorageError, Wakeup
 from txnlog.log import open_logs
 from txnlog.names import TopicPartition
@@ -30,7 +30,7 @@ class EventfulClock(VirtualClock):
         super().__init__()
         self.happenings: list[Callable[[], object]] = []
 
-    def wait(self, event: threading.Event, seconds: float) -> None:
+    def wait(self, event: Signal, seconds: float) -> None:
         if self.happenings:
             self.happenings.pop(0)()
         super().wait(event, seconds)

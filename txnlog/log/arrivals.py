@@ -6,19 +6,19 @@ write.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Iterable
 
+from txnlog.clock import Signal
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 
 _LOCK = ForkSafeLock()
-_WAITING: defaultdict[str, weakref.WeakSet[threading.Event]] = defaultdict(weakref.WeakSet)
+_WAITING: defaultdict[str, weakref.WeakSet[Signal]] = defaultdict(weakref.WeakSet)
 """By the store's URL, without credentials. Two stores of one URL may wake each other needlessly."""
 
 
-def listen(url: str, event: threading.Event) -> None:
+def listen(url: str, event: Signal) -> None:
     """Set this event whenever a writer of this process has appended to a topic of the store."""
     with _LOCK.mutex:
         _WAITING[url].add(event)
@@ -27,6 +27,6 @@ def listen(url: str, event: threading.Event) -> None:
 def announce(url: str) -> None:
     """Something was appended to a topic of this store, or has been decided there."""
     with _LOCK.mutex:
-        waiting: Iterable[threading.Event] = list(_WAITING.get(url, ()))
+        waiting: Iterable[Signal] = list(_WAITING.get(url, ()))
     for event in waiting:
         event.set()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from txnlog.clock import Clock
+from txnlog.clock import Clock, Signal
 from txnlog.errors import Wakeup
 from txnlog.log.arrivals import listen
 
@@ -25,7 +24,7 @@ class Lookout:
     def __init__(self, clock: Clock, url: str, max_wait_ms: int) -> None:
         self._clock = clock
         self._max_wait_ms = max_wait_ms
-        self._event = threading.Event()
+        self._event = Signal()
         self._told = False
         self._pause_ms = 0
         self._next_ms = 0

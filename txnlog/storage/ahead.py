@@ -10,11 +10,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Final, Generic, NoReturn, TypeAlias, TypeVar
 
-from txnlog.storage.together import THREADS
+from txnlog.storage.together import THREADS, Begun
 
 T = TypeVar("T")
 
@@ -79,7 +80,7 @@ class _Ahead(Generic[T]):
         self._most_calls = most_calls
         self._most_bytes = most_bytes
         self._allowed = min(_FIRST_CALLS, most_calls)
-        self._begun: deque[tuple[SizedCall[T], Future[T]]] = deque()
+        self._begun: deque[tuple[SizedCall[T], Begun[T]]] = deque()
         self._held_bytes = 0
         self._pool: ThreadPoolExecutor | None = None
         self._process = os.getpid()
@@ -90,9 +91,10 @@ class _Ahead(Generic[T]):
             while self._begun or self._next is not None:
                 self._begin()
                 if self._begun:
-                    (size_bytes, call), future = self._begun.popleft()
+                    (size_bytes, call), begun = self._begun[0]
                     # A forked child has no threads: inherited calls are started again.
-                    result = future.result() if self._is_mine() else call()
+                    result = begun.result() if self._is_mine() else call()
+                    self._begun.popleft()
                     self._held_bytes -= size_bytes
                 else:
                     assert self._next is not None
@@ -117,7 +119,9 @@ class _Ahead(Generic[T]):
                 break
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._most_calls, "txnlog-ahead")
-            self._begun.append((self._next, self._pool.submit(self._waits.time, call)))
+            begun = Begun(partial(self._waits.time, call))
+            self._begun.append((self._next, begun))
+            self._pool.submit(begun.run)
             self._held_bytes += size_bytes
             self._next = next(self._calls, None)
         if self._next is None and self._pool is not None and self._is_mine():
@@ -126,9 +130,11 @@ class _Ahead(Generic[T]):
     def _end(self) -> None:
         """Begin no more calls, and wait for those running."""
         self._next = None
-        pool, self._pool = self._pool, None
-        if pool is not None and self._is_mine():
-            pool.shutdown(wait=True, cancel_futures=True)
+        if self._pool is not None and self._is_mine():
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            for _, begun in self._begun:
+                begun.drop()
+            self._pool.shutdown(wait=True)  # the threads are about to end
         self._begun.clear()
 
 
@@ -154,35 +160,40 @@ def work_ahead(calls: Iterable[SizedCall[T]]) -> Generator[T]:
     """
     process = os.getpid()
     most_calls = os.cpu_count() or 1
-    begun: deque[tuple[SizedCall[T], Future[T] | None]] = deque()
+    waiting: deque[tuple[SizedCall[T], Begun[T]]] = deque()
     held_bytes = 0
 
     def take() -> T:
-        (_, call), future = begun.popleft()
+        (_, call), begun = waiting[0]
         # Calls that no thread has begun yet run here: so no thread waits for one that waits too.
-        if future is None or os.getpid() != process or future.cancel():
-            return call()
-        return future.result()
+        result = begun.result() if os.getpid() == process else call()
+        waiting.popleft()
+        return result
 
-    with THREADS.for_round() as executor:
-        try:
-            for size_bytes, call in _in_turn(calls):
-                is_large = size_bytes > MAX_RESULT_BYTES
-                while begun and (
-                    is_large or len(begun) > most_calls or held_bytes + size_bytes > MAX_WORK_BYTES
-                ):
-                    held_bytes -= begun[0][0][0]
-                    yield take()
-                if is_large:
-                    yield call()
-                    continue
-                begun.append(((size_bytes, call), _submit(executor, call)))
-                held_bytes += size_bytes
-            while begun:
+    threads = THREADS.begin()
+    try:
+        for size_bytes, call in _in_turn(calls):
+            is_large = size_bytes > MAX_RESULT_BYTES
+            while waiting and (
+                is_large or len(waiting) > most_calls or held_bytes + size_bytes > MAX_WORK_BYTES
+            ):
+                held_bytes -= waiting[0][0][0]
                 yield take()
-        finally:
-            if os.getpid() == process:  # a child of a fork has no threads to wait for
-                wait([future for _, future in begun if future and not future.cancel()])
+            if is_large:
+                yield call()
+                continue
+            begun = Begun(call)
+            waiting.append(((size_bytes, call), begun))
+            with suppress(RuntimeError):  # at the interpreter's exit no thread can be started
+                threads.executor.submit(begun.run)
+            held_bytes += size_bytes
+        while waiting:
+            yield take()
+    finally:
+        if os.getpid() == process:  # a child of a fork has no threads to wait for
+            for _, begun in waiting:
+                begun.drop()
+            THREADS.end(threads)
 
 
 def _in_turn(calls: Iterable[SizedCall[T]]) -> Iterator[SizedCall[T]]:
@@ -195,10 +206,3 @@ def _in_turn(calls: Iterable[SizedCall[T]]) -> Iterator[SizedCall[T]]:
 
 def _raise(error: Exception) -> NoReturn:
     raise error
-
-
-def _submit(executor: ThreadPoolExecutor, call: Callable[[], T]) -> Future[T] | None:
-    try:
-        return executor.submit(call)
-    except RuntimeError:  # at the interpreter's exit no thread can be started any more
-        return None

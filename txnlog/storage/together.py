@@ -3,18 +3,23 @@
 Starting a thread takes longer than most requests to a disk. So there is one pool for the whole
 process: started with the first round, grown when rounds find no idle thread, and empty in a forked
 child. Knows nothing of what the calls do.
+
+Ctrl-C may come while calls are waited for. Conditions, events and futures wait in Python: an
+interrupt amid their steps leaves them as "release unlocked lock", or locked for ever. So what is
+waited for here is a lock that is held while a call runs: taking it is one step, which can be
+repeated.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -22,12 +27,19 @@ MOST_THREADS: Final = 256
 """For all concurrent rounds. One that gets no thread runs its calls in its own."""
 
 
+@dataclass(eq=False)
+class Use:
+    """A round's use of the threads."""
+
+    executor: ThreadPoolExecutor
+
+
 @dataclass(slots=True)
 class _Pool:
-    """The threads, and how many rounds use them just now."""
+    """The threads, and who uses them just now: a use that was interrupted is collected."""
 
     executor: ThreadPoolExecutor | None = None
-    rounds: int = 0
+    uses: weakref.WeakSet[Use] = field(default_factory=weakref.WeakSet)
 
 
 class KeptThreads:
@@ -42,23 +54,24 @@ class KeptThreads:
             after_in_child=self._after_fork,
         )
 
-    @contextmanager
-    def for_round(self) -> Iterator[ThreadPoolExecutor]:
-        """The executor, for one round of calls."""
+    def begin(self) -> Use:
+        """The threads, for a round of calls, until it ends: see :meth:`end`."""
         with self._mutex:
             pool = self._pool
             if pool.executor is None:
                 pool.executor = ThreadPoolExecutor(MOST_THREADS, "txnlog-requests")
-            pool.rounds += 1
-        try:
-            yield pool.executor
-        finally:
-            with self._mutex:
-                pool.rounds -= 1
+            use = Use(pool.executor)
+            pool.uses.add(use)
+            return use
+
+    def end(self, use: Use) -> None:
+        """None of the round's calls runs any more. May be repeated."""
+        with self._mutex:
+            self._pool.uses.discard(use)
 
     def _before_fork(self) -> None:
         self._mutex.acquire()  # until the fork is over: no round begins meanwhile
-        if self._pool.rounds == 0:
+        if not self._pool.uses:
             pool, self._pool = self._pool, _Pool()
             if pool.executor is not None:
                 pool.executor.shutdown()
@@ -74,16 +87,63 @@ class KeptThreads:
 THREADS: Final = KeptThreads()
 
 
+class Begun(Generic[T]):
+    """A call that a thread may run; one who waits runs it instead, if none has begun it yet."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._mutex = threading.Lock()
+        self._is_wanted = True
+        self._has_begun = False
+        self._running = threading.Lock()
+        self._running.acquire()
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """For a thread: run the call, unless it is not wanted any more."""
+        with self._mutex:
+            if not self._is_wanted:
+                return
+            self._has_begun = True
+        try:
+            self._result = self._call()
+        except BaseException as error:  # noqa: BLE001 - raised to who waits
+            self._error = error
+        finally:
+            self._running.release()
+
+    def drop(self) -> bool:
+        """Let no thread begin it, or wait for its end; whether one has run it. May be repeated."""
+        with self._mutex:
+            self._is_wanted = False
+        if self._has_begun:
+            with self._running:
+                pass
+        return self._has_begun
+
+    def result(self) -> T:
+        """What the call returns, or raises."""
+        if not self.drop():
+            return self._call()
+        if self._error is not None:
+            raise self._error
+        return cast("T", self._result)
+
+
 class _Round(Generic[T]):
     """Waiting, running and finished calls of several threads."""
 
-    def __init__(self, executor: ThreadPoolExecutor, most_threads: int) -> None:
-        self._executor = executor
+    def __init__(self, most_threads: int) -> None:
+        self._use = THREADS.begin()
         self._most_threads = most_threads
         self._mutex = threading.Lock()
         self._waiting: deque[tuple[int, Callable[[], T]]] = deque()
         self._working = 0
-        self._threads: list[Future[None]] = []
+        """Threads that look for calls, or have yet to begin."""
+        self._running = 0
+        self._busy = threading.Lock()
+        """Held while other threads run calls."""
         self._results: dict[int, T] = {}
         self._errors: dict[int, BaseException] = {}
         self._count = 0
@@ -97,7 +157,7 @@ class _Round(Generic[T]):
                 return
             self._working += 1
         try:
-            self._threads.append(self._executor.submit(self._work))
+            self._use.executor.submit(self._work)
         except RuntimeError:  # at the interpreter's exit no thread can be started any more
             with self._mutex:
                 self._working -= 1
@@ -109,10 +169,17 @@ class _Round(Generic[T]):
                     self._working -= 1
                     return
                 number, call = self._waiting.popleft()
+                self._running += 1
+                if self._running == 1:
+                    self._busy.acquire()
             try:
                 self._results[number] = call()
             except BaseException as error:  # noqa: BLE001 - raised to who waits
                 self._errors[number] = error
+            with self._mutex:
+                self._running -= 1
+                if self._running == 0:
+                    self._busy.release()
 
     def run(self) -> list[T]:
         """Run the waiting calls, in this thread too, and return all results in order."""
@@ -125,20 +192,19 @@ class _Round(Generic[T]):
                 self._results[number] = call()
             except Exception as error:  # noqa: BLE001 - raised below
                 self._errors[number] = error
-        self._join()
+        self.stop()
         if self._errors:
             raise self._errors[min(self._errors)]
         return [self._results[number] for number in range(self._count)]
 
     def stop(self) -> None:
-        """Begin no more calls, and wait for those running."""
+        """Begin no more calls, and wait for those running. May be repeated."""
         with self._mutex:
             self._waiting.clear()
-        self._join()
-
-    def _join(self) -> None:
         # A thread that has not started yet is not waited for: there is nothing left to do.
-        wait([thread for thread in self._threads if not thread.cancel()])
+        with self._busy:
+            pass
+        THREADS.end(self._use)
 
 
 def run_together(calls: Iterable[Callable[[], T]], most_threads: int) -> list[T]:
@@ -148,13 +214,12 @@ def run_together(calls: Iterable[Callable[[], T]], most_threads: int) -> list[T]
     rounds cannot wait for each other's threads.
     """
     process = os.getpid()
-    with THREADS.for_round() as executor:
-        work: _Round[T] = _Round(executor, most_threads)
-        try:
-            for call in calls:
-                work.add(call)
-            return work.run()
-        except BaseException:
-            if os.getpid() == process:  # a child of a fork has no threads to wait for
-                work.stop()
-            raise
+    work: _Round[T] = _Round(most_threads)
+    try:
+        for call in calls:
+            work.add(call)
+        return work.run()
+    except BaseException:
+        if os.getpid() == process:  # a child of a fork has no threads to wait for
+            work.stop()
+        raise

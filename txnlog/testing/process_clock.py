@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-import threading
 from typing import Protocol
 
+from txnlog.clock import Signal
 from txnlog.testing.faults import ClockFaults
 from txnlog.testing.virtual_clock import VirtualClock
 
@@ -91,7 +91,7 @@ class ProcessClock:
     def sleep(self, seconds: float) -> None:
         self._actor.wait(max(0, round(seconds * 1000)))
 
-    def wait(self, event: threading.Event, seconds: float) -> None:
+    def wait(self, event: Signal, seconds: float) -> None:
         if not event.is_set():
             self.sleep(seconds)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-import threading
+
+from txnlog.clock import Signal
 
 
 class VirtualClock:
@@ -29,7 +30,7 @@ class VirtualClock:
     def sleep(self, seconds: float) -> None:
         self.time_ms += int(seconds * 1000)
 
-    def wait(self, event: threading.Event, seconds: float) -> None:
+    def wait(self, event: Signal, seconds: float) -> None:
         """Time moves on by all of it, unless the event is set already."""
         if not event.is_set():
             self.time_ms += math.ceil(seconds * 1000)
