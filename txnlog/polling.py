@@ -225,8 +225,7 @@ class Polling(ABC):
                 self._auto_commit.commit_at_end(self.commit, self._positions)
         finally:
             try:
-                if not self._closed:
-                    self._leave()
+                self._leave()  # again, if it was interrupted
             finally:
                 self._drop_buffered()
                 self._closed = True

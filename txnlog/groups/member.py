@@ -133,6 +133,8 @@ class Member:
         self._lock = threading.RLock()
         self._joined = False
         self._left = False
+        self._has_gone = False
+        """Whether leaving is done with: until then it may be asked to leave again."""
         self._followed = 0
         self._beats: list[Heartbeat] = []
         self._beat_number = 0
@@ -293,12 +295,13 @@ class Member:
                 heartbeats.delete_heartbeats(self._logs.storage, self.group_id, self._beats[:-1])
 
     def leave(self, reason: str) -> None:
-        """Leave the group, and delete its files."""
+        """Leave the group, and delete its files. To be repeated if it fails or is interrupted."""
         with self._lock:
-            if not self._joined or self._left:
+            if not self._joined or self._has_gone:
                 return
             self._left = True
             was_put = Leaving(self._log, self.member_id, reason).run()
+            self._has_gone = True
             heartbeats.delete_heartbeats(self._logs.storage, self.group_id, self._beats)
             self._beats = []
             if not was_put:

@@ -85,6 +85,8 @@ class Sharing:
         self._member: Member | None = None
         self._thread: _HeartbeatThread | None = None
         self._process = 0
+        self._joining: tuple[int, Member] | None = None
+        """Who is about to join, and its process."""
         self._calling = False
 
     @property
@@ -116,6 +118,8 @@ class Sharing:
     def change_topics(self, topics: Iterable[str]) -> None:
         """Share in other topics from now on, with the same listener."""
         self._topics = tuple(topics)
+        if self._joining is not None:
+            self._joining[1].subscribe(self._topics)
         if self._member is not None and self._process == os.getpid():
             with suppress(UnknownMemberId):  # the next poll joins, with these
                 self._member.subscribe(self._topics)
@@ -166,10 +170,11 @@ class Sharing:
         if member is None or self._process != os.getpid():
             # A forked child is another consumer: its inherited partitions are its parent's.
             self._lose(reader)
-            member = Member(self._logs, self._group_id, self._settings, self._topics)
+            member = self._new_member()
             member.polled()
             member.join()
             self._member, self._process = member, os.getpid()
+            self._joining = None
             self._thread = _HeartbeatThread.begin(member, self, self._logs)
         if not member.has_news():
             return False
@@ -189,10 +194,19 @@ class Sharing:
             member.follow(view.generation, at_once=view.must_release)
         come = [where for where in view.owned if where not in self._owned]
         if come:
-            self._owned |= {where: view.owned[where] for where in come}
+            # First: what it has, and does not read, nobody would.
             reader._take(come)  # noqa: SLF001 - the consumer's own part of this
+            self._owned |= {where: view.owned[where] for where in come}
             self._listener.on_partitions_assigned(come)
         return True
+
+    def _new_member(self) -> Member:
+        """The same one until it has joined: after an interrupt it may be in the group already."""
+        known = self._joining
+        if known is None or known[0] != os.getpid():
+            member = Member(self._logs, self._group_id, self._settings, self._topics)
+            known = self._joining = os.getpid(), member
+        return known[1]
 
     def _lose(self, reader: Reader) -> None:
         lost = [*self._owned]
@@ -201,9 +215,10 @@ class Sharing:
             self._listener.on_partitions_lost(lost)
 
     def _let_go(self, reader: Reader, partitions: Collection[TopicPartition]) -> None:
-        for where in partitions:
-            del self._owned[where]
+        # First: if it is interrupted then, they are taken away once more.
         reader._drop(partitions)  # noqa: SLF001 - the consumer's own part of this
+        gone = {*partitions}
+        self._owned = {where: at for where, at in self._owned.items() if where not in gone}
 
     def saw(self, reader: Reader, asked: Collection[str], topics: Iterable[SeenTopic]) -> bool:
         """Tell the group which topics exist; returns whether that changed this consumer's share.
@@ -239,22 +254,22 @@ class Sharing:
             reader: the consumer; None if it is gone.
             reason: for readers of the group's log.
         """
-        member, inherited = self._member, self._process != os.getpid()
+        member = self._member
         self._stop()
-        self._member = None
-        if member is None or inherited:
+        if member is None or self._process != os.getpid():
+            self._member = None
             return
         try:
             if reader is not None and self._owned:
                 gone = [*self._owned]
-                self._member = member  # the listener's commits are the member's
                 self._calling = True
+                # Its commits are the member's.
                 self._listener.on_partitions_revoked(gone)
                 self._let_go(reader, gone)
         finally:
-            self._member = None
             self._calling = False
             member.close(reason)
+            self._member = None
 
     def _stop(self) -> None:
         if self._thread is not None:
@@ -289,8 +304,8 @@ class _HeartbeatThread:
 
     def stop(self) -> None:
         """End it."""
-        self._end.detach()
         self._woken.set()
+        self._end.detach()
 
     def abandon(self) -> None:
         """End it, and leave the group: its consumer was never closed."""

@@ -16,12 +16,11 @@ import msgspec
 
 from txnlog import names
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UnsupportedVersion
-from txnlog.log.state_log import Marker
 from txnlog.names import LogFile
 from txnlog.state import envelope
 from txnlog.state.folded_state import unbundled
 from txnlog.state.proposal import MOST_TOGETHER
-from txnlog.state.transaction import Outcome, TransactionRef
+from txnlog.state.transaction import Marker, Outcome, TransactionRef
 from txnlog.storage.base import Storage
 
 EntryT = TypeVar("EntryT", bound=msgspec.Struct)

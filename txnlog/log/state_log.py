@@ -29,7 +29,7 @@ from txnlog.log.sequence_log import Listing, SequenceLog
 from txnlog.names import LogFile
 from txnlog.state import envelope
 from txnlog.state.folded_state import FoldedState, Unsettled, unbundled
-from txnlog.state.transaction import HELP_AFTER_MS, EntryRef, Outcome, TransactionRef
+from txnlog.state.transaction import HELP_AFTER_MS, EntryRef, Marker, Outcome, TransactionRef
 
 CHECKPOINT_INTERVAL = 32
 """Entries between checkpoints: opening a log reads at most about this many small files."""
@@ -42,13 +42,6 @@ _logger = logging.getLogger(__name__)
 
 EntryT = TypeVar("EntryT", bound=msgspec.Struct)
 StateT = TypeVar("StateT", bound=FoldedState)  # type: ignore[type-arg]
-
-
-class Marker(msgspec.Struct, frozen=True, tag_field="kind", tag="marker"):
-    """The content of a control-marker file, for people: its name alone decides."""
-
-    outcome: Outcome
-    transaction: TransactionRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +79,7 @@ class StateLog(Generic[EntryT, StateT]):
         self.clock = clock
         self._state: StateT = new_state()
         self._dropped = False
+        """Whether it must be read again: also while it changes, since an interrupt may come."""
         self.ahead = False
         """True if an outcome was learnt by the last listing, from a marker or a checkpoint that it
         has shown, or since: it is not a snapshot, so it may lack entries of that transaction.
@@ -116,7 +110,7 @@ class StateLog(Generic[EntryT, StateT]):
     def next_entry(self) -> int:
         """A number that the log has not passed yet, as far as is known here; 0 if unknown."""
         with self.lock:
-            return self._state.next_entry
+            return 0 if self._dropped else self._state.next_entry
 
     @property
     def folded(self) -> int:
@@ -129,7 +123,7 @@ class StateLog(Generic[EntryT, StateT]):
         Then False for a while, so that a long transaction costs others next to nothing.
         """
         with self.lock:
-            oldest = min(self._state.undecided_entries(), default=None)
+            oldest = None if self._dropped else min(self._state.undecided_entries(), default=None)
             if oldest is None:
                 return False
             now_s, now_ms = self.clock.monotonic_s(), self.clock.now_ms()
@@ -147,7 +141,7 @@ class StateLog(Generic[EntryT, StateT]):
     def reading(self) -> Iterator[StateT]:
         """The state as last refreshed, by whichever thread, unchanged during the block.
 
-        A refresh that failed has dropped it; then it is read again.
+        A change of it that failed or was interrupted has dropped it; then it is read again.
         """
         with self.lock:
             if self._dropped:
@@ -156,8 +150,14 @@ class StateLog(Generic[EntryT, StateT]):
 
     def _drop(self) -> None:
         """Start from nothing next time: the state in memory cannot be relied on."""
-        self._state = self._new_state()
         self._dropped = True
+        self._state = self._new_state()
+
+    def _change(self, change: Callable[[StateT], object]) -> None:
+        """Change the state, which must be whole; if the change is left, it is dropped."""
+        self._dropped = True
+        change(self._state)
+        self._dropped = False
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -168,6 +168,8 @@ class StateLog(Generic[EntryT, StateT]):
             CorruptEntry: an entry is missing or damaged, and no checkpoint replaces it.
         """
         with self.lock:
+            if self._dropped:
+                self._drop()  # perhaps it was only begun
             attempts, reached = 0, self._state.next_entry
             while attempts < _ATTEMPTS:
                 if self._catch_up():
@@ -201,6 +203,7 @@ class StateLog(Generic[EntryT, StateT]):
         newest = listing.checkpoints[-1] if listing.checkpoints else -1
         self._newest_checkpoint = max(self._newest_checkpoint, newest)
         self._seen_checkpoints |= {*listing.checkpoints}
+        self._dropped = True
         try:
             # Also if there is a gap before the checkpoint: an entry before that gap is a stray that
             # a stalled writer put under a freed name.
@@ -220,24 +223,20 @@ class StateLog(Generic[EntryT, StateT]):
         except ObjectNotFound:
             self._drop()
             return False
-        except BaseException:
-            # A partial fold is useless: the next one starts from the beginning.
-            self._drop()
-            raise
         undecided = state.undecided_entries()
         decided = [(n, outcome) for n, outcome in listing.outcomes.items() if n in undecided]
         for number, outcome in decided:
             state.decide(number, outcome)
-        self._state = state
-        self._dropped = False
         self.ahead = bool(decided) or (loaded and state.has_transactions())
         self._listed_at = listed_at
         gap = bool(listing.entries) and listing.entries[-1] >= state.next_entry
         passed = listing.end is not None and state.next_entry > listing.end
-        if gap or passed or not self._shows_undecided(listing, state):
-            return False
-        state.expire()
-        return True
+        complete = not (gap or passed) and self._shows_undecided(listing, state)
+        if complete:
+            state.expire()
+        self._state = state
+        self._dropped = False
+        return complete
 
     @staticmethod
     def _shows_undecided(listing: Listing, state: StateT) -> bool:
@@ -455,7 +454,7 @@ class StateLog(Generic[EntryT, StateT]):
             _logger.warning("%s was put, and its name may have been freed", self.log.path(number))
             self._drop()
             return None
-        self._state.apply(number, entry)
+        self._change(lambda state: state.apply(number, entry))
         return number
 
     def _encode(self, number: int, entry: EntryT) -> bytes:
@@ -515,8 +514,9 @@ class StateLog(Generic[EntryT, StateT]):
     def decide(self, number: int, outcome: Outcome) -> None:
         """Record an outcome that was found elsewhere than in a marker."""
         with self.lock:
-            self._state.decide(number, outcome)
             self.ahead = True
+            if not self._dropped:
+                self._change(lambda state: state.decide(number, outcome))
 
     def checkpoint_if_due(self) -> bool:
         """Put a checkpoint if the last one is old, and clean up; failures only delay it.
@@ -526,7 +526,7 @@ class StateLog(Generic[EntryT, StateT]):
         """
         with self.lock:
             try:
-                if self._checkpoint_is_due(self._state.next_entry - 1):
+                if not self._dropped and self._checkpoint_is_due(self._state.next_entry - 1):
                     self.checkpoint()
                     return True
             except (StorageError, CorruptEntry) as error:
@@ -548,10 +548,10 @@ class StateLog(Generic[EntryT, StateT]):
 
     def checkpoint(self) -> None:
         """Put the state as it is beside the newest entry, and clean up behind an old checkpoint."""
-        with self.lock:
-            number = self._state.next_entry - 1
+        with self.reading() as state:
+            number = state.next_entry - 1
             self._newest_checkpoint = max(self._newest_checkpoint, number)
-            data = envelope.encode(self._state, self._checkpoint_version())
+            data = envelope.encode(state, self._checkpoint_version())
             # Only behind a checkpoint that knows what we know: readers that miss entries ask it.
             if self.log.put_checkpoint(number, data):
                 self._clean(number)

@@ -432,7 +432,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                     _logger.warning("%s was not read: %s", self.manifests.folder, error)
 
     def checkpoint(self) -> None:
-        with self.lock:
+        with self.reading():
             staged = self._settle()
             super().checkpoint()
             if staged is not None:
@@ -453,7 +453,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         if end > (state.settled.end if state.settled else 0):
             self.manifests.confirm(found)
             settled = Settled(found.number, end, found.has_transactions)
-            state.leave_to_manifests(settled, found.log_start_offsets, self._writers_here)
+            starts, kept = found.log_start_offsets, self._writers_here
+            self._change(lambda state: state.leave_to_manifests(settled, starts, kept))
 
     def _is_of_later_topic(self, found: ManifestList) -> bool:
         """Whether a list is of a topic that was recreated since the log was read."""
@@ -486,9 +487,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         except (StorageError, CorruptEntry) as error:
             _logger.warning("no manifest was left in %s: %s", self.manifests.folder, error)
             return None
-        self._state.leave_to_manifests(
-            staged.settled, staged.listing.log_start_offsets, self._writers_here
-        )
+        settled, starts = staged.settled, staged.listing.log_start_offsets
+        self._change(lambda state: state.leave_to_manifests(settled, starts, self._writers_here))
         return staged.listing
 
 

@@ -96,6 +96,13 @@ class EntryRef(msgspec.Struct, frozen=True, order=True):
     number: int
 
 
+class Marker(msgspec.Struct, frozen=True, tag_field="kind", tag="marker"):
+    """The content of a control-marker file, for people: its name alone decides."""
+
+    outcome: Outcome
+    transaction: TransactionRef
+
+
 class ConsumedOffset(msgspec.Struct, frozen=True, order=True):
     """The offsets [start, end) of one partition of ``topic`` that a transaction consumed.
 
