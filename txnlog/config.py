@@ -18,6 +18,8 @@ from txnlog.segments.errors import UnsupportedCompression
 
 DAY_MS = 86_400_000
 """The log.cleanup.age.ms of stores that older versions have made, unless they say otherwise."""
+FUTURE_MS = 3_600_000
+"""How far ahead of the time a record's may lie by default."""
 PARQUET = "parquet"
 """The record.format of topics whose segments are Parquet files."""
 PRODUCER_CODEC = "producer"
@@ -156,10 +158,9 @@ _TOPIC_KEYS = {
         "with CreateTime: a record that is older by more than this is refused",
     ),
     "message.timestamp.after.max.ms": _Key(
-        str(_LONG_MAX),
+        str(FUTURE_MS),
         _integer(0, _LONG_MAX),
-        "with CreateTime: a record that lies further in the future is refused; in Kafka the "
-        "default is an hour",
+        "with CreateTime: a record that lies further in the future is refused",
     ),
     "cleanup.policy": _Key(
         "delete",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from txnlog.admin.merging import Merge
     from txnlog.admin.metrics import Metric
     from txnlog.admin.offsets import ListedOffset
+    from txnlog.admin.record_times import FutureRecords
     from txnlog.admin.retention import RetentionDeletion
     from txnlog.admin.vacuum import FileDeletion, FileRetirement
     from txnlog.config import Setting
@@ -104,6 +105,7 @@ __all__ = [
     "Followed",
     "Forgotten",
     "FormerName",
+    "FutureRecords",
     "GroupDescription",
     "GroupLogEntry",
     "GroupOffset",
@@ -183,6 +185,7 @@ _HOMES = {
     "Followed": "standby.following",
     "Forgotten": "replicas.forgetting",
     "FormerName": "schema",
+    "FutureRecords": "admin.record_times",
     "GroupDescription": "inspect.descriptions",
     "GroupLogEntry": "inspect.history",
     "GroupOffset": "inspect.descriptions",

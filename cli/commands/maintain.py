@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Expiry,
         FileDeletion,
         FileRetirement,
+        FutureRecords,
         MaintenanceFailure,
         Merge,
         Reassigned,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     Done = (
         RetentionDeletion
+        | FutureRecords
         | Compaction
         | Merge
         | FileDeletion
@@ -54,6 +56,7 @@ def _number(done: Done, name: str) -> int | None:
 
 _DONE = {
     "RetentionDeletion": "records deleted",
+    "FutureRecords": "records passed by",
     "Compaction": "records compacted",
     "Merge": "segments merged",
     "FileDeletion": "files deleted",
@@ -69,6 +72,8 @@ def _reason(done: Done) -> str | None:
     match type(done).__name__:
         case "RetentionDeletion":
             return "retention"
+        case "FutureRecords":
+            return "their time lies in the future"
         case "Compaction":
             return "newer ones of their keys"
         case "Merge":
@@ -120,6 +125,9 @@ FIELDS: list[Field[Done]] = [
         lambda done: _number(done, "new_log_start_offset"),
         wide=True,
     ),
+    number("base_offset", None, lambda done: _number(done, "base_offset")),
+    number("end_offset", None, lambda done: _number(done, "end_offset")),
+    number("timestamp_ms", None, lambda done: _number(done, "timestamp_ms")),
     number("segment_count", "SEGMENTS", lambda done: _number(done, "segment_count")),
     number("file_count", "FILES", lambda done: len(_paths(done)) or None),
     size("size_bytes", "BYTES", lambda done: _number(done, "size_bytes")),

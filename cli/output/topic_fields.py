@@ -65,6 +65,10 @@ def _list_open_ids(part: PartitionDescription) -> list[str]:
     return [ref.transactional_id for ref in part.open_transactions]
 
 
+def _newest(part: PartitionDescription) -> int | None:
+    return part.newest_timestamp_ms if part.newest_timestamp_ms >= 0 else None
+
+
 DETAILS: list[Field[TopicDescription]] = [
     *SUMMARY,
     text("topic_id", "TOPIC ID", lambda topic: topic.topic_id),
@@ -86,6 +90,7 @@ PARTITIONS: list[Field[PartitionDescription]] = [
     number("end_offset", "END", lambda part: part.end_offset),
     number("segment_count", "SEGMENTS", lambda part: part.segment_count),
     size("size_bytes", "BYTES", lambda part: part.size_bytes),
+    time("newest_timestamp_ms", "NEWEST", _newest, wide=True),
     names("open_transactions", "OPEN", _list_open_ids),
 ]
 

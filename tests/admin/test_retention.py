@@ -6,10 +6,11 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pytest
-from steps import another, append, begin, new_store, send
+from steps import another, append, begin, new_store, send, values
 
 from txnlog.admin.retention import RetentionDeletion, apply_retention
 from txnlog.errors import InvalidTimestamp, StorageError
+from txnlog.results import FutureRecords, Metric
 from txnlog.segments.records import normalize
 from txnlog.storage.base import Storage
 from txnlog.store import Store
@@ -37,7 +38,8 @@ def write(store: Store, count: int = 5, *, age_ms: int = 0, topic: str = "t") ->
 
 
 def run(store: Store, topic: str = "t", **options: bool) -> list[RetentionDeletion]:
-    return apply_retention(store.logs, topic, store.logs.clock.now_ms(), **options)
+    steps = apply_retention(store.logs, topic, store.logs.clock.now_ms(), **options)
+    return [step for step in steps if isinstance(step, RetentionDeletion)]
 
 
 def segment_count(store: Store) -> int:
@@ -225,14 +227,112 @@ def test_timestamps_outside_of_the_limits_are_refused(memory_storage: Storage) -
     assert store.scan("t").to_arrow().num_rows == 6
 
 
-def test_limits_are_not_for_log_append_time(store: Store, clock: VirtualClock) -> None:
-    """There is no limit by default, either."""
-    with store.producer() as producer:
-        producer.send("t", b"v", timestamp_ms=clock.now_ms() + 10**9)
+def test_limits_are_not_for_log_append_time(store: Store) -> None:
+    """The time that a record was sent with is not used."""
     store.alter_topic("t", config={**LIMITS, "message.timestamp.type": "LogAppendTime"})
     with another(store).producer() as producer:
         producer.send("t", b"v", timestamp_ms=1)
+        producer.send("t", b"v", timestamp_ms=10**15)
     assert store.scan("t").to_arrow().num_rows == 2
+
+
+# -- records from the future ---------------------------------------------------------------------
+
+
+def test_records_from_the_future_are_refused(store: Store, clock: VirtualClock) -> None:
+    """As in Kafka by more than an hour; the record is named, and a wrong unit is guessed."""
+    now_ms = clock.now_ms()
+    with store.producer() as producer:
+        producer.send("t", b"v", timestamp_ms=now_ms + HOUR_MS)
+        producer.send("t", b"old", timestamp_ms=0)
+        with pytest.raises(InvalidTimestamp, match=r"after\.max\.ms of topic 't' .* 3600000"):
+            producer.send("t", b"v", timestamp_ms=now_ms + HOUR_MS + 1)
+        with pytest.raises(InvalidTimestamp, match=r"record 2 of 4 .* looks like microseconds"):
+            producer.send_batch("t", records(now_ms, -1, now_ms * 1000, now_ms))
+    assert store.scan("t").to_arrow().num_rows == 2
+    store.alter_topic("t", config={"message.timestamp.after.max.ms": 10**18})
+    with another(store).producer() as producer:
+        producer.send("t", b"v", timestamp_ms=now_ms * 1000)
+    assert store.scan("t").to_arrow().num_rows == 3
+
+
+@pytest.fixture
+def future(clock: VirtualClock) -> Store:
+    """A storage with a clock; the second of four segments was stamped in microseconds."""
+    storage = HeapStorage()
+    storage.time_ms = lambda: clock.time_ms
+    limit = {"message.timestamp.after.max.ms": 10**18, "retention.ms": HOUR_MS}
+    store = new_store(storage, clock)
+    store.alter_topic("t", config=limit)
+    for number in range(4):
+        with store.producer() as producer:
+            at_ms = clock.time_ms * 1000 if number == 1 else clock.time_ms
+            producer.send("t", b"%d" % number, timestamp_ms=at_ms)
+        clock.time_ms += 1000
+    return store
+
+
+def test_retention_passes_by_what_lies_in_the_future(
+    future: Store, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the time of its upload, and it says so; where the storage tells none, it stays."""
+    clock.time_ms += HOUR_MS - 3000
+    (deleted,) = run(future)
+    assert (deleted.new_log_start_offset, deleted.segment_count) == (1, 1)
+    clock.time_ms += 1000
+    caplog.clear()
+    named, again = apply_retention(future.logs, "t", clock.time_ms, dry_run=True)
+    assert isinstance(named, FutureRecords)
+    assert (named.partition, named.base_offset, named.end_offset) == (0, 1, 2)
+    assert isinstance(again, RetentionDeletion)
+    assert again.new_log_start_offset == 2
+    assert "the time 1700000001000000, which lies in the future" in caplog.text
+    assert isinstance(future.storage, HeapStorage)
+    told = future.storage.time_ms
+    future.storage.time_ms = None
+    assert [type(step) for step in apply_retention(future.logs, "t", clock.time_ms)] == [
+        FutureRecords
+    ]
+    future.storage.time_ms = told
+    steps = another(future).maintain("t")
+    assert [type(step) for step in steps] == [FutureRecords, RetentionDeletion]
+    clock.time_ms += HOUR_MS
+    with another(future).producer() as producer:
+        for _ in range(40):  # with a checkpoint, which makes a writer look, too
+            producer.send("t", b"new")
+            producer.flush()
+    assert b"2" not in values(another(future))
+    assert b"new" in values(another(future))
+
+
+def test_compaction_passes_by_what_lies_in_the_future(future: Store, clock: VirtualClock) -> None:
+    """Else min.compaction.lag.ms would keep everything after it from being compacted for ever."""
+    config = {"cleanup.policy": "compact", "min.compaction.lag.ms": HOUR_MS, "retention.ms": -1}
+    future.create_topic("c", config={**config, "message.timestamp.after.max.ms": 10**18})
+    for at_ms in (clock.time_ms * 1000, clock.time_ms):
+        with future.producer() as producer:
+            producer.send("c", b"v", b"key", timestamp_ms=at_ms)
+    assert another(future).compact("c") == []
+    clock.time_ms += HOUR_MS + 1
+    (done,) = another(future).compact("c")
+    assert (done.record_count, done.compacted_record_count) == (2, 1)
+
+
+def test_what_lies_in_the_future_is_named(future: Store, clock: VirtualClock) -> None:
+    """By the doctor, as no damage; by metrics and descriptions."""
+    (found,) = [f for f in future.examine(["t"], with_probe=False) if f.state == "note"]
+    assert found.check == "data"
+    assert "the offsets [1, 2) of partition 0 has the time 1700000001000000" in found.detail
+    (part,) = future.describe_topic("t").partitions
+    assert part.newest_timestamp_ms == 1_700_000_001_000_000
+    ahead = {
+        metric.name: metric.value
+        for metric in future.metrics()
+        if isinstance(metric, Metric) and metric.name == "txnlog_partition_future_seconds"
+    }
+    assert ahead == {
+        "txnlog_partition_future_seconds": (1_700_000_001_000_000 - clock.time_ms) / 1000
+    }
 
 
 def records(*timestamps_ms: int) -> pa.RecordBatch:

@@ -8,7 +8,7 @@ import pytest
 from settling import settling_early
 from steps import another, append, begin, checkpoint, new_store, send
 
-from txnlog.admin.retention import RetentionDeletion, apply_retention
+from txnlog.admin.retention import RetentionDeletion, retain
 from txnlog.names import TopicPartition
 from txnlog.results import SegmentDescription
 from txnlog.store import Store
@@ -86,7 +86,9 @@ def test_a_few_segments_at_a_time(first_seed: int) -> None:
                 most_bytes = chance.choice([-1, chance.randint(0, 1_000)])
                 settings = {"retention.ms": str(most_ms), "retention.bytes": str(most_bytes)}
                 store.alter_topic("t", config=settings)
-                found = apply_retention(another(store).logs, "t", now_ms, dry_run=True)
+                process = another(store)
+                log = process.logs.fresh_topic("t")
+                found = retain(process.logs, log, now_ms, dry_run=True)
                 assert found == expected(store, now_ms, most_ms, most_bytes), seed
                 counts += sum(deletion.segment_count for deletion in found)
     assert counts > 300

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from cli_command import cli, list_files
+from left_open import leave_open
 
 import txnlog
 from txnlog import TopicPartition
@@ -96,3 +97,23 @@ def test_what_fails_is_told_and_stops_nothing_else(own_store: Path) -> None:
     short = cli("maintain", "--store", own_store, "--orphan-age", "23h")
     assert short.code == 1
     assert "orphan age" in short.err
+
+
+def test_what_is_named_and_what_is_ended(own_store: Path) -> None:
+    """A record from the future is passed by; a transaction that nobody ends is ended."""
+    store = txnlog.open(str(own_store))
+    config = {"message.timestamp.after.max.ms": 10**18, "retention.ms": 3_600_000}
+    store.create_topic("ahead", config=config)
+    with store.producer() as producer:
+        producer.send("ahead", "x", timestamp_ms=10**15)
+    leave_open(own_store, "half", hours=2)
+    done = cli("maintain", "--store", own_store, "-o", "json")
+    steps = [step for step in json.loads(done.out) if step["topic"] in (None, "ahead")]
+    ended, named = steps
+    assert (ended["done"], ended["reason"]) == ("transaction ended", "open past its timeout")
+    assert (ended["transactional_id"], ended["number"], ended["outcome"]) == ("half", 1, "abort")
+    assert (named["done"], named["partition"]) == ("records passed by", 0)
+    assert (named["base_offset"], named["end_offset"], named["timestamp_ms"]) == (0, 1, 10**15)
+    assert "which lies in the future" in done.err
+    shown = cli("maintain", "ahead", "--store", own_store).out
+    assert "their time lies in the future" in shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from alone import read_alone
-from steps import begin, new_store
+from steps import another, begin, new_store
 
 from txnlog.errors import (
     CommitFailed,
@@ -19,6 +19,7 @@ from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, VirtualClock
 
 T0, T2 = TopicPartition("t", 0), TopicPartition("t", 2)
+U0 = TopicPartition("u", 0)
 
 
 @pytest.fixture
@@ -103,6 +104,48 @@ def test_a_late_commit_for_the_old_topic_moves_nobody_in_the_new_one(store: Stor
     producer.init_transactions()
     with pytest.raises(CommitFailed), producer.transaction():
         producer.send_offsets_to_transaction({T0: 1}, metadata)
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+def test_a_late_commit_replaces_no_offset_of_the_new_topic(
+    store: Store, caplog: pytest.LogCaptureFixture, asleep: bool
+) -> None:
+    """Wherever its process slept; what it has read of other topics is committed all the same."""
+    fill(store, b"old 0", b"old 1")
+    fill(store, b"other", topic="u")
+
+    def go_on(request: str) -> None:
+        if asleep and request.startswith("put_if_absent groups/g/") and not later:
+            later.append(True)
+            make_anew_and_commit()
+
+    def make_anew_and_commit() -> None:
+        make_anew(store, b"new 0", b"new 1", b"new 2")
+        fresh = read_alone(another(store), "t", group_id="g", auto_offset_reset="earliest")
+        assert len(fresh.poll(max_records=1)) == 1
+        fresh.commit()
+
+    later: list[bool] = []
+    late_store = another(store, FaultyStorage(store.storage, before_request=go_on))
+    late = late_store.consumer(group_id="g", auto_offset_reset="earliest")
+    late.assign([T0, U0])
+    assert len(late.poll()) == 3
+    if not asleep:
+        make_anew_and_commit()
+    late.commit()
+    assert "offsets of t were not committed" in caplog.text
+    for reader in (store, another(store)):
+        at = reader.consumer(group_id="g").committed(U0)
+        assert at is not None
+        assert at.offset == 1
+        fresh = read_alone(reader, "t", group_id="g", auto_offset_reset="none")
+        assert [record.value for record in fresh.poll()] == [b"new 1", b"new 2"]
+    late.commit({T0: 2})  # nothing else: there is no entry for it
+    assert another(store).logs.fresh_group("g").next_entry == 2
+    assert len(late.poll()) == 2  # from the group's offset in the new topic
+    late.commit()
+    described = {(at.topic, at.partition): at.offset for at in store.describe_group("g").offsets}
+    assert described["t", 0] == 3
 
 
 def test_a_deleted_topic_does_not_stop_the_others(store: Store) -> None:

@@ -64,7 +64,7 @@ def _random_records(
     columns = {
         "key": pa.array([None if n % 3 == 2 else b"%d" % n for n in range(count)], pa.binary()),
         "value": pa.array(values, pa.binary()),
-        "timestamp": pa.array(rng.integers(0, 1 << 45, count)),
+        "timestamp": pa.array(rng.integers(0, 1 << 40, count)),
     }
     if headers:
         some = [

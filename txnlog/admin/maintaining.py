@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from txnlog.admin.expiry import Expiry, TransactionEnd
     from txnlog.admin.maintenance import MaintenanceFailure
     from txnlog.admin.merging import Merge
+    from txnlog.admin.record_times import FutureRecords
     from txnlog.admin.retention import RetentionDeletion
     from txnlog.admin.vacuum import FileDeletion, FileRetirement
     from txnlog.replicas.reassigning import Reassigned
@@ -30,6 +31,7 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
         orphan_age_ms: int | None = None,
     ) -> list[
         RetentionDeletion
+        | FutureRecords
         | Compaction
         | Merge
         | FileDeletion
@@ -65,7 +67,7 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
 
         Returns:
             What was done, in order. A part that failed is a ``MaintenanceFailure`` among the
-            results; the others go on.
+            results; the others go on. ``FutureRecords`` are only named: retention passes them by.
 
         Raises:
             InvalidOption, InvalidTopic: an argument is not valid.

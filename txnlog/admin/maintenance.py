@@ -15,6 +15,7 @@ from txnlog.admin.compaction.compact import Compaction, compact_topic
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
 from txnlog.admin.expiry import Expiry, TransactionEnd, expire_groups, tend_ids
 from txnlog.admin.merging import Merge, merge_topic
+from txnlog.admin.record_times import FutureRecords
 from txnlog.admin.retention import RetentionDeletion, apply_retention
 from txnlog.admin.rewrite_tasks import TaskRunner
 from txnlog.admin.times import Times
@@ -54,6 +55,7 @@ class MaintenanceFailure:
 
 MaintenanceStep = (
     RetentionDeletion
+    | FutureRecords
     | Compaction
     | Merge
     | FileDeletion

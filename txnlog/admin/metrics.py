@@ -35,6 +35,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "txnlog_partition_end_offset": "The offset that the next record will get.",
     "txnlog_partition_segments": "Segments.",
     "txnlog_partition_size_bytes": "Bytes of its segments.",
+    "txnlog_partition_future_seconds": "How far the time of its newest record lies in the future.",
     "txnlog_group_committed_offset": "The next offset that the group reads.",
     "txnlog_group_lag_records": "Offsets that the group has yet to read, up to the stable one.",
     "txnlog_transactional_ids": "Transactional ids by the state of their newest transaction.",
@@ -58,7 +59,7 @@ def measure(
             unreadable["topic"] += 1
             yield topic
         else:
-            yield from _of_topic(topic)
+            yield from _of_topic(topic, clock.now_ms())
     for group in groups:
         if isinstance(group, TxnlogError):
             unreadable["group"] += 1
@@ -94,7 +95,7 @@ def to_prometheus(metrics: Iterable[Metric]) -> Iterator[str]:
             yield f"{name}{{{labels}}} {metric.value:.17g}"
 
 
-def _of_topic(topic: TopicDescription) -> Iterator[Metric]:
+def _of_topic(topic: TopicDescription, now_ms: int) -> Iterator[Metric]:
     labels = {"topic": topic.topic}
     yield Metric("txnlog_topic_log_entries", labels, topic.entries)
     yield Metric("txnlog_topic_open_transactions", labels, len(topic.open_transactions))
@@ -105,6 +106,8 @@ def _of_topic(topic: TopicDescription) -> Iterator[Metric]:
         yield Metric("txnlog_partition_end_offset", at, part.end_offset)
         yield Metric("txnlog_partition_segments", at, part.segment_count)
         yield Metric("txnlog_partition_size_bytes", at, part.size_bytes)
+        ahead_ms = max(part.newest_timestamp_ms - now_ms, 0)
+        yield Metric("txnlog_partition_future_seconds", at, ahead_ms / 1000)
 
 
 def _of_group(group: GroupDescription) -> Iterator[Metric]:

@@ -6,20 +6,23 @@ offsets of all partitions of a topic move in one entry. Vacuum deletes the files
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from txnlog.admin.record_times import FutureRecords, lies_ahead, newest_record_ms
 from txnlog.admin.trimming import trim
 from txnlog.config import TopicConfig
 from txnlog.log.open_logs import Logs
 from txnlog.log.state_log import DELIVERY_TIMEOUT_MS
 from txnlog.log.topic_log import TopicLog
-from txnlog.names import SegmentRef
 from txnlog.state.placement import Segment
 from txnlog.state.topic import TopicState
 
 _FIRST_PART = 64
 """The fraction of a partition's offsets that is checked first."""
+
+_logger = logging.getLogger(__name__)
 
 NewestRecord = Callable[[int, Segment], int | None]
 """The time (ms) of the newest record in a segment of a partition; None if it is not known."""
@@ -43,7 +46,7 @@ class RetentionDeletion:
 
 def apply_retention(
     logs: Logs, topic: str, now_ms: int, *, dry_run: bool = False
-) -> list[RetentionDeletion]:
+) -> list[RetentionDeletion | FutureRecords]:
     """Delete what a topic's ``retention.ms`` and ``retention.bytes`` no longer keep, in one entry.
 
     Args:
@@ -53,13 +56,17 @@ def apply_retention(
         dry_run: only say what would be deleted.
 
     Returns:
-        By partition what was deleted; partitions that keep everything are left out.
+        By partition what was deleted; partitions that keep everything are left out. Before that the
+        segments it has met whose times lie in the future.
 
     Raises:
         UnknownTopicOrPartition: there is no such topic.
         StorageError: the outcome is unknown; repeating it does no harm.
     """
-    return retain(logs, logs.fresh_topic(topic), now_ms, dry_run=dry_run)
+    log = logs.fresh_topic(topic)
+    ahead: list[FutureRecords] = []
+    deleted = retain(logs, log, now_ms, dry_run=dry_run, ahead=ahead)
+    return [*ahead, *deleted]
 
 
 def retain(
@@ -69,19 +76,23 @@ def retain(
     *,
     dry_run: bool = False,
     timeout_ms: int = DELIVERY_TIMEOUT_MS,
+    ahead: list[FutureRecords] | None = None,
 ) -> list[RetentionDeletion]:
     """The same for a refreshed log; undecided appends and everything after them stay.
 
-    ``timeout_ms`` is how long it goes on while other writers are faster.
+    ``timeout_ms`` is how long it goes on while other writers are faster. Segments met whose times
+    lie in the future are warned of, and added to ``ahead``.
     """
     planned: list[RetentionDeletion] = []
+    met: dict[tuple[int, int], FutureRecords] = {}
 
     def newest(partition: int, segment: Segment) -> int | None:
-        if segment.max_timestamp_ms >= 0:
-            return segment.max_timestamp_ms
-        # Records of Kafka's first format have no time. As in Kafka, the file's is used then.
-        ref = SegmentRef(log.name, partition, segment.name, segment.position)
-        return logs.storage.modified_ms(ref.paths.log)
+        said_ms = segment.max_timestamp_ms
+        if lies_ahead(said_ms, now_ms):
+            met[partition, segment.base_offset] = FutureRecords(
+                log.name, partition, segment.base_offset, segment.end_offset, said_ms
+            )
+        return newest_record_ms(logs.storage, log.name, partition, segment, now_ms)
 
     def choose(state: TopicState) -> dict[int, int]:
         planned[:] = _Retention(log, state, now_ms, newest).plan()
@@ -91,6 +102,18 @@ def retain(
         chosen = choose(state)
     if chosen and not dry_run:
         trim(logs, log, choose, timeout_ms=timeout_ms)
+    for one in met.values():
+        _logger.warning(
+            "topic %r, partition %d: a record of the offsets [%d, %d) has the time %d, which lies "
+            "in the future; retention goes by the time of its upload, if the storage tells it",
+            one.topic,
+            one.partition,
+            one.base_offset,
+            one.end_offset,
+            one.timestamp_ms,
+        )
+    if ahead is not None:
+        ahead += met.values()
     return planned
 
 

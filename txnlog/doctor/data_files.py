@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from txnlog import names
+from txnlog.admin.record_times import lies_ahead
 from txnlog.doctor.finding import Finding
 from txnlog.doctor.read_failures import ReadFailures
 from txnlog.errors import ObjectNotFound, StorageError
@@ -122,6 +123,22 @@ class DataFiles:
         except ObjectNotFound:
             return False
         return True
+
+    def check_times(self, now_ms: int) -> Iterator[Finding]:
+        """Yield the partitions that hold records whose times lie in the future."""
+        newest: dict[int, SegmentDescription] = {}
+        for segment in self.placed:
+            if lies_ahead(segment.max_timestamp_ms, now_ms):
+                known = newest.setdefault(segment.partition, segment)
+                if segment.max_timestamp_ms > known.max_timestamp_ms:
+                    newest[segment.partition] = segment
+        for partition, segment in sorted(newest.items()):
+            detail = (
+                f"a record of the offsets [{segment.base_offset}, {segment.end_offset}) of "
+                f"partition {partition} has the time {segment.max_timestamp_ms}, which lies in the "
+                "future by more than an hour: retention goes by the time of its upload instead"
+            )
+            yield Finding("data", self.topic, "note", detail, path=segment.paths.log)
 
     def check_contents(self) -> Iterator[Finding]:
         """Read every segment and index. Memory is that of a batch."""

@@ -177,6 +177,7 @@ class Examination:
         for finding in files.check_listing(describe_segments(log)):
             damaged = damaged or finding.state in ("damage", "unreadable")
             yield finding
+        yield from files.check_times(self.logs.clock.now_ms())
         for finding in files.check_contents() if self.with_contents else ():
             damaged = True
             yield finding

@@ -90,6 +90,8 @@ class GroupStanding:
         log = self._logs.fresh_group(self._group_id)
         number = log.commit(commits, committer=committer, refreshed=True)
         self._logs.tidy([log])
+        if number is None:
+            return
         for where, at in offsets.items():
             self.start_from(where, Standing(at.offset, number))
 

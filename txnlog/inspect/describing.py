@@ -64,6 +64,7 @@ def describe_topic_state(topic: str, state: TopicState) -> TopicDescription:
                 len(segments[number]),
                 sum(segment.size_bytes for segment in segments[number]),
                 tuple(sorted(open_in.get(number, ()))),
+                max((segment.max_timestamp_ms for segment in segments[number]), default=-1),
             )
             for number, partition in enumerate(state.partitions)
         ),

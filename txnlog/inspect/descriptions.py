@@ -67,7 +67,10 @@ class SegmentDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition of a topic: offsets, what its segments take, and what is open in it."""
+    """One partition of a topic: offsets, what its segments take, and what is open in it.
+
+    ``newest_timestamp_ms`` is the greatest time of a record in it, -1 if none has one.
+    """
 
     partition: int
     log_start_offset: int
@@ -76,6 +79,7 @@ class PartitionDescription:
     segment_count: int
     size_bytes: int
     open_transactions: tuple[TransactionRef, ...] = ()
+    newest_timestamp_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)

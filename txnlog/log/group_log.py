@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
@@ -26,11 +27,21 @@ from txnlog.state.membership import Committer, MembersExpired, MembersLeft
 from txnlog.state.transaction import TransactionRef
 from txnlog.storage.base import Storage
 
+_logger = logging.getLogger(__name__)
+
 
 class GroupLog(StateLog[GroupEntry, GroupState]):
     """A consumer group's log and state."""
 
-    def __init__(self, storage: Storage, group_id: str, clock: Clock, policy: LogPolicy) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        group_id: str,
+        clock: Clock,
+        policy: LogPolicy,
+        topic_id_of: Callable[[str], str | None],
+    ) -> None:
+        """``topic_id_of`` tells the id of a topic as it is now, None if there is none."""
         super().__init__(
             SequenceLog(storage, names.group_log(group_id), clock),
             "group",
@@ -41,6 +52,7 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             clock=clock,
             policy=policy,
         )
+        self._topic_id_of = topic_id_of
 
     def _entry_version(self, entry: GroupEntry) -> int:
         known = entry if isinstance(entry, OffsetsCommitted) else None
@@ -60,8 +72,11 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         committer: Committer | None = None,
         force: bool = False,
         refreshed: bool = False,
-    ) -> int:
+    ) -> int | None:
         """Add one entry that moves these offsets; returns its number.
+
+        Offsets of a topic that was deleted would replace those of a later topic of its name. They
+        are left out, unless they are compared; None if no others are left.
 
         Args:
             offsets: at least one.
@@ -79,12 +94,15 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         """
         nonce = self.clock.token()
 
-        def build(state: GroupState) -> OffsetsCommitted:
-            state.check_commit(self.name, offsets, committer, force=force)
+        def build(state: GroupState) -> OffsetsCommitted | None:
+            chosen = self._leave_out(state, offsets)
+            if not chosen:
+                return None
+            state.check_commit(self.name, chosen, committer, force=force)
             return OffsetsCommitted(
                 nonce=nonce,
                 at_ms=self.clock.now_ms(),
-                offsets=tuple(offsets),
+                offsets=chosen,
                 transaction=transaction,
                 committer=committer,
                 force=force and bool(state.membership.members),
@@ -96,8 +114,32 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             if not self.expire_dead_members():
                 raise
             number = self.append(build)
-        assert number is not None
         return number
+
+    def _leave_out(
+        self, state: GroupState, offsets: Sequence[OffsetCommit]
+    ) -> tuple[OffsetCommit, ...]:
+        """The offsets that do not replace those of a later topic.
+
+        A topic is asked for only if the group has an offset of another one of its name. Whichever
+        is the later one was made before that was committed, so its log, read now, tells.
+        """
+        ids: dict[str, str | None] = {}
+
+        def is_late(moved: OffsetCommit) -> bool:
+            known = state.offset_of(moved.topic, moved.partition)
+            if moved.compare or known is None or known.topic_id in ("", moved.topic_id):
+                return False
+            if moved.topic not in ids:
+                ids[moved.topic] = self._topic_id_of(moved.topic)
+            return moved.topic_id not in ("", ids[moved.topic])
+
+        chosen = tuple(moved for moved in offsets if not is_late(moved))
+        if len(chosen) < len(offsets):
+            late = sorted({moved.topic for moved in {*offsets} - {*chosen}})
+            what = "group %r: offsets of %s were not committed: deleted, and recreated, since then"
+            _logger.warning(what, self.name, ", ".join(late))
+        return chosen
 
     def expire_dead_members(self) -> bool:
         """Expire members whose last heartbeat is too old; returns whether there were any.

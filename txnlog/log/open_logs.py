@@ -101,8 +101,17 @@ class Logs:
             if group_id not in self._groups:
                 folder = names.group_log(group_id)
                 check_case(self.storage, folder, f"group {group_id!r}", InvalidGroupId)
-                self._groups[group_id] = GroupLog(self.storage, group_id, self.clock, self._policy)
+                self._groups[group_id] = GroupLog(
+                    self.storage, group_id, self.clock, self._policy, self._topic_id_of
+                )
             return self._groups[group_id]
+
+    def _topic_id_of(self, topic: str) -> str | None:
+        """The id of a topic as it is now; None if it was deleted."""
+        log = self.topic(topic)
+        log.refresh()
+        with log.reading() as state:
+            return state.topic_id
 
     def log(self, kind: Literal["topic", "group"], name: str) -> StateLog[Any, Any]:
         """The log that an entry reference names."""

@@ -329,6 +329,7 @@ class Coordinator:
             # It may have been decided since the log was settled; a second look is final.
             self._logs.settlement.settle([log])
             number = move()
+        assert number is not None  # all of them are compared
         return log.ref(number)
 
     def _participate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 Value = bytes | str | Mapping[str, object] | None
 """A record's value; for a typed topic a mapping of columns to values."""
 _NO_LIMIT = (1 << 63) - 1
+_DECADE_MS = 10 * 365 * 86_400_000
 
 
 def to_bytes(value: Value, what: str) -> bytes | None:
@@ -48,26 +50,38 @@ class TimestampLimits:
 
     def check(self, timestamps: npt.NDArray[np.int64], now_ms: int) -> None:
         """Raise InvalidTimestamp if one of these (ms since the epoch; -1: none) is outside."""
-        if self._none:
+        if self._none or not len(timestamps):
             return
-        told = timestamps[timestamps != -1]
-        for timestamp_ms in (int(told.min()), int(told.max())) if len(told) else ():
-            self.check_one(timestamp_ms, now_ms)
+        is_told = timestamps != -1
+        least = int(np.min(timestamps, initial=_NO_LIMIT, where=is_told))
+        most = int(np.max(timestamps, initial=-1, where=is_told))
+        if (least == _NO_LIMIT or now_ms - least <= self._before_ms) and (
+            most - now_ms <= self._after_ms
+        ):
+            return
+        wrong = is_told & (timestamps < now_ms - self._before_ms)
+        wrong |= is_told & (timestamps > now_ms + self._after_ms)
+        first = int(np.argmax(wrong))
+        self._refuse(f"record {first} of {len(timestamps)}", int(timestamps[first]), now_ms)
 
     def check_one(self, timestamp_ms: int | None, now_ms: int) -> None:
         """Like :meth:`check`; None is a record that gets its timestamp now."""
         if self._none or timestamp_ms is None or timestamp_ms == -1:
             return
-        if now_ms - timestamp_ms > self._before_ms:
-            key, allowed_ms = "message.timestamp.before.max.ms", self._before_ms
-        elif timestamp_ms - now_ms > self._after_ms:
+        if now_ms - timestamp_ms > self._before_ms or timestamp_ms - now_ms > self._after_ms:
+            self._refuse("a record", timestamp_ms, now_ms)
+
+    def _refuse(self, which: str, timestamp_ms: int, now_ms: int) -> NoReturn:
+        key, allowed_ms = "message.timestamp.before.max.ms", self._before_ms
+        if timestamp_ms > now_ms:
             key, allowed_ms = "message.timestamp.after.max.ms", self._after_ms
-        else:
-            return
+        hint = "correct the timestamp"
+        for unit, per_ms in (("microseconds", 1_000), ("nanoseconds", 1_000_000)):
+            if abs(timestamp_ms // per_ms - now_ms) < _DECADE_MS:
+                hint = f"it looks like {unit}: give milliseconds"
         raise InvalidTimestamp(
-            f"a record's timestamp is {timestamp_ms}, and it is {now_ms} now; {key} of topic "
-            f"{self._topic!r} allows a difference of {allowed_ms} ms: correct the timestamp, or "
-            "alter the topic"
+            f"the timestamp of {which} is {timestamp_ms}, and it is {now_ms} now; {key} of topic "
+            f"{self._topic!r} allows a difference of {allowed_ms} ms: {hint}, or alter the topic"
         )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from txnlog.admin.compaction.cleanable import Cleanable, find_cleanable
+from txnlog.admin.compaction.cleanable import Cleanable, SegmentFacts, find_cleanable
 from txnlog.admin.compaction.cleaner import DEFAULT_GROUP_BYTES, Cleaner, CompactedGroup, Source
 from txnlog.admin.compaction.sources import sources_of
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
+from txnlog.admin.record_times import lies_ahead, newest_record_ms
 from txnlog.admin.rewrite_tasks import TaskRunner, run_here
 from txnlog.admin.rewriting import Replacement, Rewriting
 from txnlog.admin.times import Times
@@ -87,6 +88,11 @@ def compact_topic(
         sources = sources_of(view, partition, segments, placed.hidden_entries)
         stable_offset = view.partitions[partition].end_offset
         facts = [source.facts for source in sources]
+        if config.min_compaction_lag_ms:
+            facts = [
+                _with_newest(logs.storage, view.topic, partition, segment, one, now_ms)
+                for segment, one in zip(segments, facts, strict=True)
+            ]
         cleanable = find_cleanable(facts, config, stable_offset=stable_offset, now_ms=now_ms)
         if cleanable.is_worth_while(least_ratio):
             chosen = tuple(segments[: cleanable.clean + cleanable.dirty])
@@ -102,6 +108,16 @@ def compact_topic(
             if not _put(logs, task, group, times):
                 break
             yield task.describe(group)
+
+
+def _with_newest(
+    storage: Storage, topic: str, partition: int, segment: Segment, facts: SegmentFacts, now_ms: int
+) -> SegmentFacts:
+    """The same facts, but a time that lies in the future keeps nothing from being compacted."""
+    if not lies_ahead(facts.max_timestamp_ms, now_ms):
+        return facts
+    newest_ms = newest_record_ms(storage, topic, partition, segment, now_ms)
+    return facts if newest_ms is None else replace(facts, max_timestamp_ms=newest_ms)
 
 
 @dataclass(frozen=True, slots=True)
