@@ -1,6 +1,6 @@
 """Every operation on a store, suspended at its requests while every other one runs whole.
 
-``make test`` runs a slice in which each operation is suspended twice and runs twice, ``make
+``make test`` runs a slice in which each operation is suspended once and runs once, ``make
 test-more`` a few hundred cases for each way that time can pass, ``make soak`` all that differ, and
 random triples. A case that fails is its own reproduction: the note of the error is what
 ``pairs.meeting.run`` takes.
@@ -25,24 +25,24 @@ def _small_numbers() -> Iterator[None]:
 
 @pytest.mark.parametrize("rules", RULES)
 def test_a_slice(rules: str) -> None:
-    """Each operation is suspended once and runs once, with another partner under each rule."""
+    """Each operation is suspended once, and runs once: half of them by each rules."""
     counts = Counts()
-    for case in slice_of(counts, rules, HOWS, [7 if rules == "disk" else 19]):
+    for case in slice_of(rules, HOWS, [7], stride=2):
         counts.run(case)
-    assert len(counts.pairs) >= len(OPERATIONS)
-    assert counts.reached > len(OPERATIONS) // 2
+    assert len(counts.pairs) == len(OPERATIONS) // 2
+    assert counts.reached > len(OPERATIONS) // 4
 
 
 @pytest.mark.more
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("rules", RULES)
 def test_a_larger_slice(rules: str, how: How) -> None:
-    """The same with six partners of each, another six in each way that time can pass."""
+    """The same with two partners of each, others in each way that time can pass."""
     counts = Counts()
     first = RULES.index(rules) + 2 * HOWS.index(how)
-    for case in slice_of(counts, rules, [how], range(first, len(OPERATIONS), 8)):
+    for case in slice_of(rules, [how], [first, first + 23]):
         counts.run(case)
-    assert len(counts.pairs) >= 5 * len(OPERATIONS)
+    assert len(counts.pairs) == 2 * len(OPERATIONS)
 
 
 @pytest.mark.slow
@@ -62,6 +62,6 @@ def test_all_pairs(first: str) -> None:
 def test_random_triples(seed: int) -> None:
     """Two stand still while a third one runs."""
     counts = Counts()
-    for case in random_triples(counts, seed, 250):
+    for case in random_triples(seed, 250):
         counts.run(case)
     assert counts.cases >= 250

@@ -183,9 +183,9 @@ class History:
         """Whether somebody has asked to delete a topic."""
         return topic in self._deletions
 
-    def undecided(self) -> bool:
-        """Whether a transaction may be open, so that readers are held back."""
-        return any(i.fate in (Fate.OPEN, Fate.ASKED) for i in self.intents.values())
+    def held_back(self, at: int) -> bool:
+        """Whether a transaction may have been open at a tick, so that readers were held back."""
+        return any(i.began < at and not 0 < i.told < at for i in self.intents.values())
 
     # -- what readers tell -----------------------------------------------------------------------
 
@@ -198,6 +198,7 @@ class History:
         atomic: bool = True,
         fresh: bool = False,
         past: bool = False,
+        causal: bool = True,
         instant: bool = False,
     ) -> set[str]:
         """Judge a view of whole topics in which only what is committed shows.
@@ -209,6 +210,7 @@ class History:
             atomic: each transaction is in it as a whole or not at all.
             fresh: whatever was acknowledged before that is in it.
             past: it is a view of the past, so what was acknowledged may be missing.
+            causal: what a transaction that it shows has consumed is in it.
             instant: it shows the state of one instant: all that was acknowledged before anything
                 that it shows began.
 
@@ -233,7 +235,10 @@ class History:
             missing = self._missing(intent, view, topics, seen)
             if missing and atomic:
                 raise Violation("torn", f"{who} saw a part of {name}, but not {missing}")
-            self._check_causes(intent, view, topics, seen, who, instant=instant)
+            causes = intent.consumed if causal else frozenset()
+            if instant:
+                causes |= intent.causes | self._told_before(intent)
+            self._check_causes(intent, causes, view, topics, seen, who)
         self._check_order(view, seen, who)
         if fresh and not past:
             for intent in self.intents.values():
@@ -366,28 +371,26 @@ class History:
                 return True
         return False
 
+    def _told_before(self, intent: Intent) -> frozenset[str]:
+        """What was acknowledged before an intent began, whoever knew it."""
+        return frozenset(
+            other.name
+            for other in self.intents.values()
+            if other.fate is Fate.COMMITTED and other.told < intent.began
+        )
+
     def _check_causes(
         self,
         intent: Intent,
+        causes: frozenset[str],
         view: View,
         topics: set[str],
         seen: set[str],
         who: str,
-        *,
-        instant: bool,
     ) -> None:
         """Where an effect shows, its causes do."""
-        causes = set(intent.consumed)
-        if instant:
-            causes |= intent.causes
-            causes |= {
-                i.name
-                for i in self.intents.values()
-                if i.fate is Fate.COMMITTED and i.told < intent.began
-            }
         for name in causes:
-            cause = self.intents[name]
-            missing = self._missing(cause, view, topics, seen)
+            missing = self._missing(self.intents[name], view, topics, seen)
             if missing:
                 raise Violation(
                     "effect without cause", f"{who} saw {intent.name} without {name}: {missing}"

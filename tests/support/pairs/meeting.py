@@ -117,6 +117,15 @@ def run(case: Case) -> Ran:
     return Ran(reached, footprint, others, lost)
 
 
+def alone(rules: str, name: str) -> Footprint:
+    """What an operation's requests are about when nobody else is there."""
+    made = OPERATIONS[name](prepared(rules).copy().actor("alone"))
+    made.prepare()
+    made.actor.storage.watch(-1, lambda: None)
+    attempt(made, made.act, {})
+    return list(made.actor.storage.footprint)
+
+
 def judge(
     world: World, going: Sequence[Operation], topics: Sequence[str], *, with_doctor: bool
 ) -> None:
@@ -125,9 +134,9 @@ def judge(
     existing = [topic for topic in topics if topic in new.store.topics()]
     if not existing:
         return
-    began, held_back = world.history.tick(), world.history.undecided()
+    began = world.history.tick()
     snapshot = new.store.snapshot(existing)
-    new.saw(snapshot, "afterwards", began=began, fresh=not held_back)
+    new.saw(snapshot, "afterwards", began=began, fresh=not world.history.held_back(began))
     shown = {topic: spans(snapshot, topic) for topic in existing}
     for made in going:
         living = made.store.snapshot(existing)
@@ -146,10 +155,12 @@ def judge_later(
 ) -> None:
     """What is there when everything has timed out, and these topics, or all, have been tended."""
     for made in going:
-        if isinstance(made, Table) and made._consumer is not None:
+        if isinstance(made, Table):
             began = world.history.tick()
-            check_steps(world.history, world.actor("tending").store.maintain(["k"]))
-            world.history.saw_table(made.read_to_the_end(), made.actor.name, began=began)
+            world.actor("tending").store.compact("k")
+            table = made.read_to_the_end()
+            if table is not None:
+                world.history.saw_table(table, made.actor.name, began=began)
     world.time_ms += LIMITS_MS
     tending = world.actor("tending")
     tended = None if whole else topics

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pairs.history import Violation
 from pairs.operation import Operation, operation
-from pairs.world import BEGIN_MS, FAR, NEAR, table_of, view_of
+from pairs.world import BEGIN_MS, FAR, NEAR, TOMBSTONES_MS, table_of, view_of
 from txnlog import IsolationLevel
 from txnlog.consumer import Consumer
 from txnlog.names import TopicPartition
@@ -25,9 +25,9 @@ class ReadCommitted(Operation):
         self.store.snapshot(self.topics)
 
     def act(self) -> None:
-        began, held_back = self.history.tick(), self.history.undecided()
+        began = self.history.tick()
         snapshot = self.store.snapshot(self.topics, isolation_level=self.level)
-        fresh = self.level == "snapshot" or not held_back
+        fresh = self.level == "snapshot" or not self.history.held_back(began)
         self.actor.saw(snapshot, self.name, began=began, fresh=fresh)
 
 
@@ -178,22 +178,23 @@ class Table(Operation):
     def prepare(self) -> None:
         self._table: dict[str, str] = {}
         self._consumer: Consumer | None = None
+        self._began_ms = 0
+        self._place = TopicPartition("k", 0)
 
     def act(self) -> None:
         self._consumer = self.store.consumer(auto_offset_reset="earliest")
-        self._consumer.assign([TopicPartition("k", 0)])
-        self._read(1)
+        self._consumer.assign([self._place])
+        self._began_ms = self.world.time_ms
+        self._read(3)
         began = self.history.tick()
-        if not self.history.undecided():
+        if not self.history.held_back(began):
             table = table_of(self.store.snapshot(["k"]))
             self.history.saw_table(table, f"{self.actor.name} (a scan)", began=began)
 
-    def go_on(self) -> None:
-        while self._read(2):
-            pass
-
-    def read_to_the_end(self) -> dict[str, str]:
-        """What it has in the end."""
+    def read_to_the_end(self) -> dict[str, str] | None:
+        """What it has in the end; None if it has taken too long: tombstones may be gone."""
+        if self._consumer is None or self.world.time_ms - self._began_ms > TOMBSTONES_MS:
+            return None
         while self._read(2):
             pass
         return self._table
@@ -201,6 +202,8 @@ class Table(Operation):
     def _read(self, most: int) -> bool:
         assert self._consumer is not None
         records = self._consumer.poll(max_records=most)
+        # What was read ahead is dropped, as by a process that goes on for another one.
+        self._consumer.seek(self._place, self._consumer.position(self._place))
         for record in records:
             assert record.key is not None
             if record.value is None:

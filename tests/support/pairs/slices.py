@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
-from pairs.meeting import HOWS, Case, Footprint, How, Ran, run
+from pairs.meeting import HOWS, Case, Footprint, How, Ran, alone, run
 from pairs.operation import OPERATIONS
 
 RULES = ("disk", "object store")
@@ -21,7 +22,6 @@ class Counts:
     pairs: set[tuple[str, str]] = field(default_factory=set)
     cases: int = 0
     reached: int = 0
-    requests: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def run(self, case: Case) -> Ran:
         """Run a case, and count it."""
@@ -31,29 +31,31 @@ class Counts:
         self.reached += ran.reached
         return ran
 
-    def length(self, rules: str, first: str, second: str) -> int:
-        """How many requests an operation makes when the other one runs after it."""
-        if (rules, first) not in self.requests:
-            ran = self.run(Case(rules, first, second, LAST))
-            self.requests[rules, first] = len(ran.footprint)
-        return self.requests[rules, first]
+
+@cache
+def length(rules: str, first: str) -> int:
+    """How many requests an operation makes."""
+    return len(alone(rules, first))
 
 
 def slice_of(
-    counts: Counts, rules: str, hows: Sequence[How], shifts: Sequence[int], seed: int = 0
+    rules: str, hows: Sequence[How], shifts: Sequence[int], *, stride: int = 1
 ) -> Iterator[Case]:
-    """Each operation as the suspended one with each ``shifts``-th one after it, at one request."""
+    """Each operation is suspended at one request by the one so far after it, for each shift.
+
+    With a stride of two, each second one by the rules of a disk, and the others by the other rules.
+    """
     names = [*OPERATIONS]
-    chance = random.Random(seed)
+    chance = random.Random(rules)
     for shift in shifts:
-        for number, first in enumerate(names):
+        for number, first in list(enumerate(names))[RULES.index(rules) % stride :: stride]:
             second = names[(number + shift) % len(names)]
-            length = counts.length(rules, first, second)
+            most = length(rules, first)
             yield Case(
                 rules,
                 first,
                 second,
-                chance.randrange(length + 1),
+                chance.randrange(most + 1),
                 hows[(number + shift) % len(hows)],
                 within=chance.random() < 0.2,
             )
@@ -65,16 +67,16 @@ def run_pair(counts: Counts, rules: str, first: str, second: str, how: How) -> N
     Two neighbouring requests make none if the one between them is about nothing that the other one
     looks at or changes.
     """
-    alone = counts.run(Case(rules, first, second, LAST, how))
-    met = alone.others
+    whole = counts.run(Case(rules, first, second, LAST, how))
+    met = whole.others
     at = 0
-    while at <= len(alone.footprint):
+    while at <= len(whole.footprint):
         case = Case(rules, first, second, at, how)
         ran = counts.run(case)
         met = [*met, *ran.others]
-        if at < len(alone.footprint) and is_torn(alone.footprint, at):
+        if at < len(whole.footprint) and is_torn(whole.footprint, at):
             counts.run(replace(case, within=True))
-        while at < len(alone.footprint) and not conflicts(alone.footprint[at], met):
+        while at < len(whole.footprint) and not conflicts(whole.footprint[at], met):
             at += 1
         at += 1
 
@@ -95,14 +97,14 @@ def conflicts(request: set[tuple[str, bool]], others: Footprint) -> bool:
     )
 
 
-def random_triples(counts: Counts, seed: int, count: int) -> Iterator[Case]:
+def random_triples(seed: int, count: int) -> Iterator[Case]:
     """Two operations that stand still while a third one runs, by a seed."""
     chance = random.Random(seed)
     names = [*OPERATIONS]
     for _ in range(count):
         rules = chance.choice(RULES)
         first, second, third = (chance.choice(names) for _ in range(3))
-        at = chance.randrange(counts.length(rules, first, second) + 1)
-        third_at = chance.randrange(counts.length(rules, third, second) + 1)
+        at = chance.randrange(length(rules, first) + 1)
+        third_at = chance.randrange(length(rules, third) + 1)
         how = chance.choice(HOWS)
         yield Case(rules, first, second, at, how, third=third, third_at=third_at)

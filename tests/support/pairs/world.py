@@ -25,6 +25,7 @@ from txnlog.testing import HeapStorage, VirtualClock
 BEGIN_MS = 1_700_000_000_000
 CLEANUP_MS = TIMEOUT_MS = 20_000
 HOUR_MS = 3_600_000
+TOMBSTONES_MS = 30_000
 LIMITS_MS = 60_000
 """After this transactions have timed out, names may be freed and tombstones go."""
 CONFIG = {
@@ -193,8 +194,13 @@ class Actor:
     def saw(self, snapshot: Snapshot, who: str, *, began: int, **told: bool) -> None:
         """Read a snapshot, and have it judged."""
         view = view_of(snapshot)
-        if "atomic" not in told:
-            told["atomic"] = snapshot.is_atomic
+        told.setdefault("atomic", snapshot.is_atomic)
+        consistency = getattr(snapshot, "consistency", None)
+        told["causal"] = consistency in ("instant", "causal")
+        # At a level that shows prefixes an open transaction may hold causes back, at any instant.
+        shows_prefixes = snapshot.isolation_level != "snapshot"
+        held_back = told.get("past", False) or self.history.held_back(began)
+        told["instant"] = consistency == "instant" and not (shows_prefixes and held_back)
         self.known |= self.history.saw(view, f"{self.name} ({who})", began=began, **told)
 
 
@@ -248,7 +254,7 @@ def _fill(world: World) -> None:
     compact = {
         "cleanup.policy": "compact",
         "min.cleanable.dirty.ratio": 0,
-        "delete.retention.ms": 30_000,
+        "delete.retention.ms": TOMBSTONES_MS,
         "file.delete.delay.ms": HOUR_MS,
     }
     store.create_topic("k", config=compact)

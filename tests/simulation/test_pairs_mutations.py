@@ -1,0 +1,161 @@
+"""The matrix can see: the faults that were found by hand are found by it when their mends are out.
+
+Each test takes one mend out, and runs the pairs (for one of them, the triples) in which it matters:
+one of the cases fails, and none with the mend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from pairs.history import Violation
+from pairs.meeting import Case, How, run
+from pairs.slices import LAST
+from pairs.world import small_numbers
+
+from txnlog.admin import maintenance
+from txnlog.admin.times import Times
+from txnlog.log import sequence_log
+from txnlog.log.rewriting import TombstoneStay
+from txnlog.log.sequence_log import SequenceLog
+from txnlog.log.transaction_log import Head, TransactionLog
+from txnlog.names import TopicPartition, expired_log, parse_closing_mark
+from txnlog.read import consistent_cut
+from txnlog.read.fetcher import Fetcher
+from txnlog.read.segment_ranges import SegmentRange
+from txnlog.schema import TopicSchema
+from txnlog.state import envelope
+from txnlog.state.cut import Part
+from txnlog.state.cut import consistent_cut as whole_cut
+
+Patch = pytest.MonkeyPatch
+pytestmark = pytest.mark.more
+
+
+@pytest.fixture(autouse=True)
+def _small_numbers() -> Iterator[None]:
+    with small_numbers():
+        yield
+
+
+def pairs(first: str, second: str, how: How, rules: str = "object store") -> list[Case]:
+    """A pair at each request of the first one."""
+    length = len(run(Case(rules, first, second, LAST, how)).footprint)
+    return [Case(rules, first, second, at, how) for at in range(length)]
+
+
+def failing_check(case: Case) -> str:
+    """Which check fails in a case; "" if none does."""
+    try:
+        run(case)
+    except Violation as violation:
+        return violation.check
+    return ""
+
+
+def check_found(
+    monkeypatch: Patch, mutate: Callable[[Patch], None], cases: Sequence[Case], *checks: str
+) -> None:
+    """One of the cases fails one of these checks without the mend, and passes with it."""
+    for case in cases:
+        with monkeypatch.context() as patch:
+            mutate(patch)
+            found = failing_check(case)
+        if found:
+            break
+    else:
+        raise AssertionError(f"none of {len(cases)} cases notices")
+    assert found in checks, case
+    assert not failing_check(case), case
+
+
+def test_a_cut_that_ignores_added_partitions(monkeypatch: Patch) -> None:
+    """A snapshot is torn when a partition is added, and used, between two listings."""
+
+    def without_added(
+        ends: Mapping[TopicPartition, int], parts: Iterable[Part]
+    ) -> dict[TopicPartition, int]:
+        known = [
+            replace(part, first_offsets={w: n for w, n in part.first_offsets.items() if w in ends})
+            for part in parts
+        ]
+        return whole_cut(ends, known)
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(consistent_cut, "consistent_cut", without_added)
+
+    cases = pairs("read committed", "add partitions", "at once")
+    check_found(monkeypatch, mutate, cases, "torn")
+
+
+def test_a_remover_that_deletes_marks_of_the_next_life(monkeypatch: Patch) -> None:
+    """A commit that was acknowledged is lost: a freed name was trusted, for lack of a mark."""
+
+    def all_marks(listed: Sequence[str], _: int) -> list[str]:
+        return [name for name in listed if parse_closing_mark(name) is not None]
+
+    def remove(self: TransactionLog, head: Head) -> None:
+        kept = SequenceLog(self._storage, expired_log(head.state.transactional_id), self._clock)
+        kept.create(head.number, envelope.encode(head.state))
+        kept.delete_below(head.number)
+        log = self._log(head.state.transactional_id)
+        log.delete_below(head.number)
+        log.delete_entries(head.number, head.number + 1)
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(sequence_log, "marks_below", all_marks)
+        patch.setattr(TransactionLog, "remove", remove)
+
+    stalls = [
+        Case("object store", "expire ids", "work anew", at, third="revive", third_at=third_at)
+        for at in (3, 7)  # what it found is dead; and before the copy of that is put
+        for third_at in (14, 15, 16)  # one of them is its decision
+    ]
+    check_found(monkeypatch, mutate, stalls, "lost")
+
+
+def test_a_position_that_stops_before_an_aborted_tail(monkeypatch: Patch) -> None:
+    """Whoever reads until his position is the end never comes to one."""
+    begin = Fetcher.begin
+
+    def begin_without_ends(
+        self: Fetcher,
+        ranges: Sequence[SegmentRange],
+        ends: Mapping[TopicPartition, int],
+        schemas: Mapping[str, TopicSchema | None],
+        *,
+        as_records: bool,
+    ) -> None:
+        stops = {TopicPartition(r.topic, r.partition): r.stop_offset for r in ranges}
+        begin(self, ranges, {**ends, **stops}, schemas, as_records=as_records)
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(Fetcher, "begin", begin_without_ends)
+
+    cases = pairs("read committed", "poll", "late")
+    check_found(monkeypatch, mutate, cases, "positions")
+
+
+def test_tombstones_whose_time_was_taken_once(monkeypatch: Patch) -> None:
+    """A reader that has begun a moment ago keeps a key that was deleted."""
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(TombstoneStay, "is_early", lambda *_: False)
+        asked_ms = property(lambda times: round(times._asked_s * 1000))  # here clocks agree
+        patch.setattr(Times, "latest_ms", asked_ms)
+
+    cases = pairs("compaction", "table", "late")
+    check_found(monkeypatch, mutate, cases, "table")
+
+
+def test_transactions_that_nobody_ends(monkeypatch: Patch) -> None:
+    """A process died when it had begun and placed nothing, or after its last marker."""
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(maintenance.Maintenance, "_tend_ids", lambda *_: iter(()))
+
+    check_found(monkeypatch, mutate, pairs("begin", "flush", "dies"), "nobody ends")
+    after_the_last_marker = pairs("commit", "read committed", "dies")[16:]
+    check_found(monkeypatch, mutate, after_the_last_marker, "nobody ends")
