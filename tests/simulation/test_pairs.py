@@ -29,7 +29,7 @@ def test_a_slice(rules: str) -> None:
     counts = Counts()
     for case in slice_of(rules, HOWS, [7], stride=2):
         counts.run(case)
-    assert len(counts.pairs) == len(OPERATIONS) // 2
+    assert len(counts.pairs) >= len(OPERATIONS) // 2
     assert counts.reached > len(OPERATIONS) // 4
 
 
