@@ -7,7 +7,9 @@ may be shared by threads: its calls take turns.
 
 from __future__ import annotations
 
+import logging
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,12 +26,15 @@ from txnlog.state.group import OffsetCommit
 from txnlog.state.membership import Committer
 from txnlog.state.transaction import Outcome, Version, check_version
 from txnlog.write.coordinator import Coordinator
+from txnlog.write.linger import Linger, tell_unsent
 from txnlog.write.plain_writer import BackgroundWriter, PlainWriter
 from txnlog.write.producer_lock import ProducerLock, exclusive
 from txnlog.write.producer_phase import Phase
 from txnlog.write.record_buffers import RecordBuffers, SupportsArrow
 from txnlog.write.record_checks import Headers, Value
 from txnlog.write.writer_settings import WriterSettings
+
+_logger = logging.getLogger(__name__)
 
 Key = bytes | str | None
 Placed = dict[TopicPartition, list[range]]
@@ -82,11 +87,9 @@ class Producer:
         self._background = BackgroundWriter(self._plain) if settings.acks is Acks.NONE else None
         self._lock = ProducerLock()
         self._records = RecordBuffers(logs, settings)
-        self._coordinator = (
-            None
-            if transactional_id is None
-            else Coordinator(logs, transactional_id, transaction_timeout_ms)
-        )
+        self._coordinator: Coordinator | None = None
+        if transactional_id is not None:
+            self._coordinator = Coordinator(logs, transactional_id, transaction_timeout_ms)
         self._phase = Phase.READY if transactional_id is None else Phase.NEW
         self._sending = Phase.READY if transactional_id is None else Phase.IN_TRANSACTION
         """The phase in which records may be sent."""
@@ -96,6 +99,10 @@ class Producer:
         self._placed: Placed = {}
         self._moves: list[tuple[GroupMetadata, dict[TopicPartition, int]]] = []
         self._last_outcome: Outcome | None = None
+        self._linger = Linger.of(settings.linger_ms, logs, self._flush_lingering)
+        self._late: TxnlogError | None = None
+        """The error of a flush by ``linger_ms``, for the next call."""
+        self._end = weakref.finalize(self, tell_unsent, self._records, self._lock, self._linger)
         self._version: Version | None = None
 
     # -- the context -----------------------------------------------------------------------------
@@ -124,7 +131,11 @@ class Producer:
     def _close(self, *, flush: bool) -> None:
         if self._phase is Phase.CLOSED:
             return
+        if self._linger is not None:
+            self._linger.end()
         try:
+            if flush:
+                self._raise_late()
             if self._coordinator is None and flush and self._phase is Phase.READY:
                 self.flush()
             elif self._phase in (Phase.IN_TRANSACTION, Phase.FAILED):
@@ -134,6 +145,7 @@ class Producer:
                 self._background.close()
             self._discard()
             self._phase = Phase.CLOSED
+            self._end.detach()
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -148,7 +160,7 @@ class Producer:
         coordinator = self._transactional("init_transactions")
         if self._phase is not Phase.NEW:
             raise InvalidTxnState(
-                f"init_transactions() was called before; it is {self._describe_state()}"
+                f"init_transactions() was called before; it is {self._phase.value}"
             )
         self._retries.run(self._logs.clock, coordinator.initialize)
         self._phase = Phase.READY
@@ -276,6 +288,7 @@ class Producer:
             self._repeat(Outcome.COMMIT)
             return self._placed
         if self._phase is not Phase.UNKNOWN:
+            self._raise_late()
             self._require(Phase.IN_TRANSACTION, "commit_transaction")
             self._place_all(with_offsets=True)
         try:
@@ -319,11 +332,12 @@ class Producer:
             CommitStateUnknown: call it again to learn the outcome.
         """
         coordinator = self._transactional("abort_transaction")
+        self._late = None
         if self._phase is Phase.READY and self._last_outcome is not None:
             self._repeat(Outcome.ABORT)
             return
         if self._phase not in (Phase.IN_TRANSACTION, Phase.FAILED, Phase.UNKNOWN):
-            raise InvalidTxnState(f"abort_transaction(): the producer is {self._describe_state()}")
+            raise InvalidTxnState(f"abort_transaction(): the producer is {self._phase.value}")
         if self._phase is Phase.IN_TRANSACTION:
             self._phase = Phase.FAILED  # wherever it is interrupted, only abort is left
         self._drop_records()
@@ -395,6 +409,8 @@ class Producer:
             lock.check()
         # As in methods that are marked exclusive, without what that costs for each record.
         with lock.mutex:
+            if self._late is not None:
+                self._raise_late()
             if self._phase is not self._sending:
                 raise self._phase.refusal("send")
             try:
@@ -402,6 +418,8 @@ class Producer:
             except BaseException as error:
                 self._fail(error)
                 raise
+            if self._linger is not None:
+                self._linger.arm()
 
     @exclusive
     def send_batch(self, topic: str, batch: SupportsArrow, partition: int | None = None) -> None:
@@ -416,17 +434,20 @@ class Producer:
                 ``_headers``, ``_partition`` and, if there is a key, ``_deleted``.
             partition: the partition of all its records, whatever the keys and the column say.
         """
+        self._raise_late()
         self._require(self._sending, "send")
         with self._fail_on_error():
             self._records.send_batch(topic, batch, partition)
+        if self._linger is not None:
+            self._linger.arm()
 
     @exclusive
     def flush(self) -> Placed:
         """Upload everything that is buffered, and append it to the logs.
 
         Returns:
-            By partition, the offsets of the records that this call appended. Empty with acks=0,
-            which does not wait for them.
+            By partition, the offsets of the records that this call appended: not those that
+            ``linger_ms`` has sent before. Empty with acks=0, which does not wait for them.
 
         Raises:
             CommitStateUnknown: without a transaction, if the storage failed. Flush again: records
@@ -434,11 +455,32 @@ class Producer:
             StorageError: an upload failed, and nothing was written. Without a transaction this
                 producer cannot go on: send what came since the last flush with a new one.
         """
+        self._raise_late()
         if self._coordinator is None:
             self._require(Phase.READY, "flush")
             return self._flush_plain()
         self._require(Phase.IN_TRANSACTION, "flush")
         return self._place_all(with_offsets=False)
+
+    def _flush_lingering(self) -> None:
+        """A flush by the thread of ``linger_ms``; its error is for the next call."""
+        with self._lock.mutex:
+            if self._phase is not self._sending:
+                return
+            try:
+                _ = (
+                    self._place_all(with_offsets=False)
+                    if self._coordinator
+                    else self._flush_plain()
+                )
+            except TxnlogError as error:
+                self._late = error
+                _logger.warning("records that linger_ms was to send: %s", error)
+
+    def _raise_late(self) -> None:
+        late, self._late = self._late, None
+        if late is not None:
+            raise late
 
     # -- the steps -------------------------------------------------------------------------------
 
@@ -514,9 +556,6 @@ class Producer:
     def _require(self, phase: Phase, call: str) -> None:
         if self._phase is not phase:
             raise self._phase.refusal(call)
-
-    def _describe_state(self) -> str:
-        return self._phase.value
 
     @contextmanager
     def _fail_on_error(self) -> Iterator[None]:

@@ -335,6 +335,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
         compression_type: CompressionType | None = None,
         compression_level: int | None = None,
         partitioner: str | PartitionFunction = DEFAULT_PARTITIONER,
+        linger_ms: int | None = None,
         acks: AcksValue = "all",
         delivery_timeout_ms: int = 120_000,
         retry_backoff_ms: int = 100,
@@ -349,12 +350,11 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
             compression_type: for topics whose ``compression.type`` is ``producer``, the default.
             compression_level: the level of that codec, instead of its default.
             partitioner: by a hash of the key: 'murmur2', 'crc32', 'sticky'; whatever the keys are:
-                'round_robin', 'random'; or a function, or its name as ``package.module:function``,
-                that is given a record batch and the number of partitions, and returns the partition
-                of each record. See docs/CLIENTS.md.
-            acks: what a flush waits for. 'all': written, and safe from a power cut. 1: written; a
-                power cut may lose records (on object stores it is the same as 'all'). 0: nothing;
-                failures are only logged. With a transactional id it must be 'all'.
+                'round_robin', 'random'; or a function from a record batch and the number of
+                partitions, or its name as ``package.module:function``. See docs/CLIENTS.md.
+            linger_ms: flush by itself so long after a send; None: only when told to.
+            acks: what a flush waits for. 'all': written, and safe from a power cut. 1: written. 0:
+                nothing; failures are only logged. With a transactional id it must be 'all'.
             delivery_timeout_ms: how long requests to a failing storage are retried.
             retry_backoff_ms: the pause before the first retry; it doubles with each.
             retry_backoff_max_ms: the longest pause.
@@ -371,6 +371,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
                 acks=Acks.parse(acks, transactional=transactional_id is not None),
                 retries=Retries.of(delivery_timeout_ms, retry_backoff_ms, retry_backoff_max_ms),
                 partitioner=check_partitioner(partitioner),
+                linger_ms=linger_ms,
             ),
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
@@ -435,8 +436,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
                 have one in common.
             session_timeout_ms: others take it for dead if it is silent for longer.
             heartbeat_interval_ms: how often it shows that it is alive, from a thread of its own.
-            max_poll_interval_ms: it leaves the group if it does not poll for this long. Others wait
-                as long for it to give up partitions.
+            max_poll_interval_ms: it leaves when it has not polled for so long; others wait as long.
             metadata_max_age_ms: how soon a new topic that matches the pattern is read; a listing.
 
         Raises:

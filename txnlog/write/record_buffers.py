@@ -138,6 +138,11 @@ class RecordBuffers:
             if buffer and not buffer.is_current():
                 self.forget(topic)
 
+    def unsent(self) -> dict[str, int]:
+        """How many records wait here, by topic."""
+        counts = {topic: buffer.record_count for topic, buffer in [*self._topics.items()]}
+        return {topic: count for topic, count in counts.items() if count}
+
     def discard(self) -> None:
         """Drop everything, best effort."""
         self._interrupted = False

@@ -342,6 +342,12 @@ class SegmentUploader:
         """About how many bytes were added and are not in a finished segment yet."""
         return sum(segment.size_bytes for segment in self._open.values())
 
+    @property
+    def record_count(self) -> int:
+        """How many records were added."""
+        growing = sum(open_.writer.record_count for open_ in [*self._open.values(), *self._full])
+        return growing + sum(segment.record_count for segment in self._finished)
+
     def finish(self) -> list[UploadedSegment]:
         """Upload the open segments and return all, those of a partition in order."""
         segments = list(self._open.values())

@@ -163,6 +163,13 @@ class TopicBuffer:
         return after
 
     @property
+    def record_count(self) -> int:
+        """How many records were sent, and are not in a segment that was handed out."""
+        uploading = self._uploader.record_count if self._uploader else 0
+        finished = sum(segment.record_count for segment in self._finished)
+        return len(self._rows.keys) + len(self._records) + uploading + finished
+
+    @property
     def outdated(self) -> bool:
         """True if the metadata is older than METADATA_MAX_AGE_S."""
         return self._logs.clock.monotonic_s() - self._refreshed_at_s > METADATA_MAX_AGE_S

@@ -14,13 +14,18 @@ from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES
 
 @dataclass(frozen=True, slots=True)
 class WriterSettings:
-    """Kafka's defaults. ``codec`` None: each topic's own; ``memory_bytes``: of buffered records."""
+    """Kafka's defaults.
+
+    ``codec`` None: each topic's own; ``memory_bytes``: of buffered records; ``linger_ms`` None:
+    only a flush sends.
+    """
 
     codec: WriterCodec | None = None
     partitioner: str | PartitionFunction = DEFAULT_PARTITIONER
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     acks: Acks = Acks.ALL
     retries: Retries = field(default_factory=Retries)
+    linger_ms: int | None = None
 
     def uploads_to(self, storage: Storage) -> Storage:
         """The storage for uploads of segments: durable at once only with acks=all."""

@@ -1,0 +1,100 @@
+"""Kafka's ``linger.ms``: what was sent and not flushed goes out by itself, from a thread.
+
+And what never does is told: records that a producer still holds when it is dropped, or when the
+process ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+
+from txnlog.clock import SystemClock
+from txnlog.config import check_whole_number
+from txnlog.errors import InvalidConfig
+from txnlog.log.open_logs import Logs
+from txnlog.write.producer_lock import ProducerLock
+from txnlog.write.record_buffers import RecordBuffers
+
+_MAX_MS = (1 << 31) - 1
+_END_S = 5.0
+"""How long the end of a process waits for a flush that is under way."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Linger:
+    """Calls ``flush`` so long after the first record that was sent since the last time.
+
+    The thread holds its producer weakly, and begins with the first record.
+    """
+
+    def __init__(self, linger_ms: int, flush: Callable[[], None]) -> None:
+        self._linger_s = linger_ms / 1000
+        self._flush = weakref.WeakMethod(flush)
+        self._armed = threading.Event()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @classmethod
+    def of(cls, linger_ms: int | None, logs: Logs, flush: Callable[[], None]) -> Linger | None:
+        """None without ``linger_ms``, and with a clock other than the machine's.
+
+        Raises InvalidConfig.
+        """
+        if linger_ms is None:
+            return None
+        check_whole_number(linger_ms, "linger.ms", InvalidConfig, least=0, most=_MAX_MS)
+        if not isinstance(logs.clock, SystemClock):
+            return None
+        return cls(linger_ms, flush)
+
+    def arm(self) -> None:
+        """A record was sent. For the thread that has the producer's lock."""
+        if self._armed.is_set():
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="txnlog-linger", daemon=True)
+            self._thread.start()
+        self._armed.set()
+
+    def end(self) -> None:
+        """Flush no more."""
+        self._ended.set()
+        self._armed.set()
+
+    def _run(self) -> None:
+        while True:
+            self._armed.wait()
+            if self._ended.wait(self._linger_s):
+                return
+            self._armed.clear()  # before the flush: what is sent from now on is for the next one
+            flush = self._flush()
+            if flush is None:
+                return
+            flush()
+            del flush
+
+
+def tell_unsent(records: RecordBuffers, lock: ProducerLock, linger: Linger | None) -> None:
+    """Log how many records are lost with their producer, which was collected, or is at its exit."""
+    if lock.inherited:
+        return  # the parent's
+    if linger is not None:
+        linger.end()
+    has_lock = lock.mutex.acquire(timeout=_END_S)
+    try:
+        unsent = records.unsent()
+    finally:
+        if has_lock:
+            lock.mutex.release()
+    if unsent:
+        counts = ", ".join(f"{count} for topic {topic!r}" for topic, count in unsent.items())
+        _logger.warning(
+            "records are lost: %s: they were sent, and neither flushed nor committed when their "
+            "producer ended. Call flush() or commit_transaction(), or use the producer in a with "
+            "block",
+            counts,
+        )
