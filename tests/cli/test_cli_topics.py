@@ -82,6 +82,7 @@ def test_describe_shows_offsets_settings_and_open_transactions(store_path: Path)
                 "end_offset": 3,
                 "segment_count": 3,
                 "size_bytes": size,
+                "newest_timestamp_ms": known.partitions[0].newest_timestamp_ms,
                 "open_transactions": ["open"],
             }
         ],

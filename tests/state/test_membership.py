@@ -301,10 +301,10 @@ def test_older_versions_refuse_a_group_that_had_members() -> None:
     """Its entries, and its checkpoints for ever; a group without stays as it was."""
     heap, clock = HeapStorage(), VirtualClock()
     policy = LogPolicy(FreeingRule(1 << 40), 1 << 40, has_older_writers=False)
-    plain = GroupLog(heap, "plain", clock, policy)
+    plain = GroupLog(heap, "plain", clock, policy, lambda _: None)
     plain.commit([OffsetCommit("t", 0, 1)])
     plain.checkpoint()
-    shared = GroupLog(heap, "shared", clock, policy)
+    shared = GroupLog(heap, "shared", clock, policy, lambda _: None)
     shared.append(lambda _: MembersJoined("n", 0, (member(),)))
     shared.append(lambda _: PartitionsAssigned("n", 0, "", 1, "range", {}, {"m": {"t": (0,)}}))
     shared.commit([OffsetCommit("t", 0, 1)], committer=Committer("m", 1))
