@@ -48,10 +48,12 @@ class StagedWrites:
         staged = read_manifest(self._store.storage, path)
         with self._mutex:
             in_time = not self._closed
-            self._manifests.discard(path)
             if in_time:
                 self.add(staged.segments)
         self._delete_manifest(path)
+        # Last: what an interrupt leaves before is deleted with the block.
+        with self._mutex:
+            self._manifests.discard(path)
         if not in_time:
             commit.discard(self._store, staged.segments)
             raise InvalidTxnState(

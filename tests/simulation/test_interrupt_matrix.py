@@ -5,19 +5,30 @@ docs/TESTING.md has the numbers of lines. ``interrupted_jobs`` has the jobs and 
 
 from __future__ import annotations
 
+import gc
 import linecache
 import sys
-import threading
-from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
-from interrupted_jobs import JOBS, Job, Join, Settle
+from interrupted_jobs import (
+    JOBS,
+    KINDS,
+    Commit,
+    Job,
+    Join,
+    Settle,
+    interrupt,
+    interrupt_each,
+    lines_of,
+)
 from interrupts import Point, Tracer
 from settling import settle_early
 
 from txnlog.log.state_log import StateLog
-
-KINDS: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit, MemoryError)
+from txnlog.storage.adapters.local import LocalStorage
 
 pytestmark = [
     pytest.mark.usefixtures("early"),
@@ -31,49 +42,13 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
     settle_early(monkeypatch)
 
 
-def lines_of(job_type: type[Job]) -> list[Point]:
-    """The lines that a job's call passes; undisturbed it ends well."""
-    job = job_type()
-    tracer = Tracer(job.watched)
-    tracer.run(job.call)
-    job.finish()
-    return tracer.points()
-
-
-def interrupt(job_type: type[Job], at: Point, kind: type[BaseException]) -> None:
-    """Interrupt the call of a new job there, and let it go on to its end."""
-    job = job_type()
-    tracer = Tracer(job.watched, at, kind)
-    threads = {*threading.enumerate()}
-    left: BaseException | None = None
-    try:
-        tracer.run(job.call)
-    except BaseException as error:  # noqa: BLE001 - the test judges it, whatever it is
-        left = error  # kept, as notebooks do: nothing may wait for its end
-    assert tracer.raised, f"{at} was not passed"
-    assert left is None or type(left) is kind, f"{left!r} after {kind.__name__} at {at}"
-    try:
-        job.check()
-        job.finish()
-    except Exception as error:
-        error.add_note(f"after {kind.__name__} at {at}")
-        raise
-    assert {*threading.enumerate()} <= threads, f"threads were left at {at}"
-
-
-def interrupt_each(job_type: type[Job], points: Sequence[Point]) -> None:
-    """Interrupt at each of these lines, by one of the three in turn."""
-    for number, at in enumerate(points):
-        interrupt(job_type, at, KINDS[number % len(KINDS)])
-
-
 def test_a_state_that_was_left_in_the_middle_is_read_again() -> None:
     """At the lines of the folds of groups and topics: nothing is written down half done."""
     points = [at for at in lines_of(Settle) if "/txnlog/state/" in at.file and at.hit == 1]
     deciding = [at for at in points if at.file.endswith("group.py")]
     assert len(deciding) > 10
     interrupt_each(Settle, deciding)
-    interrupt_each(Settle, [at for at in points if at.file.endswith("topic.py")][::4])
+    interrupt_each(Settle, [at for at in points if at.file.endswith("topic.py")][::9])
 
 
 def test_it_is_noticed_if_such_a_state_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +68,7 @@ def line(at: Point) -> str:
 def test_some_lines(job_type: type[Job]) -> None:
     points = lines_of(job_type)
     assert len(points) > 10
-    interrupt_each(job_type, points[7::401])
+    interrupt_each(job_type, points[7::701])
 
 
 @pytest.mark.more
@@ -108,6 +83,52 @@ def test_partitions_that_come_or_go_are_read_by_one() -> None:
 @pytest.mark.parametrize("job_type", JOBS)
 def test_more_lines(job_type: type[Job]) -> None:
     interrupt_each(job_type, lines_of(job_type)[::23])
+
+
+class OnDisk(Commit):
+    """The same on a disk, whose files and threads are to be left in order, too."""
+
+    watched: ClassVar[tuple[str, ...]] = (
+        *("storage/adapters/local.py", "storage/together.py", "storage/base.py"),
+        *("storage/buffered_uploads.py", "storage/spool.py", "write/segment_uploads.py"),
+    )
+
+
+@pytest.mark.parametrize(
+    "every", [pytest.param(71, marks=pytest.mark.more), pytest.param(1, marks=pytest.mark.slow)]
+)
+def test_no_file_is_left_open(tmp_path: Path, every: int) -> None:
+    job = OnDisk(LocalStorage(str(tmp_path / "whole")))
+    tracer = Tracer(job.watched)
+    tracer.run(job.call)
+    job.finish()
+    points = tracer.points()
+    assert len(points) > 200
+    came = 0
+    for number, at in enumerate(points[::every]):
+        job = OnDisk(LocalStorage(str(tmp_path / str(number))))
+        tracer = Tracer(job.watched, at, KINDS[number % len(KINDS)])
+        try:
+            tracer.run(job.call)
+        except KINDS:
+            came += 1
+        job.check()
+        job.finish()
+        del job
+        gc.collect()
+        assert open_files(tmp_path) == [], f"after an interrupt at {at}"
+    assert came > len(points) // every // 3  # threads share the calls, as it happens
+
+
+def open_files(below: Path) -> list[Path]:
+    """What this process holds open there; folders are held on purpose."""
+    found = []
+    for descriptor in Path("/proc/self/fd").glob("*"):
+        with suppress(OSError):
+            path = descriptor.readlink()
+            if path.is_relative_to(below) and not descriptor.is_dir():
+                found.append(path)
+    return found
 
 
 @pytest.mark.slow

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
+from interrupts import Point, Tracer
 from steps import append, begin_with, new_store, stop_before_marking
 
 from txnlog.errors import InvalidTxnState
 from txnlog.log.state_log import StateLog
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.storage.base import Storage
 from txnlog.storage.together import THREADS
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
@@ -28,6 +30,7 @@ WATCHED = ("state/", "log/", "write/", "groups/", "producer.py", "consumer.py", 
 WATCHED_READS = ("read/reading.py", "read/fetcher.py", "read/auto_commit.py", "read/lookout.py")
 IN = [TopicPartition("in", 0), TopicPartition("in", 1)]
 INPUT = [b"%d" % number for number in range(6)]
+KINDS: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit, MemoryError)
 LOCKS = {type(threading.Lock()), type(threading.RLock())}
 
 
@@ -36,10 +39,11 @@ class Job(ABC):
 
     watched: ClassVar[tuple[str, ...]] = WATCHED + WATCHED_READS
 
-    def __init__(self, storage: HeapStorage | None = None) -> None:
+    def __init__(self, storage: Storage | None = None) -> None:
         self.clock = VirtualClock()
-        self.storage = storage or HeapStorage()
-        self.storage.time_ms = self.clock.now_ms
+        heap = HeapStorage()
+        heap.time_ms = self.clock.now_ms
+        self.storage = storage or heap
         self.store = new_store(self.storage, self.clock, {"in": 2, "out": 1, "notes": 1})
         with self.store.producer() as producer:
             for number, value in enumerate(INPUT):
@@ -605,3 +609,39 @@ JOBS: list[type[Job]] = [
         Settle,
     ),
 ]
+
+
+def lines_of(job_type: type[Job]) -> list[Point]:
+    """The lines that a job's call passes; undisturbed it ends well."""
+    job = job_type()
+    tracer = Tracer(job.watched)
+    tracer.run(job.call)
+    job.finish()
+    return tracer.points()
+
+
+def interrupt(job_type: type[Job], at: Point, kind: type[BaseException]) -> None:
+    """Interrupt the call of a new job there, and let it go on to its end."""
+    job = job_type()
+    tracer = Tracer(job.watched, at, kind)
+    threads = {*threading.enumerate()}
+    left: BaseException | None = None
+    try:
+        tracer.run(job.call)
+    except BaseException as error:  # noqa: BLE001 - the test judges it, whatever it is
+        left = error  # kept, as notebooks do: nothing may wait for its end
+    assert tracer.raised, f"{at} was not passed"
+    assert left is None or type(left) is kind, f"{left!r} after {kind.__name__} at {at}"
+    try:
+        job.check()
+        job.finish()
+    except Exception as error:
+        error.add_note(f"after {kind.__name__} at {at}")
+        raise
+    assert {*threading.enumerate()} <= threads, f"threads were left at {at}"
+
+
+def interrupt_each(job_type: type[Job], points: Sequence[Point]) -> None:
+    """Interrupt at each of these lines, by one of the three in turn."""
+    for number, at in enumerate(points):
+        interrupt(job_type, at, KINDS[number % len(KINDS)])
