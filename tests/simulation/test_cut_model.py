@@ -1,0 +1,40 @@
+"""Snapshots over several logs: a model of what they promise, and what it is without a rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from cut_model import BROKEN, LEVELS, Model, Violation
+
+
+def test_each_snapshot_is_what_it_says() -> None:
+    said: Counter[tuple[str, str]] = Counter()
+    for seed in range(300):
+        model = Model(seed)
+        model.run()
+        said.update(model.said)
+    for level in LEVELS:
+        assert said[level, "instant"] > 100
+        assert said[level, "causal"] > 100
+    assert said["read_committed", "atomic"] < 50
+
+
+@pytest.mark.slow
+def test_thousands_more() -> None:
+    for seed in range(1000, 20_000):
+        Model(seed).run()
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_rule_that_is_left_out_is_missed(broken: str) -> None:
+    """Seeds are tried in order, so that the test does not depend on which of them it is."""
+    for seed in range(9000):
+        try:
+            Model(seed, broken).run()
+        except Violation:
+            break
+    else:
+        raise AssertionError(f"nobody misses anything where a reader {broken}")
+    Model(seed).run()
