@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from txnlog.names import TopicPartition
     from txnlog.producer import Producer
     from txnlog.read.consumer_record import ConsumerRecord
-    from txnlog.read.isolation import ConsumerIsolationLevel, IsolationLevel
+    from txnlog.read.isolation import Consistency, ConsumerIsolationLevel, IsolationLevel
     from txnlog.read.topic_view import OffsetAndTimestamp
     from txnlog.scan import Scan
     from txnlog.snapshot import Snapshot
@@ -42,6 +42,7 @@ __all__ = [
     "Assignor",
     "AutoOffsetReset",
     "CompressionType",
+    "Consistency",
     "Consumer",
     "ConsumerIsolationLevel",
     "ConsumerRebalanceListener",
@@ -71,6 +72,7 @@ _HOMES = {
     "Assignor": "groups.assignors",
     "AutoOffsetReset": "config",
     "CompressionType": "config",
+    "Consistency": "read.isolation",
     "Consumer": "consumer",
     "ConsumerIsolationLevel": "read.isolation",
     "ConsumerRebalanceListener": "groups.sharing",

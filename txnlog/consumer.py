@@ -160,6 +160,7 @@ class Consumer(Polling):
             self._isolation_level,
             leave_out_missing=pattern is not None,
             may_be_none=pattern is not None,
+            rounds=1,
         )
         self._topics = wanted
         self._pattern = found
@@ -182,7 +183,7 @@ class Consumer(Polling):
         if not wanted:
             raise InvalidOption("assign() needs at least one partition")
         topics = tuple(dict.fromkeys(where.topic for where in wanted))
-        snapshot = take_snapshot(self._logs, topics, self._isolation_level)
+        snapshot = take_snapshot(self._logs, topics, self._isolation_level, rounds=1)
         for where in wanted:
             snapshot.check_partition(where)
         if self._sharing is not None:
@@ -537,6 +538,7 @@ class Consumer(Polling):
             self._isolation_level,
             leave_out_missing=True,
             may_be_none=self._pattern is not None,
+            rounds=1,
         )
         self._recognise(snapshot)
         return snapshot
@@ -574,7 +576,7 @@ class Consumer(Polling):
 
     def _snapshot_of(self, partitions: Sequence[TopicPartition]) -> Snapshot:
         topics = list(dict.fromkeys(where.topic for where in partitions))
-        snapshot = take_snapshot(self._logs, topics, self._isolation_level)
+        snapshot = take_snapshot(self._logs, topics, self._isolation_level, rounds=1)
         for where in partitions:
             snapshot.check_partition(where)
         return snapshot

@@ -10,8 +10,8 @@ from txnlog.errors import InvalidOption, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.read.filtered_ranges import matching_ranges
-from txnlog.read.isolation import IsolationLevel
-from txnlog.read.pinning import PinnedTopics, pin_topics
+from txnlog.read.isolation import Consistency, IsolationLevel
+from txnlog.read.pinning import ROUNDS, PinnedTopics, pin_topics
 from txnlog.read.schema import scan_columns
 from txnlog.read.topic_view import OffsetAndTimestamp, Offsets, TopicView
 from txnlog.scan import Scan
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 class Snapshot:
     """Topics as they were at one time. What it shows never changes.
 
-    It knows where the segments are; records are read when it is scanned. ``is_atomic`` says
-    whether it shows each transaction wholly or not at all. It does at level ``snapshot``, and at
-    level ``read_committed`` unless transactions overlap for so long that no such cut is fresh
-    enough. Then each partition shows what lies before its own last stable offset, as in Kafka.
+    It knows where the segments are; records are read when it is scanned. ``consistency`` says what
+    its partitions are together: ``"instant"``, the state at one instant, unless others write all
+    the while; then ``"causal"``, or ``"atomic"``, see docs/ISOLATION.md. It is atomic at level
+    ``snapshot``, and at level ``read_committed`` unless transactions overlap for so long that no
+    such cut is fresh enough. Then it is ``"none"``: each partition shows what lies before its own
+    last stable offset, as in Kafka.
     """
 
     def __init__(
@@ -37,12 +39,12 @@ class Snapshot:
         self._storage = storage
         self._views = pinned.views
         self.isolation_level = isolation_level
-        self.is_atomic = pinned.is_atomic
+        self.consistency: Consistency = pinned.consistency
 
     def __repr__(self) -> str:
         return (
             f"Snapshot({self.topics}, isolation_level={self.isolation_level!r}, "
-            f"is_atomic={self.is_atomic})"
+            f"consistency={self.consistency!r})"
         )
 
     def _repr_html_(self) -> str:
@@ -53,6 +55,11 @@ class Snapshot:
         ]
         caption = f"Snapshot, {self.isolation_level}{'' if self.is_atomic else ', not atomic'}"
         return display.table(caption, ("topic", "partition", "from", "to"), rows)
+
+    @property
+    def is_atomic(self) -> bool:
+        """Whether each transaction shows whole or not at all."""
+        return self.consistency != "none"
 
     @property
     def topics(self) -> list[str]:
@@ -101,7 +108,7 @@ class Snapshot:
             )
         from txnlog.read.snapshot_token import SnapshotToken
 
-        return SnapshotToken.of(self._views.values(), is_atomic=self.is_atomic).encode()
+        return SnapshotToken.of(self._views.values(), self.consistency).encode()
 
     def scan(
         self,
@@ -166,6 +173,7 @@ def take_snapshot(
     leave_out_missing: bool = False,
     may_be_none: bool = False,
     refreshed: bool = False,
+    rounds: int = ROUNDS,
     at: object = None,
 ) -> Snapshot:
     """Pin topics and make a snapshot of them; see :func:`txnlog.read.pinning.pin_topics`.
@@ -188,6 +196,7 @@ def take_snapshot(
         leave_out_missing=leave_out_missing,
         may_be_none=may_be_none,
         refreshed=refreshed,
+        rounds=rounds,
     )
     return Snapshot(logs.storage, pinned, isolation_level)
 

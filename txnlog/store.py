@@ -246,9 +246,9 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
     ) -> Snapshot:
         """Pin several topics at one consistent cut: each transaction shows wholly or not at all.
 
-        At level 'snapshot' that always holds. At 'read_committed', which shows a prefix of each
-        partition, ``is_atomic`` of the snapshot says whether it does: while transactions overlap
-        without a break, each partition may have to end at its own last stable offset.
+        At 'read_committed' unless ``is_atomic`` of the snapshot is False: while transactions
+        overlap without a break, each partition may have to end at its own last stable offset. How
+        much more it is, usually the state at one instant, ``consistency`` says (docs/ISOLATION.md).
 
         Args:
             topics: their names.

@@ -117,13 +117,14 @@ def test_a_token_that_is_none_is_refused(store: Store) -> None:
         token + "é",
         "txnlog1." + "A" * 40_000,
         _token_of("hello"),
-        _token_of([True, []]),
-        _token_of([True, [["t", topic_id, 1, [0, 0], [1]]]]),
-        _token_of([True, [["t", topic_id, 1, [2, 0], [1, 0]]]]),
-        _token_of([True, [["t", topic_id, -1, [0, 0], [1, 0]]]]),
-        _token_of([True, [["t", topic_id, 1, [0, 0], [1 << 63, 0]]]]),
-        _token_of([True, [["../t", topic_id, 1, [0, 0], [1, 0]]]]),
-        _token_of([True, [["t", topic_id, 1, [0, 0], [1, 0]]] * 2]),
+        _token_of([True, [["t", topic_id, 1, [0, 0], [1, 0]]]]),
+        _token_of(["instant", []]),
+        _token_of(["instant", [["t", topic_id, 1, [0, 0], [1]]]]),
+        _token_of(["instant", [["t", topic_id, 1, [2, 0], [1, 0]]]]),
+        _token_of(["instant", [["t", topic_id, -1, [0, 0], [1, 0]]]]),
+        _token_of(["instant", [["t", topic_id, 1, [0, 0], [1 << 63, 0]]]]),
+        _token_of(["instant", [["../t", topic_id, 1, [0, 0], [1, 0]]]]),
+        _token_of(["instant", [["t", topic_id, 1, [0, 0], [1, 0]]] * 2]),
     ]
     rng = random.Random(5)
     for _ in range(60):
@@ -139,9 +140,9 @@ def test_a_token_that_is_none_is_refused(store: Store) -> None:
     with pytest.raises(UnsupportedVersion, match="newer"):
         store.snapshot("t", at="txnlog2.whatever")
     with pytest.raises(OffsetOutOfRange, match="set back to an older copy"):
-        store.snapshot("t", at=_token_of([True, [["t", topic_id, 1, [0, 0], [9, 0]]]]))
+        store.snapshot("t", at=_token_of(["instant", [["t", topic_id, 1, [0, 0], [9, 0]]]]))
     with pytest.raises(OffsetOutOfRange, match="does not exist now"):
-        store.snapshot("t", at=_token_of([True, [["t", topic_id, 1, [0] * 3, [0] * 3]]]))
+        store.snapshot("t", at=_token_of(["instant", [["t", topic_id, 1, [0] * 3, [0] * 3]]]))
     with pytest.raises(InvalidOption, match="is of t, not of topic 'u'"):
         store.snapshot("u", at=token)
 
@@ -189,7 +190,7 @@ def test_what_was_deleted_since_is_named(store: Store) -> None:
     with pytest.raises(OffsetOutOfRange, match="t:0 from offset 4 to 5"):
         store.snapshot("t", at=token).scan("t", {0: 4})
     with pytest.raises(OffsetOutOfRange, match="to 5 were deleted since, so what was added is not"):
-        store.changes("t", _token_of([True, [["t", *_start(token)]]]))
+        store.changes("t", _token_of(["instant", [["t", *_start(token)]]]))
 
 
 def _start(token: str) -> list[object]:

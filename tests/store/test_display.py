@@ -76,7 +76,7 @@ def test_reprs_say_what_it_is(store: Store) -> None:
     assert "filtered" in repr(store.scan("orders", filter=pc.field("offset") > 0))
     assert repr(store.scan("orders", "latest")).startswith("Scan(nothing, offsets {0: [3, 3)")
     assert repr(store.snapshot("orders")) == (
-        "Snapshot(['orders'], isolation_level='read_committed', is_atomic=True)"
+        "Snapshot(['orders'], isolation_level='read_committed', consistency='instant')"
     )
 
 

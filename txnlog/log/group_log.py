@@ -24,7 +24,7 @@ from txnlog.state.group import (
     OffsetsDeleted,
 )
 from txnlog.state.membership import Committer, MembersExpired, MembersLeft
-from txnlog.state.transaction import TransactionRef
+from txnlog.state.transaction import TransactionKey, TransactionRef
 from txnlog.storage.base import Storage
 
 _logger = logging.getLogger(__name__)
@@ -140,6 +140,19 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             what = "group %r: offsets of %s were not committed: deleted, and recreated, since then"
             _logger.warning(what, self.name, ", ".join(late))
         return chosen
+
+    def read_moved(self, number: int, key: TransactionKey) -> tuple[OffsetCommit, ...] | None:
+        """The offsets that a transaction's entry ``number`` moves; None if it is gone.
+
+        Raises CorruptEntry.
+        """
+        try:
+            entry = self._decode(number, self.log.read([number])[0])
+        except ObjectNotFound:
+            return None
+        if not isinstance(entry, OffsetsCommitted) or entry.transaction is None:
+            return None
+        return entry.offsets if entry.transaction.key == key else None
 
     def expire_dead_members(self) -> bool:
         """Expire members whose last heartbeat is too old; returns whether there were any.

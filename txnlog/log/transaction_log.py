@@ -6,6 +6,7 @@ Every entry is the whole state, so only the newest counts. Knows nothing of topi
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -25,7 +26,13 @@ from txnlog.log.chapters import FreeingRule
 from txnlog.log.folded_names import check_case
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.state import envelope
-from txnlog.state.transaction import DECODER, TransactionState, may_follow
+from txnlog.state.transaction import (
+    DECODER,
+    Outcome,
+    TransactionKey,
+    TransactionState,
+    may_follow,
+)
 from txnlog.storage.base import Storage
 
 _KEPT_ENTRIES = 64
@@ -153,6 +160,27 @@ class TransactionLog:
         Raises StorageError, ObjectNotFound.
         """
         return self._storage.modified_ms(self._log(transactional_id).path(number))
+
+    def commits(
+        self, transactional_id: str, keys: Collection[TransactionKey]
+    ) -> dict[TransactionKey, TransactionState]:
+        """The states in which these transactions of an id are committed, as far as they are there.
+
+        One listing, and reads back from the newest state to the oldest of them.
+        """
+        log, missing = self._log(transactional_id), {*keys}
+        found: dict[TransactionKey, TransactionState] = {}
+        for number in reversed(log.listing().entries):
+            if not missing:
+                break
+            try:
+                state = self._decode(log, number)
+            except (CorruptEntry, ObjectNotFound):
+                break
+            if state.ref.key in missing and state.outcome is Outcome.COMMIT:
+                found[state.ref.key] = state
+                missing.discard(state.ref.key)
+        return found
 
     def find_beginning(self, head: Head) -> int:
         """The number of the state with which the open transaction of ``head`` began.

@@ -7,15 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from itertools import accumulate
 
 from txnlog.log.open_logs import SKEW_MS, Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
+from txnlog.read.first_reading import unit_of
 from txnlog.read.topic_view import TopicView
 from txnlog.state.cut import Part, consistent_cut
 from txnlog.state.topic import RecentEntry, TopicState
 from txnlog.state.transaction import TransactionKey
+
+
+@dataclass(frozen=True, slots=True)
+class CutViews:
+    """Topics at a consistent cut, and the committed units that it hides below a stable offset."""
+
+    views: dict[str, TopicView]
+    cut_off: frozenset[Hashable] = frozenset()
 
 
 def cut_views(
@@ -23,26 +33,30 @@ def cut_views(
     opened: Sequence[TopicLog],
     views: Mapping[str, TopicView],
     reaching: Mapping[str, int],
-) -> dict[str, TopicView] | None:
+    needs: Mapping[TransactionKey, Mapping[TopicPartition, int]] | None = None,
+) -> CutViews | None:
     """The views cut so that each transaction shows whole or not at all; None if impossible.
 
     Args:
         logs: of the store.
         opened: the topics, read a second time.
         views: the topics as first pinned.
-        reaching: by topic, the first entry that may lie at or beyond an end of its view.
+        reaching: by topic, the first entry that may lie at or beyond an end of its view, or belong
+            to a transaction with needs.
+        needs: the offsets that transactions consumed: they are hidden with what they consumed.
     """
+    resting = [Part(key, {}, needs=offsets) for key, offsets in (needs or {}).items()]
     ends = {
         TopicPartition(view.topic, number): partition.end_offset
         for view in views.values()
         for number, partition in enumerate(view.partitions)
     }
     if all(log.next_entry <= reaching[log.name] for log in opened):
-        return dict(views)
+        return CutViews(dict(views))
     since = dict(reaching)
     while True:
         parts = [part for log in opened for part in _parts(log, since[log.name])]
-        cut = consistent_cut(ends, parts)
+        cut = consistent_cut(ends, [*parts, *resting])
         hidden = [p for p in parts if isinstance(p.unit, TransactionKey) and p.reaches(cut)]
         if not _look_further_back(opened, {part.unit for part in hidden}, since):
             break
@@ -50,10 +64,17 @@ def cut_views(
         return None
     if not _is_fresh(logs, opened, parts, ends, cut):
         return None
-    return {
+    cut_off = {
+        part.unit
+        for part in parts
+        for where, offset in part.first_offsets.items()
+        if where in cut and cut[where] <= offset < ends[where]
+    }
+    truncated = {
         topic: view.truncate({p: cut[TopicPartition(topic, p)] for p in view.end_offsets})
         for topic, view in views.items()
     }
+    return CutViews(truncated, frozenset(cut_off))
 
 
 def _look_further_back(
@@ -81,7 +102,7 @@ def _parts(log: TopicLog, first_entry: int) -> list[Part]:
         entries = log.appends_since(first_entry)
         return [
             Part(
-                _unit(log, entry),
+                unit_of(log, entry),
                 {TopicPartition(log.name, p): offset for p, offset in entry.first_offsets.items()},
                 at_ms,
             )
@@ -136,6 +157,8 @@ def _is_fresh(
     for part in parts:
         if part.unit in beyond:
             began_ms[part.unit] = min(part.at_ms, began_ms.get(part.unit, part.at_ms))
+    if not began_ms:
+        return True  # what is hidden rests on offsets that nobody's records explain
     undecided = {ref.key for log in opened for ref in log.undecided().values()}
     timeouts_ms = {key: logs.settlement.timeout_ms(key) for key in undecided if key in began_ms}
     # Appends since the topics were settled are younger.
@@ -147,8 +170,3 @@ def _is_fresh(
         known = [(at_ms, longest_ms) for at_ms in began_ms.values()]
     oldest_ms, timeout_ms = min(known)
     return min(lost_ms) >= oldest_ms - timeout_ms
-
-
-def _unit(log: TopicLog, entry: RecentEntry) -> Hashable:
-    """The unit that becomes visible with this append: its transaction, or the append alone."""
-    return entry.transaction.key if entry.transaction else (log.name, entry.number)

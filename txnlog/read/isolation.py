@@ -14,6 +14,13 @@ ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "snapshot", "r
 every committed transaction, whole, wherever undecided ones lie. ``read_uncommitted``: all.
 """
 
+Consistency = Literal["instant", "causal", "atomic", "none"]
+"""What a snapshot of several partitions is as a whole, each word more than the next. ``instant``:
+the state at one instant between the call and its return. ``causal``: no such instant is known,
+because others wrote all the while; what shows has what it is known to rest on. ``atomic``: each
+transaction shows whole or not at all. ``none``: each partition is for itself.
+"""
+
 
 def check_isolation_level(isolation_level: str) -> IsolationLevel:
     """Return the level if it is a known one, else raise InvalidOption."""

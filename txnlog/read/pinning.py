@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from txnlog.errors import ConcurrentTransactions, InvalidOption, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
+from txnlog.read.causes import Younger, look_up_needs
 from txnlog.read.consistent_cut import cut_views, is_kept_apart
-from txnlog.read.isolation import IsolationLevel
+from txnlog.read.first_reading import FirstReading, Standing, standing_of
+from txnlog.read.isolation import Consistency, IsolationLevel
 from txnlog.read.topic_view import TopicView
-from txnlog.state.transaction import TransactionKey
+from txnlog.state.causes import hide_effects
 
+ROUNDS = 3
+"""How many readings are tried to be followed by one that finds nothing new."""
 _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedTopics:
-    """Topics by name, pinned; ``is_atomic``: each transaction shows whole or not at all."""
+    """Topics by name, pinned, and what they are together."""
 
     views: dict[str, TopicView]
-    is_atomic: bool
+    consistency: Consistency
 
 
 _PINNED: WeakKeyDictionary[TopicLog, dict[bool, tuple[tuple[object, ...], TopicView]]] = (
@@ -39,13 +43,19 @@ def pin_topics(
     leave_out_missing: bool = False,
     may_be_none: bool = False,
     refreshed: bool = False,
+    rounds: int = ROUNDS,
     attempts: int = _ATTEMPTS,
 ) -> PinnedTopics:
-    """Read every topic once, list each again, and leave out partial transactions (invariant S1).
+    """Read every topic, list each again until nothing is new, and leave out what is partial.
 
-    A listing is not a snapshot, and neither are several. The second one finds the rest of a
-    transaction that the first has shown in part. It is skipped for a single topic whose listing has
-    decided nothing: its entries existed before it began, or are not decided.
+    A listing is not a snapshot, and neither are several. If the second ones find nothing new,
+    nothing has changed since the last of the first ones had ended: that is the instant which is
+    shown (invariant S3). Otherwise the second ones are the first ones of the next round. In the
+    last round the second ones find the rest of transactions that the first ones have shown in part:
+    these are left out (invariant S1), with what is known to rest on them.
+
+    The second one is skipped for a single topic whose listing has decided nothing: its entries
+    existed before it began, or are not decided.
 
     Args:
         logs: of the store.
@@ -54,6 +64,8 @@ def pin_topics(
         leave_out_missing: go on with the other topics if some do not exist.
         may_be_none: there may be no topic at all, or none be left.
         refreshed: the topics' logs were refreshed just now, which serves as their first reading.
+        rounds: how many there may be. After fewer than three nothing is looked up: the snapshot is
+            an instant, or atomic.
         attempts: how often to try at level ``snapshot``.
 
     Raises:
@@ -67,65 +79,153 @@ def pin_topics(
     opened = [logs.topic(name) for name in names]
     if not refreshed:
         logs.storage.gather([log.refresh for log in opened])
-    if isolation_level != "read_uncommitted":
+    if isolation_level == "read_uncommitted":
+        views, _ = _pin_all(opened, isolation_level, leave_out_missing, may_be_none)
+        return PinnedTopics(views, "none")
+    readings: list[FirstReading] = []
+    while True:
+        settled = _settle(logs, opened)
+        views, first = _pin_all(opened, isolation_level, leave_out_missing, may_be_none)
+        opened = [log for log in opened if log.name in views]
+        once = len(names) == 1 and not first.may_lack_entries
+        if not once:
+            logs.storage.gather([log.refresh for log in opened])
+        if any(_topic_id(log) != views[log.name].topic_id for log in opened):
+            # Deleted since it was pinned: its log now describes another topic, or none.
+            return pin_topics(
+                logs,
+                names,
+                isolation_level,
+                leave_out_missing=leave_out_missing,
+                may_be_none=may_be_none,
+                rounds=rounds,
+            )
+        readings.append(first)
+        is_instant = first.stands_as(settled) and (once or not any(map(first.has_grown, opened)))
+        if is_instant or len(readings) >= rounds:
+            break
+    if isolation_level == "snapshot":
+        pinned = _pin_whole(logs, opened, readings, is_instant=is_instant)
+        if pinned is not None:
+            return pinned
+        # We stalled between the readings for so long that newer appends are no longer known
+        # separately, or an id's log could not be read.
+        return _try_again(
+            logs, names, leave_out_missing=leave_out_missing, rounds=rounds, attempts=attempts
+        )
+    # What has nothing undecided needs no cut, if nothing is new.
+    if is_instant and all(view.is_stable for view in views.values()):
+        return PinnedTopics(views, "instant")
+    return _cut(logs, opened, views, readings, is_instant=is_instant)
+
+
+def _settle(logs: Logs, opened: Sequence[TopicLog]) -> dict[str, Standing]:
+    """Decide what can be decided; returns how the logs stand then.
+
+    Ids are looked up one after another. So they are looked up again while some of them were found
+    decided and others not: else what one has decided might rest on what another one decided after
+    it was looked up. Each time fewer are left.
+    """
+    before = {log.name: standing_of(log) for log in opened}
+    while True:
         logs.settlement.settle(opened)
+        after = {log.name: standing_of(log) for log in opened}
+        if after == before or not any(undecided for _, undecided in after.values()):
+            return after
+        before = after
+
+
+def _pin_all(
+    opened: Sequence[TopicLog],
+    isolation_level: IsolationLevel,
+    leave_out_missing: bool,
+    may_be_none: bool,
+) -> tuple[dict[str, TopicView], FirstReading]:
+    """Pin each topic as it is known now. Raises UnknownTopicOrPartition."""
     views: dict[str, TopicView] = {}
-    first = _FirstReading()
+    first = FirstReading()
     missing: list[UnknownTopicOrPartition] = []
-    once = len(opened) == 1
     for log in opened:
         try:
             with log.lock:
                 views[log.name] = _pin(log, isolation_level)
                 first.add(log, with_outcomes=isolation_level == "snapshot")
-                once = once and not log.ahead
         except UnknownTopicOrPartition as error:
             missing.append(error)
     if missing and not (leave_out_missing and (views or may_be_none)):
         raise missing[0]
-    if isolation_level == "read_uncommitted":
-        return PinnedTopics(views, is_atomic=False)
-    opened = [log for log in opened if log.name in views]
-    if not once:
-        logs.storage.gather([log.refresh for log in opened])
-    if any(_topic_id(log) != views[log.name].topic_id for log in opened):
-        # Deleted since it was pinned: its log now describes another topic, or none.
-        return pin_topics(
-            logs,
-            names,
-            isolation_level,
-            leave_out_missing=leave_out_missing,
-            may_be_none=may_be_none,
-        )
-    if isolation_level == "snapshot":
-        first.look_back(opened)
-        logs.settlement.settle([log for log in opened if first.finds_part(log)])
-        whole = {log.name: first.pin_whole(log) for log in opened}
-        if (
-            any(map(first.finds_part, opened))
-            or any(map(first.has_missed, opened))
-            or not is_kept_apart(logs, opened, first.left_out_ms)
-        ):
-            # We stalled between the readings for so long that newer appends are no longer known
-            # separately, or an id's log could not be read.
-            return _try_again(logs, names, leave_out_missing=leave_out_missing, attempts=attempts)
-        return PinnedTopics(whole, is_atomic=True)
-    # A topic that was read once and has nothing undecided needs no cut; nor do several, if the
-    # second reading has found nothing new.
-    still = once or not any(map(first.has_grown, opened))
-    if still and all(view.is_stable for view in views.values()):
-        return PinnedTopics(views, is_atomic=True)
-    cut = (
-        None
-        if any(map(first.has_missed, opened))
-        else cut_views(logs, opened, views, first.reaching)
-    )
-    # Otherwise each partition is left as it is, up to its last stable offset.
-    return PinnedTopics(cut or views, is_atomic=cut is not None)
+    return views, first
+
+
+def _cut(
+    logs: Logs,
+    opened: Sequence[TopicLog],
+    views: Mapping[str, TopicView],
+    readings: Sequence[FirstReading],
+    *,
+    is_instant: bool,
+) -> PinnedTopics:
+    """Level ``read_committed``: shorten the views until each transaction is whole."""
+    first = readings[-1]
+    if any(map(first.has_missed, opened)):
+        return PinnedTopics({**views}, "none")
+    young, needs = None, None
+    if not is_instant and len(readings) >= ROUNDS:
+        young = Younger.since(opened, readings[-3])
+        needs = look_up_needs(logs, opened, young, readings)
+    reaching = first.reaching if needs is None else readings[-3].reaching
+    cut = cut_views(logs, opened, views, reaching, needs)
+    if cut is None:
+        # Each partition is left as it is, up to its last stable offset.
+        return PinnedTopics({**views}, "none")
+    if is_instant:
+        return PinnedTopics(cut.views, "atomic" if cut.cut_off else "instant")
+    if young is None or needs is None:
+        return PinnedTopics(cut.views, "atomic")
+    # Older transactions were not looked up: they may rest on what was known a reading before.
+    rests = any(unit not in young.units or young.knew(readings[-2], unit) for unit in cut.cut_off)
+    return PinnedTopics(cut.views, "atomic" if rests else "causal")
+
+
+def _pin_whole(
+    logs: Logs, opened: Sequence[TopicLog], readings: Sequence[FirstReading], *, is_instant: bool
+) -> PinnedTopics | None:
+    """Level ``snapshot``: all that was committed and whole at the last reading; None: not known."""
+    first = readings[-1]
+    first.look_back(opened)
+    logs.settlement.settle([log for log in opened if first.finds_part(log)])
+    consistency: Consistency = "instant"
+    left_out: set[Hashable] = set()
+    if not is_instant:
+        consistency, left_out = _leave_out(logs, opened, readings)
+    whole = {log.name: first.pin_whole(log, left_out) for log in opened}
+    if (
+        any(map(first.finds_part, opened))
+        or any(map(first.has_missed, opened))
+        or not is_kept_apart(logs, opened, first.left_out_ms)
+    ):
+        return None
+    return PinnedTopics(whole, consistency)
+
+
+def _leave_out(
+    logs: Logs, opened: Sequence[TopicLog], readings: Sequence[FirstReading]
+) -> tuple[Consistency, set[Hashable]]:
+    """What is not whole at the last reading, and what is known to rest on that."""
+    last = readings[-1]
+    if len(readings) < ROUNDS:
+        young = Younger.since(opened, last)
+        return "atomic", young.partial(last)
+    young = Younger.since(opened, readings[-3])
+    needs = look_up_needs(logs, opened, young, readings)
+    partial = young.partial(last)
+    shown = young.shown(last, readings[-2], needs or {})
+    left_out, is_closed = hide_effects(shown, partial, last.ends)
+    return "causal" if is_closed and needs is not None else "atomic", left_out
 
 
 def _try_again(
-    logs: Logs, topics: Sequence[str], *, leave_out_missing: bool, attempts: int
+    logs: Logs, topics: Sequence[str], *, leave_out_missing: bool, rounds: int, attempts: int
 ) -> PinnedTopics:
     if attempts <= 1:
         raise ConcurrentTransactions(
@@ -133,7 +233,12 @@ def _try_again(
             "could not tell which transactions are complete: read again, or use read_committed"
         )
     return pin_topics(
-        logs, topics, "snapshot", leave_out_missing=leave_out_missing, attempts=attempts - 1
+        logs,
+        topics,
+        "snapshot",
+        leave_out_missing=leave_out_missing,
+        rounds=rounds,
+        attempts=attempts - 1,
     )
 
 
@@ -164,110 +269,3 @@ def _pin(log: TopicLog, isolation_level: IsolationLevel) -> TopicView:
 def _topic_id(log: TopicLog) -> str | None:
     with log.reading() as state:
         return state.topic_id
-
-
-# -- comparing two readings ----------------------------------------------------------------------
-
-
-class _FirstReading:
-    """What was known at the first reading of the topics.
-
-    Transactions committed then had placed all their entries, so the second reading shows them
-    whole. Those decided since may be seen in part, and are left out at level ``snapshot``.
-    """
-
-    def __init__(self) -> None:
-        self._undecided: set[TransactionKey] = set()
-        self._committed: set[TransactionKey] = set()
-        self._next_entries: dict[str, int] = {}
-        self.reaching: dict[str, int] = {}
-        """By topic, the first entry that may lie at or beyond an end of its view."""
-        self.left_out_ms: list[int] = []
-        """The times of appends hidden because their transactions are not whole."""
-
-    def add(self, log: TopicLog, *, with_outcomes: bool) -> None:
-        """Record what is known about one topic."""
-        with log.reading() as state:
-            self._next_entries[log.name] = state.next_entry
-            self.reaching[log.name] = min([state.next_entry, *state.undecided])
-            if not with_outcomes:
-                return
-            self._undecided |= {ref.key for ref in state.undecided.values()}
-            unseen = {*state.undecided, *state.aborted}
-            self._committed |= {
-                entry.transaction.key
-                for entry in state.recent
-                if entry.transaction is not None and entry.number not in unseen
-            }
-
-    def look_back(self, opened: Sequence[TopicLog]) -> None:
-        """Find which of the relevant transactions had been committed, and were settled."""
-        asked = {ref.key for log in opened for ref in log.undecided().values()}
-        for log in opened:
-            # Newer appends may be settled by now, if this process slept.
-            asked |= {
-                entry.transaction.key
-                for entry in log.appends_since(self._next_entries[log.name])
-                if entry.transaction is not None
-            }
-        asked -= self._committed | self._undecided
-        for log in opened:
-            self._committed |= {
-                entry.transaction.key
-                for entry in log.settled_appends_of(asked)
-                if entry.transaction is not None and entry.number < self._next_entries[log.name]
-            }
-
-    def has_grown(self, log: TopicLog) -> bool:
-        """True if there is an entry that came after the first reading."""
-        with log.reading() as state:
-            return state.next_entry != self._next_entries[log.name]
-
-    def has_missed(self, log: TopicLog) -> bool:
-        """True if an append after the first reading is no longer known separately.
-
-        This process stalled for long: other parts of that append's transaction may be unknown.
-        """
-        new = self._next_entries[log.name]
-        with log.reading() as state:
-            if state.settled is None or state.settled.end <= new:
-                return state.let_go_entry >= new
-        return log.kept_apart().first_entry > new
-
-    def finds_part(self, log: TopicLog) -> bool:
-        """True if an entry is undecided whose transaction is known to be committed."""
-        return any(ref.key in self._committed for ref in log.undecided().values())
-
-    def pin_whole(self, log: TopicLog) -> TopicView:
-        """Copy a topic's current content, without what was uncommitted at the first reading."""
-        with log.reading() as state:
-            new = self._next_entries[log.name]
-            settled_end = state.settled.end if state.settled else 0
-            appends = [*log.settled_appends_of(self._undecided), *state.recent]
-            if settled_end > new:
-                appends += [e for e in log.appends_since(new) if e.number < settled_end]
-            unfinished = [
-                entry
-                for entry in appends
-                if entry.transaction is not None
-                and (
-                    entry.transaction.key in self._undecided
-                    or (entry.number >= new and entry.transaction.key not in self._committed)
-                )
-            ]
-            # Undecided appends are shown nowhere.
-            self.left_out_ms += [e.at_ms for e in unfinished if e.number not in state.undecided]
-            hidden = {*state.aborted, *state.undecided, *(entry.number for entry in unfinished)}
-            begins: dict[int, list[int]] = {}
-            for entry in unfinished:
-                for partition, offset in entry.first_offsets.items():
-                    begins.setdefault(partition, []).append(offset)
-            return TopicView.of(
-                log.name,
-                state,
-                log.manifests,
-                frozenset(hidden),
-                to_stable_offsets=False,
-                hides_aborted=True,
-                unfinished=begins,
-            )

@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from txnlog.errors import InvalidOption, InvalidTopic, UnsupportedVersion
 from txnlog.names import check_topic
+from txnlog.read.isolation import Consistency
 from txnlog.read.topic_view import TopicView
 
 _PREFIX = "txnlog"
@@ -43,7 +44,7 @@ class PinnedOffsets(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Content(msgspec.Struct, frozen=True, array_like=True):
-    is_atomic: bool
+    consistency: Consistency
     topics: tuple[PinnedOffsets, ...]
 
 
@@ -52,13 +53,13 @@ _DECODER = msgspec.msgpack.Decoder(_Content)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotToken:
-    """A token's content. ``is_atomic``: no transaction lies only in part before the ends."""
+    """A token's content: what lies before the ends, and what it is together."""
 
     topics: Mapping[str, PinnedOffsets]
-    is_atomic: bool
+    consistency: Consistency
 
     @classmethod
-    def of(cls, views: Iterable[TopicView], *, is_atomic: bool) -> SnapshotToken:
+    def of(cls, views: Iterable[TopicView], consistency: Consistency) -> SnapshotToken:
         """The offsets at which topics were pinned."""
         topics = {
             view.topic: PinnedOffsets(
@@ -70,11 +71,11 @@ class SnapshotToken:
             )
             for view in views
         }
-        return cls(topics, is_atomic)
+        return cls(topics, consistency)
 
     def encode(self) -> str:
         """The text: letters, digits, ``-``, ``_`` and ``.``."""
-        content = _Content(self.is_atomic, tuple(self.topics.values()))
+        content = _Content(self.consistency, tuple(self.topics.values()))
         packed = zlib.compress(msgspec.msgpack.encode(content), 9)
         data = packed + crc32c(packed).to_bytes(_CRC_BYTES, "big")
         return f"{_PREFIX}{_VERSION}.{base64.urlsafe_b64encode(data).decode().rstrip('=')}"
@@ -106,7 +107,7 @@ class SnapshotToken:
         topics = {pinned.topic: _check(text, pinned) for pinned in content.topics}
         if len(topics) < len(content.topics) or not topics:
             raise _refusal(text, "it has no topics, or one of them twice")
-        return cls(topics, content.is_atomic)
+        return cls(topics, content.consistency)
 
 
 def _unpack(data: bytes) -> _Content:

@@ -59,11 +59,11 @@ def pin_at(logs: Logs, topics: Sequence[str], at: int | SnapshotToken) -> Pinned
         OffsetOutOfRange: records were deleted, or the token is ahead of the log.
         InvalidOption: the token does not have a topic.
     """
-    pinned = pin_topics(logs, topics)
+    pinned = pin_topics(logs, topics, rounds=1)
     if isinstance(at, SnapshotToken):
         views = {name: _at_token(logs.topic(name), view, at) for name, view in pinned.views.items()}
-        return PinnedTopics(views, is_atomic=at.is_atomic)
-    return PinnedTopics(_at_time(logs, pinned.views, at), is_atomic=True)
+        return PinnedTopics(views, at.consistency)
+    return PinnedTopics(_at_time(logs, pinned.views, at), "atomic")
 
 
 # -- by a token ----------------------------------------------------------------------------------

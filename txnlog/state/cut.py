@@ -8,7 +8,7 @@ may hide others, until nothing changes. Ends only shrink, so it stops (invariant
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from txnlog.names import TopicPartition
 
@@ -19,12 +19,14 @@ class Part:
 
     ``unit`` is the same for all appends of one transaction, and its own for any other append.
     ``first_offsets`` holds the first offset that the append wrote, by partition; ``at_ms`` is its
-    time.
+    time. ``needs`` are the offsets that partitions must reach if the unit is to show, because it
+    was made of what lies before them.
     """
 
     unit: Hashable
     first_offsets: Mapping[TopicPartition, int]
     at_ms: int = 0
+    needs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def reaches(self, ends: Mapping[TopicPartition, int]) -> bool:
         """True if any of it lies at or beyond these ends."""
@@ -48,6 +50,9 @@ def consistent_cut(
         by_unit.setdefault(part.unit, []).append(part)
         for where, offset in part.first_offsets.items():
             by_partition.setdefault(where, []).append((offset, part.unit))
+        for where, end in part.needs.items():
+            # It rests on the last record before that.
+            by_partition.setdefault(where, []).append((end - 1, part.unit))
     hidden: set[Hashable] = set()
     todo = [
         unit
