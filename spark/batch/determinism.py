@@ -9,7 +9,8 @@ expressions give the same value each time. Two kinds do not:
                     in the plan, and each row takes the next value. They repeat as long as rows come
                     in the same order, so not behind a shuffle, which fetches as it can
 
-A checkpoint (``localCheckpoint()`` too) ends what must be computed again.
+A checkpoint (``localCheckpoint()`` too) ends what must be computed again. The batch that Spark
+gives to ``foreachBatch`` does not: it is an RDD of the query's plan, of which its own has nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from txnlog.spark.batch.provenance import QUERY_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,6 +58,8 @@ _KEEP_ORDER = {
     "Project",
     "Range",
     "ResolvedHint",
+    "StreamingDataSourceV2Relation",
+    "StreamingDataSourceV2ScanRelation",
     "SubqueryAlias",
     "Union",
     "View",
@@ -85,7 +90,7 @@ def chances(frame: DataFrame) -> list[Chance]:
     if classic is None:
         return list(dict.fromkeys(_in_request(frame)))
     plan = classic.queryExecution().analyzed()
-    return list(_in_plan(plan))
+    return [*_in_plan(plan), *_in_streaming_batch(frame, plan)]
 
 
 # -- in Catalyst's plan --------------------------------------------------------------------------
@@ -99,6 +104,19 @@ def _in_plan(plan: _Java) -> Iterator[Chance]:
             yield from _in_expression(expression, plan)
     for child in _sequence(plan.children()):
         yield from _in_plan(child)
+
+
+def _in_streaming_batch(frame: DataFrame, plan: _Java) -> Iterator[Chance]:
+    """Of a frame that is made of a batch: what its query has computed it with."""
+    context = frame.sparkSession.sparkContext
+    query_id = context.getLocalProperty(QUERY_ID)
+    if query_id is None or "LogicalRDD" not in map(_kind, _sequence(plan.collectLeaves())):
+        return
+    jvm: _Java = context._jvm  # noqa: SLF001 - Python's classes do not have it
+    queries = frame._jdf.sparkSession().sharedState().activeStreamingQueries()  # noqa: SLF001
+    query = queries.get(jvm.java.util.UUID.fromString(query_id))
+    if query is not None and query.lastExecution() is not None:
+        yield from _in_plan(query.lastExecution().analyzed())
 
 
 def _in_expression(expression: _Java, plan: _Java) -> Iterator[Chance]:

@@ -42,7 +42,8 @@ _logger = logging.getLogger(__name__)
 _METADATA = "txnlog.transaction"
 _EXECUTION_ID = "spark.sql.execution.id"
 _ROOT_EXECUTION_ID = "spark.sql.execution.root.id"
-_STREAMING_QUERY = "sql.streaming.queryId"
+QUERY_ID = "sql.streaming.queryId"
+"""The property in which Spark tells which query runs; a restart keeps the id."""
 _TAGS = "spark.job.tags"
 _SESSION = re.compile(r"spark-session-([0-9a-f-]{36})-execution-root-id-\d+")
 
@@ -184,7 +185,7 @@ def refuse_table() -> None:
     context = TaskContext.get()
     number = context.getLocalProperty(_EXECUTION_ID) if context else None
     root = context.getLocalProperty(_ROOT_EXECUTION_ID) if context else None
-    if context is None or root in (None, number) or context.getLocalProperty(_STREAMING_QUERY):
+    if context is None or root in (None, number) or context.getLocalProperty(QUERY_ID):
         return
     raise InvalidOption(
         "saveAsTable(), writeTo(...).create() and CREATE TABLE ... AS SELECT are refused: Spark "

@@ -15,9 +15,6 @@ from txnlog.state.transaction import TransactionState, Version
 from txnlog.store import Store
 from txnlog.write.coordinator import Coordinator
 
-QUERY_ID = "sql.streaming.queryId"
-"""The property in which Spark tells which query runs; a restart keeps the id."""
-
 _QUERY = "spark-query:"
 
 

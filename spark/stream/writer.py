@@ -14,7 +14,12 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from txnlog.errors import IllegalState
 from txnlog.spark.batch.commit import DEFAULT_TIMEOUT_MS
-from txnlog.spark.batch.provenance import CommitScope, check_columns, require_execution
+from txnlog.spark.batch.provenance import (
+    QUERY_ID,
+    CommitScope,
+    check_columns,
+    require_execution,
+)
 from txnlog.spark.batch.task_uploads import (
     Uploaded,
     check_segments,
@@ -26,7 +31,6 @@ from txnlog.spark.batch.write_plan import WritePlan, plan_write
 from txnlog.spark.options.kafka_client_options import warn_passed_over
 from txnlog.spark.options.write_options import parse_write
 from txnlog.spark.stream.commit_once import (
-    QUERY_ID,
     commit_version,
     default_transactional_id,
     query_batch,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from txnlog.errors import InvalidOption
-from txnlog.spark.stream.commit_once import QUERY_ID, default_transactional_id, query_batch
+from txnlog.spark.batch.provenance import QUERY_ID
+from txnlog.spark.stream.commit_once import default_transactional_id, query_batch
 from txnlog.spark.transactions.transaction import SparkTransaction, transaction
 from txnlog.store import Store, open_store
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from spark_helpers import fill, load, numbers, stored
 
 from txnlog import Store
 from txnlog.errors import InvalidOption
-from txnlog.spark import transaction
+from txnlog.spark import SparkTransaction, foreach_batch, transaction
 from txnlog.spark.batch.determinism import chances
 
 
@@ -125,3 +127,27 @@ def test_the_same_frame_twice(spark: SparkSession, topics: Store) -> None:
         txn.discard_writes()
         txn.write(rows, topic="other")
     assert (txn.result.written_records, topics.scan("one").to_arrow().num_rows) == (5, 0)
+
+
+@pytest.mark.more
+def test_a_streams_batch_is_computed_by_each_write(
+    spark: SparkSession, topics: Store, tmp_path: Path
+) -> None:
+    """What the query has drawn is drawn again by the second write of foreach_batch."""
+    numbers(spark, 0, 50).write.parquet(str(tmp_path / "files"))
+
+    def halves(txn: SparkTransaction, batch: DataFrame) -> None:
+        txn.write(batch.where("r < 0.5").drop("r"), topic="one")
+        txn.write(batch.where("r >= 0.5").drop("r"), topic="other")
+
+    def query(by: Column, name: str) -> None:
+        files = spark.readStream.schema("key string, value string").parquet(f"{tmp_path}/files")
+        writer = files.withColumn("r", by).writeStream.foreachBatch(foreach_batch(topics, halves))
+        writer = writer.option("checkpointLocation", str(tmp_path / name))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(PySparkException, match=r"random\(\) need not give the same values"):
+        query(drawn(), "by-chance")
+    assert (stored(topics, "one"), stored(topics, "other")) == ([], [])
+    query(sf.rand(), "by-position")
+    assert sorted(stored(topics, "one") + stored(topics, "other")) == [*range(50)]
