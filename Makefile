@@ -21,9 +21,9 @@ export PYTEST_DEBUG_TEMPROOT := $(shell df -Pk /dev/shm 2>/dev/null | \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-tables test test-more test-stores test-ui test-matrix lint format bench soak soak-replicas docs venv wheel dist
+.PHONY: help demo demo-tables test test-more test-stores test-ui test-matrix test-cluster lint format bench soak soak-replicas docs venv wheel dist
 .PHONY: java clean
-.PHONY: $(SPARK_VERSIONS:%=test-spark-%)
+.PHONY: $(SPARK_VERSIONS:%=test-spark-%) $(SPARK_VERSIONS:%=test-cluster-%)
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,10 +35,10 @@ demo-tables: java venv  ## Run the flights as typed topics, and their tables in 
 	@PYTHONSAFEPATH=1 .venv/bin/python examples/flights_tables.py $(ARGS)
 
 test: java venv .venv/spark-classes.jsa  ## Run the tests; ARGS="tests/segments -k index" narrows them
-	.venv/bin/pytest -n auto --dist loadgroup -m "not slow and not more and not stores and not browser" $(ARGS)
+	.venv/bin/pytest -n auto --dist loadgroup -m "not slow and not more and not cluster and not stores and not browser" $(ARGS)
 
 test-more: java venv .venv/spark-classes.jsa  ## Run what CI runs besides: Spark jobs of their own, many seeds and orders
-	.venv/bin/pytest -n auto --dist loadgroup -m "more and not slow and not stores and not browser" $(ARGS)
+	.venv/bin/pytest -n auto --dist loadgroup -m "more and not slow and not cluster and not stores and not browser" $(ARGS)
 
 test-stores: export PYTEST_DEBUG_TEMPROOT :=  # a real disk beneath the servers
 test-stores: java venv  ## Run the tests on real servers, MinIO and the like; ARGS="-k minio" narrows them
@@ -53,7 +53,14 @@ $(SPARK_VERSIONS:%=test-spark-%): test-spark-%: java .venv-%/.installed
 	PYSPARK_PYTHON=$(CURDIR)/.venv-$*/bin/python \
 	    PYSPARK_DRIVER_PYTHON=$(CURDIR)/.venv-$*/bin/python \
 	    .venv-$*/bin/pytest -n auto --dist loadgroup \
-	    -m "spark and (not slow or set_up) and not stores and not browser" $(ARGS)
+	    -m "spark and (not slow or set_up) and not cluster and not stores and not browser" $(ARGS)
+
+test-cluster: $(SPARK_VERSIONS:%=test-cluster-%)  ## Lose executors of a standalone Spark cluster in each way to write, on each version
+
+$(SPARK_VERSIONS:%=test-cluster-%): test-cluster-%: java .venv-%/.installed
+	PYSPARK_PYTHON=$(CURDIR)/.venv-$*/bin/python \
+	    PYSPARK_DRIVER_PYTHON=$(CURDIR)/.venv-$*/bin/python \
+	    .venv-$*/bin/pytest -n 0 -m cluster tests/spark $(ARGS)
 
 lint: .venv/.dependencies  ## Check style, format and types
 	.venv/bin/ruff check .
@@ -69,7 +76,7 @@ bench: java venv  ## Run the benchmarks
 	.venv/bin/python benchmarks/run.py $(ARGS)
 
 soak: java venv .venv/spark-classes.jsa  ## Run the tests that take minutes: 100,000 transactions, 32 processes
-	.venv/bin/pytest -n auto --dist loadgroup -m "slow and not stores and not browser" $(ARGS)
+	.venv/bin/pytest -n auto --dist loadgroup -m "slow and not cluster and not stores and not browser" $(ARGS)
 
 soak-replicas: venv  ## Run random runs of replicas and standbys; ARGS="--runs 20000 --only stormy"
 	nice -n 19 .venv/bin/python scripts/soak_replicas.py $(ARGS)

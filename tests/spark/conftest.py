@@ -38,6 +38,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
+_TABLE: list[str] = []
+
+
+@pytest.fixture
+def table_of_faults() -> list[str]:
+    """Lines that are shown at the end."""
+    return _TABLE
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The table of faults, if there is one."""
+    if _TABLE:
+        terminalreporter.section("an executor is lost")
+        heading = f"{'Spark':7} {'path':17} {'fault':10} {'rows':>7} {'missing':>7} {'doubled':>7}"
+        for line in (f"{heading} {'left':>5}", *_TABLE):
+            terminalreporter.line(line)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with two cores, in which a task may fail three times."""

@@ -136,8 +136,12 @@ class Process:
 
     def go_on(self) -> None:
         """Give it the line that it waits for."""
+        self.tell("")
+
+    def tell(self, line: str) -> None:
+        """Give it a line."""
         assert self.process.stdin is not None
-        self.process.stdin.write(b"\n")
+        self.process.stdin.write(f"{line}\n".encode())
         self.process.stdin.flush()
 
     def end(self) -> int:

@@ -18,7 +18,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 from txnlog.spark import TxnlogDataSource
@@ -30,7 +36,10 @@ FAULTY_TASK = 0
 
 
 class Fault:
-    """Something that happens to the first attempt of task 0."""
+    """Something that happens to the first attempt of a task: of task 0 unless it says more."""
+
+    task: int | None = FAULTY_TASK
+    """None: of each task."""
 
     def rows(self, given: Rows) -> Rows:
         """The rows that the writer gets."""
@@ -53,7 +62,7 @@ class FaultyWriter(DataSourceArrowWriter):
     def write(self, iterator: Rows) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
-        fault = self._fault if context.partitionId() == FAULTY_TASK else Fault()
+        fault = self._fault if self._fault.task in (None, context.partitionId()) else Fault()
         if context.attemptNumber() > 0:
             fault.repeated()
             fault = Fault()
@@ -68,12 +77,34 @@ class FaultyWriter(DataSourceArrowWriter):
         self._real.abort(messages)
 
 
+class FaultyStreamWriter(DataSourceStreamArrowWriter):
+    """The same for a micro-batch."""
+
+    def __init__(self, real: Any, fault: Fault) -> None:
+        self._real = real
+        self._writer = FaultyWriter(real, fault)
+
+    def write(self, iterator: Rows) -> WriterCommitMessage:
+        return self._writer.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._real.commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._real.abort(messages, batchId)
+
+
 def faulty(fault: Fault) -> type[TxnlogDataSource]:
     """The data source with a fault; register it, and it takes the place of the real one."""
 
     class Faulty(TxnlogDataSource):
         def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
             return FaultyWriter(super().writer(schema, overwrite), fault)
+
+        def streamWriter(  # noqa: N802
+            self, schema: StructType, overwrite: bool
+        ) -> DataSourceStreamWriter:
+            return FaultyStreamWriter(super().streamWriter(schema, overwrite), fault)
 
     return Faulty
 
@@ -104,11 +135,11 @@ class Kill(Fault):
         for number, batch in enumerate(given):
             if number == self._batches:
                 self._marker.touch()
-                os.kill(_executor() if self._executor else os.getpid(), signal.SIGKILL)
+                os.kill(executor_jvm() if self._executor else os.getpid(), signal.SIGKILL)
             yield batch
 
 
-def _executor() -> int:
+def executor_jvm() -> int:
     """The JVM: the parent of the daemon that forks the workers."""
     parent = subprocess.run(
         ["ps", "-o", "ppid=", "-p", str(os.getppid())], capture_output=True, text=True, check=True

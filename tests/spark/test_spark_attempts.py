@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
-import pyspark
 import pytest
-from driver_processes import SILENCE_S, Process, driver
+from driver_processes import SILENCE_S, driver
 from loop_judge import orphans
 from pyspark.sql import SparkSession
+from spark_cluster import standalone
 from spark_cluster_driver import RECORDS
 from spark_faults import Kill, Straggle, faulty, wide_numbers
 from spark_helpers import stored
@@ -55,36 +54,8 @@ def test_a_worker_is_killed_in_mid_write(
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
-    """The URL of a standalone master with two workers of one core.
-
-    Spark runs a copy of a task on another host only; these have two names for one.
-    """
-    spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-    deploy = "org.apache.spark.deploy"
-    folder = tmp_path / "cluster"
-    small = {"SPARK_DAEMON_MEMORY": "256m"}
-    with ExitStack() as running:
-        master = running.enter_context(
-            Process(
-                folder,
-                [spark_class, f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", "0"],
-                logs_to_stdout=True,
-                environment={**small, "SPARK_MASTER_OPTS": "-Dspark.ui.enabled=false"},
-            )
-        )
-        while "Starting Spark master at " not in (line := master.line() or ""):
-            assert not master.over, "the master has ended"
-        url = line.rpartition(" ")[2]
-        for host in ("127.0.0.1", "localhost"):
-            worker = Process(
-                folder,
-                [
-                    *(spark_class, f"{deploy}.worker.Worker", "--host", host),
-                    *("--cores", "1", "--memory", "600m", "--work-dir", str(folder / host), url),
-                ],
-                environment=small,
-            )
-            running.enter_context(worker)
+    """The URL of a standalone master with two workers of one core."""
+    with standalone(tmp_path / "cluster") as url:
         yield url
 
 

@@ -54,6 +54,7 @@ WAYS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
+@pytest.mark.condition(54)
 @pytest.mark.parametrize(
     "way",
     [

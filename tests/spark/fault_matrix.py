@@ -1,0 +1,341 @@
+"""Ways to write with Spark, and faults that hit each of them: a driver that runs one after another.
+
+    python fault_matrix.py MASTER STORE FOLDER
+
+makes the input, says "ready", and then runs what it is told on stdin: lines of a path and a fault.
+It answers "done", or "failed" with the error. A path reads or makes the numbers below RECORDS and
+writes each once to the topic :func:`target`; what reads does so with the group of that name.
+
+A new path is a function in PATHS, a new fault a class in FAULTS.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import shake_128
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from spark_driver import say, session
+from spark_faults import Fault, Rows, executor_jvm, faulty
+
+import txnlog
+from txnlog import Store
+from txnlog.spark import (
+    SparkTransaction,
+    foreach_batch,
+    register,
+    shuffle_by_partition,
+    transaction,
+)
+
+RECORDS = 12_000
+READ_TASKS = 4
+WRITE_TASKS = 4
+PARTITIONS = 5
+BATCH = 500
+SMALL_SEGMENTS = {"segment.bytes": str(64 << 10)}
+"""A task that has written most of its rows has finished some of them."""
+SCHEMA = pa.schema([("n", pa.int64()), ("pad", pa.string())])
+IN = "in"
+TYPED_IN = "typed-in"
+
+WIDE = f"concat({', '.join(f'sha2(concat(n, {part}), 512)' for part in range(8))})"
+"""1 KiB for each row, which compresses to half of it: a task has 3 MiB."""
+
+
+def target(path: str, fault: str) -> str:
+    """The topic of a cell of the table, and its group."""
+    return f"{path}.{fault}"
+
+
+# -- faults --------------------------------------------------------------------------------------
+
+
+class ExecutorLost(Fault):
+    """SIGKILL to the JVM of an executor, once, from inside a task."""
+
+    task = None
+
+    def __init__(self, marker: Path) -> None:
+        self._marker = marker
+
+    def _kill(self) -> None:
+        try:
+            os.close(os.open(self._marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        os.kill(executor_jvm(), signal.SIGKILL)
+
+    def upstream(self, given: Rows) -> Rows:
+        """What happens to rows before they are written, or shuffled."""
+        return given
+
+
+class InTheMapStage(ExecutorLost):
+    """A task has read, or made, half of its rows."""
+
+    def upstream(self, given: Rows) -> Rows:
+        for number, batch in enumerate(given):
+            if number == 3:
+                self._kill()
+            yield batch
+
+
+class InTheReduceStage(ExecutorLost):
+    """Some tasks have written theirs, and another one begins: what was shuffled is lost in part."""
+
+    def rows(self, given: Rows) -> Rows:
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() == 3:
+            self._kill()
+        yield from given
+
+
+class WhileItUploads(ExecutorLost):
+    """A task has got 2.5 MiB of its 3, and has finished some segments."""
+
+    def rows(self, given: Rows) -> Rows:
+        for number, batch in enumerate(given):
+            if number == 5:
+                self._kill()
+            yield batch
+
+
+class BeforeItReports(ExecutorLost):
+    """A task has uploaded everything, and its message has not left the worker."""
+
+    def written(self) -> None:
+        self._kill()
+
+
+FAULTS: dict[str, type[ExecutorLost]] = {
+    "map": InTheMapStage,
+    "reduce": InTheReduceStage,
+    "uploading": WhileItUploads,
+    "uploaded": BeforeItReports,
+}
+
+
+# -- paths ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One path under one fault."""
+
+    spark: SparkSession
+    store: Store
+    folder: Path
+    topic: str
+    fault: ExecutorLost
+
+    def made(self) -> DataFrame:
+        """The numbers, made by Spark: n and pad."""
+        rows = self.spark.range(0, RECORDS, 1, READ_TASKS).selectExpr("id AS n")
+        return self.disturbed(rows.selectExpr("n", f"{WIDE} AS pad"))
+
+    def disturbed(self, frame: DataFrame) -> DataFrame:
+        """The rows by way of the fault."""
+        fault = self.fault  # tasks get nothing else
+        return frame.mapInArrow(fault.upstream, frame.schema)
+
+    def block(self) -> SparkTransaction:
+        """A transaction that reads with the cell's own group."""
+        return transaction(self.spark, self.store, transactional_id=self.topic, group_id=self.topic)
+
+    def read(self, txn: SparkTransaction, topic: str = IN) -> DataFrame:
+        native = True if topic == TYPED_IN else None
+        options = None if native else {"minPartitions": READ_TASKS}
+        return self.disturbed(txn.read(topic, native=native, options=options))
+
+    def save(self, frame: DataFrame, **options: str) -> None:
+        given = {"path": self.store.url, "topic": self.topic, **options}
+        frame.write.format("txnlog").options(**given).mode("append").save()
+
+    def stream(self) -> DataFrame:
+        """The numbers as a stream: of the topic, or where Spark has no such streams of files."""
+        if sys.modules.get("pyspark.sql.streaming.datasource") is not None:
+            source = self.spark.readStream.format("txnlog").option("subscribe", IN)
+            given = {"path": self.store.url, "minPartitions": str(READ_TASKS)}
+            source = source.options(**given).option("startingOffsets", "earliest")
+            return self.disturbed(source.load().select("key", "value"))
+        files = self.folder / "files"
+        if not files.exists():
+            rows = self.spark.range(0, RECORDS, 1, READ_TASKS).selectExpr("id AS n")
+            rows.selectExpr(f"{WIDE} AS key", "string(n) AS value").write.parquet(str(files))
+        found = self.spark.readStream.schema("key string, value string").parquet(str(files))
+        return self.disturbed(found)
+
+    def checkpoint(self) -> str:
+        return str(self.folder / f"checkpoint-{self.topic}")
+
+
+def format_write(cell: Cell) -> None:
+    cell.save(cell.made().selectExpr("pad AS key", "string(n) AS value"))
+
+
+def options_alone(cell: Cell) -> None:
+    names = {"group.id": cell.topic, "transactional.id": cell.topic}
+    ids = {**names, "minPartitions": str(READ_TASKS)}
+    source = cell.spark.read.format("txnlog").options(path=cell.store.url, subscribe=IN, **ids)
+    rows = cell.disturbed(source.load().select("key", "value"))
+    cell.save(rows, **{"transactional.id": cell.topic})
+
+
+def with_keys(cell: Cell) -> None:
+    with cell.block() as txn:
+        txn.write(cell.read(txn).select("key", "value"), topic=cell.topic)
+
+
+def without_keys(cell: Cell) -> None:
+    with cell.block() as txn:
+        txn.write(cell.read(txn).selectExpr("value"), topic=cell.topic)
+
+
+def typed(cell: Cell) -> None:
+    with cell.block() as txn:
+        txn.write(cell.read(txn, TYPED_IN), topic=cell.topic)
+
+
+def grouped(cell: Cell) -> None:
+    """An aggregation's own shuffle beneath the write."""
+    with cell.block() as txn:
+        rows = cell.read(txn).groupBy("value").agg(sf.max("key").alias("key"))
+        txn.write(rows.repartition(WRITE_TASKS, "value"), topic=cell.topic)
+
+
+def shuffled_with_keys(cell: Cell) -> None:
+    with cell.block() as txn:
+        rows = cell.read(txn).select("key", "value")
+        shuffled = shuffle_by_partition(rows, cell.store, cell.topic, tasks=WRITE_TASKS)
+        txn.write(shuffled, topic=cell.topic)
+
+
+def shuffled_without_keys(cell: Cell) -> None:
+    with cell.block() as txn:
+        rows = cell.read(txn).selectExpr("concat(value, ':', string(key)) AS value")
+        shuffled = shuffle_by_partition(rows, cell.store, cell.topic, tasks=WRITE_TASKS)
+        txn.write(shuffled, topic=cell.topic)
+
+
+def shuffled_twice(cell: Cell) -> None:
+    """Keyless rows that come in another order each time."""
+    with cell.block() as txn:
+        rows = cell.read(txn).selectExpr("concat(value, ':', string(key)) AS value")
+        rows = rows.repartition(READ_TASKS)
+        shuffled = shuffle_by_partition(rows, cell.store, cell.topic, tasks=WRITE_TASKS)
+        txn.write(shuffled, topic=cell.topic)
+
+
+def shuffled_typed(cell: Cell) -> None:
+    with cell.block() as txn:
+        rows = cell.read(txn, TYPED_IN).repartition(READ_TASKS)
+        shuffled = shuffle_by_partition(rows, cell.store, cell.topic, tasks=WRITE_TASKS)
+        txn.write(shuffled, topic=cell.topic)
+
+
+def stream(cell: Cell) -> None:
+    sink = {"path": cell.store.url, "topic": cell.topic, "checkpointLocation": cell.checkpoint()}
+    writer = cell.stream().writeStream.format("txnlog").options(**sink)
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def for_each_batch(cell: Cell) -> None:
+    topic = cell.topic
+
+    def parts(txn: SparkTransaction, batch: DataFrame) -> None:
+        number = sf.col("value").cast("string").cast("long")
+        for part in (number % 20 == 0, number % 20 > 0):
+            txn.write(batch.where(part), topic=topic)
+
+    writer = cell.stream().writeStream.foreachBatch(foreach_batch(cell.store, parts))
+    writer = writer.option("checkpointLocation", cell.checkpoint())
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+PATHS: dict[str, Callable[[Cell], None]] = {
+    "format": format_write,
+    "options": options_alone,
+    "keys": with_keys,
+    "no-keys": without_keys,
+    "typed": typed,
+    "grouped": grouped,
+    "shuffled-keys": shuffled_with_keys,
+    "shuffled-no-keys": shuffled_without_keys,
+    "shuffled-twice": shuffled_twice,
+    "shuffled-typed": shuffled_typed,
+    "stream": stream,
+    "foreach-batch": for_each_batch,
+}
+READS = PATHS.keys() - {"format", "stream", "foreach-batch"}
+"""Those that move a group."""
+TYPED = {"typed", "shuffled-typed"}
+
+
+def written(store: Store, topic: str) -> list[int]:
+    """The numbers in a cell's topic, read without Spark."""
+    if topic.partition(".")[0] in TYPED:
+        found: list[int] = store.scan(topic, columns=["n"]).to_arrow().column("n").to_pylist()
+        return found
+    values = store.scan(topic, columns=["value"]).to_arrow().column("value").to_pylist()
+    return [int(value.partition(b":")[0]) for value in values]
+
+
+# -- the driver ----------------------------------------------------------------------------------
+
+
+def fill(store: Store) -> None:
+    """The input topics: a segment for each task that reads."""
+    store.create_topic(IN, partitions=READ_TASKS)
+    store.create_topic(TYPED_IN, partitions=READ_TASKS, schema=SCHEMA)
+    texts = [f"{number}" for number in range(RECORDS)]
+    wide = [shake_128(text.encode()).hexdigest(512) for text in texts]
+    with store.producer() as producer:
+        producer.send_batch(IN, pa.record_batch({"key": wide, "value": texts}))
+        numbers = pa.array(range(RECORDS), pa.int64())
+        producer.send_batch(TYPED_IN, pa.record_batch([numbers, pa.array(wide)], schema=SCHEMA))
+
+
+def run(master: str, url: str, folder: str) -> None:
+    spark = session(
+        master,
+        spark_executor_memory="512m",
+        spark_sql_execution_arrow_maxRecordsPerBatch=BATCH,
+        # Executors on one machine would read each other's files, also those of a dead one.
+        spark_shuffle_readHostLocalDisk="false",
+        spark_sql_files_maxPartitionBytes="4m",
+        spark_python_authenticate_socketTimeout="5m",  # of a worker that starts on a busy machine
+        spark_sql_shuffle_partitions=WRITE_TASKS,
+    )
+    register(spark)
+    store = txnlog.open(url, create=True)
+    fill(store)
+    say("ready")
+    for line in sys.stdin:
+        path, name = line.split()
+        topic = target(path, name)
+        schema = SCHEMA if path in TYPED else None
+        store.create_topic(topic, partitions=PARTITIONS, config=SMALL_SEGMENTS, schema=schema)
+        fault = FAULTS[name](Path(folder, f"{topic}.lost"))
+        spark.dataSource.register(faulty(fault))
+        try:
+            PATHS[path](Cell(spark, store, Path(folder), topic, fault))
+        except Exception as error:  # noqa: BLE001 - the test judges
+            text = " ".join(str(error).split())
+            say("failed", type(error).__name__, text[:400], "...", text[-400:])
+        else:
+            say("done")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:])
