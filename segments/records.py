@@ -45,6 +45,8 @@ MAX_TIMESTAMP_MS: Final = ((1 << 63) - 1) // 1000
 _ARRAY_TAKE = pc.get_function("array_take")
 _UNCHECKED = pc.TakeOptions(boundscheck=False)
 
+_MAX_OFFSET = (1 << 31) - 1
+
 _OFFSET_BYTES = 4  # what Arrow spends on one value of variable length besides its bytes
 
 EMPTY_RECORD_BYTES: Final = 8 + 2 * _OFFSET_BYTES + _OFFSET_BYTES
@@ -170,16 +172,48 @@ def split_large(batch: pa.RecordBatch, max_bytes: int) -> list[pa.RecordBatch]:
     dictionaries, views or 64-bit offsets hold can be many times that.
     """
     if batch.nbytes <= max_bytes and not any(_may_repeat(field.type) for field in batch.schema):
-        return [batch]
+        return [_from_the_start(batch)]
     ends = np.cumsum(record_sizes(batch))
     slices: list[pa.RecordBatch] = []
     row = 0
     while row < batch.num_rows:
         taken = int(ends[row - 1]) if row else 0
         stop = max(int(np.searchsorted(ends, taken + max_bytes, side="right")), row + 1)
-        slices.append(batch.slice(row, stop - row))
+        slices.append(_from_the_start(batch.slice(row, stop - row)))
         row = stop
     return slices or [batch]
+
+
+def _from_the_start(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same; values that lie beyond the first 2 GiB of an array are copied out of it.
+
+    Arrow makes no others of 64-bit offsets with 32 bits, however few values a slice has.
+    """
+    if any(_ends_beyond(column) for column in batch.columns):
+        return pa.concat_batches([batch])  # which copies one batch too
+    return batch
+
+
+def _ends_beyond(array: pa.Array) -> bool:
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return any(_ends_beyond(array.field(number)) for number in range(kind.num_fields))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _last_offset(array) > _MAX_OFFSET or _ends_beyond(array.values)
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return _last_offset(array) > _MAX_OFFSET
+    return False
+
+
+def _last_offset(array: pa.Array) -> int:
+    """Where the values of an array of variable length end among those of its buffers."""
+    data = array.buffers()[1]
+    width = np.int32 if pa.types.is_list(array.type) else np.int64
+    return (
+        0
+        if data is None or not len(array)
+        else int(np.frombuffer(data, width)[array.offset + len(array)])
+    )
 
 
 def _may_repeat(kind: pa.DataType) -> bool:

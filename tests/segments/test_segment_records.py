@@ -230,6 +230,24 @@ def test_large_batches_are_cut_by_what_they_stand_for(kind: pa.DataType) -> None
     assert split_large(batch.slice(0, 0), 1) == [batch.slice(0, 0)]
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_values_beyond_2_gib_of_an_array_are_slices_that_fit(nested: bool) -> None:
+    """Arrow refuses to give these 32-bit offsets, however few they are; zeros take no memory."""
+    far = (1 << 31) + 5
+    data = np.zeros(far + 40, np.uint8)
+    data[far:] = ord("x")
+    ends = np.array([0, 10, far, far + 30, far + 40], np.int64)
+    text = pa.LargeStringArray.from_buffers(4, pa.py_buffer(ends), pa.py_buffer(data))
+    if nested:
+        text = pa.StructArray.from_arrays([text], names=["of"])
+    batch = pa.record_batch({"text": text})
+    plain = pa.struct([("of", pa.string())]) if nested else pa.string()
+    for some in (split_large(batch.slice(2), 1 << 20), split_large(batch.slice(2), 20)):
+        found = [value for piece in some for value in piece.column(0).cast(plain).to_pylist()]
+        wanted = ["x" * 30, "x" * 10]
+        assert found == ([{"of": value} for value in wanted] if nested else wanted)
+
+
 def test_a_dictionary_of_nothing_is_measured() -> None:
     """Nulls have no place in a dictionary."""
     array = pa.DictionaryArray.from_arrays(
