@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 from datetime import UTC, datetime
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import txnlog
 from txnlog import Scan
 from txnlog.errors import InvalidOption
+from txnlog.read.dataset import _Segments
 
 
 @pytest.fixture
@@ -58,3 +61,29 @@ def test_times_come_out_of_duckdb() -> None:
     (row,) = store.scan("t").to_duckdb().fetchall()
     (sent,) = (value for value in row if isinstance(value, datetime))
     assert sent == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+
+
+def test_a_reader_of_a_dataset_opens_no_file_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Arrow would hold Python's lock meanwhile, which opening needs: DuckDB stood still."""
+    store = txnlog.open(str(tmp_path), create=True)
+    store.create_topic("t", schema=pa.schema([("id", pa.int64())]))
+    for number in range(20):
+        with store.producer() as producer:
+            producer.send_batch("t", pa.table({"id": [number]}))
+    opened: list[str] = []
+    open_input_file = _Segments.open_input_file
+
+    def noted(files: _Segments, path: str) -> pa.NativeFile:
+        opened.append(path)
+        return open_input_file(files, path)
+
+    monkeypatch.setattr(_Segments, "open_input_file", noted)
+    whole = store.snapshot(["t"]).dataset("t")
+    store.delete_records({txnlog.TopicPartition("t", 0): 1})
+    for found in (whole, store.snapshot(["t"]).dataset("t")):
+        opened.clear()
+        reader = found.scanner(columns=["id"]).to_reader()
+        assert not opened
+        assert 19 <= reader.read_all().num_rows == len(opened) <= 20

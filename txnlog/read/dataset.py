@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,11 +46,44 @@ def make_dataset(
     parts: list[dataset.Dataset] = []
     if whole:
         fragments = [files.fragment(part) for part in whole]
-        parts.append(dataset.FileSystemDataset(fragments, schema, files.format, files.plain))
+        parts.append(_FileDataset(fragments, schema, files.format, files.plain))
     if others or not whole:
         table = pa.Table.from_batches(read_ranges(storage, others, columns), schema=schema)
         parts.append(dataset.dataset(table))
-    return parts[0] if len(parts) == 1 else dataset.dataset(parts)
+    return parts[0] if len(parts) == 1 else _Union(schema, parts)
+
+
+class _FileDataset(dataset.FileSystemDataset):  # type: ignore[misc] # pyarrow has no types
+    """Files that are opened here, and scanned without holding Python's lock."""
+
+    def scanner(self, **options: Any) -> _Scanner:  # noqa: ANN401 - they are pyarrow's
+        return _Scanner(super().scanner(**options))
+
+
+class _Union(dataset.UnionDataset):  # type: ignore[misc]
+    """The same, and more."""
+
+    def scanner(self, **options: Any) -> _Scanner:  # noqa: ANN401
+        return _Scanner(super().scanner(**options))
+
+
+class _Scanner:
+    """A scanner of pyarrow, whose reader may be asked for while files are opened.
+
+    pyarrow begins to scan while it holds Python's lock, and the scan may wait for another thread,
+    which opens a file here and so waits for that lock: DuckDB stood still now and then.
+    """
+
+    def __init__(self, scanner: Any) -> None:  # noqa: ANN401
+        self._scanner = scanner
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._scanner, name)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Begins only when the first batch is read."""
+        batches = (batch for scanner in [self._scanner] for batch in scanner.to_batches())
+        return pa.RecordBatchReader.from_batches(self._scanner.projected_schema, batches)
 
 
 def _is_file(part: SegmentRange) -> bool:
