@@ -41,6 +41,8 @@ FOOTER_CHUNK_BYTES: Final = 64 << 10
 TAIL_BYTES: Final = 8  # the footer's length and the magic
 _LENGTH_FIELD_BYTES = 12  # the length in a batch header counts what comes after itself
 _CHECKSUM = re.compile(rb"[0-9a-f]{8}")
+_MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
+"""The type of records' times in files; in older ones they are in milliseconds."""
 _CODECS: Final = {
     "GZIP": Compression.GZIP,
     "SNAPPY": Compression.SNAPPY,
@@ -146,8 +148,9 @@ def _parse(file: SegmentFile, tail: bytes) -> Footer:
 
     try:
         metadata = parquet.read_metadata(pa.BufferReader(tail))
-        stores_offsets = OFFSET_COLUMN in metadata.schema.to_arrow_schema().names
-        groups = tuple(_row_groups(file, metadata, tag, stores_offsets=stores_offsets))
+        schema = metadata.schema.to_arrow_schema()
+        stores_offsets = OFFSET_COLUMN in schema.names
+        groups = tuple(_row_groups(file, metadata, tag, schema))
         (page_index_crc,) = _checksums((metadata.metadata or {}).get(PAGE_INDEX_KEY), 1)
     except (CorruptRecord, MemoryError):
         raise
@@ -182,12 +185,12 @@ def read_tail(file: SegmentFile) -> bytes:
     return data[-length:]
 
 
-def _row_groups(file: SegmentFile, metadata: Any, tag: int, *, stores_offsets: bool) -> Any:
+def _row_groups(file: SegmentFile, metadata: Any, tag: int, schema: pa.Schema) -> Any:
     count = metadata.num_row_groups
     checksums = _checksums((metadata.metadata or {}).get(CHECKSUMS_KEY), count)
     leaves = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
-    time_leaf = next((leaves.index(name) for name in TIMESTAMP_COLUMNS if name in leaves), None)
-    offset_leaf = leaves.index(OFFSET_COLUMN) if stores_offsets else None
+    time = next((name for name in TIMESTAMP_COLUMNS if name in leaves), None)
+    offset_leaf = leaves.index(OFFSET_COLUMN) if OFFSET_COLUMN in schema.names else None
     groups = [metadata.row_group(number) for number in range(count)]
     first_rows = accumulate((group.num_rows for group in groups), initial=0)
     for number, (group, first_row) in enumerate(zip(groups, first_rows, strict=False)):
@@ -198,8 +201,9 @@ def _row_groups(file: SegmentFile, metadata: Any, tag: int, *, stores_offsets: b
         if offset_leaf is not None:
             first, last = _range_of(chunks[offset_leaf])
         least_ms, most_ms = -1, -1
-        if time_leaf is not None and chunks[time_leaf].is_stats_set:
-            least_ms, most_ms = _range_of(chunks[time_leaf])
+        if time is not None and chunks[leaves.index(time)].is_stats_set:
+            per_ms = 1000 if schema.field(time).type == _MICROSECONDS else 1
+            least_ms, most_ms = (n // per_ms for n in _range_of(chunks[leaves.index(time)]))
         if not 0 < group.num_rows <= last - first + 1:
             raise CorruptRecord.at(
                 file.name,

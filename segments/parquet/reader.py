@@ -17,7 +17,7 @@ import pyarrow as pa
 from txnlog.segments.errors import TxnlogError, UnsupportedRecordFormat
 from txnlog.segments.parquet.footer import OFFSET_COLUMN, RowGroup
 from txnlog.segments.parquet.open_segment import Found, ParquetSegment
-from txnlog.segments.records import RECORD_SCHEMA, Int32Array
+from txnlog.segments.records import RECORD_SCHEMA, TIMESTAMP_COLUMNS, TIMESTAMP_TYPE, Int32Array
 from txnlog.segments.schema_columns import Columns, SchemaColumns
 from txnlog.segments.segment_file import SizedCall, work_on
 
@@ -197,7 +197,7 @@ class RowGroupReading:
             if header.last_offset_delta + 1 > header.record_count:
                 deltas = (offsets - header.base_offset).astype(np.int32)
         if self._made is None:
-            table = _as_records(table)
+            table = _as_records(table, self._segment.schema.names)
         if any(column.num_chunks > 1 for column in table.columns):
             table = table.combine_chunks()
         batches = table.to_batches()
@@ -269,13 +269,20 @@ def keep_rows(
     return records
 
 
-def _as_records(table: pa.Table) -> pa.Table:
-    """With the very types of RECORD_SCHEMA, where the columns are those: Parquet renames items."""
+def _as_records(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """With the very types of RECORD_SCHEMA, where the columns are those: Parquet renames items.
+
+    ``names`` are those of all columns in the file: the records' times are in microseconds there.
+    """
+    time = next((name for name in TIMESTAMP_COLUMNS if name in names), None)
     fields = []
     for field in table.schema:
         known = RECORD_SCHEMA.get_field_index(field.name)
         same = known >= 0 and _is_record_column(field.type, RECORD_SCHEMA.field(known).type)
-        fields.append(RECORD_SCHEMA.field(known) if same else field)
+        if field.name == time and pa.types.is_timestamp(field.type):
+            fields.append(field.with_type(TIMESTAMP_TYPE))
+        else:
+            fields.append(RECORD_SCHEMA.field(known) if same else field)
     schema = pa.schema(fields)
     return table if schema.equals(table.schema, check_metadata=False) else table.cast(schema)
 

@@ -12,9 +12,11 @@ import pyarrow as pa
 from txnlog.segments.batch_encoder import SegmentEnd, SupportsWrite
 from txnlog.segments.compression import Compression
 from txnlog.segments.identity import NO_TAG
+from txnlog.segments.parquet.bounds import Chunk, float_leaves, holds_nan, without_bounds
 from txnlog.segments.parquet.field_ids import with_record_ids
 from txnlog.segments.parquet.footer import (
     CHECKSUMS_KEY,
+    MAGIC,
     OFFSET_COLUMN,
     PAGE_INDEX_KEY,
     TAIL_BYTES,
@@ -69,6 +71,8 @@ class RowGroupEncoder:
         self._writer: Any = None
         self._column_count = len(RECORD_SCHEMA)
         self._row_count = 0
+        self._floats: dict[int, list[int]] = {}
+        self._with_nan: set[Chunk] = set()
 
     @property
     def overhead_bytes(self) -> int:
@@ -97,6 +101,11 @@ class RowGroupEncoder:
             # What Arrow still holds it would write when it is collected: the sink may be gone then.
             self._output.is_abandoned = True
             raise
+        self._with_nan |= {
+            (len(self._checksums), leaf)
+            for leaf, path in self._floats.items()
+            if any(holds_nan(piece.column(path[0]), path[1:]) for piece in pieces)
+        }
         self._checksums.append(self._output.crc)
         self._row_count += records.num_rows
         return self._output.size_bytes - before
@@ -104,6 +113,7 @@ class RowGroupEncoder:
     def _write(self, records: pa.Table) -> None:
         if self._writer is None:
             self._column_count = len(records.schema)
+            self._floats = float_leaves(records.schema)
             self._writer = self._begin(records.schema)  # which writes the magic
             self._buffered.flush()
         self._output.crc = 0
@@ -128,7 +138,10 @@ class RowGroupEncoder:
         end = bytes(self._output.held)
         self._output.held = None
         length = int.from_bytes(end[-TAIL_BYTES:-4], "little") + TAIL_BYTES
-        index, footer = end[:-length], _fill_in(end[-length:], crc32c.crc32c(end[:-length]))
+        index, footer = end[:-length], end[-length:]
+        if self._with_nan:
+            footer = _footer_of(without_bounds(footer[:-TAIL_BYTES], self._with_nan))
+        footer = _fill_in(footer, crc32c.crc32c(index))
         self._output.write(index + footer)
         return SegmentEnd(self._output.size_bytes - before, b"", b"", footer_tag(footer))
 
@@ -147,6 +160,8 @@ class RowGroupEncoder:
             write_page_checksum=True,
             write_page_index=True,
             store_schema=False,
+            # A literal finer than a column's unit is cut by Spark before it is compared.
+            coerce_timestamps="us",
             write_statistics=_statistics(schema),
         )
 
@@ -156,6 +171,11 @@ def _statistics(schema: pa.Schema) -> bool | list[str]:
     if schema.names[: len(RECORD_SCHEMA)] != RECORD_SCHEMA.names:
         return True
     return [name for name in (*TIMESTAMP_COLUMNS, OFFSET_COLUMN) if name in schema.names]
+
+
+def _footer_of(metadata: bytes) -> bytes:
+    """A file's end, of its metadata."""
+    return metadata + len(metadata).to_bytes(TAIL_BYTES - len(MAGIC), "little") + MAGIC
 
 
 def _fill_in(footer: bytes, crc: int) -> bytes:

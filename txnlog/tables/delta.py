@@ -9,6 +9,7 @@ something else than the topic does, it is in the same commit.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -373,7 +374,8 @@ def _delta_statistics(file: TableFile, columns: pa.Schema) -> str:
             "minValues": least,
             "maxValues": largest,
             "nullCount": nulls,
-        }
+        },
+        ensure_ascii=False,  # deltalake takes escapes of the last code points for others
     )
 
 
@@ -384,7 +386,14 @@ def _delta_bounds(known: ColumnStatistics, kind: Any) -> tuple[Bound | None, Bou
         # Some engines take them for milliseconds, so the bounds are rounded outwards.
         zone = "" if kind.tz is None else "Z"
         return _time(known.least, 0, zone), _time(known.largest, 999, zone)
+    if types.is_floating(kind):
+        return _finite(known.least), _finite(known.largest)
     return known.least, known.largest
+
+
+def _finite(number: Bound | None) -> Bound | None:
+    """JSON has no infinity."""
+    return number if number is not None and math.isfinite(float(number)) else None
 
 
 def _date(days: Bound | None) -> str | None:

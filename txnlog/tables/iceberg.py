@@ -218,6 +218,7 @@ class _Publication:
 
     def _data_file(self, file: TableFile) -> DataFile:
         nulls: dict[int, int] = {}
+        nans: dict[int, int] = {}
         least: dict[int, bytes] = {}
         largest: dict[int, bytes] = {}
         for name, known in file.statistics.items():
@@ -226,6 +227,8 @@ class _Publication:
             assert isinstance(kind, PrimitiveType)
             if known.null_count is not None:
                 nulls[column.field_id] = known.null_count
+            if known.nan_count is not None:
+                nans[column.field_id] = known.nan_count
             if known.least is not None:
                 least[column.field_id] = to_bytes(kind, known.least)
             if known.largest is not None:
@@ -239,7 +242,7 @@ class _Publication:
             file_size_in_bytes=file.size_bytes,
             value_counts=dict.fromkeys(nulls, file.record_count),
             null_value_counts=nulls,
-            nan_value_counts={},
+            nan_value_counts=nans,
             column_sizes={},
             lower_bounds=least,
             upper_bounds=largest,

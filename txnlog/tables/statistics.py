@@ -20,13 +20,14 @@ _MICROS = {"ms": 1000, "us": 1}
 class ColumnStatistics:
     """The statistics of one column of a file; None: not known.
 
-    Dates are days, times microseconds since 1970. Floats have no largest value: NaN counts as
-    larger than all others, and footers do not say whether there are any.
+    Dates are days, times microseconds since 1970. Of floats with NaN there are no bounds, as in the
+    footers of their files; ``nan_count`` is 0 where it is known that there is none.
     """
 
     null_count: int | None
     least: Bound | None = None
     largest: Bound | None = None
+    nan_count: int | None = None
 
 
 def column_statistics(
@@ -72,7 +73,9 @@ def _summarise(chunks: list[Any], kind: Any) -> ColumnStatistics:  # noqa: ANN40
     if not valued or not all(statistics.has_min_max for statistics in valued):
         return ColumnStatistics(sum(nulls))
     if types.is_floating(kind):
-        return ColumnStatistics(sum(nulls), min(float(one.min_raw) for one in valued))
+        low = min(float(one.min_raw) for one in valued)
+        high = max(float(one.max_raw) for one in valued)
+        return ColumnStatistics(sum(nulls), low, high, nan_count=0)
     least = [_bound(one, kind, "min") for one in valued]
     largest = [_bound(one, kind, "max") for one in valued]
     if None in least or None in largest:

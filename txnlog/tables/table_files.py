@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 import pyarrow as pa
-from pyarrow import parquet
+from pyarrow import parquet, types
 
 from txnlog.errors import InvalidOption, ObjectNotFound, SnapshotExpired
 from txnlog.log.open_logs import Logs
@@ -317,6 +317,8 @@ def _write_rows(
         compression="zstd",
         store_schema=False,
         write_page_checksum=True,
+        # Bounds leave NaN out, so that engines would pass over it: here floats have none at all.
+        write_statistics=[f.name for f in columns if not _is_float_or_nested(f.type)],
         metadata_collector=collected,
     ) as writer:
         for batch in batches:
@@ -324,3 +326,7 @@ def _write_rows(
             arrays = [array.cast(field.type) for array, field in fields]
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=columns))
     return collected[0]
+
+
+def _is_float_or_nested(kind: pa.DataType) -> bool:
+    return bool(types.is_floating(kind) or types.is_nested(kind))

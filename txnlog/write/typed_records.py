@@ -15,14 +15,8 @@ from pyarrow import types
 from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat
-from txnlog.segments.records import (
-    CONVERSION_ERRORS,
-    MAX_TIMESTAMP_MS,
-    TIMESTAMP_TYPE,
-    are_representable,
-    normalize,
-)
-from txnlog.segments.schema_columns import children, default_of, id_of
+from txnlog.segments.records import CONVERSION_ERRORS, normalize
+from txnlog.segments.schema_columns import children, default_of, id_of, with_children
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +54,7 @@ class TypedRecords:
             if deleted is not None and field.name not in self.schema.key:
                 array = pc.if_else(deleted, pa.scalar(None, stored.type), array)
             self._check_nulls(array, field, None if field.name in self.schema.key else deleted)
-            if field.name in self.schema.key:
-                self._check_key(array, field.name)
+            self._check_times(array, field.name)
             arrays.append(array)
         arrays += self._metadata(batch, now_ms)
         if self.schema.key:
@@ -169,20 +162,31 @@ class TypedRecords:
                 high = middle
         raise self.refusal(f"column {name!r} has text in row {low} that is not UTF-8")
 
-    def _check_key(self, array: pa.Array, name: str) -> None:
-        """Times in milliseconds must be some in microseconds, as keys are."""
-        if array.type.id != TIMESTAMP_TYPE.id or array.type.unit != "ms":
+    def _check_times(self, array: pa.Array, name: str) -> None:
+        """Times in milliseconds must be some in microseconds, as they are in files and keys."""
+        finer = _in_microseconds(array.type)
+        if finer == array.type:
             return
-        times = array.view(pa.int64()).to_numpy()
-        if not are_representable(times):
-            row = int(np.argmax(np.abs(times) > MAX_TIMESTAMP_MS))
+        try:
+            array.cast(finer)
+        except pa.ArrowInvalid:
+            row = _first_wrong(array, finer)
             raise self.refusal(
-                f"column {name!r} has {times[row]} ms in row {row}: no key is so far from 1970"
-            )
+                f"column {name!r} has a time in row {row} that is too far from 1970: in "
+                "microseconds it does not fit into 64 bits"
+            ) from None
 
     def refusal(self, reason: str) -> InvalidRecord:
         """The error for a wrong value."""
         return InvalidRecord(f"topic {self.topic!r}: {reason}")
+
+
+def _in_microseconds(kind: pa.DataType) -> pa.DataType:
+    """The type with its times, nested ones too, in microseconds."""
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    fields = [child.with_type(_in_microseconds(child.type)) for child in children(kind)]
+    return with_children(kind, fields)
 
 
 def may_cast(found: pa.DataType, wanted: pa.DataType) -> bool:

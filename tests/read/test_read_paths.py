@@ -1,0 +1,213 @@
+"""Every way out of a topic, but Spark's, against hostile values of every type: see TESTING.md.
+
+Each file has one or two rows, so that a predicate may pass over any of them by its bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+from hostile_readers import (
+    IEEE,
+    LARGEST,
+    TOTAL,
+    Reader,
+    arrow,
+    arrow_knows,
+    arrow_knows_of_files,
+    datafusion_literal,
+    differences,
+    duckdb_ids,
+    iceberg,
+    iceberg_knows,
+    polars_ids,
+    polars_knows,
+    sql,
+)
+from hostile_values import (
+    COLUMNS,
+    NESTED,
+    PARTITIONS,
+    ROWS,
+    TIMESTAMP,
+    Column,
+    Compare,
+    Not,
+    Predicate,
+    fill,
+    predicates,
+    table_of,
+)
+from pyiceberg.catalog import load_catalog
+
+import txnlog
+from txnlog import Store
+
+QUICK = ("f64", "at_ms")
+"""The columns at which readers go wrong most."""
+OFTEN = (*QUICK, "f32", "wall_ms", "text", "day", "d5")
+"""Those of which `make test-more` runs everything."""
+
+
+@pytest.fixture(scope="module", params=["written", pytest.param("merged", marks=pytest.mark.slow)])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store's, with the topic as it was written, or as it was merged later, and its tables."""
+    made = tmp_path_factory.mktemp(request.param)
+    store = txnlog.open(str(made / "store"), create=True)
+    fill(store, "t", at_once=request.param == "written")
+    if request.param == "merged":
+        assert sum(merge.segment_count for merge in store.merge_topic("t")) == len(ROWS)
+    return made
+
+
+@pytest.fixture
+def store(folder: Path) -> Store:
+    return txnlog.open(str(folder / "store"))
+
+
+def _ids(table: pa.Table) -> list[int]:
+    ids: list[int] = table["id"].to_pylist()
+    return ids
+
+
+def _scan(store: Store, folder: Path) -> Reader:
+    def ids(predicate: Predicate) -> list[int]:
+        return _ids(store.scan("t", columns=["id"], filter=arrow(predicate)).to_arrow())
+
+    return Reader("scan", IEEE, ids, arrow_knows)
+
+
+def _dataset(store: Store, folder: Path) -> Reader:
+    found = store.snapshot(["t"]).dataset("t")
+
+    def ids(predicate: Predicate) -> list[int]:
+        return _ids(found.to_table(columns=["id"], filter=arrow(predicate)))
+
+    return Reader("dataset", IEEE, ids, arrow_knows_of_files)
+
+
+def _polars(store: Store, folder: Path) -> Reader:
+    found = store.snapshot(["t"]).dataset("t")
+    return Reader("polars", [*IEEE, *LARGEST], partial(polars_ids, found), polars_knows)
+
+
+def _polars_alone(store: Store, folder: Path) -> Reader:
+    found = store.snapshot(["t"]).dataset("t")
+
+    def knows(predicate: Predicate) -> bool:
+        is_finer = isinstance(predicate, Compare) and not polars_knows(predicate)
+        return not is_finer and not (isinstance(predicate, Not) and not knows(predicate.of))
+
+    return Reader("polars alone", LARGEST, partial(polars_ids, found, pushes=False), knows)
+
+
+def _duckdb(store: Store, folder: Path) -> Reader:
+    found = store.snapshot(["t"]).dataset("t")
+    return Reader("duckdb", LARGEST, partial(duckdb_ids, found))
+
+
+def _delta(store: Store, folder: Path) -> Reader:
+    url = str(folder / "delta")
+    store.publish_delta("t", url)
+    table = DeltaTable(url)
+
+    def ids(predicate: Predicate) -> list[int]:
+        text = sql(predicate, datafusion_literal)
+        return _ids(pa.table(table.scan(columns=["id"], predicate=text)))
+
+    return Reader("delta", [*LARGEST, *TOTAL], ids)
+
+
+def _delta_in_duckdb(store: Store, folder: Path) -> Reader:
+    url = str(folder / "delta")
+    store.publish_delta("t", url)
+    table = DeltaTable(url)
+    return Reader("delta in duckdb", LARGEST, lambda p: duckdb_ids(pa.table(table.scan()), p))
+
+
+def _iceberg(store: Store, folder: Path) -> Reader:
+    place = folder / "iceberg"
+    place.mkdir(exist_ok=True)
+    catalog = load_catalog(
+        "default", uri=f"sqlite:///{place}/catalog.db", warehouse=f"file://{place}"
+    )
+    store.publish_iceberg("t", catalog, "sales.t")
+    table = catalog.load_table("sales.t")
+
+    def ids(predicate: Predicate) -> list[int]:
+        found = table.scan(row_filter=iceberg(predicate), selected_fields=("id",))
+        return _ids(found.to_arrow())
+
+    return Reader("iceberg", [*IEEE, *LARGEST], ids, iceberg_knows)
+
+
+WAYS: Sequence[Callable[[Store, Path], Reader]] = (
+    *(_scan, _dataset, _polars, _polars_alone, _duckdb),
+    *(_delta, _delta_in_duckdb, _iceberg),
+)
+
+
+def _cases() -> list[object]:
+    """Each column by each way out; the quick ones are in `make test`."""
+    return [
+        pytest.param(
+            way,
+            column,
+            id=f"{way.__name__[1:]}-{column.name}",
+            marks=_marks(way, column),
+        )
+        for way in WAYS
+        for column in COLUMNS
+    ]
+
+
+def _marks(way: Callable[[Store, Path], Reader], column: Column) -> list[pytest.MarkDecorator]:
+    if column.name in QUICK and way in (_scan, _dataset, _polars, _delta):
+        return []
+    return [pytest.mark.more if column.name in OFTEN else pytest.mark.slow]
+
+
+@pytest.mark.parametrize(("way", "column"), _cases())
+def test_a_predicate_keeps_what_it_is_true_of(
+    store: Store, folder: Path, way: Callable[[Store, Path], Reader], column: Column
+) -> None:
+    """Whatever bounds say, and however exact the literal is."""
+    count, wrong = differences(way(store, folder), predicates(column))
+    assert count >= 20
+    assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong[:20])
+
+
+def test_every_value_comes_out_as_it_was(store: Store, folder: Path) -> None:
+    """NaN, both zeros, the ends of each type; by a scan, as a dataset and in tables."""
+    names = ["id", *(column.name for column in COLUMNS), *NESTED.names]
+    sent = table_of(ROWS)
+    found = {
+        "scan": store.scan("t", columns=[*names, TIMESTAMP.name]).to_arrow(),
+        "dataset": store.snapshot(["t"]).dataset("t").to_table(),
+    }
+    _delta(store, folder)
+    found["delta"] = pa.table(DeltaTable(str(folder / "delta")).scan(columns=names))
+    for way, table in found.items():
+        order = pc.sort_indices(table["id"])
+        for name in table.column_names:
+            wanted = sent[name].combine_chunks()
+            got = table[name].combine_chunks().cast(wanted.type).take(order)
+            # As text: NaN is not equal to NaN, and 0.0 is to -0.0.
+            assert str(got) == str(wanted), (way, name)
+
+
+def test_a_consumer_gets_all_of_them(store: Store) -> None:
+    """However a value looks in JSON."""
+    with store.consumer() as consumer:
+        consumer.assign([txnlog.TopicPartition("t", n) for n in range(PARTITIONS)])
+        consumer.seek_to_beginning()
+        count = 0
+        while some := consumer.poll():
+            count += len(some)
+    assert count == len(ROWS)
