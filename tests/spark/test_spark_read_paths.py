@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -34,7 +35,12 @@ from txnlog import Store
 from txnlog.spark import read
 
 _FINE = utc(2024, 3, 31, 1, 30, 0, 5001)
-FEW = {"f64": [NAN, 3.0, -0.0], "at_ms": [_FINE], "_timestamp": [_FINE], "pair.f": [NAN, 3.0]}
+FEW: dict[str, list[Any]] = {
+    "f64": [NAN, 3.0, -0.0],
+    "at_ms": [_FINE],
+    "_timestamp": [_FINE],
+    "pair.f": [NAN, 3.0],
+}
 """The columns, and their literals, of which `make test-more` runs everything."""
 _TOGETHER = 40
 """How many predicates are one job: as many reads of the files, united."""

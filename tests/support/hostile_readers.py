@@ -26,9 +26,10 @@ from hostile_values import (
     matching,
     micros,
 )
-from pyiceberg import expressions
+from pyiceberg import expressions as pyiceberg_expressions
 
 Literal = Callable[[Any], str]
+expressions: Any = pyiceberg_expressions  # which does not say what its classes take
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,8 @@ def polars_expression(predicate: Predicate) -> pl.Expr:
     made = pl.lit(literal)
     if predicate.operator == "<=>":
         return column.eq_missing(made)
-    return _compared(column, predicate, made)
+    found: pl.Expr = _compared(column, predicate, made)
+    return found
 
 
 def _compared(column: Any, predicate: Compare, literal: Any) -> Any:
@@ -176,8 +178,9 @@ def arrow_knows(predicate: Predicate) -> bool:
     if isinstance(predicate, In):
         column = BY_NAME[predicate.column]
         return all(column.holds(literal) for literal in predicate.literals)
-    is_wide = isinstance(predicate, Compare) and predicate.column == "i32"
-    return not (is_wide and isinstance(predicate.literal, float))
+    if isinstance(predicate, Compare) and predicate.column == "i32":
+        return not isinstance(predicate.literal, float)
+    return True
 
 
 def arrow_knows_of_files(predicate: Predicate) -> bool:
@@ -186,7 +189,7 @@ def arrow_knows_of_files(predicate: Predicate) -> bool:
     return arrow_knows(predicate) and not (isinstance(of, Compare) and is_nan(of.literal))
 
 
-def iceberg(predicate: Predicate) -> expressions.BooleanExpression:
+def iceberg(predicate: Predicate) -> Any:
     """A predicate as that of pyiceberg, which has NaN as a predicate of its own."""
     if isinstance(predicate, Not):
         return expressions.Not(iceberg(predicate.of))

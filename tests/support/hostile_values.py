@@ -82,8 +82,10 @@ class Column:
 
 
 _FLOATS = (NAN, -0.0, 0.0, 3.0, -3.0, INFINITY, -INFINITY)
-_DATES = (dt.date(1, 1, 1), dt.date(1582, 10, 4), dt.date(1582, 10, 15), dt.date(1969, 12, 31))
-_DATES += (dt.date(1970, 1, 1), dt.date(9999, 12, 31))
+_DATES = (
+    *(dt.date(1, 1, 1), dt.date(1582, 10, 4), dt.date(1582, 10, 15), dt.date(1969, 12, 31)),
+    *(dt.date(1970, 1, 1), dt.date(9999, 12, 31)),
+)
 _TIMES = (
     utc(1, 1, 1),
     utc(1582, 10, 4, 23, 59, 59, 999_000),
