@@ -15,6 +15,7 @@ import pytest
 from hostile_readers import spark_literal, sql
 from hostile_values import (
     COLUMNS,
+    CONFIG,
     NAN,
     PARTITIONS,
     SCHEMA,
@@ -63,7 +64,7 @@ def filled(
         fill(store, "t")
         return store
     fill(store, "source")
-    store.create_topic("t", partitions=PARTITIONS, schema=SCHEMA)
+    store.create_topic("t", partitions=PARTITIONS, schema=SCHEMA, config=CONFIG)
     columns = [*SCHEMA.names, "_timestamp", "_partition"]
     save(read(spark, store, "source", columns=columns, native=False), store, "t")
     return store

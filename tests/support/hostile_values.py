@@ -162,6 +162,8 @@ NESTED = pa.schema(
         ("by_name", pa.map_(pa.string(), pa.float32())),
     ]
 )
+CONFIG = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
+"""Times of records may be of any year."""
 SCHEMA = pa.schema(
     [("id", pa.int64()), *((column.name, column.type) for column in COLUMNS), *NESTED]
 )
@@ -209,9 +211,7 @@ def table_of(rows: Sequence[dict[str, Any]]) -> pa.Table:
 
 def fill(store: Store, topic: str, *, at_once: bool = True) -> None:
     """Make the topic, with a file for each partition, or, not ``at_once``, one for each row."""
-    store.create_topic(
-        topic, partitions=PARTITIONS, schema=SCHEMA, config={"message.timestamp.type": "CreateTime"}
-    )
+    store.create_topic(topic, partitions=PARTITIONS, schema=SCHEMA, config=CONFIG)
     rounds = [slice(0, 2)] if at_once else [slice(0, 1), slice(1, 2)]
     with store.producer() as producer:
         for some in rounds:
