@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 from pairs.history import Violation
@@ -24,6 +26,8 @@ from txnlog.log.transaction_log import Head, TransactionLog
 from txnlog.names import TopicPartition, expired_log, parse_closing_mark
 from txnlog.read import consistent_cut
 from txnlog.read.fetcher import Fetcher
+from txnlog.read.first_reading import FirstReading
+from txnlog.read.pinning import PinnedTopics, pin_topics
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.schema import TopicSchema
 from txnlog.state import envelope
@@ -31,6 +35,7 @@ from txnlog.state.cut import Part
 from txnlog.state.cut import consistent_cut as whole_cut
 
 Patch = pytest.MonkeyPatch
+Mutate = Callable[[Patch], None]
 pytestmark = pytest.mark.more
 
 
@@ -56,11 +61,19 @@ def failing_check(case: Case) -> str:
 
 
 def check_found(
-    monkeypatch: Patch, mutate: Callable[[Patch], None], cases: Sequence[Case], *checks: str
+    monkeypatch: Patch,
+    mutate: Mutate,
+    cases: Sequence[Case],
+    *checks: str,
+    prepare: Mutate = lambda _: None,
 ) -> None:
-    """One of the cases fails one of these checks without the mend, and passes with it."""
+    """One of the cases fails one of these checks without the mend, and passes with it.
+
+    ``prepare``: what is patched both times.
+    """
     for case in cases:
         with monkeypatch.context() as patch:
+            prepare(patch)
             mutate(patch)
             found = failing_check(case)
         if found:
@@ -68,11 +81,16 @@ def check_found(
     else:
         raise AssertionError(f"none of {len(cases)} cases notices")
     assert found in checks, case
-    assert not failing_check(case), case
+    with monkeypatch.context() as patch:
+        prepare(patch)
+        assert not failing_check(case), case
 
 
 def test_a_cut_that_ignores_added_partitions(monkeypatch: Patch) -> None:
-    """A snapshot is torn when a partition is added, and used, between two listings."""
+    """A snapshot is torn when a partition is added, and used, between two listings.
+
+    With one round of readings only, as if others wrote all the while.
+    """
 
     def without_added(
         ends: Mapping[TopicPartition, int], parts: Iterable[Part]
@@ -86,8 +104,29 @@ def test_a_cut_that_ignores_added_partitions(monkeypatch: Patch) -> None:
     def mutate(patch: Patch) -> None:
         patch.setattr(consistent_cut, "consistent_cut", without_added)
 
+    def prepare(patch: Patch) -> None:
+        patch.setattr("txnlog.snapshot.pin_topics", partial(pin_once, pin_topics))
+
     cases = pairs("read committed", "add partitions", "at once")
-    check_found(monkeypatch, mutate, cases, "torn")
+    check_found(monkeypatch, mutate, cases, "torn", prepare=prepare)
+
+
+def pin_once(pin: Callable[..., PinnedTopics], *args: Any, **options: Any) -> PinnedTopics:
+    """Pin topics in one round of readings."""
+    return pin(*args, **{**options, "rounds": 1})
+
+
+@pytest.mark.parametrize("reader", ["read committed", "read snapshot"])
+def test_readings_of_several_moments_that_pass_for_an_instant(
+    monkeypatch: Patch, reader: str
+) -> None:
+    """An effect is shown without its cause, which was committed after its topic was listed."""
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(FirstReading, "has_grown", lambda *_: False)
+
+    cases = pairs(reader, "cause and effect", "at once")
+    check_found(monkeypatch, mutate, cases, "effect without cause")
 
 
 def test_a_remover_that_deletes_marks_of_the_next_life(monkeypatch: Patch) -> None:

@@ -114,6 +114,8 @@ def run(case: Case) -> Ran:
     finally:
         for sleeper in sleepers:
             sleeper.die()
+        for one in made:
+            one.close()
     return Ran(reached, footprint, others, lost)
 
 
@@ -123,6 +125,7 @@ def alone(rules: str, name: str) -> Footprint:
     made.prepare()
     made.actor.storage.watch(-1, lambda: None)
     attempt(made, made.act, {})
+    made.close()
     return list(made.actor.storage.footprint)
 
 

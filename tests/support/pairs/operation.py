@@ -36,6 +36,9 @@ class Operation(ABC):
     def go_on(self) -> None:  # noqa: B027 - most are done
         """What its process does with what it has, when both are done."""
 
+    def close(self) -> None:  # noqa: B027 - most leave nothing
+        """Remove what it has left outside of the store."""
+
 
 OPERATIONS: dict[str, Callable[[Actor], Operation]] = {}
 """By name."""

@@ -295,6 +295,9 @@ class Import(Operation):
     def go_on(self) -> None:
         self._check()
 
+    def close(self) -> None:
+        self._folder.cleanup()
+
     def _check(self) -> None:
         found = self.store.scan("imported").count()
         if found != self._expected:
@@ -322,6 +325,9 @@ class Publish(Operation):
         shown = {r.segment.name for r in self.store.scan("y").ranges}
         if files != shown:
             raise Violation("publish", f"the table has {files}, the topic {shown}")
+
+    def close(self) -> None:
+        self._folder.cleanup()
 
 
 def check_steps(history: History, steps: Iterable[object]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
@@ -14,6 +13,7 @@ from settling import settle_early
 
 from pairs.history import History, Intent, Place, Seen
 from pairs.suspension import StepStorage
+from txnlog.clock import Signal
 from txnlog.errors import CommitStateUnknown, TxnlogError
 from txnlog.log.manifest_table import ManifestTable
 from txnlog.names import TopicPartition
@@ -76,7 +76,7 @@ class _Clock(VirtualClock):
     def sleep(self, seconds: float) -> None:
         self._world.time_ms += max(1, int(seconds * 1000))
 
-    def wait(self, event: threading.Event, seconds: float) -> None:
+    def wait(self, event: Signal, seconds: float) -> None:
         if not event.is_set():
             self.sleep(seconds)
 
@@ -195,7 +195,7 @@ class Actor:
         """Read a snapshot, and have it judged."""
         view = view_of(snapshot)
         told.setdefault("atomic", snapshot.is_atomic)
-        consistency = getattr(snapshot, "consistency", None)
+        consistency = snapshot.consistency
         told["causal"] = consistency in ("instant", "causal")
         # At a level that shows prefixes an open transaction may hold causes back, at any instant.
         shows_prefixes = snapshot.isolation_level != "snapshot"
