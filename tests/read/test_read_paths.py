@@ -55,14 +55,11 @@ OFTEN = (*QUICK, "f32", "wall_ms", "text", "day", "d5")
 """Those of which `make test-more` runs everything."""
 
 
-@pytest.fixture(scope="module", params=["written", pytest.param("merged", marks=pytest.mark.slow)])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store's, with the topic as it was written, or as it was merged later, and its tables."""
-    made = tmp_path_factory.mktemp(request.param)
-    store = txnlog.open(str(made / "store"), create=True)
-    fill(store, "t", at_once=request.param == "written")
-    if request.param == "merged":
-        assert sum(merge.segment_count for merge in store.merge_topic("t")) == len(ROWS)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store's, and its tables."""
+    made = tmp_path_factory.mktemp("paths")
+    fill(txnlog.open(str(made / "store"), create=True), "t")
     return made
 
 

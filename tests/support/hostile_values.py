@@ -209,16 +209,12 @@ def table_of(rows: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.table(made)
 
 
-def fill(store: Store, topic: str, *, at_once: bool = True) -> None:
-    """Make the topic, with a file for each partition, or, not ``at_once``, one for each row."""
+def fill(store: Store, topic: str) -> None:
+    """Make the topic, with a file for each partition."""
     store.create_topic(topic, partitions=PARTITIONS, schema=SCHEMA, config=CONFIG)
-    rounds = [slice(0, 2)] if at_once else [slice(0, 1), slice(1, 2)]
     with store.producer() as producer:
-        for some in rounds:
-            for partition in range(PARTITIONS):
-                batch = table_of(rows_of(partition)[some])
-                producer.send_batch(topic, batch, partition=partition)
-            producer.flush()
+        for partition in range(PARTITIONS):
+            producer.send_batch(topic, table_of(rows_of(partition)), partition=partition)
 
 
 # -- predicates ----------------------------------------------------------------------------------
