@@ -563,6 +563,27 @@ def test_a_cut_before_the_newer_record_shows_the_older_one(store: Store) -> None
     assert snapshot.scan("u").to_arrow()["value"].to_pylist() == [b"new"]
 
 
+def test_what_an_earlier_compaction_has_seen_is_remembered(
+    store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later one rewrites only what is clean: what superseded its records lies behind that."""
+    monkeypatch.setattr(compact_module, "DEFAULT_GROUP_BYTES", 1)
+    store.alter_topic("t", config={"delete.retention.ms": 1000})
+    put(store, ("a", "old"), ("gone", None), ("b", "stays"))
+    put(store, ("a", "new"))
+    halfway = compact_topic(store.logs, "t", Times(clock, None), even_clean=True)
+    next(halfway)  # the first segment is clean, and the process stops
+    halfway.close()
+    assert pairs(store) == [(1, "gone", None), (2, "b", "stays"), (3, "a", "new")]
+    store.alter_topic("t", config={"min.compaction.lag.ms": DAY_MS})
+    clock.time_ms += 2000
+    compact(store)
+    assert pairs(store) == [(2, "b", "stays"), (3, "a", "new")]
+    clean, _ = segments(store)
+    assert clean.rewritten is not None
+    assert (clean.end_offset, clean.rewritten.judged_end) == (3, 4)
+
+
 def test_a_rewrite_that_hides_or_shows_too_much_is_left_aside() -> None:
     """What is hidden may be the newer record of a key, or lie in the new segment."""
 

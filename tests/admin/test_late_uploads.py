@@ -139,6 +139,28 @@ def test_a_transaction_that_sleeps_just_before_its_put_is_aborted(
     assert another(store).scan("t").to_arrow().num_rows == 0
 
 
+def test_a_note_that_goes_with_its_files_is_not_missed(store: Store, clock: VirtualClock) -> None:
+    """The files are deleted, and then the note, while a writer looks for both."""
+    append(store, b"a")
+    store.delete_records({T0: 1})
+    segments = upload(store, b"late")
+    clock.time_ms += WEEK_MS
+    maintain(store)  # notes it; deletes it when the delay has passed
+    clock.time_ms += WEEK_MS
+    looks: list[str] = []
+
+    def delete_meanwhile(text: str) -> None:
+        if "retired" in text or segments[0].name in text:
+            looks.append(text)
+            if len(looks) == 2:
+                assert reasons(maintain(store)) == ["never placed"]
+
+    faulty = FaultyStorage(store.storage, before_request=delete_meanwhile)
+    with pytest.raises(UploadExpired):
+        another(store, faulty).logs.topic("t").place(segments)
+    assert len(looks) >= 2
+
+
 def test_young_uploads_cost_no_request(store: Store) -> None:
     """Nobody looks for notes who has uploaded within the last hour."""
     faulty = FaultyStorage(store.storage)

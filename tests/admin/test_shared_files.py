@@ -159,6 +159,7 @@ def test_retention_lets_go_partition_by_partition(
 ) -> None:
     """Where one partition's records are younger, the file stays."""
     now_ms = clock.time_ms
+    store.alter_topic("t", config={"message.timestamp.after.max.ms": WEEK_MS})
     with store.producer() as producer:
         for partition in range(PARTITIONS):
             young = now_ms + (WEEK_MS if partition == 1 else 0)

@@ -120,6 +120,28 @@ def test_what_was_never_placed_goes_by_its_age(
     assert data_files(storage) == sorted([*kept, *young])
 
 
+def test_what_is_placed_before_its_note_is_put_stays(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """Its writer has found no note, before its entry nor after it: so the log is read again."""
+    late = upload(store, b"late")
+    clock.time_ms += WEEK_MS
+    placed: list[str] = []
+
+    def place(text: str) -> None:
+        if "/retired/" in text and text.startswith("put") and not placed:
+            placed.append(text)
+            another(store).logs.topic("t").place(late)
+
+    maintainer = another(store, FaultyStorage(storage, before_request=place))
+    assert maintainer.maintain() == []
+    assert placed
+    assert values(another(store)) == [b"late"]
+    clock.time_ms += WEEK_MS
+    assert maintain(store) == []
+    assert values(another(store)) == [b"late"]
+
+
 def test_an_index_without_its_segment_goes_too(
     store: Store, storage: HeapStorage, clock: VirtualClock
 ) -> None:

@@ -331,6 +331,20 @@ def test_expiry_that_fails_at_each_request(fault: Fault) -> None:
     raise AssertionError("an expiry has no end of requests")
 
 
+def test_a_removed_id_leaves_its_copy_and_nothing_else(store: Store, clock: VirtualClock) -> None:
+    """The marks of its chapters go too: the copy says what they said."""
+    producer = begin_with(store, "p", b"x")
+    producer.commit_transaction()
+    for version in range(100):
+        producer.begin_transaction(application_id="a", version=version)
+        producer.commit_transaction()
+    listed = store.storage.list_names("transactions/p")
+    assert [name for name in listed if ".closed" in name]
+    remove_all(store, clock)
+    assert store.storage.list_names("transactions/p") == []
+    assert len(store.storage.list_names("expired/p")) == 1
+
+
 @pytest.mark.parametrize("lives", [1, pytest.param(2, marks=pytest.mark.more)])
 def test_a_remover_that_stalls_deletes_nothing_of_the_ids_next_life(lives: int) -> None:
     """Hazard 3 twice: it wakes when the id lives again, has closed chapters and freed names.
