@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from pairs.meeting import HOWS, How
+from pairs.history import Violation
+from pairs.meeting import HOWS, Case, How, run
 from pairs.operation import OPERATIONS
 from pairs.slices import RULES, Counts, random_triples, run_pair, slice_of
 from pairs.world import small_numbers
@@ -43,6 +44,21 @@ def test_a_larger_slice(rules: str, how: How) -> None:
     for case in slice_of(rules, [how], [first, first + 23]):
         counts.run(case)
     assert len(counts.pairs) == 2 * len(OPERATIONS)
+
+
+@pytest.mark.more
+@pytest.mark.xfail(
+    raises=Violation,
+    strict=True,
+    reason="a topic takes an append of an older epoch if what wrote the newer one is settled: the "
+    "transaction is fenced, so nobody sees it, but the doctor calls it damage",
+)
+def test_an_instance_that_sleeps_until_its_successor_is_settled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It appends after its successor; its append is aborted, and should have been refused."""
+    monkeypatch.setattr("pairs.meeting.KNOWN", ())
+    run(Case("object store", "commit", "work on", 14, "later"))
 
 
 @pytest.mark.slow
