@@ -381,6 +381,7 @@ def test_idle_groups_expire(memory_storage: Storage, clock: VirtualClock) -> Non
     assert elsewhere(store.storage, clock).expire_groups() == []
     clock.time_ms += 1
     store.storage.put("groups/bad/00000000000000000000.json", b"damaged")
+    assert elsewhere(store.storage, clock).expire_groups(dry_run=True) == ["idle"]
     assert elsewhere(store.storage, clock).expire_groups() == ["idle"]
     assert elsewhere(store.storage, clock).groups() == ["bad", "busy", "g"]
     assert store.consumer(group_id="busy").committed(A0) is not None
@@ -420,6 +421,22 @@ def test_one_wrong_clock_deletes_no_group(clock: VirtualClock, wrong: str, by: s
     clock.time_ms += 1
     assert expire() == ["g"]
     assert offsets(another(store), "busy") == {A0: 1}
+
+
+def test_a_group_is_as_old_as_its_last_commit_to_any_partition(clock: VirtualClock) -> None:
+    """By the storage's clock, too: the others may be as old as they like."""
+    storage = HeapStorage()
+    storage.time_ms = lambda: clock.time_ms
+    store = attach(storage, create=True, clock=clock, config={"offsets.retention.ms": 1000})
+    store.create_topic("a", partitions=2)
+    behind = elsewhere(storage, clock, -(10**9))
+    commit(behind, {A0: 5})
+    clock.time_ms += 900
+    commit(behind, {A1: 5})
+    clock.time_ms += 1000
+    assert elsewhere(storage, clock).expire_groups() == []
+    clock.time_ms += 1
+    assert elsewhere(storage, clock).expire_groups() == ["g"]
 
 
 def test_groups_whose_last_commit_was_cleaned_up(clock: VirtualClock) -> None:

@@ -142,6 +142,26 @@ def test_what_is_placed_before_its_note_is_put_stays(
     assert values(another(store)) == [b"late"]
 
 
+def test_a_note_that_is_younger_than_the_listing_stays(
+    store: Store, storage: HeapStorage, clock: VirtualClock
+) -> None:
+    """Its files may be there though the listing lacks them: notes are read first."""
+    looks: list[str] = []
+
+    def delete_meanwhile(text: str) -> None:
+        if "topics/t/retired" in text or "topics/t/data" in text:
+            looks.append(text)
+            if len(looks) == 2:
+                append(store, b"a")
+                store.delete_records({T0: 1})
+
+    another(store, FaultyStorage(storage, before_request=delete_meanwhile)).maintain()
+    assert len(looks) >= 2
+    clock.time_ms += WEEK_MS
+    assert reasons(maintain(store)) == ["deleted records"]
+    assert data_files(storage) == []
+
+
 def test_an_index_without_its_segment_goes_too(
     store: Store, storage: HeapStorage, clock: VirtualClock
 ) -> None:

@@ -17,8 +17,9 @@ from steps import append, begin_with, begin_with_offsets, checkpoint, new_store,
 
 from txnlog.errors import ProducerFenced, StorageError
 from txnlog.log.sequence_log import SequenceLog
-from txnlog.names import TopicPartition
+from txnlog.names import LogFile, TopicPartition, parse_log_file
 from txnlog.state.group import OffsetCommit
+from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 
@@ -293,6 +294,52 @@ def test_a_checkpoint_goes_before_the_absence_of_a_marker() -> None:
     scene.storage.delete([f"topics/t/log/{1:020d}.commit"])
     assert values(scene.holder) == EXPECTED
     assert not any(name == f"{1:020d}.abort" for name in scene.storage.list_names("topics/t/log"))
+
+
+class _Behind(ForwardingStorage):
+    """Its listings of a log show no markers and no checkpoints; after the second one ``then``."""
+
+    listings = 0
+
+    def __init__(self, inner: HeapStorage, then: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._then = then
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        found = self.inner.list_names(folder, start_after)
+        if folder != "topics/t/log" or not 0 < self.listings < 3:
+            return found
+        self.listings += 1
+        if self.listings == 3:
+            self._then()
+        parsed = ((name, parse_log_file(name)) for name in found)
+        return [name for name, told in parsed if told is None or told[1] is LogFile.ENTRY]
+
+
+def test_an_entry_that_is_gone_after_the_listing_is_not_called_aborted(clock: VirtualClock) -> None:
+    """Invariant L11: the listing has missed its marker, and then it was cleaned away with it."""
+    heap = HeapStorage()
+    store = new_store(heap, clock)
+
+    def clean() -> None:
+        cleaner = attach(heap, clock=clock)
+        checkpoint(cleaner)
+        files = [f"topics/t/log/{name}" for name in heap.list_names("topics/t/log")]
+        heap.delete(path for path in files if path.rpartition("/")[2].startswith(f"{1:020}."))
+
+    torn = _Behind(heap, clean)
+    reader = attach(torn, clock=clock)
+    producer = begin_with(store, "p", b"x")
+    assert values(reader) == []
+    producer.commit_transaction()
+    producer.begin_transaction()
+    producer.send("t", b"open")
+    producer.flush()
+    torn.listings = 1
+    values(reader)
+    assert torn.listings == 3
+    assert values(reader) == [b"x"]
+    assert values(attach(heap, clock=clock)) == [b"x"]
 
 
 def test_what_a_checkpoint_does_not_hold_any_more_is_not_called_aborted() -> None:

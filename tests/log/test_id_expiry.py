@@ -331,6 +331,65 @@ def test_expiry_that_fails_at_each_request(fault: Fault) -> None:
     raise AssertionError("an expiry has no end of requests")
 
 
+def test_a_removal_meets_a_put_under_a_freed_name(clock: VirtualClock) -> None:
+    """The marks go when the copy is there: so one of both is found, whenever they are looked for.
+
+    A removal at each request of the put, which is believed in none of them.
+    """
+    heap = HeapStorage(like_disk=True)
+    store = expiring_store(heap, clock)
+    producer = begin_with(store, "p", b"x")
+    producer.commit_transaction()
+    since = store.logs.transactions.now()
+    old = store.logs.transactions.describe("p")
+    for version in range(100):
+        producer.begin_transaction(application_id="a", version=version)
+        producer.commit_transaction()
+        clock.time_ms += CLEANUP_AGE_MS + 1
+    names = heap.list_names("transactions/p")
+    assert int(next(name for name in names if ".closed" not in name).partition(".")[0]) > 5
+    clock.time_ms += EXPIRATION_MS + 1
+    assert store.expire_transactional_ids() == ["p"]
+    clock.time_ms += CLEANUP_AGE_MS + 1
+    late = transitions.participate(old.state, topics=["t"], groups=[], now_ms=1, nonce="late")
+    for number in itertools.count():
+        storage = heap.copy()
+
+        def remove(_: Fault, storage: HeapStorage = storage) -> None:
+            attach(storage, clock=clock).expire_transactional_ids()
+
+        faulty = FaultyStorage(storage, on_wait=remove)
+        sleeper = attach(faulty, clock=clock).logs.transactions
+        begun = len(faulty.requests)
+        faulty.faults = {begun + number: Fault.DELAY}
+        assert not sleeper.put(old.number + 1, late, since), faulty.requests[begun:]
+        if begun + number >= len(faulty.requests):
+            assert number > 1
+            return
+
+
+def test_a_removal_deletes_nothing_of_an_id_that_lives_again(clock: VirtualClock) -> None:
+    """It looks once more when the copy is there: Dead must still be the newest state."""
+    heap = HeapStorage()
+    store = expiring_store(heap, clock)
+    begin_with(store, "p", b"x").commit_transaction()
+    clock.time_ms += EXPIRATION_MS + 1
+    store.expire_transactional_ids()
+    clock.time_ms += CLEANUP_AGE_MS + 1
+    before = heap.list_names("transactions/p")
+    done: list[str] = []
+
+    def live_again(text: str) -> None:
+        if text.startswith("list transactions/p") and heap.list_names("expired/p") and not done:
+            done.append(text)
+            another(store).producer(transactional_id="p").init_transactions()
+
+    remover = another(store, FaultyStorage(heap, before_request=live_again))
+    remover.expire_transactional_ids()
+    assert done
+    assert {*before} < {*heap.list_names("transactions/p")}
+
+
 def test_a_removed_id_leaves_its_copy_and_nothing_else(store: Store, clock: VirtualClock) -> None:
     """The marks of its chapters go too: the copy says what they said."""
     producer = begin_with(store, "p", b"x")

@@ -236,14 +236,14 @@ def test_a_producer_that_was_settled_goes_on_where_it_was(
         append(store, b"%d" % turn)
     other = another(store)
     resumed = other.producer(transactional_id="p")
-    resumed._coordinator.resume()  # type: ignore[union-attr]
+    coordinator = resumed._coordinator
+    assert coordinator is not None
+    coordinator.resume()
     log = other.logs.topic("t")
-    log.refresh()
-    ref = resumed._coordinator.state.ref  # type: ignore[union-attr]
     for partition, expected in ((0, 2), (1, 3)):
-        found = log.place(upload(other, b"z", partition=partition), transaction=ref)
-        assert found.entry is not None
-        entry = envelope.decode(log.log.read([found.entry])[0], ENTRY_DECODER, "")
+        coordinator.place({"t": upload(other, b"z", partition=partition)})
+        number = coordinator._entries[-1].number
+        entry = envelope.decode(log.log.read([number])[0], ENTRY_DECODER, "")
         assert entry.segments[0].base_sequence == expected  # type: ignore[union-attr]
     producer.abort_transaction()
     assert [f for f in store.examine() if f.state == "damage"] == []

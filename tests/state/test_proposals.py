@@ -180,7 +180,8 @@ def test_the_same_append_and_the_same_producer_are_placed_once() -> None:
     once, copy = log.propose(log.append(ref)), log.propose(log.append(replace(ref)))
     newer = log.propose(log.append(ProducerRef(2, 1)))
     anonymous = log.propose(log.append())
-    others = [log.propose(own), once, once, copy, newer, anonymous, anonymous]
+    mine = log.propose(log.append(ProducerRef(1, 0)))
+    others = [log.propose(own), mine, once, once, copy, newer, anonymous, anonymous]
     found = together(log.state, own, others)
     assert [append.producer for append in found] == [own.producer, ref, None]
 
