@@ -8,11 +8,9 @@ may be shared by threads: its calls take turns.
 from __future__ import annotations
 
 import logging
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Self, TypeVar
 
@@ -25,6 +23,7 @@ from txnlog.names import TopicPartition, check_group_id
 from txnlog.state.group import OffsetCommit
 from txnlog.state.membership import Committer
 from txnlog.state.transaction import Outcome, Version, check_version
+from txnlog.write.begin_result import BeginResult
 from txnlog.write.coordinator import Coordinator
 from txnlog.write.linger import Linger, tell_unsent
 from txnlog.write.plain_writer import BackgroundWriter, PlainWriter
@@ -39,26 +38,6 @@ _logger = logging.getLogger(__name__)
 Key = bytes | str | None
 Placed = dict[TopicPartition, list[range]]
 DecidedT = TypeVar("DecidedT")
-
-
-@dataclass(frozen=True, slots=True)
-class BeginResult:
-    """What became of ``begin_transaction``.
-
-    ``already_committed``: this version, or a greater one, was committed before. Then no
-    transaction was begun, and there is nothing to do.
-    """
-
-    already_committed: bool = False
-
-    def __bool__(self) -> bool:
-        warnings.warn(
-            "taking what begin_transaction() returns for a boolean is deprecated, and will fail in "
-            "the next release: look at its already_committed",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return self.already_committed
 
 
 class Producer:
@@ -100,7 +79,7 @@ class Producer:
         self._moves: list[tuple[GroupMetadata, dict[TopicPartition, int]]] = []
         self._last_outcome: Outcome | None = None
         self._linger = Linger.of(settings.linger_ms, logs, self._flush_lingering)
-        self._late: TxnlogError | None = None
+        self._late: Exception | None = None
         """The error of a flush by ``linger_ms``, for the next call."""
         self._end = weakref.finalize(self, tell_unsent, self._records, self._lock, self._linger)
         self._version: Version | None = None
@@ -133,13 +112,16 @@ class Producer:
             return
         if self._linger is not None:
             self._linger.end()
+        late, self._late = self._late, None
         try:
-            if flush:
-                self._raise_late()
             if self._coordinator is None and flush and self._phase is Phase.READY:
-                self.flush()
+                self._flush_plain()
+                if isinstance(late, CommitStateUnknown):
+                    late = None  # what was unknown is written now
             elif self._phase in (Phase.IN_TRANSACTION, Phase.FAILED):
                 self.abort_transaction()
+            if flush and late is not None:
+                raise late
         finally:
             if self._background is not None:
                 self._background.close()
@@ -473,7 +455,7 @@ class Producer:
                     if self._coordinator
                     else self._flush_plain()
                 )
-            except TxnlogError as error:
+            except Exception as error:  # noqa: BLE001 - also what a user's partitioner raises
                 self._late = error
                 _logger.warning("records that linger_ms was to send: %s", error)
 
@@ -522,7 +504,10 @@ class Producer:
         return placed
 
     def _flush_plain(self) -> Placed:
-        """Place without a transaction: one entry per topic, recognisable if it is repeated."""
+        """Place without a transaction: one entry per topic, recognisable if it is repeated.
+
+        What is refused for one topic keeps nothing of the others from being placed.
+        """
         if self._background is not None:
             with self._fail_on_error():
                 self._background.submit(self._records.hand_over())
@@ -533,17 +518,22 @@ class Producer:
             self._plain.add(name, segments)
         self._phase = Phase.READY
         placed: Placed = {}
+        refused: TxnlogError | None = None
         while (topic := self._plain.waiting) is not None:
             try:
                 done = self._plain.place()
             except CommitStateUnknown:
                 raise
-            except TxnlogError:
+            except TxnlogError as error:
+                _logger.warning("records for topic %r are not written: %s", topic, error)
                 self._records.forget(topic)
-                raise
+                refused = refused or error
+                continue
             self._records.forget_outdated([topic])
             for where, offsets in done.items():
                 placed.setdefault(where, []).append(offsets)
+        if refused is not None:
+            raise refused
         return placed
 
     # -- phases ----------------------------------------------------------------------------------

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from txnlog.kafka.exporting import ExportedPartition, KafkaExport
     from txnlog.kafka.importing import DamagedBytes, ImportedPartition, KafkaImport
     from txnlog.kafka.transaction_tracker import OpenTransaction
-    from txnlog.producer import BeginResult
     from txnlog.read.sound_ranges import DamagedRecords
     from txnlog.replicas.description import Replica, ReplicaEpoch, Replicas
     from txnlog.replicas.electing import Election
@@ -80,6 +79,7 @@ if TYPE_CHECKING:
     )
     from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
     from txnlog.tables.publication import TablePublication
+    from txnlog.write.begin_result import BeginResult
 
 __all__ = [
     "Altered",
@@ -165,7 +165,7 @@ _HOMES = {
     "Altered": "state.topic_entries",
     "Append": "state.topic_entries",
     "Appends": "state.topic_entries",
-    "BeginResult": "producer",
+    "BeginResult": "write.begin_result",
     "Bundle": "state.topic_entries",
     "CommittedOffset": "state.group",
     "Compaction": "admin.compaction.compact",

@@ -58,18 +58,25 @@ def test_in_a_transaction_they_show_with_its_commit(store: Store) -> None:
 
 
 class Failing(ForwardingStorage):
-    """Uploads fail, once told to; ``failed`` is set then."""
+    """Uploads, or new entries of topics' logs, fail once told to; ``failed`` is set then."""
 
     def __init__(self, url: str) -> None:
         super().__init__(open_storage(url))
-        self.fails = False
+        self.fails = self.fails_entries = False
         self.failed = threading.Event()
 
     def upload(self, name: str) -> Upload:
-        if self.fails:
+        self._check(self.fails)
+        return super().upload(name)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self._check(self.fails_entries and name.startswith("topics/"))
+        return super().put_if_absent(name, data)
+
+    def _check(self, fails: bool) -> None:
+        if fails:
             self.failed.set()
             raise StorageError("the disk is gone")
-        return super().upload(name)
 
 
 @pytest.mark.parametrize("call", ["send", "flush", "close"])
@@ -103,6 +110,51 @@ def test_a_transaction_whose_flush_failed_can_only_be_aborted(store: Store) -> N
     with producer.transaction():
         producer.send("t", b"2")
     assert [r.value for r in store.consumer("t", auto_offset_reset="earliest").poll()] == [b"2"]
+
+
+def test_closing_aborts_a_transaction_whose_flush_failed(store: Store) -> None:
+    """It raises the error, and leaves nobody to wait for the transaction's timeout."""
+    storage = Failing(store.storage.url)
+    producer = attach(storage).producer(transactional_id="p", linger_ms=1, delivery_timeout_ms=1)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", b"1")
+    producer.flush()
+    storage.fails = True
+    producer.send("t", b"2")
+    assert storage.failed.wait(WAIT_MS / 1000)
+    storage.fails = False
+    with pytest.raises(StorageError, match="the disk is gone"):
+        producer.close()
+    assert store.describe_transaction("p").status == "CompleteAbort"
+
+
+def test_closing_writes_what_was_in_doubt(store: Store) -> None:
+    """Once: then nothing is left to be told."""
+    storage = Failing(store.storage.url)
+    producer = attach(storage).producer(linger_ms=1, delivery_timeout_ms=1)
+    storage.fails_entries = True
+    producer.send("t", b"1")
+    assert storage.failed.wait(WAIT_MS / 1000)
+    with producer._lock.mutex:  # the flush is over
+        storage.fails_entries = False
+    producer.close()
+    assert store.scan("t").to_arrow().column("value").to_pylist() == [b"1"]
+
+
+def test_the_error_of_a_partitioner_is_raised_by_the_next_call(store: Store) -> None:
+    """It is the user's own."""
+    called = threading.Event()
+
+    def choose(*_: object) -> object:
+        called.set()
+        raise ValueError("the user's")
+
+    producer = store.producer(linger_ms=1, partitioner=choose)  # type: ignore[arg-type]
+    producer.send("t", b"1")
+    assert called.wait(WAIT_MS / 1000)
+    with pytest.raises(ValueError, match="the user's"):
+        producer.flush()
 
 
 def test_a_linger_that_makes_no_sense_is_refused(store: Store) -> None:

@@ -6,7 +6,13 @@ import pytest
 from disturbed_storages import LosingStorage
 from steps import another, append, new_store, values
 
-from txnlog.errors import CommitStateUnknown, CorruptEntry, InvalidTxnState, StorageError
+from txnlog.errors import (
+    CommitStateUnknown,
+    CorruptEntry,
+    InvalidTxnState,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
@@ -88,6 +94,19 @@ def test_an_append_after_a_refused_one_is_no_repeat(store: Store) -> None:
     producer.send("t", b"second", partition=0)
     producer.flush()
     assert sorted(values(another(store))) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("end", ["flush", "close"])
+def test_a_topic_that_is_refused_keeps_no_other_from_being_written(store: Store, end: str) -> None:
+    """The error is raised all the same."""
+    store.create_topic("u")
+    producer = store.producer()
+    for topic in ("t", "u"):
+        producer.send(topic, b"1")
+    another(store).delete_topic("t")
+    with pytest.raises(UnknownTopicOrPartition, match="'t'"):
+        getattr(producer, end)()
+    assert another(store).scan("u").record_count == 1
 
 
 def test_a_failed_upload_is_not_forgotten(store: Store, clock: VirtualClock) -> None:

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from txnlog.clock import SystemClock
+from txnlog.clock import Signal, SystemClock
 from txnlog.config import check_whole_number
 from txnlog.errors import InvalidConfig
 from txnlog.log.open_logs import Logs
@@ -19,6 +19,8 @@ from txnlog.write.producer_lock import ProducerLock
 from txnlog.write.record_buffers import RecordBuffers
 
 _MAX_MS = (1 << 31) - 1
+_LONG_S = 86_400.0
+"""A thread that has nothing to do looks so often whether it has."""
 _END_S = 5.0
 """How long the end of a process waits for a flush that is under way."""
 
@@ -34,8 +36,8 @@ class Linger:
     def __init__(self, linger_ms: int, flush: Callable[[], None]) -> None:
         self._linger_s = linger_ms / 1000
         self._flush = weakref.WeakMethod(flush)
-        self._armed = threading.Event()
-        self._ended = threading.Event()
+        self._armed = Signal()
+        self._ended = Signal()
         self._thread: threading.Thread | None = None
 
     @classmethod
@@ -56,8 +58,9 @@ class Linger:
         if self._armed.is_set():
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="txnlog-linger", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="txnlog-linger", daemon=True)
+            thread.start()
+            self._thread = thread
         self._armed.set()
 
     def end(self) -> None:
@@ -67,8 +70,10 @@ class Linger:
 
     def _run(self) -> None:
         while True:
-            self._armed.wait()
-            if self._ended.wait(self._linger_s):
+            while not self._armed.is_set():
+                self._armed.wait(_LONG_S)
+            self._ended.wait(self._linger_s)
+            if self._ended.is_set():
                 return
             self._armed.clear()  # before the flush: what is sent from now on is for the next one
             flush = self._flush()
