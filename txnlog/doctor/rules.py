@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from txnlog.columns.layouts import has_become
-from txnlog.errors import CommitFailed, TxnlogError
+from txnlog.errors import CommitFailed, InvalidProducerEpoch, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.schema import TopicSchema
 from txnlog.state.group import (
@@ -143,6 +143,12 @@ def _sequence_violations(
     }
     try:
         repeated = state.check_sequences(topic, owner, batches)
+    except InvalidProducerEpoch as error:
+        # An instance that slept may append beside what its successor has settled. Its transaction
+        # is over: T1 has its epochs in order, so it cannot commit.
+        if not isinstance(owner, TransactionRef):
+            yield "L4", str(error)
+        return
     except TxnlogError as error:
         yield "L4", str(error)
         return

@@ -23,8 +23,6 @@ How = Literal["at once", "late", "later", "dies"]
 """What time does while the first one stands still: nothing; all limits pass before the other one
 begins; or after it has ended, and names are freed; or the first one never goes on."""
 HOWS: tuple[How, ...] = ("at once", "late", "later", "dies")
-KNOWN: tuple[str, ...] = ("this instance was replaced by a newer one",)
-"""What the doctor finds and nobody is harmed by: see the expected failure in ``test_pairs``."""
 DAMAGE = (CorruptEntry, CorruptRecord, ObjectNotFound)
 
 
@@ -211,8 +209,6 @@ def spans(snapshot: object, topic: str) -> object:
 def check_doctor(actor: Actor, topics: Sequence[str], *, is_late: bool) -> None:
     """Nothing is damaged, and in the end nothing hangs."""
     for finding in actor.store.examine(topics or None, with_probe=False):
-        if any(known in finding.detail for known in KNOWN):
-            continue
         if finding.state in ("damage", "unreadable") or (is_late and finding.state == "hanging"):
             raise Violation("doctor", f"{finding.check} {finding.subject}: {finding.detail}")
 
