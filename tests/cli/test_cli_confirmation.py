@@ -45,7 +45,9 @@ def test_a_dry_run_shows_what_would_be_and_changes_no_file(own_store: Path) -> N
         }
     ]
     assert json.loads(set_.out) == [{"key": "compression.type", "before": "zstd", "after": "none"}]
-    assert json.loads(unset.out) == [{"key": "compression.type", "before": "zstd", "after": "lz4"}]
+    assert json.loads(unset.out) == [
+        {"key": "compression.type", "before": "zstd", "after": "producer"}
+    ]
     assert list_files(own_store) == before
 
 

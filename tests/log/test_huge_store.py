@@ -32,7 +32,7 @@ def huge() -> HeapStorage:
     """
     storage = HeapStorage()
     store = attach(storage, create=True)
-    store.create_topic("t")
+    store.create_topic("t", config={"message.timestamp.after.max.ms": 2 * FIRST_MS})
     log = store.logs.topic("t")
     state: TopicState = log._state
     for number in range(1, ENTRIES):

@@ -13,7 +13,6 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
 
@@ -131,11 +130,13 @@ def test_an_interrupted_gather_leaves_nothing_running(monkeypatch: pytest.Monkey
     """After Ctrl-C calls that run have ended, and no other begins behind what cleans up."""
     released = threading.Event()
 
-    def release_and_wait(threads: list[Future[None]]) -> object:
-        released.set()
-        return wait(threads)
+    stop = together._Round.stop
 
-    monkeypatch.setattr(together, "wait", release_and_wait)
+    def release_and_stop(calls: together._Round[None]) -> None:
+        released.set()
+        stop(calls)
+
+    monkeypatch.setattr(together._Round, "stop", release_and_stop)
     busy = threading.Barrier(PARALLEL_REQUESTS + 1)
     began: list[int] = []
     ended: list[int] = []

@@ -121,6 +121,11 @@ class StandbyStorage(ForwardingStorage):
     def confirm(self, name: str) -> None:
         self._read(name, self.inner.confirm)
 
+    def check_listing(self, name: str) -> None:
+        at = self._at(name, self.standing(fresh=False))
+        assert at is not None  # it was read just now
+        self.inner.check_listing(at)
+
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
         while True:
             at = self._at(folder, self.standing())
