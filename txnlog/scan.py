@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from txnlog import display
@@ -14,6 +15,7 @@ from txnlog.read.scanned_ranges import read_each, read_ranges
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.sound_ranges import DamagedRecords, sound_batches
+from txnlog.segments.number_arrays import numbers_of
 from txnlog.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 class Scan:
     """A pinned range of one topic. Iterating twice gives the same records.
 
-    ``start_offsets`` and ``end_offsets`` are resolved, by partition.
+    ``start_offsets`` and ``end_offsets`` are resolved, by partition. A scan with ``latest`` has
+    one row for each key; each reading finds out anew which.
     """
 
     def __init__(
@@ -35,24 +38,30 @@ class Scan:
         columns: ScanColumns,
         start_offsets: Mapping[int, int],
         end_offsets: Mapping[int, int],
+        *,
+        latest: bool = False,
     ) -> None:
         self._storage = storage
         self.ranges = tuple(ranges)
         self._columns = columns
         self.start_offsets = dict(start_offsets)
         self.end_offsets = dict(end_offsets)
+        self._latest = latest
 
     def __repr__(self) -> str:
         spans = ", ".join(f"{p}: [{start}, {stop})" for p, start, stop in self._spans()[:8])
         more = ", ..." if len(self.start_offsets) > 8 else ""
         filtered = "" if self._columns.row_filter is None else ", filtered"
+        latest = ", newest of each key" if self._latest else ""
         return (
             f"Scan({self._topic}, offsets {{{spans}{more}}}, {self.record_count} records at most"
-            f"{filtered}, columns {', '.join(self.columns)})"
+            f"{latest}{filtered}, columns {', '.join(self.columns)})"
         )
 
     def _repr_html_(self) -> str:
         facts = [("records, at most", self.record_count), ("columns", self.columns)]
+        if self._latest:
+            facts.append(("latest", "newest record of each key"))
         if self._columns.row_filter is not None:
             facts.append(("filter", self._columns.row_filter))
         return display.table(f"Scan of {self._topic}", ("", ""), facts) + display.table(
@@ -81,7 +90,8 @@ class Scan:
         """How many records the scan returns, known without reading any.
 
         Records that were imported from Kafka, or compacted, may have gaps between their offsets:
-        then it is an upper bound. With a filter it is the number of records that are looked at.
+        then it is an upper bound. With a filter or ``latest`` it is the number of records that
+        are looked at.
         """
         return sum(part.record_count for part in self.ranges)
 
@@ -89,9 +99,16 @@ class Scan:
         """How many records the scan returns of each of its partitions, exactly.
 
         Without a filter, only segments with possible gaps are read: those that came from Kafka,
-        or were compacted. With a filter, all segments that may hold matching records are.
+        or were compacted. With a filter, all segments that may hold matching records are; with
+        ``latest`` the keys of all.
         """
         counts = dict.fromkeys(self.start_offsets, 0)
+        if self._latest:
+            for batch in self._latest_batches(self._columns.only("partition")):
+                for number, found in enumerate(np.bincount(numbers_of(batch[0])).tolist()):
+                    if found:
+                        counts[number] += found
+            return counts
         is_filtered = self._columns.row_filter is not None
         unknown = [part for part in self.ranges if is_filtered or part.exact_count is None]
         for part in () if is_filtered else self.ranges:
@@ -111,7 +128,9 @@ class Scan:
         """
         from txnlog.read.head_and_tail import first_records
 
-        return first_records(self._storage, self.ranges, self._columns, count, report)
+        return first_records(
+            self._storage, self.ranges, self._columns, count, report, latest=self._latest
+        )
 
     def tail(
         self, count: int, *, report: Callable[[DamagedRecords], object] | None = None
@@ -119,20 +138,33 @@ class Scan:
         """The newest records by timestamp, at most ``count``; see :meth:`head`."""
         from txnlog.read.head_and_tail import last_records
 
-        return last_records(self._storage, self.ranges, self._columns, count, report)
+        return last_records(
+            self._storage, self.ranges, self._columns, count, report, latest=self._latest
+        )
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Read record batches, partition by partition in the order of their offsets.
 
         Memory is bounded, however large the topic is: one chunk and one batch; 32 MiB more for
         Parquet files of which few columns are read; 64 MiB more where the storage is so slow that
-        several requests run at once.
+        several requests run at once. With ``latest`` there is more for each key: see
+        :meth:`txnlog.Snapshot.scan`.
 
         Raises:
             UnknownTopicOrPartition: the topic was deleted in the meantime.
             CorruptRecord: a segment is damaged or missing.
         """
-        yield from read_ranges(self._storage, self.ranges, self._columns)
+        if self._latest:
+            yield from self._latest_batches(self._columns)
+        else:
+            yield from read_ranges(self._storage, self.ranges, self._columns)
+
+    def _latest_batches(
+        self, columns: ScanColumns, report: Callable[[DamagedRecords], object] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        from txnlog.read.latest import read_latest
+
+        return read_latest(self._storage, self.ranges, columns, report)
 
     def sound_batches(
         self, report: Callable[[DamagedRecords], object], *, skip_damaged: bool = False
@@ -144,9 +176,16 @@ class Scan:
                 its partition and offsets. What is sound of the other partitions follows.
             skip_damaged: go on behind it in its own partition, too.
 
+        With ``latest`` damage may hide which record of a key is the newest: then it is an error,
+        or with ``skip_damaged`` these are the newest of the sound ones.
+
         Raises:
             UnknownTopicOrPartition: the topic was deleted in the meantime.
+            CorruptRecord: damage, with ``latest`` and without ``skip_damaged``.
         """
+        if self._latest:
+            yield from self._latest_batches(self._columns, report if skip_damaged else None)
+            return
         yield from sound_batches(
             self._storage, self.ranges, self._columns, report, skip_damaged=skip_damaged
         )

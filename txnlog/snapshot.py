@@ -11,6 +11,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.read.filtered_ranges import matching_ranges
 from txnlog.read.isolation import Consistency, IsolationLevel
+from txnlog.read.latest import check_has_key
 from txnlog.read.pinning import ROUNDS, PinnedTopics, pin_topics
 from txnlog.read.schema import scan_columns
 from txnlog.read.topic_view import OffsetAndTimestamp, Offsets, TopicView
@@ -119,21 +120,34 @@ class Snapshot:
         *,
         filter: pyarrow.compute.Expression | None = None,  # noqa: A002 - as pyarrow calls it
         as_json: bool = False,
+        latest: bool = False,
     ) -> Scan:
         """Plan a scan of one topic within this snapshot; see :meth:`txnlog.Store.scan`.
 
         With ``as_json`` a topic with a schema is read as if it had none: the value of a record is
         a JSON object of its columns.
 
+        With ``latest`` there is one row for each key, its newest record in the range: the greatest
+        offset within a partition, and the greatest timestamp among the partitions that it is in.
+        None for a key whose newest record deletes it, and for records without a key. The filter is
+        applied to these rows: a key whose newest record does not match has none, though an older
+        one may match. The keys of the whole range are read first, then the segments that hold a
+        newest record. Memory is for the distinct keys: about 300 bytes and five times the key's
+        size for each.
+
         Raises:
             OffsetOutOfRange: an offset lies below the log's start or beyond its end.
-            InvalidOption: a malformed offset, column or filter.
+            InvalidOption: a malformed offset, column or filter, or ``latest`` and there is no key.
         """
         view = self.view(topic)
         chosen = scan_columns(columns, view.schema, as_json=as_json, row_filter=filter)
         start, end = view.starting_offsets(starting_offsets), view.ending_offsets(ending_offsets)
-        ranges = matching_ranges(view.ranges(start, end), chosen)
-        return Scan(self._storage, ranges, chosen, start, end)
+        ranges = view.ranges(start, end)
+        if latest:
+            # The filter is for the newest records, which are found in all of them.
+            check_has_key(topic, chosen)
+            return Scan(self._storage, ranges, chosen, start, end, latest=True)
+        return Scan(self._storage, matching_ranges(ranges, chosen), chosen, start, end)
 
     def dataset(self, topic: str) -> pyarrow.dataset.Dataset:
         """The topic as a pyarrow dataset; its files are read when it is scanned.

@@ -144,7 +144,7 @@ def attach(
     try:
         found = _read_store_file(storage)
     except ObjectNotFound:
-        if storage.list_names("") or _foreign_folders(storage):
+        if storage.list_names("") or any(not n.startswith(".") for n in storage.list_folders("")):
             raise NotAStore(
                 f"{storage.url} holds files but no {names.STORE_FILE}: it is not a txnlog store; "
                 "choose an empty folder"
@@ -166,10 +166,6 @@ def attach(
             "a store's settings are fixed when it is created"
         )
     return Store(storage, found, clock)
-
-
-def _foreign_folders(storage: Storage) -> list[str]:
-    return [name for name in storage.list_folders("") if not name.startswith(".")]
 
 
 def _read_store_file(storage: Storage) -> StoreFile:
@@ -301,6 +297,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
         *,
         filter: pyarrow.compute.Expression | None = None,  # noqa: A002 - as pyarrow calls it
         isolation_level: IsolationLevel = "read_committed",
+        latest: bool = False,
     ) -> Scan:
         """Pin a range of one topic for reading as Arrow.
 
@@ -311,20 +308,22 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
             columns: some of key, value, topic, partition, offset, timestamp, timestampType and
                 headers; others are not even decompressed. For a topic with a schema: its columns,
                 and _topic, _partition, _offset, _timestamp, _headers, _deleted.
-            filter: a pyarrow expression over any of these columns. Only records for which it is
-                true are returned. Segments, and row groups of Parquet files, that cannot hold
-                such records are not read.
+            filter: a pyarrow expression over any of these columns; records for which it is true are
+                returned. Segments, and row groups, that cannot hold such records are not read.
             isolation_level: 'read_committed' (up to the first undecided record of each
                 partition), 'snapshot' (every committed transaction, also behind undecided ones)
                 or 'read_uncommitted' (everything that was written).
+            latest: the newest record of each key alone; see :meth:`txnlog.Snapshot.scan`.
 
         Raises:
             UnknownTopicOrPartition: there is no such topic or partition.
             OffsetOutOfRange: an offset lies below the log's start or beyond its end.
-            InvalidOption: an offset, a column, the filter or the isolation level is not valid.
+            InvalidOption: an argument is not valid, or ``latest`` and the topic has no key.
         """
         snapshot = self.snapshot([topic], isolation_level=isolation_level)
-        return snapshot.scan(topic, starting_offsets, ending_offsets, columns, filter=filter)
+        return snapshot.scan(
+            topic, starting_offsets, ending_offsets, columns, filter=filter, latest=latest
+        )
 
     def producer(
         self,

@@ -21,10 +21,11 @@ def plan_scan(
     *,
     row_filter: pc.Expression | None = None,
     as_json: bool = True,
+    latest: bool = False,
 ) -> Scan:
     """The records of a range, taken in each partition; of a typed topic with values in JSON.
 
-    Raises UnknownTopicOrPartition.
+    Raises UnknownTopicOrPartition; InvalidOption: ``latest`` and the topic has no key.
     """
     from txnlog.names import TopicPartition
     from txnlog.read.topic_view import EARLIEST
@@ -40,7 +41,9 @@ def plan_scan(
     for number in wanted:
         # If the end lies before the beginning there is simply nothing to read.
         ends[number] = max(_find_offset(snapshot, where, number, chosen.stop), starts[number])
-    return snapshot.scan(where.topic, starts, ends, filter=row_filter, as_json=as_json)
+    return snapshot.scan(
+        where.topic, starts, ends, filter=row_filter, as_json=as_json, latest=latest
+    )
 
 
 def _find_offset(snapshot: Snapshot, where: Target, partition: int, bound: Bound) -> int:

@@ -126,3 +126,31 @@ def test_records_are_found(store_path: Path, tmp_path: Path) -> None:
         producer.send_batch("flights", pa.record_batch({"carrier": ["AA", "UA", "AA"]}))
     typed = ("records", "read", "flights", "--store", tmp_path / "typed", "-o", "json")
     assert list_offsets(cli(*typed, "-w", "value.carrier=AA")) == [(0, 0), (0, 2)]
+
+
+def test_the_newest_record_of_each_key(tmp_path: Path) -> None:
+    """Filters, ranges and counts are of these; tombstones, and records without a key, are not."""
+    store = txnlog.open(str(tmp_path / "s"), create=True)
+    store.create_topic("t", partitions=2)
+    store.create_topic("typed", schema=pa.schema([("a", pa.int64())]))
+    sent = [("a", "old"), ("b", "old"), ("c", "old"), (None, "x"), ("a", "new"), ("c", None)]
+    with store.producer() as producer:
+        for key, value in sent:
+            producer.send("t", value, key, partition=0)
+        producer.send("t", "moved", "b", partition=1)
+    read = ("records", "read", "t", "--store", tmp_path / "s", "-o", "json", "--latest")
+    assert list_offsets(cli(*read)) == [(0, 4), (1, 0)]
+    assert list_offsets(cli(*read, "--to", "3")) == [(0, 0), (0, 2), (1, 0)]
+    assert list_offsets(cli(*read, "-n", "1")) == [(0, 4)]
+    assert list_offsets(cli(*read, "--key", "b")) == [(1, 0)]
+    assert list_offsets(cli(*read, "--grep", "old")) == []
+    assert list_offsets(cli(*read, "--where", "value=new")) == [(0, 4)]
+    assert list_offsets(cli(*read[:2], "t:0", *read[3:])) == [(0, 1), (0, 4)]
+    path = tmp_path / "x.csv"
+    assert cli(*read, "--to-file", path).code == 0
+    assert len(path.read_text().splitlines()) == 3
+    grouped = cli(*read, "--group", "g")
+    assert (grouped.code, "--latest" in grouped.err) == (2, True)
+    keyless = cli(*read[:2], "typed", *read[3:])
+    assert keyless.code != 0
+    assert "the schema of typed has no key" in keyless.err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain, groupby
@@ -15,14 +15,12 @@ from msgspec.structs import replace
 
 from txnlog.config import check_whole_number
 from txnlog.errors import CorruptRecord, InvalidOption
+from txnlog.read.latest import find_newest, newest_rows, once
 from txnlog.read.scanned_ranges import read_each, read_ranges
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange
-from txnlog.read.sound_ranges import DamagedRecords, sound_batches
+from txnlog.read.sound_ranges import Report, sound_batches
 from txnlog.storage.base import Storage
-
-Report: TypeAlias = Callable[[DamagedRecords], object]
-"""Is told what cannot be read."""
 
 _Ranges: TypeAlias = Sequence[SegmentRange]
 """The batches of one partition, in order."""
@@ -34,10 +32,14 @@ def first_records(
     columns: ScanColumns,
     count: int,
     report: Report | None = None,
+    *,
+    latest: bool = False,
 ) -> pa.Table:
     """See :meth:`txnlog.Scan.head`."""
     read = partial(_read_first, storage, count)
-    if report is not None:
+    if latest:
+        read = partial(_read_latest, storage, partial(_first_of, count), report)
+    elif report is not None:
         read = partial(_read_sound, read, partial(_first_sound, storage, count, report))
     return _merge(ranges, columns, count, read)[:count]
 
@@ -48,10 +50,14 @@ def last_records(
     columns: ScanColumns,
     count: int,
     report: Report | None = None,
+    *,
+    latest: bool = False,
 ) -> pa.Table:
     """See :meth:`txnlog.Scan.tail`."""
     read = partial(_read_last, storage, count)
-    if report is not None:
+    if latest:
+        read = partial(_read_latest, storage, partial(_last_of, count), report)
+    elif report is not None:
         read = partial(_read_sound, read, partial(_last_sound, storage, count, report))
     found = _merge(ranges, columns, count, read)
     return found[max(found.num_rows - count, 0) :]
@@ -78,14 +84,45 @@ def _read_sound(
 def _first_sound(
     storage: Storage, count: int, report: Report, group: _Ranges, columns: ScanColumns
 ) -> pa.Table:
-    found, missing = columns.schema.empty_table(), count
     with closing(sound_batches(storage, group, columns, report, skip_damaged=True)) as batches:
-        for batch in batches:
-            found = pa.concat_tables([found, pa.Table.from_batches([batch[:missing]])])
-            missing = count - found.num_rows
-            if missing <= 0:
-                break
+        return _first_of(count, columns, batches)
+
+
+def _first_of(count: int, columns: ScanColumns, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    found, missing = columns.schema.empty_table(), count
+    for batch in batches:
+        found = pa.concat_tables([found, pa.Table.from_batches([batch[:missing]])])
+        missing = count - found.num_rows
+        if missing <= 0:
+            break
     return found
+
+
+def _last_of(count: int, columns: ScanColumns, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    kept: deque[pa.RecordBatch] = deque()
+    rows = 0
+    for batch in batches:
+        kept.append(batch)
+        rows += batch.num_rows
+        while rows - kept[0].num_rows >= count:
+            rows -= kept.popleft().num_rows
+    found = pa.Table.from_batches(kept, schema=columns.schema)
+    return found[max(rows - count, 0) :]
+
+
+def _read_latest(
+    storage: Storage,
+    take: Callable[[ScanColumns, Iterable[pa.RecordBatch]], pa.Table],
+    report: Report | None,
+    groups: Sequence[_Ranges],
+    columns: ScanColumns,
+) -> Iterator[pa.Table]:
+    """What ``take`` takes of each partition's rows that are the newest of their keys."""
+    told = None if report is None else once(report)
+    newest = find_newest(storage, [*chain(*groups)], columns, told)
+    for group in groups:
+        with closing(newest_rows(storage, group, columns, newest, told)) as batches:
+            yield take(columns, batches)
 
 
 def _last_sound(
@@ -191,24 +228,15 @@ def _last_ranges(ranges: _Ranges, count: int) -> list[SegmentRange] | None:
 def _read_backwards(
     storage: Storage, count: int, ranges: _Ranges, columns: ScanColumns
 ) -> pa.Table:
-    found: deque[pa.RecordBatch] = deque()
+    found: deque[pa.Table] = deque()
     missing = count
     for part in reversed(ranges):
         if part.segment.is_dense and columns.row_filter is None:
             # Its offsets are dense: the others need not be read.
             part = replace(part, start_offset=max(part.start_offset, part.stop_offset - missing))
-        kept: deque[pa.RecordBatch] = deque()
-        rows = 0
-        for batch in read_ranges(storage, [part], columns):
-            kept.append(batch)
-            rows += batch.num_rows
-            while rows - kept[0].num_rows >= missing:
-                rows -= kept.popleft().num_rows
-        if rows > missing:
-            kept[0] = kept[0][rows - missing :]
-            rows = missing
-        found.extendleft(reversed(kept))
-        missing -= rows
+        table = _last_of(missing, columns, read_ranges(storage, [part], columns))
+        found.appendleft(table)
+        missing -= table.num_rows
         if not missing:
             break
-    return pa.Table.from_batches(found, schema=columns.schema)
+    return pa.concat_tables([columns.schema.empty_table(), *found])

@@ -57,6 +57,9 @@ class DamagedRecords:
         return error
 
 
+Report: TypeAlias = Callable[[DamagedRecords], object]
+"""Is told what cannot be read."""
+
 Item: TypeAlias = pa.RecordBatch | DamagedRecords | None
 """A batch of a range, damage in it, or its end."""
 
@@ -106,7 +109,7 @@ def sound_batches(
     storage: Storage,
     parts: Sequence[SegmentRange],
     columns: ScanColumns,
-    report: Callable[[DamagedRecords], object],
+    report: Report,
     *,
     skip_damaged: bool,
 ) -> Generator[pa.RecordBatch]:

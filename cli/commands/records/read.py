@@ -60,6 +60,9 @@ _MaxRecords = Annotated[
         "-n", "--max-records", "--max", min=0, help="At most this many.", show_default=False
     ),
 ]
+_Latest = Annotated[
+    bool, typer.Option("--latest", help="Only the newest record of each key; no tombstones.")
+]
 _ToFile = Annotated[
     Path | None,
     typer.Option(
@@ -95,6 +98,7 @@ def read_records(
     to: ToOption = None,
     as_of: AsOfOption = None,
     max_records: _MaxRecords = None,
+    latest: _Latest = False,
     key: FindKeyOption = None,
     grep: GrepOption = None,
     where: WhereOption = None,
@@ -119,6 +123,10 @@ def read_records(
     {"base64": "..."}. Use -o jsonl in pipes: `records write` takes it. On a terminal a table
     cuts what does not fit; a pipe, JSON and --format show all.
 
+    --latest shows of each key the newest record in the range, if that does not delete it: the last
+    one of a partition, and the one with the greatest time of several partitions. --key, --grep and
+    --where apply to these.
+
     \b
     Example:
       txnlog records read orders:0 --from 100 --to 200
@@ -126,6 +134,7 @@ def read_records(
       txnlog records read orders --offset @-1h --format '%p:%o %k=%v\\n'
       txnlog records read orders --key alice --where 'value.items[0].price > 9.5'
       txnlog records read orders --as-of @2024-05-01 --to-file orders.parquet
+      txnlog records read customers --latest
       txnlog records read orders --group audit --commit
     """
     place, chosen = parse_target(target), join_range(offset, from_, to)
@@ -137,10 +146,10 @@ def read_records(
     if commit and group is None:
         raise typer.BadParameter("--commit needs --group")
     if group is not None:
-        if (offset, from_, to, as_of, to_file) != (None,) * 5 or wanted:
+        if (offset, from_, to, as_of, to_file) != (None,) * 5 or wanted or latest:
             raise typer.BadParameter(
                 "--group says where to begin, and prints all from there: leave --offset, --from, "
-                "--to, --as-of, --to-file, --key, --grep and --where out"
+                "--to, --as-of, --to-file, --latest, --key, --grep and --where out"
             )
         if isolation_level is Isolation.SNAPSHOT:
             raise typer.BadParameter("a group has no offsets at --isolation-level snapshot")
@@ -158,7 +167,14 @@ def read_records(
     snapshot = session.open_store().snapshot(
         [place.topic], isolation_level=isolation_level.value, at=parse_moment(as_of)
     )
-    scan = plan_scan(snapshot, place, chosen, row_filter=wanted.of_scan, as_json=to_file is None)
+    scan = plan_scan(
+        snapshot,
+        place,
+        chosen,
+        row_filter=wanted.of_scan,
+        as_json=to_file is None,
+        latest=latest,
+    )
     if to_file is None:
         with DamageReporter() as reporter:
             report = reporter.report_records(skip_damaged)
