@@ -453,6 +453,38 @@ def test_two_at_once(store: Store, clock: VirtualClock, monkeypatch: pytest.Monk
     assert read(store) == newest(before)
 
 
+def test_nothing_is_put_behind_what_others_have_rewritten(
+    store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows would be called clean, though what it supersedes may be there still."""
+    monkeypatch.setattr(compact_module, "DEFAULT_GROUP_BYTES", 1)
+    put(store, ("a", "old"), ("b", "stays"))
+    put(store, ("a", "new"))
+    others: list[Compaction] = []
+
+    def meanwhile(text: str) -> None:
+        if text.startswith("put_if_absent topics/t/log/") and not others:
+            whole = compact_topic(another(store).logs, "t", Times(clock, None), even_clean=True)
+            others.extend(itertools.islice(whole, 1))
+
+    slow = another(store, FaultyStorage(store.storage, before_request=meanwhile))
+    assert compact(slow) == []
+    assert len(others) == 1
+    first, second = segments(store)
+    assert first.rewritten is not None
+    assert second.rewritten is None
+    assert len(compact(store)) == 1
+
+
+def test_the_storages_time_goes_on_too(clock: VirtualClock) -> None:
+    """It was asked once, and what comes long after is judged by the time that it is then."""
+    times = Times(clock, clock.time_ms + DAY_MS)
+    clock.time_ms += 5000
+    assert (times.earliest_ms, times.latest_ms) == (clock.time_ms, clock.time_ms + DAY_MS)
+    assert not times.was_put_before(5000, clock.time_ms + DAY_MS - 5000)
+    assert times.was_put_before(4999, clock.time_ms + DAY_MS - 5000)
+
+
 def test_a_damaged_segment_stops_it(store: Store) -> None:
     """Nothing is lost that could be mended."""
     put(store, ("a", "1"), ("a", "2"))

@@ -134,6 +134,21 @@ def test_nothing_goes_beyond_the_last_stable_offset(store: Store, clock: Virtual
     assert [done.new_log_start_offset for done in run(store)] == [11]
 
 
+def test_an_old_record_that_is_undecided_stays_before_a_young_one(
+    store: Store, clock: VirtualClock
+) -> None:
+    """By time alone it would go, and the log would start behind the last stable offset."""
+    store.alter_topic("t", config={"retention.ms": 1000})
+    write(store)
+    producer = begin(store, timeout_ms=900_000)
+    send(producer, b"undecided")
+    clock.time_ms += 60_000
+    append(store, b"young")
+    assert [done.new_log_start_offset for done in run(store)] == [5]
+    producer.abort_transaction()
+    assert [done.new_log_start_offset for done in run(store)] == [6]
+
+
 def test_all_partitions_of_a_topic_move_in_one_entry(clock: VirtualClock) -> None:
     """So a snapshot sees all of it or nothing; a topic without work gets no entry."""
     store = new_store(HeapStorage(), clock, {"t": 3, "quiet": 1}, None)

@@ -347,7 +347,7 @@ def test_who_sleeps_for_too_long_joins_under_another_id(group: Group) -> None:
         others = log_of(group)
         others.append(lambda _: MembersJoined("n", 0, (member(before),)))
         others.append(lambda _: MembersLeft("n", 0, (before,), "session.timeout.ms"))
-        for number in range(MOST_BEHIND // 2):
+        for number in range(MOST_BEHIND // 2 + 1):
             other = member(f"{number:032x}")
             others.append(lambda _: MembersJoined("n", 0, (other,)))  # noqa: B023 - called at once
             others.append(lambda _: MembersLeft("n", 0, (other.member_id,), "closed"))  # noqa: B023

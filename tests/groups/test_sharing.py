@@ -24,11 +24,13 @@ from txnlog.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from txnlog.groups.heartbeats import Observer, put_heartbeat
 from txnlog.groups.sharing import ConsumerRebalanceListener
 from txnlog.log.dead_members import find_dead_members
-from txnlog.names import TopicPartition, group_members
+from txnlog.names import Heartbeat, TopicPartition, group_members
 from txnlog.state.group import OffsetCommit
 from txnlog.storage.counting import CountingStorage
+from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing import FaultyStorage
 
 EAGER = "range"
@@ -393,6 +395,41 @@ def test_who_joined_just_now_is_not_dead_though_its_entry_is_freed_already(group
     assert find_dead_members(heap, group.clock, "g", members, newest) == []
     group.clock.time_ms += 45_001
     assert len(find_dead_members(heap, group.clock, "g", members, newest)) == 1
+
+
+def test_who_is_missing_in_a_listing_is_not_dead(group: Group) -> None:
+    """It may have missed a heartbeat that was deleted meanwhile, and the one after it."""
+    one = group.consumer("one")
+    one.poll(max_records=1)
+    log = group.process().logs.group("g")
+    log.refresh()
+    with log.reading() as found:
+        members, newest = found.membership, found.next_entry - 1
+    (member_id,) = members.members
+    group.clock.time_ms += 45_001
+    put_heartbeat(group.heap, "g", Heartbeat(member_id, 99, 1, newest), 0)
+
+    class Torn(ForwardingStorage):
+        listed = 0
+
+        def list_names(self, folder: str, start_after: str = "") -> list[str]:
+            self.listed += 1
+            return [] if self.listed == 1 else self.inner.list_names(folder, start_after)
+
+    assert find_dead_members(Torn(group.heap), group.clock, "g", members, newest) == []
+
+
+def test_time_in_which_nobody_looked_counts_in_part() -> None:
+    """Who slept finds everybody silent at once: half of the timeout counts, no more."""
+    observer, timeouts_s = Observer(), {"m": 10.0}
+    observer.look(0.0, {}, {}, timeouts_s)
+    observer.look(1000.0, {}, {"m": 1}, timeouts_s)
+    assert observer.silence("m") == (-1, 5.0)
+    observer.look(1004.0, {}, {"m": 1}, timeouts_s)
+    assert observer.silence("m") == (-1, 9.0)
+    assert observer.holds_for("m") == 4.0
+    observer.look(5000.0, {}, {"m": 1}, timeouts_s)
+    assert observer.holds_for("m") == 9.0
 
 
 def test_who_looks_for_the_dead_meets_a_member_that_tidies(group: Group) -> None:

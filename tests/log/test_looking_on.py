@@ -7,6 +7,7 @@ from steps import append, begin, checkpoint, send, values
 
 from txnlog.errors import CorruptEntry
 from txnlog.log.chapters import LEVELS
+from txnlog.log.sequence_log import SequenceLog
 from txnlog.names import LogFile
 from txnlog.state.transaction import Outcome
 from txnlog.storage.counting import CountingStorage
@@ -103,6 +104,18 @@ def test_an_end_that_was_cleaned_away_is_no_end(store: Store, clock: VirtualCloc
         clock.time_ms += AGE_MS + 1
         checkpoint(store)
     assert values(reader) == [b"%d" % turn for turn in range(5)]
+
+
+def test_what_is_known_must_be_there(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Else names may have been freed: that the next one is missing says nothing."""
+    log = SequenceLog(heap, "groups/g", clock)
+    for number in range(4):
+        assert log.create(number, b"%d" % number)
+    found = log.look_on(3, 2, {})
+    assert found is not None
+    assert (found.entries, found.end) == ((3,), 4)
+    heap.delete([log.path(2), log.path(3)])
+    assert log.look_on(3, 2, {}) is None
 
 
 def test_a_hole_is_not_taken_for_the_end(heap: HeapStorage, store: Store) -> None:

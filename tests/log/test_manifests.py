@@ -268,6 +268,10 @@ def test_a_settler_that_sleeps_harms_nobody(
     assert names.manifest_list(staged.listing.number) not in folder(store)
     assert log.manifests.publish(staged)
     log.manifests.collect(staged.listing)
+    # Nor would anything be for a list under a number freed since, made by who knew nothing of it.
+    stray = msgspec.structs.replace(staged.listing, number=newest.number - 1, manifests=())
+    log.manifests.collect(stray)
+    assert newest.files <= {*folder(store)}
     # Even if it goes on with its own list: what that names is gone, and the newest one has it.
     log._state.leave_to_manifests(staged.settled)
     expected = [b"%d" % turn for turn in range(60)]

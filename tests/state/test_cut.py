@@ -39,6 +39,14 @@ def test_what_lies_in_an_added_partition_is_hidden_everywhere() -> None:
     assert parts[0].reaches({a: 2, b: 9})
 
 
+def test_what_was_made_of_records_needs_the_last_of_them() -> None:
+    """It shows if the partition's end is just behind what it has consumed."""
+    a, b = PLACES[0], PLACES[2]
+    parts = [Part("effect", {b: 2}), Part("effect", {}, needs={a: 4})]
+    assert consistent_cut({a: 4, b: 3}, parts) == {a: 4, b: 3}
+    assert consistent_cut({a: 3, b: 3}, parts) == {a: 3, b: 2}
+
+
 @pytest.mark.condition(31)
 def test_random_histories_are_never_torn_and_never_cut_too_far() -> None:
     """Each unit is whole or absent, and no greater cut would do, checked one by one."""

@@ -273,6 +273,27 @@ def test_what_a_fenced_instance_had_not_let_go_of_is_assigned_anew() -> None:
     assert group.status(has_offsets=False) == "Stable"  # nothing was left over
 
 
+def test_what_is_remembered_of_assignments() -> None:
+    """Since when something is to be released; and how many partitions a topic had at first."""
+    group = Membership()
+    one = msgspec.structs.replace(member(), cooperative=("range",))
+    group.fold(MembersJoined("n", 0, (one,)), 0)
+    for generation, topic_id, numbers in (
+        (1, "id", (0, 1)),
+        (2, "id", (0,)),
+        (3, "id", (0, 2)),
+        (4, "recreated", (0,)),
+        (5, "recreated", (0,)),
+    ):
+        topics = {"t": AssignedTopic(topic_id, generation + 1)}
+        owned: dict[str, Partitions] = {"m": {"t": numbers}}
+        group.fold(PartitionsAssigned("n", 0, "m", generation, "range", topics, owned), generation)
+        first = AssignedTopic("id", 2) if generation < 4 else AssignedTopic("recreated", 5)
+        assert group.first_assigned == {"t": first}
+        taken_in = {1: 0, 2: 2, 3: 2, 4: 4, 5: 4}[generation]  # 2 takes 1 away, 4 takes 2
+        assert group.members["m"].revoked_in == taken_in
+
+
 def test_what_a_group_is_about() -> None:
     group = Membership()
     assert group.status(has_offsets=False) == "Dead"
