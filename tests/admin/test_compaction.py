@@ -244,6 +244,29 @@ def test_tombstones_stay_from_when_they_are_clean(
     assert read(store) == read(store, partition=1) == []
 
 
+@pytest.mark.parametrize("stay_ms", [0, 1, 1000, 10_000])
+def test_slow_puts_do_not_put_tombstones_off_for_ever(
+    store: Store, clock: VirtualClock, stay_ms: int
+) -> None:
+    """Where a put takes longer than an eighth of their time: one more entry, with time for it."""
+    store.alter_topic("t", config={"delete.retention.ms": stay_ms})
+    put(store, ("a", "1"), ("a", None))
+    puts: list[int] = []
+
+    def take_long(request: str) -> None:
+        if request.startswith("put_if_absent topics/t/log/"):
+            clock.time_ms += 500 + 100 * len(puts)
+            puts.append(clock.time_ms)
+            assert len(puts) <= 2
+
+    compact(attach(FaultyStorage(store.storage, before_request=take_long), clock=clock))
+    (placed,) = segments(store)
+    assert placed.rewritten is not None
+    stays_ms = placed.rewritten.delete_horizon_ms - puts[-1]
+    assert stays_ms >= stay_ms - stay_ms // 8 or not stay_ms
+    assert len(puts) == (2 if stay_ms in (1, 1000) else 1)
+
+
 def test_maintenance_takes_the_time_of_each_topic(store: Store, clock: VirtualClock) -> None:
     """A long run over other topics before it makes no tombstone older."""
     store.create_topic("before", config={"cleanup.policy": "compact"})

@@ -40,8 +40,12 @@ class TombstoneStay:
         return self.latest_ms() + self.stay_ms
 
     def is_early(self, horizon_ms: int) -> bool:
-        """Whether a horizon was taken so long before its entry was put that they could go early."""
-        return self.horizon_ms() - horizon_ms > min(_PUT_MS, self.stay_ms // _FRACTION)
+        """Whether a horizon was taken so long before its entry was put that they could go early.
+
+        Those that stay for no time at all never do.
+        """
+        late_ms = self.horizon_ms() - horizon_ms
+        return self.stay_ms > 0 and late_ms > min(_PUT_MS, self.stay_ms // _FRACTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +92,13 @@ def rewrite(
     uploads.before()
     nonce = log.clock.token()
     replaced: list[Placement] = []
-    horizon_ms = -1
+    horizon_ms, more_ms = -1, 0
 
     def put_now() -> tuple[Placement, ...]:
         nonlocal horizon_ms
         if stay is None:
             return tuple(new)
-        horizon_ms = stay.horizon_ms()
+        horizon_ms = stay.horizon_ms() + more_ms
         return tuple(_until(horizon_ms, place) for place in new)
 
     def build(state: TopicState) -> Rewritten | None:
@@ -112,7 +116,9 @@ def rewrite(
         # Others have rewritten, or deleted, its records since: nothing is lost.
         return number
     while number is not None and stay is not None and stay.is_early(horizon_ms):
-        # This process slept before its entry, which says that they may go too early.
+        # This process slept before its entry, which says that they may go too early. Or puts take
+        # so long: the next one may take twice as long as this one.
+        more_ms = min(2 * (stay.horizon_ms() - horizon_ms + more_ms), _PUT_MS)
         _place_again(log, topic_id, new, put_now, read)
     return number
 
