@@ -32,9 +32,10 @@ def test_what_has_consumed_something_hidden_is_hidden_with_what_has_consumed_tha
         shown("free", {C: 0}, needs={A: 3, B: 1}),
         shown("ahead", {B: 8}, new=[], needs={C: 10}),
     ]
-    hidden, is_closed = hide_effects(units, {"partial"}, ENDS)
-    assert hidden == {"partial", "effect", "its effect", "ahead"}
-    assert is_closed
+    for ordered in (units, units[::-1]):
+        hidden, is_closed = hide_effects(ordered, {"partial"}, ENDS)
+        assert hidden == {"partial", "effect", "its effect", "ahead"}
+        assert is_closed
 
 
 def test_what_is_new_behind_something_hidden_is_hidden() -> None:
