@@ -227,11 +227,12 @@ def g_single(history: History) -> Iterator[str]:
     """Read skew: an effect is shown, and its cause is not (one edge goes back, others forward).
 
     Causes of a transaction are those whose records it has taken, with the offsets in the same
-    transaction; in a partition also whatever was over when it began. For a snapshot that says it
-    is of one instant, whatever was over when something shown began, in all partitions.
+    transaction; in a partition also whatever was over when it began. At level ``snapshot``, for one
+    that says it is of one instant, whatever was over when something shown began, in all partitions
+    (``read_committed`` may hold it back).
     """
     for op in history.reads(*COMMITTED):
-        if not op.is_atomic:
+        if op.consistency not in ("causal", "instant"):
             continue
         seen = _values(op)
         writers = _writers(history, seen)
@@ -242,7 +243,7 @@ def g_single(history: History) -> Iterator[str]:
                         yield f"{op} shows {writer}, which has taken {value} of {where}, not shown"
         newest = max((writer.invoked for writer in writers), default=-1)
         for cause, values in _missing(history, op, seen):
-            if op.level == "snapshot" and op.is_instant and cause.over < newest:
+            if op.level == "snapshot" and op.consistency == "instant" and cause.over < newest:
                 yield f"{op} shows what began at {newest}, and not {cause}, over by then"
             for where, value in values:
                 later = [

@@ -50,8 +50,8 @@ class Operation:
     group: str = ""
     taken: dict[str, Taken] = field(default_factory=dict)
     level: str = ""
-    is_atomic: bool = False
-    is_instant: bool = False
+    consistency: str = "none"
+    """What the read has said of itself: ``instant``, ``causal``, ``atomic`` or ``none``."""
     shown: dict[str, Shown] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
     is_final: bool = False
@@ -59,6 +59,11 @@ class Operation:
 
     def __str__(self) -> str:
         return f"{self.process}'s {self.kind} at {self.invoked}"
+
+    @property
+    def is_atomic(self) -> bool:
+        """Whether it has said that it shows each transaction whole or not at all."""
+        return self.consistency != "none"
 
     @property
     def over(self) -> float:

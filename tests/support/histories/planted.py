@@ -127,7 +127,7 @@ class _Script:
             ends = {where: len(log) for where, log in self.log.items()}
         whole = level == "snapshot" or (level == "read_committed" and not self.undecided)
         op = self.begin("read", level=level, shown=shown, ends=ends)
-        op.is_atomic = op.is_instant = whole
+        op.consistency = "instant" if whole else "none"
         op.is_final = is_final
         self.end(op)
 
@@ -272,7 +272,7 @@ def see_each_other(history: list[Operation]) -> None:
 def show_an_effect_alone(history: list[Operation]) -> None:
     """A copy without its original, in a snapshot that says that it is of no single instant."""
     read = next(op for op in reversed(_reads(history, "snapshot")) if op.shown[TARGET])
-    read.is_instant = False
+    read.consistency = "causal"
     shown = {value for _, value in read.shown[TARGET]}
     copy = next(op for op in history if op.taken and op.writes and op.writes[0][1] in shown)
     _hide(read, SOURCE, copy.taken[SOURCE].values[0])
@@ -292,7 +292,7 @@ def show_what_began_later(history: list[Operation]) -> None:
 def skip_within(history: list[Operation]) -> None:
     """Something acknowledged left out behind something that began later, in one partition."""
     read = _reads(history, "snapshot")[-1]
-    read.invoked, read.is_instant = 0, False
+    read.invoked, read.consistency = 0, "causal"
     early = next(op for op in history if op.kind == "append" and op.over < 1_010_000)
     _hide(read, *early.writes[0])
 

@@ -254,10 +254,7 @@ def look(
         table = snapshot.scan(topic, columns=["partition", "offset", "value"]).to_arrow()
         for partition, offset, value in zip(*map(pylist, table.columns), strict=True):
             shown[f"{topic}:{partition}"].append((offset, value.decode()))
-    is_instant = bool(getattr(snapshot, "is_instant", False))
-    notebook.result(
-        number, "ok", shown=shown, ends=ends, is_atomic=snapshot.is_atomic, is_instant=is_instant
-    )
+    notebook.result(number, "ok", shown=shown, ends=ends, consistency=snapshot.consistency)
 
 
 def maintain(worker: Worker) -> None:
