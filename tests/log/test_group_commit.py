@@ -31,7 +31,7 @@ from txnlog.state.proposal import MOST_BEHIND
 from txnlog.state.topic_entries import ENTRY_DECODER
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store
-from txnlog.testing import HeapStorage, VirtualClock
+from txnlog.testing import HeapStorage, ProcessStopped, VirtualClock
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -155,6 +155,22 @@ def test_uploads_that_vacuum_may_take_for_left_behind_are_not_proposed(
     place(store, b"", segments=segments)
     assert kinds(store) == ["created", "append", "append", "append"]
     assert not store.storage.list_folders("topics/t").count("proposals")
+
+
+def test_uploads_that_have_become_old_since_are_not_placed_for_others(
+    store: Store, clock: VirtualClock
+) -> None:
+    """The proposal itself is young."""
+    segments = upload(store, b"old")
+    clock.time_ms += RECHECK_AFTER_MS - MOST_AGE_MS // 2
+    process = another(store, Losing(store, dies=True))
+    with pytest.raises(ProcessStopped):
+        process.logs.topic("t").place(segments)
+    clock.time_ms += MOST_AGE_MS - 1000
+    place(store, b"mine")
+    assert b"old" not in values(another(store))
+    another(store).logs.topic("t").place(segments)
+    assert b"old" in values(another(store))
 
 
 def test_who_has_slept_tells_what_it_placed_for_others(
