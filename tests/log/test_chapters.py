@@ -303,6 +303,31 @@ def test_a_mark_is_durable_before_what_it_closes_goes(
     assert all(log.chapters.is_closed(number) for number in range(4))
 
 
+def test_a_wide_mark_is_durable_before_the_narrow_ones_go(
+    monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
+) -> None:
+    """Another process has put it, and its sync has failed: whoever finds it makes sure."""
+    short(monkeypatch)
+    heap = HeapStorage()
+    found: list[str] = []
+
+    def put_before(text: str) -> None:
+        if text.startswith("put_if_absent") and text.endswith(".closed-2"):
+            found.append(text.partition(" ")[2])
+            with heap.failing_sync():
+                heap.put_if_absent(found[-1], b"another's")
+
+    log = SequenceLog(FaultyStorage(heap, before_request=put_before), FOLDER, clock)
+    fill(log, 0, 8)
+    for end in range(1, 9):
+        log.chapters.clean(end, FreeingRule(0))
+        if found:
+            break
+    assert found
+    assert heap.power_cut() == []
+    assert log.chapters.is_closed(0)
+
+
 def test_a_stray_far_behind_costs_nothing_for_what_lies_between(
     monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
 ) -> None:
