@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import dataset
 
 import txnlog
 from txnlog import Scan
@@ -87,3 +88,20 @@ def test_a_reader_of_a_dataset_opens_no_file_before_it_is_read(
         reader = found.scanner(columns=["id"]).to_reader()
         assert not opened
         assert 19 <= reader.read_all().num_rows == len(opened) <= 20
+
+
+def test_pyarrow_writes_a_dataset_and_what_is_scanned_of_it(tmp_path: Path) -> None:
+    """Files alone, and with the rest of one that was cut through."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.create_topic("t", schema=pa.schema([("id", pa.int64()), ("n", pa.int64())]))
+    with store.producer() as producer:
+        producer.send_batch("t", pa.table({"id": [0, 1, 2], "n": [0, 0, 1]}))
+    for first in (0, 1):
+        store.delete_records({txnlog.TopicPartition("t", 0): first})
+        found = store.snapshot(["t"]).dataset("t")
+        for data, names in ((found, found.schema.names), (found.scanner(columns=["id"]), ["id"])):
+            folder = tmp_path / f"{first}-{len(names)}"
+            dataset.write_dataset(data, folder, format="parquet")
+            written = dataset.dataset(folder).to_table()
+            assert written.schema.names == names
+            assert sorted(written.column("id").to_pylist()) == [0, 1, 2][first:]

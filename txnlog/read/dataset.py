@@ -56,15 +56,23 @@ def make_dataset(
 class _FileDataset(dataset.FileSystemDataset):  # type: ignore[misc] # pyarrow has no types
     """Files that are opened here, and scanned without holding Python's lock."""
 
-    def scanner(self, **options: Any) -> _Scanner:  # noqa: ANN401 - they are pyarrow's
-        return _Scanner(super().scanner(**options))
+    def scanner(self, **options: Any) -> Any:  # noqa: ANN401 - they are pyarrow's
+        return _unlocked(super().scanner(**options), options)
 
 
 class _Union(dataset.UnionDataset):  # type: ignore[misc]
     """The same, and more."""
 
-    def scanner(self, **options: Any) -> _Scanner:  # noqa: ANN401
-        return _Scanner(super().scanner(**options))
+    def scanner(self, **options: Any) -> Any:  # noqa: ANN401
+        return _unlocked(super().scanner(**options), options)
+
+
+def _unlocked(scanner: Any, options: Mapping[str, object]) -> Any:  # noqa: ANN401
+    """The scanner for whoever asks for a reader; pyarrow's own ``write_dataset`` must have its own.
+
+    That says ``use_threads``, and lets go of Python's lock.
+    """
+    return scanner if "use_threads" in options else _Scanner(scanner)
 
 
 class _Scanner:
@@ -84,6 +92,10 @@ class _Scanner:
         """Begins only when the first batch is read."""
         batches = (batch for scanner in [self._scanner] for batch in scanner.to_batches())
         return pa.RecordBatchReader.from_batches(self._scanner.projected_schema, batches)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """For functions that take data in Arrow's form, but this scanner for none of pyarrow's."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
 
 
 def _is_file(part: SegmentRange) -> bool:
