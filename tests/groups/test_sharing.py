@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from txnlog.errors import (
     UnknownMemberId,
 )
 from txnlog.groups.heartbeats import Observer, put_heartbeat
-from txnlog.groups.sharing import ConsumerRebalanceListener
+from txnlog.groups.sharing import ConsumerRebalanceListener, _HeartbeatThread
 from txnlog.log.dead_members import find_dead_members
 from txnlog.names import Heartbeat, TopicPartition, group_members
 from txnlog.state.group import OffsetCommit
@@ -598,3 +599,37 @@ def test_a_listener_can_neither_unsubscribe_nor_keep_a_consumer_from_it(group: G
     assert consumer.assignment() == []
     group.consumer("next").poll(max_records=1)
     assert group.told == [("next", "assigned", [0, 1, 2, 3])]
+
+
+class Silent:
+    """A member that has nothing to do."""
+
+    member_id, group_id = "m", "g"
+    reasons: tuple[str, ...] = ()
+
+    def due_in_s(self) -> float:
+        return 3600.0
+
+    def close(self, reason: str) -> None:
+        self.reasons = (*self.reasons, reason)
+
+
+@pytest.mark.parametrize("line", [0, 1])
+def test_a_consumer_is_collected_while_its_thread_begins_to_wait(line: int) -> None:
+    """Python may collect it in that very thread, which must not wait for a lock of its own then."""
+    member, owner = Silent(), Silent()
+    thread = _HeartbeatThread(member, owner)  # type: ignore[arg-type]
+    lines = iter(range(1000))
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_name == "wait" and event == "line" and next(lines) == line:
+            thread.abandon()
+        return trace
+
+    threading.settrace(trace)
+    try:
+        thread._thread.start()
+        thread._thread.join(10)
+    finally:
+        threading.settrace(None)
+    assert member.reasons == ("never closed",)

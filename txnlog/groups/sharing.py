@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sized
 from contextlib import suppress
 from typing import Protocol
 
-from txnlog.clock import SystemClock
+from txnlog.clock import Signal, SystemClock
 from txnlog.errors import IllegalState, StorageError, TxnlogError, UnknownMemberId
 from txnlog.groups.member import Member, MemberSettings
 from txnlog.log.open_logs import Logs
@@ -282,10 +282,10 @@ class _HeartbeatThread:
 
     def __init__(self, member: Member, owner: Sharing) -> None:
         self._member = member
-        self._woken = threading.Event()
+        self._woken = Signal()
         self._abandoned = False
-        # The owner may be collected anywhere, even while this group's log is read: so only the
-        # thread leaves.
+        # The owner may be collected anywhere, even while this group's log is read, or this thread
+        # waits: so only the thread leaves, and the signal takes no lock.
         self._end = weakref.finalize(owner, self.abandon)
         self._end.atexit = False
         self._thread = threading.Thread(
@@ -317,7 +317,10 @@ class _HeartbeatThread:
         self._thread.join(_LEAVING_S)
 
     def _run(self) -> None:
-        while not self._woken.wait(max(self._member.due_in_s(), 0)):
+        while True:
+            self._woken.wait(self._member.due_in_s())
+            if self._woken.is_set():
+                break
             try:
                 self._member.tick()
             except StorageError as error:
