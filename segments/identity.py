@@ -54,6 +54,6 @@ class SegmentIdentity:
             name,
             position,
             f"this batch is not of this segment: {reason}. The header is damaged, or the file was "
-            "exchanged for another one; restore it from a backup",
+            "exchanged for another one",
             header.base_offset,
         )

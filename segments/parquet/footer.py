@@ -136,7 +136,7 @@ def _check_tag(file: SegmentFile, tail: bytes) -> int:
             file.name,
             file.size_bytes - len(tail),
             f"the footer's checksum is {tag}, the log says {file.identity.tag}. It is "
-            "damaged, or the file was exchanged for another one; restore it from a backup",
+            "damaged, or the file was exchanged for another one",
         )
     return tag
 

@@ -143,6 +143,7 @@ def test_every_read_notices(
         with pytest.raises(CorruptRecord, match="exchanged for another one; restore") as caught:
             call()
         assert one in str(caught.value), f"read {number}"
+        assert str(caught.value).count("restore") == 1
     damages = check_placed_segment(store.storage, chosen).damages
     assert len(damages) == (1 if record_format == "parquet" else chosen.batch_count)
     if with_indexes and record_format != "parquet":  # else there is nothing to compare with
