@@ -17,7 +17,7 @@ from txnlog.log.state_log import LogPolicy
 from txnlog.names import TopicPartition
 from txnlog.state import envelope, membership
 from txnlog.state import group as kinds
-from txnlog.state.group import GroupState, OffsetCommit
+from txnlog.state.group import GroupEntry, GroupState, OffsetCommit, OffsetsCommitted
 from txnlog.state.membership import (
     AssignedTopic,
     Committer,
@@ -31,6 +31,7 @@ from txnlog.state.membership import (
     RebalanceBegun,
     Silence,
 )
+from txnlog.state.transaction import TransactionRef
 from txnlog.testing.heap_storage import HeapStorage
 from txnlog.testing.virtual_clock import VirtualClock
 
@@ -292,6 +293,28 @@ def test_what_is_remembered_of_assignments() -> None:
         assert group.first_assigned == {"t": first}
         taken_in = {1: 0, 2: 2, 3: 2, 4: 4, 5: 4}[generation]  # 2 takes 1 away, 4 takes 2
         assert group.members["m"].revoked_in == taken_in
+
+
+def test_a_group_forgets_what_it_began_with_in_topics_that_it_left() -> None:
+    """Its state does not grow with all topics that ever were; where it has offsets it remembers."""
+    group = GroupState()
+    moved = (OffsetCommit("committed", 0, 1, topic_id="committed"),)
+    held = (OffsetCommit("pending", 0, 1, topic_id="pending"),)
+    entries: list[GroupEntry] = [
+        MembersJoined("n", 0, (member(),)),
+        *(
+            PartitionsAssigned(
+                "n", 0, "m", generation, "range", {topic: AssignedTopic(topic, 1)}, {}
+            )
+            for generation, topic in enumerate(("left", "committed", "pending", "now"), 1)
+        ),
+    ]
+    entries[3:3] = [OffsetsCommitted("n", 0, moved)]
+    entries[5:5] = [OffsetsCommitted("n", 0, held, TransactionRef("p", 1, 0, 1))]
+    for number, entry in enumerate(entries):
+        group.apply(number, entry)
+    assert {*group.membership.first_assigned} == {"committed", "pending", "now"}
+    assert group.first_partitions("committed", "committed") == 1
 
 
 def test_what_a_group_is_about() -> None:

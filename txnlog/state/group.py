@@ -159,7 +159,16 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
                 self.membership.first_assigned = {}
             case _:
                 self.membership.fold(entry, number)
+                if isinstance(entry, PartitionsAssigned):
+                    self._forget_first_assigned()
         return entry.at_ms
+
+    def _forget_first_assigned(self) -> None:
+        """Forget what it began with in topics that it neither reads nor has offsets in."""
+        used = {moved.topic for entry in self.pending.values() for moved in entry.offsets}
+        used |= {*self.membership.topics, *self.committed}
+        known = self.membership.first_assigned
+        self.membership.first_assigned = {topic: known[topic] for topic in known if topic in used}
 
     def _drop(self, partitions: set[TopicPartition]) -> None:
         for topic, partition in partitions:

@@ -182,9 +182,9 @@ class Membership(msgspec.Struct, omit_defaults=True):
     """The members of a group, in the order in which they joined, and what they hold.
 
     ``changed`` is whether a new assignment is needed since the last one. ``topics`` are those that
-    were assigned, ``first_assigned`` all that ever were, as they were at first. ``gone`` are former
-    members, with the entry that removed them, for as long as a request of theirs to join could be
-    fulfilled.
+    were assigned, ``first_assigned`` these and earlier ones, as they were at first; the group
+    forgets those without offsets. ``gone`` are former members, with the entry that removed them,
+    for as long as a request of theirs to join could be fulfilled.
     """
 
     generation: int = 0
