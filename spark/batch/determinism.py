@@ -7,7 +7,8 @@ expressions give the same value each time. Two kinds do not:
                     Catalyst does not call deterministic
     by position     ``rand()``, ``uuid()``, ``monotonically_increasing_id()``, ...: their seeds are
                     in the plan, and each row takes the next value. They repeat as long as rows come
-                    in the same order, so not behind a shuffle, which fetches as it can
+                    in the same order, so not behind a shuffle, which fetches as it can. So it is
+                    with ``sample`` and, unless the rows are sorted, with ``limit``
 
 A checkpoint (``localCheckpoint()`` too) ends what must be computed again. The batch that Spark
 gives to ``foreachBatch`` does not: it is an RDD of the query's plan, of which its own has nothing.
@@ -42,6 +43,8 @@ _BY_POSITION = {
     "Uniform",
     "Uuid",
 }
+_TAKERS = {"GlobalLimit": "limit", "Offset": "offset", "Sample": "sample", "Tail": "tail"}
+"""Operators that take some of the rows by where they come, with what they are called."""
 _KEEP_ORDER = {
     "ArrowEvalPython",
     "BatchEvalPython",
@@ -50,6 +53,8 @@ _KEEP_ORDER = {
     "Expand",
     "Filter",
     "Generate",
+    "GlobalLimit",
+    "LocalLimit",
     "LocalRelation",
     "LogicalRelation",
     "MapInArrow",
@@ -64,7 +69,11 @@ _KEEP_ORDER = {
     "Union",
     "View",
 }
-"""Operators whose rows come in the same order each time, if their input does."""
+"""Operators whose rows come in the same order each time, if their input does.
+
+A sort needs no such input: rows that are equal to it, and come in another order, are not told from
+each other here.
+"""
 
 _FUNCTIONS = ("PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF")
 
@@ -97,12 +106,15 @@ def chances(frame: DataFrame) -> list[Chance]:
 
 
 def _in_plan(plan: _Java) -> Iterator[Chance]:
-    if plan.deterministic():
-        return
-    for expression in _sequence(plan.expressions()):
-        if not expression.deterministic():
-            yield from _in_expression(expression, plan)
-    for child in _sequence(plan.children()):
+    below = [*_sequence(plan.children())]
+    # These have no expression that says so, and take rows by their position, too.
+    if _kind(plan) in _TAKERS and not all(map(_keeps_order, below)):
+        yield Chance(f"{_TAKERS[_kind(plan)]}()", plan.canonicalized())
+    if not plan.deterministic():
+        for expression in _sequence(plan.expressions()):
+            if not expression.deterministic():
+                yield from _in_expression(expression, plan)
+    for child in below:
         yield from _in_plan(child)
 
 
@@ -148,6 +160,8 @@ def _keeps_order(plan: _Java) -> bool:
     if kind == "LogicalRDD":  # of a checkpoint, or whatever made the RDD
         rdd = plan.rdd()
         return bool(rdd.isCheckpointed()) or str(rdd.outputDeterministicLevel()) == "DETERMINATE"
+    if kind == "Sort":
+        return True
     below = [*_sequence(plan.children())]
     # A join with a broadcast table takes the other one's rows as they come.
     kept = kind in _KEEP_ORDER or (kind == "Join" and "ResolvedHint" in map(_kind, below))

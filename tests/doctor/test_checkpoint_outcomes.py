@@ -17,12 +17,11 @@ from broken_store import (
     violated_rules,
 )
 
-from txnlog.log.state_log import Marker
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope
 from txnlog.state import group as group_state
 from txnlog.state.group import GroupState, OffsetsCommitted
-from txnlog.state.transaction import Outcome, TransactionRef
+from txnlog.state.transaction import Marker, Outcome, TransactionRef
 from txnlog.store import attach
 from txnlog.testing import VirtualClock
 

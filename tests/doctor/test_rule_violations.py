@@ -11,7 +11,6 @@ from broken_store import A_LOG, B_LOG, G_LOG, BrokenStore, offsets, violated_rul
 
 from txnlog.columns.checks import make_schema
 from txnlog.log.chapters import CHAPTER, Chapters, ClosingMark
-from txnlog.log.state_log import Marker
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope
 from txnlog.state import topic as topic_state
@@ -25,7 +24,7 @@ from txnlog.state.membership import (
 )
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Altered, Trimmed
-from txnlog.state.transaction import EntryRef, Outcome, Status
+from txnlog.state.transaction import EntryRef, Marker, Outcome, Status
 from txnlog.store import attach
 from txnlog.testing import VirtualClock
 

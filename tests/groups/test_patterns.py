@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 from collections.abc import Callable
 
 import pytest
 from group_in_steps import Group, Told, take_part
 
+from txnlog.clock import Signal
 from txnlog.consumer import Consumer
 from txnlog.errors import InvalidOption, StorageError, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
@@ -356,7 +356,7 @@ def test_who_waits_for_long_is_no_idle_member(group: Group) -> None:
     member = consumer._sharing._member  # type: ignore[union-attr]
     wait = group.clock.wait
 
-    def tick_and_wait(event: threading.Event, seconds: float) -> None:
+    def tick_and_wait(event: Signal, seconds: float) -> None:
         member.tick()  # type: ignore[union-attr] # what its thread would do
         wait(event, seconds)
 

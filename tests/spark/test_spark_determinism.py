@@ -35,6 +35,13 @@ FRAMES: dict[str, tuple[list[str], Callable[[DataFrame], DataFrame]]] = {
     "checkpoint": ([], lambda rows: rows.repartition(2).withColumn("r", drawn()).localCheckpoint()),
     "behind": ([], lambda rows: rows.repartition(2).localCheckpoint().withColumn("r", sf.rand())),
     "broadcast": ([], lambda rows: joined(rows, sf.broadcast).withColumn("r", sf.rand())),
+    "sampled": (
+        ["sample()"],
+        lambda rows: rows.repartition(3).sample(fraction=0.5, seed=1).select("key"),
+    ),
+    "sampled-in-order": ([], lambda rows: rows.sample(fraction=0.5, seed=1)),
+    "limited": (["limit()"], lambda rows: rows.repartition(3).where("key > ''").limit(1)),
+    "sorted": ([], lambda rows: rows.repartition(3).sort("key").select("key").limit(1)),
     "joined": (["rand()"], lambda rows: joined(rows, lambda few: few).withColumn("r", sf.rand())),
 }
 

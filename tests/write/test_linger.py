@@ -150,7 +150,7 @@ def test_the_error_of_a_partitioner_is_raised_by_the_next_call(store: Store) -> 
         called.set()
         raise ValueError("the user's")
 
-    producer = store.producer(linger_ms=1, partitioner=choose)  # type: ignore[arg-type]
+    producer = store.producer(linger_ms=1, partitioner=choose)
     producer.send("t", b"1")
     assert called.wait(WAIT_MS / 1000)
     with pytest.raises(ValueError, match="the user's"):
