@@ -719,7 +719,7 @@ def test_times_that_python_does_not_know_are_read(store: Store) -> None:
 def test_keys_in_milliseconds_end_where_microseconds_do(store: Store) -> None:
     store.create_topic("n", schema=pa.schema([("at", pa.timestamp("ms"))]), key=["at"])
     times = pa.array([0, 1 << 62], pa.timestamp("ms"))
-    with pytest.raises(InvalidRecord, match="column 'at' has 4611686018427387904 ms in row 1"):
+    with pytest.raises(InvalidRecord, match="column 'at' has a time in row 1 that is too far"):
         send(store, pa.table({"at": times}), "n")
     send(store, pa.table({"at": times[:1]}), "n")
     assert store.scan("n").record_count == 1

@@ -28,8 +28,7 @@ class FirstReading:
         self._committed: set[TransactionKey] = set()
         self.next_entries: dict[str, int] = {}
         """By topic, the entry that came next."""
-        self.ends: dict[TopicPartition, int] = {}
-        """The log end offset of each partition."""
+        self._log_ends: dict[str, tuple[int, ...]] = {}
         self.reaching: dict[str, int] = {}
         """By topic, the first entry that may lie at or beyond an end of its view."""
         self.left_out_ms: list[int] = []
@@ -38,16 +37,24 @@ class FirstReading:
         """True if a listing has decided something: it may lack entries of that transaction."""
         self._standing: dict[str, Standing] = {}
 
-    def add(self, log: TopicLog, *, with_outcomes: bool) -> None:
-        """Record what is known about one topic."""
+    @property
+    def ends(self) -> dict[TopicPartition, int]:
+        """The log end offset of each partition."""
+        return {
+            TopicPartition(topic, number): end
+            for topic, ends in self._log_ends.items()
+            for number, end in enumerate(ends)
+        }
+
+    def add(self, log: TopicLog, view: TopicView, *, with_outcomes: bool) -> None:
+        """Record what is known about one topic, which was pinned just now."""
         with log.reading() as state:
             self._standing[log.name] = standing_of(log)
             self.may_lack_entries = self.may_lack_entries or log.ahead
             self.next_entries[log.name] = state.next_entry
             self.reaching[log.name] = min([state.next_entry, *state.undecided])
             self._undecided |= {ref.key for ref in state.undecided.values()}
-            for number, partition in enumerate(state.partitions):
-                self.ends[TopicPartition(log.name, number)] = partition.end_offset
+            self._log_ends[log.name] = view.log_end_offsets
             if not with_outcomes:
                 return
             unseen = {*state.undecided, *state.aborted}

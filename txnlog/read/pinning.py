@@ -148,8 +148,8 @@ def _pin_all(
     for log in opened:
         try:
             with log.lock:
-                views[log.name] = _pin(log, isolation_level)
-                first.add(log, with_outcomes=isolation_level == "snapshot")
+                views[log.name] = view = _pin(log, isolation_level)
+                first.add(log, view, with_outcomes=isolation_level == "snapshot")
         except UnknownTopicOrPartition as error:
             missing.append(error)
     if missing and not (leave_out_missing and (views or may_be_none)):
