@@ -21,6 +21,7 @@ from hostile_readers import (
     arrow,
     arrow_knows,
     arrow_knows_of_files,
+    datafusion_knows,
     datafusion_literal,
     differences,
     duckdb_ids,
@@ -51,7 +52,7 @@ from txnlog import Store
 
 QUICK = ("f64", "at_ms")
 """The columns at which readers go wrong most."""
-OFTEN = (*QUICK, "f32", "wall_ms", "text", "day", "d5")
+OFTEN = (*QUICK, "f32", "text")
 """Those of which `make test-more` runs everything."""
 
 
@@ -118,7 +119,7 @@ def _delta(store: Store, folder: Path) -> Reader:
         text = sql(predicate, datafusion_literal)
         return _ids(pa.table(table.scan(columns=["id"], predicate=text)))
 
-    return Reader("delta", [*LARGEST, *TOTAL], ids)
+    return Reader("delta", [*LARGEST, *TOTAL], ids, datafusion_knows)
 
 
 def _delta_in_duckdb(store: Store, folder: Path) -> Reader:
@@ -165,7 +166,7 @@ def _cases() -> list[object]:
 
 
 def _marks(way: Callable[[Store, Path], Reader], column: Column) -> list[pytest.MarkDecorator]:
-    if column.name in QUICK and way in (_scan, _dataset, _polars, _delta):
+    if column.name in QUICK and way in (_dataset, _polars, _delta):
         return []
     return [pytest.mark.more if column.name in OFTEN else pytest.mark.slow]
 

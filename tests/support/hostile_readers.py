@@ -223,6 +223,15 @@ _ICEBERG: dict[str, Any] = {
 }
 
 
+def datafusion_knows(predicate: Predicate) -> bool:
+    """Its ``NOT IN`` tells -0.0 from 0.0 in rows, and not in bounds."""
+    return not (
+        isinstance(predicate, Not)
+        and isinstance(predicate.of, In)
+        and any(isinstance(literal, float) and literal == 0 for literal in predicate.of.literals)
+    )
+
+
 def iceberg_knows(predicate: Predicate) -> bool:
     """Its literals are of the column's type, and NaN is less and greater than nothing."""
     if isinstance(predicate, Not):
