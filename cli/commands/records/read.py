@@ -134,7 +134,7 @@ def read_records(
       txnlog records read orders --offset @-1h --format '%p:%o %k=%v\\n'
       txnlog records read orders --key alice --where 'value.items[0].price > 9.5'
       txnlog records read orders --as-of @2024-05-01 --to-file orders.parquet
-      txnlog records read customers --latest
+      txnlog records read orders --latest
       txnlog records read orders --group audit --commit
     """
     place, chosen = parse_target(target), join_range(offset, from_, to)
