@@ -49,12 +49,18 @@ class TransactionEnd:
 
 
 def times_when_needed(logs: Logs, *, dry_run: bool = False) -> TellTimes:
-    """Times for which the storage is asked once, when they are needed first."""
+    """Times for which the storage is asked once, when they are needed first.
+
+    That takes a put: a dry run goes by this process's clock alone. Then what it tells is right if
+    that clock is.
+    """
     asked: list[Times] = []
 
     def tell() -> Times:
         if not asked:
-            asked.append(Times.ask(logs.storage, logs.clock, dry_run=dry_run))
+            clock = logs.clock
+            own = Times(clock, clock.now_ms()) if dry_run else Times.ask(logs.storage, clock)
+            asked.append(own)
         return asked[0]
 
     return tell

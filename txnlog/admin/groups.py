@@ -258,10 +258,12 @@ class GroupAdmin:
         Returns:
             The ids of the groups that were deleted; empty if offsets are kept for ever.
         """
+        from txnlog.admin.dry_run import logs_for
         from txnlog.admin.expiry import expire_groups, times_when_needed
 
-        times = times_when_needed(self._logs, dry_run=dry_run)
-        found = expire_groups(self._logs, times, retention_ms=older_than_ms, dry_run=dry_run)
+        logs = logs_for(self._logs, dry_run=dry_run)
+        times = times_when_needed(logs, dry_run=dry_run)
+        found = expire_groups(logs, times, retention_ms=older_than_ms, dry_run=dry_run)
         return [group.name for group in found]
 
 

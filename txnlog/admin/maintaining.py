@@ -124,6 +124,7 @@ class MaintenanceAdmin(GroupAdmin, TransactionAdmin):
             CorruptRecord: a segment is damaged.
             StorageError: some of it may be done; call it again.
         """
+        from txnlog.admin.dry_run import logs_for
         from txnlog.admin.merging import merge_topic
 
-        return [*merge_topic(self._logs, topic, dry_run=dry_run)]
+        return [*merge_topic(logs_for(self._logs, dry_run=dry_run), topic, dry_run=dry_run)]

@@ -13,7 +13,8 @@ from typing import Literal
 from txnlog import names
 from txnlog.admin.compaction.compact import Compaction, compact_topic
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
-from txnlog.admin.expiry import Expiry, TransactionEnd, expire_groups, tend_ids
+from txnlog.admin.dry_run import logs_for
+from txnlog.admin.expiry import Expiry, TransactionEnd, expire_groups, tend_ids, times_when_needed
 from txnlog.admin.merging import Merge, merge_topic
 from txnlog.admin.record_times import FutureRecords
 from txnlog.admin.retention import RetentionDeletion, apply_retention
@@ -98,7 +99,7 @@ class Maintenance:
         dry_run: bool,
         run_tasks: TaskRunner | None = None,
     ) -> None:
-        self._logs = logs
+        self._logs = logs_for(logs, dry_run=dry_run)
         self._topics = None if topics is None else [names.check_topic(name) for name in topics]
         self._orphan_age_ms = check_orphan_age(orphan_age_ms)
         self._dry_run = dry_run
@@ -118,7 +119,7 @@ class Maintenance:
 
         Raises as ``steps`` does.
         """
-        times = Times.ask(self._logs.storage, self._logs.clock, dry_run=self._dry_run)
+        times = times_when_needed(self._logs, dry_run=self._dry_run)()
         ages = Ages(self._logs.storage, times.told_ms)
         topics = self._topics
         if topics is None:
@@ -222,7 +223,8 @@ def compact_now(
             f"topic {topic!r} is not set to be compacted: alter its cleanup.policy to compact, "
             "or to compact,delete"
         )
-    times = Times(logs.clock, None) if dry_run else Times.ask(logs.storage, logs.clock)
+    logs = logs_for(logs, dry_run=dry_run)
+    times = times_when_needed(logs, dry_run=dry_run)()
     return [
         *compact_topic(
             logs, topic, times, even_clean=True, dry_run=dry_run, memory_bytes=memory_bytes

@@ -43,19 +43,9 @@ class Times:
         self._asked_s = clock.monotonic_s()
 
     @classmethod
-    def ask(cls, storage: Storage, clock: Clock, *, dry_run: bool = False) -> Times:
-        """Ask the storage.
-
-        Raises StorageError; with ``dry_run`` it does without the storage's time then: a process
-        that may not write can be told what would be done, if its own clock is right.
-        """
-        try:
-            return cls(clock, storage_time_ms(storage, clock))
-        except StorageError as error:
-            if not dry_run:
-                raise
-            _logger.warning("the storage's time is not known, so this process's is used: %s", error)
-            return cls(clock, clock.now_ms())
+    def ask(cls, storage: Storage, clock: Clock) -> Times:
+        """Ask the storage. Raises StorageError."""
+        return cls(clock, storage_time_ms(storage, clock))
 
     @property
     def told_ms(self) -> int | None:

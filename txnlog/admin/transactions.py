@@ -303,10 +303,12 @@ class TransactionAdmin:
         Raises:
             StorageError: some may have been ended; call it again.
         """
+        from txnlog.admin.dry_run import logs_for
         from txnlog.admin.expiry import Expiry, tend_ids, times_when_needed
 
-        times = times_when_needed(self._logs, dry_run=dry_run)
-        found = tend_ids(self._logs, times, expires=False, dry_run=dry_run)
+        logs = logs_for(self._logs, dry_run=dry_run)
+        times = times_when_needed(logs, dry_run=dry_run)
+        found = tend_ids(logs, times, expires=False, dry_run=dry_run)
         return [one for one in found if not isinstance(one, Expiry)]
 
     def expire_transactional_ids(
@@ -331,10 +333,12 @@ class TransactionAdmin:
         Raises:
             StorageError: some may have expired; call it again.
         """
+        from txnlog.admin.dry_run import logs_for
         from txnlog.admin.expiry import Expiry, tend_ids, times_when_needed
 
-        times = times_when_needed(self._logs, dry_run=dry_run)
-        found = tend_ids(self._logs, times, idle_ms=older_than_ms, ends=False, dry_run=dry_run)
+        logs = logs_for(self._logs, dry_run=dry_run)
+        times = times_when_needed(logs, dry_run=dry_run)
+        found = tend_ids(logs, times, idle_ms=older_than_ms, ends=False, dry_run=dry_run)
         return [one.name for one in found if isinstance(one, Expiry)]
 
 

@@ -1,0 +1,88 @@
+"""Dry runs write nothing, whatever there is to do and to settle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from steps import append, begin_with, elsewhere, new_store, send, stop_before_marking
+
+from txnlog.admin.merging import LEAST_SEGMENTS
+from txnlog.results import Expiry, MaintenanceFailure, TransactionEnd
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import Store, attach
+from txnlog.testing import HeapStorage, VirtualClock
+
+TIMEOUT_MS = 60_000
+DAY_MS = 86_400_000
+READS = {"get", "get_range", "size", "modified", "list", "list_folders", "list_all", "list_uploads"}
+
+
+def neglected_store(clock: VirtualClock, *, has_clock: bool) -> HeapStorage:
+    """There is something to do of each kind, and transactions that readers would end."""
+    heap = HeapStorage()
+    heap.time_ms = clock.now_ms if has_clock else None
+    config = {"offsets.retention.ms": DAY_MS, "transactional.id.expiration.ms": DAY_MS}
+    store = new_store(heap, clock, {"t": 1, "old": 1, "keys": 1, "small": 1}, config)
+    store.alter_topic("old", config={"retention.ms": DAY_MS, "segment.bytes": 1 << 14})
+    store.alter_topic("keys", config={"cleanup.policy": "compact"})
+    for _ in range(LEAST_SEGMENTS):
+        append(store, b"v", topic="old")
+        append(store, b"v", topic="small")
+        with store.producer() as producer:
+            producer.send("keys", b"v", b"k")
+    idle = begin_with(store, "idle", b"1")
+    idle.commit_transaction()
+    store.reset_group_offsets("idle", "t", to="earliest")
+    heap.put("topics/t/data/0/left-0.log", b"left behind")
+    clock.time_ms += 9 * DAY_MS
+    left = begin_with(store, "open", b"2", timeout_ms=TIMEOUT_MS)
+    send(left, b"2", topic="small")
+    left.send("keys", b"2", b"k")
+    left.flush()
+    decided = begin_with(store, "decided", timeout_ms=TIMEOUT_MS)
+    send(decided, b"3")
+    stop_before_marking(decided)
+    decided.commit_transaction()
+    clock.time_ms += DAY_MS // 2
+    return heap
+
+
+RUNS: dict[str, Callable[[Store], object]] = {
+    "maintain": partial(Store.maintain, dry_run=True),
+    "end hanging": partial(Store.end_hanging_transactions, dry_run=True),
+    "ids": partial(Store.expire_transactional_ids, dry_run=True),
+    "groups": partial(Store.expire_groups, dry_run=True),
+    "compact": partial(Store.compact, topic="keys", dry_run=True),
+    "merge": partial(Store.merge_topic, topic="small", dry_run=True),
+}
+
+
+@pytest.mark.parametrize("has_clock", [True, False])
+@pytest.mark.parametrize("run", RUNS)
+def test_a_dry_run_only_reads(run: str, has_clock: bool) -> None:
+    """By clocks that are right, and where only a witness would tell later that they are not."""
+    clock = VirtualClock()
+    heap = neglected_store(clock, has_clock=has_clock)
+    for ahead_ms in (0, -DAY_MS):  # seen from a day before, transactions begin in the future
+        counted = CountingStorage(heap)
+        store = elsewhere(counted, clock, ahead_ms)
+        counted.take()
+        before = dict(heap.list_all(""))
+        assert RUNS[run](store) or ahead_ms, run
+        assert {*counted.take()} <= READS | {"confirm"}
+        assert dict(heap.list_all("")) == before
+
+
+def test_a_dry_run_tells_what_is_done() -> None:
+    """Of what depends on no other step."""
+    clock = VirtualClock()
+    heap = neglected_store(clock, has_clock=True)
+    told = attach(heap, clock=clock).maintain(dry_run=True)
+    done = attach(heap, clock=clock).maintain()
+    kinds = (TransactionEnd, Expiry, MaintenanceFailure)
+    ends = [step for step in told if isinstance(step, kinds)]
+    assert ends == [step for step in done if isinstance(step, kinds)]
+    assert len(ends) == 4
+    assert {type(step) for step in told} >= {type(step) for step in done}

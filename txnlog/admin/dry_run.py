@@ -1,0 +1,45 @@
+"""Dry runs: what would be done is found by reading alone.
+
+Readers end transactions past their timeout, and leave witnesses; here they wait, as those do that
+may not write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NoReturn
+
+from txnlog.errors import StorageError
+from txnlog.log.open_logs import Logs
+from txnlog.storage.base import UnfinishedUpload, Upload
+from txnlog.storage.forwarding import ForwardingStorage
+
+
+def logs_for(logs: Logs, *, dry_run: bool) -> Logs:
+    """For a dry run logs of the same store that write nothing: they raise StorageError instead."""
+    return Logs(_Unwritten(logs.storage), logs.config, logs.clock) if dry_run else logs
+
+
+class _Unwritten(ForwardingStorage):
+    """Refuses whatever changes the store."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:  # noqa: ARG002
+        _refuse(name)
+
+    def put(self, name: str, data: bytes) -> None:  # noqa: ARG002
+        _refuse(name)
+
+    def upload(self, name: str) -> Upload:
+        _refuse(name)
+
+    def delete(self, names: Iterable[str]) -> None:
+        _refuse(", ".join(names))
+
+    def abort_uploads(self, uploads: Iterable[UnfinishedUpload]) -> None:
+        _refuse(", ".join(upload.name for upload in uploads))
+
+
+def _refuse(what: str) -> NoReturn:
+    error = StorageError(f"{what} stays as it is: a dry run writes nothing")
+    error.retriable = False
+    raise error
