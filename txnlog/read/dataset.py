@@ -59,12 +59,19 @@ class _FileDataset(dataset.FileSystemDataset):  # type: ignore[misc] # pyarrow h
     def scanner(self, **options: Any) -> Any:  # noqa: ANN401 - they are pyarrow's
         return _unlocked(super().scanner(**options), options)
 
+    def replace_schema(self, schema: pa.Schema) -> dataset.Dataset:
+        super().replace_schema(schema)  # which raises if it does not fit, and returns pyarrow's own
+        return _FileDataset([*self.get_fragments()], schema, self.format, self.filesystem)
+
 
 class _Union(dataset.UnionDataset):  # type: ignore[misc]
     """The same, and more."""
 
     def scanner(self, **options: Any) -> Any:  # noqa: ANN401
         return _unlocked(super().scanner(**options), options)
+
+    def replace_schema(self, schema: pa.Schema) -> dataset.Dataset:
+        return _Union(schema, [part.replace_schema(schema) for part in self.children])
 
 
 def _unlocked(scanner: Any, options: Mapping[str, object]) -> Any:  # noqa: ANN401
