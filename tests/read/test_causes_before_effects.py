@@ -6,14 +6,17 @@ before each of them, so that none does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
-from steps import append, begin, elsewhere, new_store, send
+from steps import append, begin, elsewhere, new_store, send, stop_before_marking
 
 from txnlog import IsolationLevel, Snapshot
+from txnlog.log.open_logs import Logs
+from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
-from txnlog.read import causes
+from txnlog.read import causes, pinning
+from txnlog.read.first_reading import Standing
 from txnlog.snapshot import take_snapshot
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
@@ -249,3 +252,42 @@ def test_a_consumer_does_not_wait_for_an_instant(heap: HeapStorage, clock: Virtu
     before = listings
     assert consumer.poll(max_records=100)
     assert listings - before <= 4
+
+
+@pytest.mark.parametrize("level", BOTH)
+@pytest.mark.parametrize("topics", [1, 2])
+def test_another_thread_reads_on_while_a_snapshot_is_taken(
+    heap: HeapStorage,
+    clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    level: IsolationLevel,
+    topics: int,
+) -> None:
+    """It lists T1 without its marker and T2 with it, just after the snapshot had looked up ids."""
+    elsewhere(heap, clock).alter_topic("t0", partitions=2)
+    reader = attach(heap, clock=clock)
+    settle = pinning._settle
+
+    def settle_then_read_on(logs: Logs, opened: Sequence[TopicLog]) -> dict[str, Standing]:
+        settled = settle(logs, opened)
+        monkeypatch.setattr(pinning, "_settle", settle)
+        cause = begin(elsewhere(heap, clock), "cause")
+        send(cause, b"cause 1", topic="t0", partition=0)
+        stop_before_marking(cause)
+        cause.commit_transaction()
+        other = elsewhere(heap, clock)
+        assert b"cause 1" in values(other.snapshot(["t0"]), "t0")
+        effect = begin(other, "effect")
+        send(effect, b"effect 1", topic="t0", partition=1)
+        effect.commit_transaction()
+        for log in opened:
+            log.refresh()
+        return settled
+
+    monkeypatch.setattr(pinning, "_settle", settle_then_read_on)
+    snapshot = reader.snapshot(TOPICS[:topics], isolation_level=level)
+    shown = values(snapshot, "t0")
+    assert pinning._settle is settle
+    assert snapshot.consistency == "instant"
+    assert b"effect 1" in shown
+    assert b"cause 1" in shown
