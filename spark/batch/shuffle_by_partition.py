@@ -49,7 +49,8 @@ def shuffle_by_partition(
     Args:
         frame: the rows to be written.
         path: the store's folder or URL, or an open store.
-        topic: the topic; None takes the column ``topic``.
+        topic: the topic; None takes the column ``topic``. Then all topics of the store are looked
+            up, for a few requests each: a task that runs again must find the same partitions.
         tasks: how many there are after the shuffle; None leaves it to Spark.
         partitioner: chooses partitions for rows without one in the column ``partition``, as in a
             write.

@@ -57,7 +57,7 @@ MAX_SEGMENTS = 1 << 16
 KEPT_LISTS = 32
 """How many superseded lists stay, each a few kilobytes: no process sleeps through as many."""
 _REWRITES_KEPT_MS = 86_400_000
-"""How much longer replaced rewrites are kept than the files that they refer to."""
+"""So much longer than their files replaced rewrites are kept; entries may be put late by less."""
 _CACHE_BYTES = 8 << 20
 _ATTEMPTS = 20
 
