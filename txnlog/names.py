@@ -57,6 +57,7 @@ INDEX_ENDINGS: Final[Mapping[IndexKind, str]] = {
     "transaction": ".txnindex",
 }
 _READ_NOTE = re.compile(r"([0-9a-f]{32})\.([0-9a-f-]{1,80})\.read")
+_SKIPPED_NOTE = re.compile(r"([0-9a-f]{32})\.[0-9a-f]{32}\.skipped")
 
 
 class TopicPartition(NamedTuple):
@@ -553,3 +554,15 @@ def parse_read_note(name: str) -> tuple[str, str] | None:
     """The owner and the execution of a note in ``staging/``; None if it is something else."""
     match = _READ_NOTE.fullmatch(name)
     return (match[1], match[2]) if match else None
+
+
+def skipped_note(transactional_id: str, what: str) -> str:
+    """The note that a Spark read with this id has passed damaged records; ``what`` says which."""
+    of_what = hashlib.sha256(what.encode()).hexdigest()[:32]
+    return f"{STAGING}/{read_note_owner(transactional_id)}.{of_what}.skipped"
+
+
+def parse_skipped_note(name: str) -> str | None:
+    """The owner of such a note in ``staging/``; None if it is something else."""
+    match = _SKIPPED_NOTE.fullmatch(name)
+    return match[1] if match else None

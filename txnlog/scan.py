@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -95,19 +96,23 @@ class Scan:
         """
         return sum(part.record_count for part in self.ranges)
 
-    def count(self) -> dict[int, int]:
+    def count(self, *, report: Callable[[DamagedRecords], object] | None = None) -> dict[int, int]:
         """How many records the scan returns of each of its partitions, exactly.
 
         Without a filter, only segments with possible gaps are read: those that came from Kafka,
         or were compacted. With a filter, all segments that may hold matching records are; with
-        ``latest`` the keys of all.
+        ``latest`` the keys of all. Damage in what is not read does not show.
+
+        With ``report`` everything is read, and the sound records are counted; it is called with
+        what cannot be read, as by :meth:`sound_batches`. Otherwise raises CorruptRecord.
         """
         counts = dict.fromkeys(self.start_offsets, 0)
-        if self._latest:
-            for batch in self._latest_batches(self._columns.only("partition")):
-                for number, found in enumerate(np.bincount(numbers_of(batch[0])).tolist()):
-                    if found:
-                        counts[number] += found
+        if report is not None or self._latest:
+            number_of = self._columns.only("partition")
+            for batch in self._to_count(number_of, report):
+                found = np.bincount(numbers_of(batch.column(number_of.names[0])))
+                for number in np.flatnonzero(found).tolist():
+                    counts[number] += int(found[number])
             return counts
         is_filtered = self._columns.row_filter is not None
         unknown = [part for part in self.ranges if is_filtered or part.exact_count is None]
@@ -116,6 +121,20 @@ class Scan:
         for part, batches in read_each(self._storage, unknown, self._columns.only("offset")):
             counts[part.partition] += sum(batch.num_rows for batch in batches)
         return counts
+
+    def _to_count(
+        self, number_of: ScanColumns, report: Callable[[DamagedRecords], object] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The records with their partitions; with ``report`` only if all of a record is sound."""
+        columns = number_of
+        if report is not None and number_of.names[0] not in self.columns:
+            columns = replace(self._columns, names=(*self.columns, *number_of.names))
+        elif report is not None:
+            columns = self._columns
+        if self._latest:
+            return self._latest_batches(columns, report)
+        assert report is not None
+        return sound_batches(self._storage, self.ranges, columns, report, skip_damaged=True)
 
     def head(
         self, count: int, *, report: Callable[[DamagedRecords], object] | None = None

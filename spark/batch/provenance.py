@@ -27,6 +27,7 @@ from pyspark import TaskContext
 
 from txnlog.errors import IllegalState, InvalidOption, InvalidTxnState, TxnlogError
 from txnlog.names import STAGING, parse_read_note, read_note, read_note_owner
+from txnlog.spark.batch import skipped_records
 from txnlog.spark.options.option_names import ORIGIN
 from txnlog.state import envelope
 from txnlog.state.transaction import Status, TransactionRef, TransactionState
@@ -140,7 +141,10 @@ def delete_notes(store: Store, transactional_id: str) -> None:
     """Delete the notes of an id's earlier reads, best effort: a new read is about to begin."""
     owner = read_note_owner(transactional_id)
     try:
-        _delete(store.storage, [n for n in _notes(store.storage) if n.owner == owner])
+        listed = store.storage.list_names(STAGING)
+        skipped = [n for n in listed if skipped_records.is_of(n, transactional_id)]
+        of_rows = [note.name for note in _notes(listed) if note.owner == owner]
+        _delete(store.storage, [*of_rows, *(f"{STAGING}/{name}" for name in skipped)])
     except TxnlogError as error:
         _logger.warning("notes of earlier reads with %r were left: %s", transactional_id, error)
 
@@ -226,8 +230,11 @@ def check_rows(store: Store, executions: Iterable[str], scope: CommitScope) -> N
     """
     if scope.outside:
         return
+    listed = store.storage.list_names(STAGING)
     mine = {*executions}
-    notes = [note for note in _notes(store.storage) if note.execution in mine]
+    notes = [note for note in _notes(listed) if note.execution in mine]
+    if scope.continued is not None:
+        skipped_records.take_notes(store.storage, scope.continued, listed)
     if not notes:
         return
     found = zip(store.storage.get_many([note.name for note in notes]), notes, strict=True)
@@ -238,7 +245,7 @@ def check_rows(store: Store, executions: Iterable[str], scope: CommitScope) -> N
                 raise _refuse(store, origin, scope)
     finally:
         try:
-            _delete(store.storage, notes)
+            _delete(store.storage, [note.name for note in notes])
         except TxnlogError as error:
             _logger.info("notes of reads were left: %s", error)
 
@@ -267,14 +274,14 @@ class _Note:
     execution: str
 
 
-def _notes(storage: Storage) -> list[_Note]:
-    parsed = ((name, parse_read_note(name)) for name in storage.list_names(STAGING))
+def _notes(listed: Iterable[str]) -> list[_Note]:
+    parsed = ((name, parse_read_note(name)) for name in listed)
     return [_Note(f"{STAGING}/{name}", *found) for name, found in parsed if found]
 
 
-def _delete(storage: Storage, notes: list[_Note]) -> None:
+def _delete(storage: Storage, notes: list[str]) -> None:
     if notes:
-        storage.delete([note.name for note in notes])
+        storage.delete(notes)
 
 
 def _origins_in(schema: StructType) -> set[Origin]:

@@ -122,7 +122,11 @@ def _native_root(
             "native=True: Spark splits files by its own settings (spark.sql.files.*), so leave "
             "minPartitions, maxRecordsPerPartition, maxBytesPerPartition and openCostInBytes out"
         )
-    if sized:
+    if parsed.skip_damaged and must:
+        raise InvalidOption(
+            "native=True: Spark itself cannot pass damaged records; leave it out, or onCorrupt=skip"
+        )
+    if sized or parsed.skip_damaged:
         return None
     found = find_root(spark, storage, ranges[0] if ranges else None, must=must)
     if found.root is None and must:

@@ -31,6 +31,7 @@ class ReadPlan:
     task_sizes: TaskSizes
     ranges: tuple[SegmentRange, ...]
     origin: Origin | None
+    skip_damaged: bool = False
 
 
 def plan_read(options: Mapping[str, str]) -> ReadPlan:
@@ -54,7 +55,9 @@ def plan_read(options: Mapping[str, str]) -> ReadPlan:
         provenance.delete_notes(store, coordinator.transactional_id)
         coordinator.begin(consumed=pinned.consumed(parsed.group_id))
         origin = provenance.origin_of(store, coordinator.state)
-    return ReadPlan(store.storage, columns, parsed.task_sizes, pinned.ranges, origin)
+    return ReadPlan(
+        store.storage, columns, parsed.task_sizes, pinned.ranges, origin, parsed.skip_damaged
+    )
 
 
 def _take_over(store: Store, transactional_id: str, timeout_ms: int | None) -> Coordinator:

@@ -36,7 +36,8 @@ class TxnlogReader(DataSourceReader):
 
     def __reduce__(self) -> tuple[type[TaskReader], tuple[object, ...]]:
         # Every task gets a copy of the reader: without the ranges, which may be many.
-        return TaskReader, (self._plan.storage, self._plan.columns, self._plan.origin)
+        plan = self._plan
+        return TaskReader, (plan.storage, plan.columns, plan.origin, plan.skip_damaged)
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks. Nothing is listed or opened to find them."""
@@ -45,21 +46,27 @@ class TxnlogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         plan = self._plan
-        return TaskReader(plan.storage, plan.columns, plan.origin).read(partition)
+        reader = TaskReader(plan.storage, plan.columns, plan.origin, plan.skip_damaged)
+        return reader.read(partition)
 
 
 class TaskReader(DataSourceReader):
     """The reader as it is in a task."""
 
-    def __init__(self, storage: Storage, columns: ScanColumns, origin: Origin | None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        columns: ScanColumns,
+        origin: Origin | None,
+        skip_damaged: bool = False,
+    ) -> None:
         self._storage = storage
         self._columns = columns
         self._origin = origin
+        self._skip_damaged = skip_damaged
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Stream a task's records in bounded memory. Raises CorruptRecord, ProducerFenced."""
-        from txnlog.read.scanned_ranges import read_ranges
-
         if self._origin is not None:
             from txnlog.spark.batch.provenance import leave_note
 
@@ -69,13 +76,24 @@ class TaskReader(DataSourceReader):
         # Spark makes one empty partition of its own where there is nothing to read.
         if isinstance(partition, TxnlogPartition):
             columns = self._columns
-            batches = read_ranges(self._storage, partition.ranges, columns)
+            batches = self._batches(partition.ranges)
             if columns.topic_schema is None:
                 yield from batches
             else:
                 from txnlog.spark.batch.typed_rows import fit, task_schema
 
                 yield from map(fit(task_schema(columns.schema)), batches)
+
+    def _batches(self, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
+        if not self._skip_damaged:
+            from txnlog.read.scanned_ranges import read_ranges
+
+            return read_ranges(self._storage, ranges, self._columns)
+        from txnlog.read.sound_ranges import sound_batches
+        from txnlog.spark.batch.skipped_records import reporter
+
+        report = reporter(self._storage, self._origin.transaction if self._origin else None)
+        return sound_batches(self._storage, ranges, self._columns, report, skip_damaged=True)
 
 
 def _check_not_replaced(storage: Storage, begun: TransactionRef) -> None:

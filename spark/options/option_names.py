@@ -66,6 +66,7 @@ READ_OPTIONS = (
     "includeHeaders",
     "columns",
     "failOnDataLoss",
+    "onCorrupt",
     "unsafeSingleWriter",
     IGNORE_KAFKA_CLIENT_OPTIONS,
 )

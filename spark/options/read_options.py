@@ -61,6 +61,7 @@ class ReadOptions:
     columns: ColumnChoice
     fail_on_data_loss: bool
     topic_ids: Mapping[str, str]
+    skip_damaged: bool = False
     spans: Spans | None = None
     origin: str | None = None
     at: int | str | None = None
@@ -109,6 +110,7 @@ def parse_range(values: OptionValues, options: Mapping[str, str]) -> ReadOptions
         columns=tried(lambda: parse_columns(values.get("columns"), include_headers)),
         fail_on_data_loss=tried(lambda: values.boolean("failOnDataLoss")) is not False,
         topic_ids=tried(lambda: _parse_topic_ids(options.get(PINNED_TOPICS))),
+        skip_damaged=tried(lambda: _parse_on_corrupt(values)),
         spans=tried(lambda: _parse_spans(options.get(PINNED_SPANS))),
         origin=options.get(ORIGIN),
         at=tried(lambda: _parse_at(values)),
@@ -140,6 +142,13 @@ def _parse_at(values: OptionValues) -> int | str | None:
         f"option {AT_TIMESTAMP} must be milliseconds since 1970, or a time with a zone such as "
         f"2025-01-01T00:00:00Z, not {time!r:.100}"
     )
+
+
+def _parse_on_corrupt(values: OptionValues) -> bool:
+    text = (values.get("onCorrupt") or "raise").strip().lower()
+    if text not in ("raise", "skip"):
+        raise InvalidOption(f"option onCorrupt must be raise or skip, not {text!r:.100}")
+    return text == "skip"
 
 
 def _parse_topic_ids(text: str | None) -> Mapping[str, str]:

@@ -43,7 +43,7 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
 
     def __reduce__(self) -> tuple[type[TaskReader], tuple[object, ...]]:
-        return TaskReader, (self._storage(), self._columns, None)
+        return TaskReader, (self._storage(), self._columns, None, self._options.read.skip_damaged)
 
     def _storage(self) -> Storage:
         at = self._options.read.address
@@ -108,4 +108,5 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [TxnlogPartition(group) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return TaskReader(self._storage(), self._columns, None).read(partition)
+        skips = self._options.read.skip_damaged
+        return TaskReader(self._storage(), self._columns, None, skips).read(partition)

@@ -25,6 +25,7 @@ from txnlog.spark.batch.determinism import Chance, chances
 from txnlog.spark.batch.latest import read_latest
 from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
 from txnlog.spark.batch.read_frame import keeps_order, read_frame
+from txnlog.spark.batch.skipped_records import take_notes
 from txnlog.spark.options.option_names import ORIGIN, STAGING
 from txnlog.spark.options.option_values import check_positive
 from txnlog.spark.options.read_options import SNAPSHOT, parse_read
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from txnlog.config import CompressionType
+    from txnlog.results import DamagedRecords
     from txnlog.spark.batch.provenance import Origin
     from txnlog.spark.options.positions import OffsetsOption
     from txnlog.spark.options.read_options import ReadOptions
@@ -67,11 +69,13 @@ class TransactionResult(Shown):
     """What a transaction has committed.
 
     Both are by partition: ``written`` has the offsets of its records, ``consumed`` the offsets
-    that it read, from start up to but not including stop.
+    that it read, from start up to but not including stop. ``skipped``: the damaged records among
+    these that its reads with ``onCorrupt=skip`` have passed.
     """
 
     written: Mapping[TopicPartition, Sequence[range]]
     consumed: Mapping[TopicPartition, range]
+    skipped: Sequence[DamagedRecords] = ()
 
     @property
     def written_records(self) -> int:
@@ -157,6 +161,7 @@ class SparkTransaction:
         self._phase = _Phase.NEW
         self._reads: list[PinnedRead] = []
         self._follows_group = True
+        self._skips_damaged = False
         self._read_whole: list[str] = []
         self._lock = ProducerLock("transaction")  # writes may run in threads of the user's
         self._staged = StagedWrites(store)
@@ -305,6 +310,7 @@ class SparkTransaction:
             pinned, frame = self._frame(parsed, merged, native)
             self._reads.append(pinned)
             self._follows_group &= parsed.starting is None
+            self._skips_damaged |= parsed.skip_damaged
             return frame
 
     def read_whole(
@@ -498,7 +504,7 @@ class SparkTransaction:
 
     def _commit(self) -> None:
         consumed = self._consumed()
-        self._take_records()
+        skipped = self._finish()
         coordinator, segments = self._coordinator, self._staged.segments
         placed: Placed = {}
         try:
@@ -508,12 +514,15 @@ class SparkTransaction:
         except BaseException:
             if coordinator.decided is not Outcome.COMMIT:
                 raise
-            self._set_result(placed, consumed)  # it is committed; an interrupt goes on all the same
+            # It is committed; an interrupt goes on all the same.
+            self._set_result(placed, consumed, skipped)
             raise
-        self._set_result(placed, consumed)
+        self._set_result(placed, consumed, skipped)
 
-    def _set_result(self, placed: Placed, consumed: Sequence[ConsumedOffset]) -> None:
-        self._result = TransactionResult(placed, self._spans(consumed))
+    def _set_result(
+        self, placed: Placed, consumed: Sequence[ConsumedOffset], skipped: Sequence[DamagedRecords]
+    ) -> None:
+        self._result = TransactionResult(placed, self._spans(consumed), skipped)
         self._phase = _Phase.COMMITTED
 
     def _has_changes(self) -> bool:
@@ -529,10 +538,12 @@ class SparkTransaction:
         moved = [TopicPartition(item.topic, item.partition) for item in consumed]
         return {where: spans[where] for where in moved}
 
-    def _take_records(self) -> None:
-        """Upload what was sent from this process."""
+    def _finish(self) -> Sequence[DamagedRecords]:
+        """Upload what was sent from this process; returns the damage that the reads have passed."""
         try:
             self._staged.add(self._records.finish())
+            origin = self._origin if self._skips_damaged else None
+            return take_notes(self._store.storage, origin.transaction) if origin else ()
         except BaseException:
             self._discard()
             raise

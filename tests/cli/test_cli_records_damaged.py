@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,14 @@ def test_head_and_tail_pass_damage(
     assert met is ("skipped 1 records at most: offset 1 of orders:0" in skipping.err)
     assert skipping.code == 0
     assert met or (done.code, count) == (0, 2)
+
+
+def test_what_is_sound_is_counted(damaged: Path) -> None:
+    """As many as are printed; without the option the segments are not read for it."""
+    command = ("records", "count", "orders", "--store", damaged, "-o", "json")
+    done, skipping = cli(*command), cli(*command, "--skip-damaged")
+    assert (done.code, done.json()["record_count"], done.err) == (0, 6, "")
+    counted = json.loads(skipping.out)
+    assert (skipping.code, counted["record_count"]) == (0, 5)
+    assert [part["record_count"] for part in counted["partitions"]] == [2, 3]
+    assert "skipped 1 records at most: offset 1 of orders:0" in skipping.err

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from alone import read_alone
 from steps import new_store
@@ -13,6 +14,7 @@ from steps import new_store
 from txnlog.consumer import Consumer
 from txnlog.errors import CorruptRecord, InvalidOption
 from txnlog.names import TopicPartition
+from txnlog.results import DamagedRecords
 from txnlog.segments import writer
 from txnlog.storage.base import Storage
 from txnlog.store import Store
@@ -157,6 +159,23 @@ def test_damage_is_skipped_where_that_is_asked_for(
     whole = [*range(10), *range(20, 50)]
     assert sorted(found) == [(0, at) for at in whole] + [(1, at) for at in range(5)]
     assert consumer.positions() == {T0: 60, T1: 5}
+
+
+@FORMATS
+@pytest.mark.parametrize("columns", [["value"], ["partition", "value", "offset"]])
+def test_a_count_is_of_what_is_sound(store: Store, record_format: str, columns: list[str]) -> None:
+    """Where it is told of damage, and so reads everything; of a filter and of the newest too."""
+    fill(store, record_format, 3, in_one_segment=False)
+    damage(store, b"<0010>")
+    snapshot = store.snapshot(["t"])
+    found: list[DamagedRecords] = []
+    assert snapshot.scan("t", columns=columns).count(report=found.append) == {0: 20, 1: 5}
+    assert [(each.offset, each.next_offset) for each in found] == [(10, 20)]
+    some = snapshot.scan("t", columns=columns, filter=pc.field("offset") < 22)
+    assert some.count(report=found.append) == {0: 12, 1: 5}
+    newest = snapshot.scan("t", columns=columns, latest=True)
+    assert newest.count(report=found.append) == {0: 0, 1: 0}
+    assert len(found) == 3
 
 
 def test_new_records_of_others_come_at_damage(store: Store) -> None:

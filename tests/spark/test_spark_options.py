@@ -54,6 +54,16 @@ def test_kafka_spellings_mean_the_same() -> None:
     assert parse_write({"path": "/s", "kafka.transactional.id": "t"}).transactional_id == "t"
 
 
+def test_damage_is_an_error_unless_it_is_to_be_skipped() -> None:
+    """In batches and in streams."""
+    assert not parse_read(READ).skip_damaged
+    assert parse_read({**READ, "onCorrupt": "Skip"}).skip_damaged
+    assert not parse_read({**READ, "onCorrupt": "raise"}).skip_damaged
+    assert parse_stream({**READ, "oncorrupt": "skip"}).read.skip_damaged
+    with pytest.raises(InvalidOption, match="onCorrupt must be raise or skip, not 'ignore'"):
+        parse_read({**READ, "onCorrupt": "ignore"})
+
+
 def test_kafka_group_id_follows_no_group() -> None:
     """As in Spark's Kafka source it is a client's name, and no place to start or to move."""
     assert parse_read({**READ, "kafka.group.id": "g"}).group_id is None

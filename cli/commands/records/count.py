@@ -12,11 +12,13 @@ from txnlog.cli.input.record_options import (
     Isolation,
     IsolationOption,
     RangeOption,
+    SkipDamagedOption,
     ToOption,
     join_range,
     parse_moment,
 )
 from txnlog.cli.input.scan_plan import plan_scan
+from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.fields import Field, number, text
 from txnlog.cli.session import Session
 
@@ -61,11 +63,13 @@ def count_records(
     to: ToOption = None,
     as_of: AsOfOption = None,
     isolation_level: IsolationOption = Isolation.COMMITTED,
+    skip_damaged: SkipDamagedOption = False,
 ) -> None:
     """Count the records that a read would show. Reads only segments that came from Kafka.
 
     END minus START can be more than RECORDS: aborted records are not counted, unless the
-    isolation level is read_uncommitted.
+    isolation level is read_uncommitted. With --skip-damaged everything is read: what is damaged
+    is not counted.
 
     \b
     Example:
@@ -78,7 +82,8 @@ def count_records(
     )
     scan = plan_scan(snapshot, where, chosen)
     partitions = snapshot.partitions(where.topic) if where.partition is None else [where.partition]
-    counts = scan.count()
+    report = DamageReporter().report_records(skip=True) if skip_damaged else None
+    counts = scan.count(report=report)
     counted = Counted(
         where.topic,
         [

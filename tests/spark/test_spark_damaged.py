@@ -1,0 +1,163 @@
+"""Spark at damaged records: an error, or with ``onCorrupt=skip`` passed, told and counted."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from spark_helpers import load, save, stored
+from stream_helpers import reads_streams, run, sink, stream
+
+from txnlog import Store
+from txnlog.errors import CorruptRecord, InvalidOption
+from txnlog.results import DamagedRecords
+from txnlog.spark import TransactionResult, read, transaction
+from txnlog.spark.batch import skipped_records
+from txnlog.spark.batch.read_plan import plan_read
+from txnlog.spark.batch.reader import TxnlogReader
+from txnlog.state.transaction import TransactionRef
+
+SKIP = {"onCorrupt": "skip"}
+SOUND = [*range(10), *range(20, 30), *range(40, 50)]
+PLACES = [("t", 0, 10, 20), ("t", 0, 30, 40)]
+
+
+def fill(store: Store, record_format: str = "columns", *, typed: bool = False) -> None:
+    """Five segments of ten numbers, of which the second and the fourth are damaged."""
+    config = {"record.format": record_format, "compression.type": "none"}
+    schema = pa.schema([("value", pa.string())]) if typed else None
+    store.create_topic("t", config=config, schema=schema)
+    for start in range(0, 50, 10):
+        rows = [f"{number:02}".ljust(100, "-") for number in range(start, start + 10)]
+        with store.producer() as producer:
+            producer.send_batch("t", pa.record_batch({"value": rows}))
+    for segment in store.segments("t"):
+        if segment.base_offset in (10, 30):
+            path = Path(store.url) / segment.paths.log
+            content = bytearray(path.read_bytes())
+            content[content.index(b"-" * 50)] ^= 1
+            path.write_bytes(content)
+
+
+def numbers_of(table: pa.Table) -> list[int]:
+    return [int(value[:2]) for value in table["value"].to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("record_format", "typed", "columns"),
+    [
+        ("columns", False, "value"),
+        ("kafka", False, "offset,value"),
+        ("parquet", False, "value"),
+        ("parquet", True, "_offset,value"),
+    ],
+)
+def test_a_task_passes_damage_and_says_so(
+    store: Store, record_format: str, typed: bool, columns: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever of a record is read; without the option the first of it is an error."""
+    fill(store, record_format, typed=typed)
+    given = {"path": store.url, "subscribe": "t", "columns": columns}
+
+    def rows(**more: str) -> list[int]:
+        reader = TxnlogReader(plan_read({**given, **more}))
+        in_task = pickle.loads(pickle.dumps(reader))
+        found = [batch for part in reader.partitions() for batch in in_task.read(part)]
+        return numbers_of(pa.Table.from_batches(found))
+
+    with pytest.raises(CorruptRecord):
+        rows()
+    assert rows(**SKIP) == SOUND
+    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("skipped")]
+    assert len(said) == 2
+    for message, (_, _, first, end) in zip(said, PLACES, strict=True):
+        assert message.startswith(f"skipped, 10 at most: offsets {first} to {end - 1} of t:0")
+
+
+def test_a_transaction_is_told_of_its_own_reads(store: Store) -> None:
+    """Each place once, whoever came by; an older run's notes are only deleted."""
+    old, mine = (TransactionRef("etl", 0, 1, epoch) for epoch in (1, 2))
+    other = TransactionRef("other", 0, 2, 1)
+    places = [DamagedRecords("t", 0, at, at + 10, "bad") for at in (30, 10, 10)]
+    for ref, some in ((old, places), (mine, places), (other, places[:1])):
+        report = skipped_records.reporter(store.storage, ref)
+        for damaged in some:
+            report(damaged)
+    skipped_records.reporter(store.storage, old)(DamagedRecords("t", 1, 0, 1, "bad"))
+    assert skipped_records.take_notes(store.storage, mine) == (places[1], places[0])
+    assert skipped_records.take_notes(store.storage, mine) == ()
+    assert skipped_records.take_notes(store.storage, old) == ()
+    assert skipped_records.take_notes(store.storage, other) == (places[0],)
+
+
+@pytest.mark.more
+def test_spark_itself_is_not_asked_to_read_past_damage(spark: SparkSession, store: Store) -> None:
+    """It would fail at it; what would ask for that is refused."""
+    fill(store, typed=True)
+    with pytest.raises(InvalidOption, match="Spark itself cannot pass damaged records"):
+        read(spark, store, "t", native=True, options=SKIP)
+    frame = read(spark, store, "t", options=SKIP)
+    assert frame.inputFiles() == []
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_transaction_passes_damage_and_counts_it(
+    spark: SparkSession, store: Store, typed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Computed twice, it is counted once; the group moves behind it, and nothing is left over."""
+    fill(store, typed=typed)
+    store.create_topic("out")
+
+    def run(options: dict[str, str]) -> TransactionResult:
+        with transaction(spark, store, transactional_id="etl", group_id="etl") as txn:
+            rows = txn.read("t", options=options).selectExpr(
+                "string(substring(value, 1, 2)) AS value"
+            )
+            for half in (0, 1):
+                txn.write(rows.where(f"value % 2 = {half}"), topic="out")
+        return txn.result
+
+    with pytest.raises(PySparkException, match="CorruptRecord"):
+        run({})
+    assert stored(store, "out") == []
+    with caplog.at_level(logging.WARNING, "txnlog"):
+        result = run(SKIP)
+    assert stored(store, "out") == SOUND
+    found = [(d.topic, d.partition, d.offset, d.next_offset) for d in result.skipped]
+    assert found == PLACES
+    said = [r.getMessage() for r in caplog.records if "skip damaged" in r.getMessage()]
+    assert len(said) == 1
+    assert "20 at most: offsets 10 to 19 of t:0" in said[0]
+    assert store.describe_group("etl").lag == 0
+    assert store.storage.list_names("staging") == []
+    assert run(SKIP).skipped == ()
+
+
+@pytest.mark.more
+def test_options_alone_pass_damage(spark: SparkSession, store: Store) -> None:
+    """The write that commits the read says it, and deletes the notes of it."""
+    fill(store)
+    store.create_topic("out")
+    ids = {"transactional.id": "etl"}
+    rows = load(spark, store, "t", **ids, **{"group.id": "etl"}, **SKIP)
+    save(rows.selectExpr("substring(value, 1, 2) AS value"), store, "out", **ids)
+    assert stored(store, "out") == SOUND
+    assert store.describe_group("etl").lag == 0
+    assert store.storage.list_names("staging") == []
+
+
+@pytest.mark.more
+@reads_streams
+def test_a_stream_passes_damage(spark: SparkSession, store: Store) -> None:
+    """Which would hold it up for ever."""
+    fill(store)
+    store.create_topic("out")
+    rows = stream(spark, store, "t", **SKIP).selectExpr("substring(value, 1, 2) AS value")
+    run(sink(rows, store, "out"))
+    assert stored(store, "out") == SOUND
