@@ -126,6 +126,29 @@ def test_other_interpreters_do_not_look_into_the_working_folder() -> None:
     assert [where for where, words in started if words[1:] != ["'-P'"]] == []
 
 
+OPENING = ("open", "link", "unlink", "mkdir", "rmdir", "stat", "lstat", "scandir", "listdir")
+OPENING_PATHS = ("read_bytes", "read_text", "write_bytes", "write_text", "iterdir", "glob")
+
+
+def test_local_storage_opens_no_name_itself() -> None:
+    """All of it goes through ``inside``, which follows no link; nor does Arrow open a path."""
+    found = {module.where: module for module in MODULES}
+    local = found["txnlog/storage/adapters/local.py"]
+    called = {*called_names(local)}
+    for node in ast.walk(local.tree()):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            name = node.func.attr
+            if (isinstance(owner, ast.Name) and owner.id == "os") or name in OPENING_PATHS:
+                called.add(name)
+    assert "fsync" in called  # they are seen
+    assert called.isdisjoint({*OPENING, *OPENING_PATHS})
+    by_arrow = re.compile(r"memory_map\(|OSFile\(|LocalFileSystem\(\)")
+    opened = [where for where, module in found.items() if by_arrow.search(module.path.read_text())]
+    # The first one opens nothing, the other one descriptors.
+    assert opened == ["txnlog/read/row_filter.py", "txnlog/read/segment_files.py"]
+
+
 def test_names_of_segment_files_are_made_in_one_place() -> None:
     """A segment's files are named by SegmentPaths; nobody else knows how their names end."""
     ending = re.compile(r"(?<![*])\.(log|index|timeindex|txnindex)$")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,8 @@ from types import SimpleNamespace
 import pytest
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
-from txnlog.storage.adapters import held_folders, local
+from txnlog.storage import open_storage
+from txnlog.storage.adapters import held_folders, inside
 from txnlog.storage.adapters.held_folders import HeldFolder
 from txnlog.storage.adapters.local import LocalStorage
 
@@ -70,12 +72,13 @@ def test_a_folder_may_vanish_again_and_again(
     """The same without chance: five times somebody prunes the folder just before the link."""
     real = os.link
     pruned: list[Path] = []
+    folder = Path(storage.url, "a")
 
-    def link(source: Path, target: Path) -> None:
-        if len(pruned) < 5 and target.parent.exists():
-            target.parent.rmdir()
-            pruned.append(target.parent)
-        real(source, target)
+    def link(source: str, target: str, **places: int) -> None:
+        if len(pruned) < 5 and folder.exists():
+            folder.rmdir()
+            pruned.append(folder)
+        real(source, target, **places)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "link", link)
     assert storage.put_if_absent("a/b", b"x")
@@ -90,11 +93,11 @@ def test_a_folder_may_vanish_while_it_is_made(
     real = os.mkdir
     met: list[object] = []
 
-    def mkdir(path: object, *arguments: object) -> None:
+    def mkdir(path: object, *arguments: object, **place: object) -> None:
         if len(met) < 3:
             met.append(path)
             raise FileExistsError(17, "File exists")
-        real(path, *arguments)  # type: ignore[arg-type]
+        real(path, *arguments, **place)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "mkdir", mkdir)
     assert storage.put_if_absent("a/b", b"x")
@@ -155,8 +158,8 @@ def test_bytes_are_durable_before_the_name_is(
     calls = note_calls(monkeypatch, "fsync", "link")
     storage.put_if_absent("a/first", b"x")
     # A new folder: its parents' names as well, up to that of the root, and once those above it.
-    assert calls[:6] == ["fsync file", "link", "link"] + ["fsync folder"] * 3
-    assert set(calls[6:]) <= {"fsync folder"}
+    assert calls[:5] == ["fsync file", "link"] + ["fsync folder"] * 3
+    assert set(calls[5:]) <= {"fsync folder"}
     calls.clear()
     storage.put_if_absent("a/second", b"x")
     assert calls == ["fsync file", "link", "fsync folder"]
@@ -170,7 +173,7 @@ def test_bytes_are_durable_before_the_name_is(
     calls.clear()
     storage.put_if_absent("a/b/c/first", b"x")
     # Two new folders: their names and the one above, whose own name is durable already.
-    assert calls == ["fsync file", "link", "link"] + ["fsync folder"] * 3
+    assert calls == ["fsync file", "link"] + ["fsync folder"] * 3
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
@@ -248,13 +251,18 @@ def _others_make_the_last_anew(storage: LocalStorage) -> None:
 def synced(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The folders that are synced, relative to the root; inodes are used again at once."""
     names: list[str] = []
-    real = local._sync_folder
+    real, real_above = LocalStorage._sync_folder, inside.open_folder_above
 
-    def sync_folder(folder: Path) -> int | None:
-        names.append(os.path.relpath(folder, storage.url))
-        return real(folder)
+    def sync_folder(self: LocalStorage, folder: str) -> int | None:
+        names.append(folder or ".")
+        return real(self, folder)
 
-    monkeypatch.setattr(local, "_sync_folder", sync_folder)
+    def open_above(path: str) -> int:
+        names.append(os.path.relpath(path, storage.url))
+        return real_above(path)
+
+    monkeypatch.setattr(LocalStorage, "_sync_folder", sync_folder)
+    monkeypatch.setattr("txnlog.storage.adapters.local.open_folder_above", open_above)
     monkeypatch.setattr(held_folders, "os", ReusedInodes(Path(storage.url).parent))
     held: dict[tuple[int, int], HeldFolder] = {}
     monkeypatch.setattr(held_folders, "_held", held)
@@ -307,15 +315,15 @@ def test_a_folder_that_is_made_anew_while_it_is_synced_is_not_known(
     storage: LocalStorage, synced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others come in between the sync of the folder and that of the one above."""
-    watched = local._sync_folder
+    watched = LocalStorage._sync_folder
 
-    def disturbed(folder: Path) -> int | None:
-        if folder.name == "a":
-            monkeypatch.setattr(local, "_sync_folder", watched)
+    def disturbed(self: LocalStorage, folder: str) -> int | None:
+        if folder == "a":
+            monkeypatch.setattr(LocalStorage, "_sync_folder", watched)
             _others_make_all_anew(storage)
-        return watched(folder)
+        return watched(self, folder)
 
-    monkeypatch.setattr(local, "_sync_folder", disturbed)
+    monkeypatch.setattr(LocalStorage, "_sync_folder", disturbed)
     storage.put("a/b/first", b"x")
     synced.clear()
     storage.put("a/b/second", b"x")
@@ -406,7 +414,7 @@ def test_denied_permission_is_a_clear_error(
 ) -> None:
     """Simulated, because tests may run as root, whom nothing is denied."""
 
-    def denied(*_: object) -> int:
+    def denied(*_: object, **__: object) -> int:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", denied)
@@ -433,7 +441,7 @@ def test_a_filesystem_without_hard_links_is_refused(
 ) -> None:
     """FAT and some network drives: a remedy instead of a half-working store; nothing is left."""
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
@@ -479,6 +487,58 @@ def test_links_lead_no_write_and_no_deletion_outside(storage: LocalStorage, tmp_
     assert os.listdir(outside) == ["precious"]  # noqa: PTH208
     assert storage.list_folders("topics") == []
     assert [name for name, _ in storage.list_all("topics")] == ["topics/real"]
+
+
+@pytest.fixture(params=[True, False])
+def linked(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., LocalStorage]:
+    """Opens a storage in which a topic is a link to an archive outside, in each way."""
+    monkeypatch.setattr(inside, "BY_DESCRIPTOR", request.param)
+    LocalStorage(str(tmp_path / "store")).put("topics/own/a", b"x")
+    (tmp_path / "archive" / "moved" / "data").mkdir(parents=True)
+    (tmp_path / "archive" / "moved" / "data" / "b").write_bytes(b"y")
+    (tmp_path / "archive" / "moved" / "again").symlink_to(tmp_path / "archive" / "moved")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "c").write_bytes(b"z")
+    (tmp_path / "store" / "topics" / "moved").symlink_to(tmp_path / "archive" / "moved")
+    (tmp_path / "store" / "topics" / "other").symlink_to(tmp_path / "elsewhere")
+    return lambda *links_to: LocalStorage(str(tmp_path / "store"), links_to=links_to)
+
+
+def test_links_lead_where_the_operator_has_allowed(
+    linked: Callable[..., LocalStorage], tmp_path: Path
+) -> None:
+    """A topic may lie elsewhere; other links, and links behind that one, lead nowhere."""
+    storage = linked(str(tmp_path / "archive"))
+    assert storage.list_folders("topics") == ["moved", "own"]
+    assert [*storage.list_all("topics")] == [("topics/moved/data/b", 1), ("topics/own/a", 1)]
+    assert storage.list_names("topics/moved/data") == ["b"]
+    assert storage.get("topics/moved/data/b") == b"y"
+    assert storage.size("topics/moved/data/b") == 1
+    assert storage.put_if_absent("topics/moved/data/d", b"1")
+    assert storage.put_if_absent("topics/moved/new/e", b"2")
+    assert (tmp_path / "archive/moved/new/e").read_bytes() == b"2"
+    storage.delete(["topics/moved/data/d", "topics/moved/new/e"])
+    assert sorted(path.name for path in (tmp_path / "archive/moved").iterdir()) == ["again", "data"]
+    for name in ("topics/other/c", "topics/moved/again/data/b"):
+        with pytest.raises(StorageError, match="symbolic link"):
+            storage.get(name)
+    again = pickle.loads(pickle.dumps(storage))
+    assert again.get("topics/moved/data/b") == b"y"
+    at = storage.address()
+    assert open_storage(at.url, at.options).get("topics/moved/data/b") == b"y"
+
+
+def test_links_lead_nowhere_unless_that_is_said(linked: Callable[..., LocalStorage]) -> None:
+    """Neither those that lead out of the store nor those within it."""
+    storage = linked()
+    assert storage.list_folders("topics") == ["own"]
+    assert [*storage.list_all("topics")] == [("topics/own/a", 1)]
+    with pytest.raises(StorageError, match="links in a store lead nowhere unless the option"):
+        storage.get("topics/moved/data/b")
+    with pytest.raises(StorageError, match="symbolic link"):
+        storage.list_names("topics/moved/data")
 
 
 def test_a_root_that_is_a_link_is_followed_once(tmp_path: Path) -> None:
@@ -537,8 +597,8 @@ def test_an_interrupt_leaves_no_unfinished_file(
     """Ctrl-C while a file is opened: it is there then, though nobody has its descriptor yet."""
     real = os.open
 
-    def interrupted(path: Path, flags: int, *rest: int) -> int:
-        descriptor = real(path, flags, *rest)
+    def interrupted(path: str, flags: int, mode: int, *, dir_fd: int | None) -> int:
+        descriptor = real(path, flags, mode, dir_fd=dir_fd)
         if flags & os.O_CREAT:
             os.close(descriptor)
             raise KeyboardInterrupt

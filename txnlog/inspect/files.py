@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from os import SEEK_END
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +18,9 @@ from txnlog.segments.parquet.footer import MAGIC as PARQUET_MAGIC
 from txnlog.segments.parquet.footer import read_tail
 from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.storage import open_storage
+from txnlog.storage.adapters.inside import open_named
+from txnlog.storage.base import MOST_WHOLE_BYTES
+from txnlog.storage.failure_messages import too_large
 
 _FOOTER_TIMEOUT_S = 10.0
 
@@ -39,9 +42,10 @@ def open_segment_file(
         yield _segment_file(read, storage.size(name), path, base_offset)
         return
     try:
-        with Path(path).open("rb") as file:
-            size_bytes = file.seek(0, SEEK_END)
-            yield _segment_file(partial(_read, file), size_bytes, path, base_offset)
+        descriptor, about = open_named(path)
+        with os.fdopen(descriptor, "rb") as file:
+            read = partial(_read, file, about.st_size)
+            yield _segment_file(read, about.st_size, path, base_offset)
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -52,7 +56,11 @@ def read_file(path: str, storage_options: Mapping[str, object] | None = None) ->
         folder, _, name = path.rpartition("/")
         return open_storage(folder, storage_options).get(name)
     try:
-        return Path(path).read_bytes()
+        descriptor, about = open_named(path)
+        with os.fdopen(descriptor, "rb") as file:
+            if about.st_size > MOST_WHOLE_BYTES:
+                raise too_large("", path, about.st_size)
+            return file.read(about.st_size)
     except FileNotFoundError as error:
         raise ObjectNotFound(f"{path} cannot be read: {error.strerror}") from error
     except OSError as error:
@@ -106,6 +114,6 @@ def _check_loose_footer(file: SegmentFile) -> None:
         raise CorruptRecord.at(file.name, position, "the footer is damaged")
 
 
-def _read(file: BinaryIO, start: int, stop: int) -> bytes:
+def _read(file: BinaryIO, size_bytes: int, start: int, stop: int) -> bytes:
     file.seek(start)
-    return file.read(stop - start)
+    return file.read(max(min(stop, size_bytes) - start, 0))

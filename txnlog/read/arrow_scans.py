@@ -14,13 +14,12 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 from pyarrow import dataset, types
-from pyarrow.fs import LocalFileSystem
 
 from txnlog.columns.layouts import file_layout
 from txnlog.names import schema_version
 from txnlog.read.schema import ScanColumns
+from txnlog.read.segment_files import segment_files
 from txnlog.read.segment_ranges import SegmentRange
-from txnlog.segments.parquet.footer import check_footer
 from txnlog.segments.parquet.open_segment import WHOLE_BYTES
 from txnlog.storage.base import Storage
 
@@ -157,14 +156,15 @@ class _Scanning:
             page_checksum_verification=True, pre_buffer=False
         )
         file_format = dataset.ParquetFileFormat(default_fragment_scan_options=checked)
-        files = LocalFileSystem()
         numbers: dict[str, int] = {}
+        segments: dict[str, SegmentRange] = {}
+        files = segment_files(self._storage, segments, {})
         fragments = []
         for number, part in enumerate(self._parts):
             path = _local_path(self._storage, part, columns)
             assert path is not None
-            check_footer(part.open(self._storage))
             numbers[path] = number
+            segments[path] = part
             fragments.append(file_format.make_fragment(path, filesystem=files))
         read = columns.with_looked_at.schema
         scanner = dataset.FileSystemDataset(fragments, read, file_format, files).scanner(

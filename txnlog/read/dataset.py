@@ -15,19 +15,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from pyarrow import dataset
-from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
 from txnlog.columns.layouts import FileLayout, file_layout
-from txnlog.errors import CorruptRecord
 from txnlog.names import schema_version
 from txnlog.read.scanned_ranges import read_ranges
 from txnlog.read.schema import ScanColumns
+from txnlog.read.segment_files import segment_files
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.schema import TopicSchema
-from txnlog.segments.parquet.footer import check_footer
-from txnlog.segments.parquet.renamed_columns import rename_columns
 from txnlog.segments.schema_columns import children, default_of, id_of
 from txnlog.storage.base import Storage
 
@@ -119,9 +115,11 @@ class _Files:
         self._storage = storage
         self._schema = schema
         self._segments: dict[str, SegmentRange] = {}
-        self.plain = _open(storage, self._segments, {})
+        self.plain = segment_files(storage, self._segments, {})
         names = {} if schema is None else _names(schema)
-        self._renamed = self.plain if schema is None else _open(storage, self._segments, names)
+        self._renamed = (
+            self.plain if schema is None else segment_files(storage, self._segments, names)
+        )
         checked = dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
         self.format = dataset.ParquetFileFormat(default_fragment_scan_options=checked)
         self._constants: dict[int, pc.Expression | None] = {}
@@ -172,83 +170,3 @@ def _names(schema: TopicSchema) -> dict[int, str]:
         found[number] = field.name
         waiting += children(field.type)
     return found
-
-
-def _open(
-    storage: Storage, segments: Mapping[str, SegmentRange], names: Mapping[int, str]
-) -> FileSystem:
-    return PyFileSystem(_Segments(_Objects(storage, segments, names)))
-
-
-class _Objects(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
-    """Segments as readable files, by their names or, on this machine, their paths.
-
-    With ``names`` their columns have these names, by id.
-    """
-
-    cachable = False
-
-    def __init__(
-        self, storage: Storage, segments: Mapping[str, SegmentRange], names: Mapping[int, str]
-    ) -> None:
-        super().__init__()
-        self.storage = storage
-        self.segments = segments
-        self.names = names
-
-    def info(self, path: str, **_: object) -> dict[str, object]:
-        size_bytes = self.segments[path].segment.size_bytes
-        return {"name": path, "size": size_bytes, "type": "file"}
-
-    def _open(self, path: str, *_: object, **__: object) -> _Object:
-        return _Object(self, path)
-
-
-class _Segments(FSSpecHandler):  # type: ignore[misc]
-    """The same for Arrow. Opening a file checks that it is the one that was placed."""
-
-    fs: _Objects
-
-    def open_input_file(self, path: str) -> pa.NativeFile:
-        part, storage = self.fs.segments[path], self.fs.storage
-        if self.fs.names or storage.local_path(part.paths.log) is None:
-            return super().open_input_file(path)
-        file = LocalFileSystem().open_input_file(path)
-        check_footer(part.open(storage, lambda start, stop: file.read_at(stop - start, start)))
-        return file
-
-
-class _Object(AbstractBufferedFile):  # type: ignore[misc]
-    """A file that Arrow does not open natively: the segment's bytes, and its footer.
-
-    The bytes read to check the footer are kept: Arrow reads them first.
-    """
-
-    def __init__(self, files: _Objects, path: str) -> None:
-        self._part = part = files.segments[path]
-        self._storage = files.storage
-        self._kept_start, self._kept = part.segment.size_bytes, b""
-        end = check_footer(part.open(self._storage, self._read_end))
-        self._own_bytes = part.segment.size_bytes - len(end)
-        try:
-            self._end = rename_columns(end, files.names) if files.names else end
-        except ValueError as error:
-            raise CorruptRecord.at(part.paths.log, self._own_bytes, str(error)) from error
-        size_bytes = self._own_bytes + len(self._end)
-        super().__init__(files, path, cache_type="none", size=size_bytes)
-
-    def _read_end(self, start: int, stop: int) -> bytes:
-        data = self._part.read_bytes(self._storage, start, stop)
-        if stop == self._part.segment.size_bytes:
-            self._kept_start, self._kept = start, data
-        return data
-
-    def _fetch_range(self, start: int, end: int) -> bytes:
-        own = self._own_bytes
-        data = self._read_own(start, min(end, own)) if start < own else b""
-        return data + self._end[max(start - own, 0) : max(end - own, 0)]
-
-    def _read_own(self, start: int, stop: int) -> bytes:
-        if start >= self._kept_start:
-            return self._kept[start - self._kept_start : stop - self._kept_start]
-        return self._part.read_bytes(self._storage, start, stop)

@@ -52,19 +52,21 @@ class MarkedDisk(ForwardingStorage):
     def local_path(self, name: str) -> str | None:
         return self.inner.local_path(name)
 
+    def open_file(self, name: str) -> int | None:
+        return self.inner.open_file(name)
+
     def check(self) -> None:
-        path = self.inner.local_path(self._mark)
-        if path is None:
+        if self.inner.local_path(self._mark) is None:
             return
         try:
-            os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError) as error:
+            self.inner.size(self._mark)
+        except StorageError as error:
+            if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+                raise
             raise MarkGone(
                 f"{self.url} is not the folder that it was: {self._mark} is gone. Is its disk "
                 "mounted?"
             ) from error
-        except OSError as error:
-            raise StorageError(f"{self.url}: {self._mark} cannot be looked for: {error}") from error
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         self.check()

@@ -106,6 +106,9 @@ class StandbyStorage(ForwardingStorage):
         at = self._at(name, self.standing(fresh=False)) if name else None
         return self.inner.local_path(at) if at else None
 
+    def open_file(self, name: str) -> int | None:
+        return self._read(name, self.inner.open_file)
+
     def get(self, name: str) -> bytes:
         return self._read(name, self.inner.get)
 

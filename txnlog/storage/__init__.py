@@ -111,12 +111,17 @@ def open_storage(
 def _open_local(path: str, options: Mapping[str, object]) -> Storage:
     from txnlog.storage.adapters.local import LocalStorage
 
-    if options:
+    given = parse_options(options, lists=("links_to",))
+    links_to = given.pop("links_to", ())
+    if given:
         raise InvalidOption(
-            f"a local path takes no storage options, but got {', '.join(sorted(options))}"
+            f"a local path takes no storage options, but got {', '.join(sorted(given))} (only "
+            "links_to is one for it)"
         )
+    if any(not os.path.isabs(one) for one in links_to):  # noqa: PTH117 - they may be no paths
+        raise InvalidOption("storage option links_to must name folders by absolute paths")
     try:
-        return LocalStorage(str(Path(path).expanduser()))
+        return LocalStorage(str(Path(path).expanduser()), links_to=links_to)
     except RuntimeError as error:
         raise InvalidOption(f"the store's path {path!r} names no known home folder") from error
 

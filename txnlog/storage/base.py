@@ -24,6 +24,8 @@ from txnlog.storage.together import run_together
 T = TypeVar("T")
 
 PARALLEL_REQUESTS = 16
+MOST_WHOLE_BYTES = 256 << 20
+"""What is larger is not read whole: entries, checkpoints, manifests and indexes are smaller."""
 
 
 def check_name(name: str) -> str:
@@ -140,6 +142,13 @@ class Storage(ABC):
 
     def local_path(self, name: str) -> str | None:  # noqa: ARG002 - for those that have one
         """An object's path for programs of this machine ("": the root); None if it has none."""
+        return None
+
+    def open_file(self, name: str) -> int | None:  # noqa: ARG002 - for those that have one
+        """A descriptor of an object's file, for libraries that read it themselves; to be closed.
+
+        None exactly where there is no :meth:`local_path`. Raises ObjectNotFound.
+        """
         return None
 
     def relaxed(self) -> Storage:

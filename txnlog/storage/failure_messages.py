@@ -24,6 +24,9 @@ _HINTS = {
     errno.ENOTDIR: "a file stands where a folder is needed",
     errno.EISDIR: "a folder stands where a file is needed",
     errno.ENAMETOOLONG: "the name is too long for this filesystem",
+    errno.ELOOP: "links in a store lead nowhere unless the option links_to allows it: put what it "
+    "leads to in its place, or see docs/STORAGE.md",
+    errno.ENXIO: "remove it",
     errno.EIO: "the device reports an error: check the disk",
     errno.ECONNREFUSED: "nothing listens there: check the address, and that the server runs",
 }
@@ -32,6 +35,7 @@ _NOT_RETRIABLE = frozenset(
         errno.EACCES,
         errno.EDQUOT,
         errno.EISDIR,
+        errno.ELOOP,
         errno.ENAMETOOLONG,
         errno.ENOSPC,
         errno.ENOTDIR,
@@ -83,6 +87,17 @@ def failure(
     where = f"{url}/{name}" if name else url
     failed = StorageError(f"{operation} {where} failed: {what}; {hint}")
     failed.retriable = number not in _NOT_RETRIABLE if retriable is None else retriable
+    return failed
+
+
+def too_large(url: str, name: str, size_bytes: int) -> StorageError:
+    """An error for an object that is larger than what is read whole."""
+    where = f"{url}/{name}" if url else name
+    failed = StorageError(
+        f"{where} has {size_bytes:,} bytes, and is none of the small files that are read "
+        "whole: restore it from a copy, or remove it"
+    )
+    failed.retriable = False
     return failed
 
 

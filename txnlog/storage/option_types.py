@@ -20,6 +20,7 @@ def parse_options(
     nested: Collection[str] = (),
     booleans: Collection[str] = (),
     integers: Collection[str] = (),
+    lists: Collection[str] = (),
 ) -> dict[str, Any]:
     """Options with strings converted by their names; other values stay as they are.
 
@@ -28,6 +29,7 @@ def parse_options(
         nested: names of those that are JSON objects.
         booleans: names of those that are true or false.
         integers: names of those that are whole numbers.
+        lists: names of those that are lists of texts, JSON ones, or a single text.
 
     Raises InvalidOption: a value cannot be read.
     """
@@ -35,6 +37,8 @@ def parse_options(
     for name, value in options.items():
         if name in nested:
             parsed[name] = _parse_nested(name, value)
+        elif name in lists:
+            parsed[name] = _parse_list(name, value)
         elif isinstance(value, str) and name in booleans:
             if value.strip().lower() not in _TRUTH:
                 raise InvalidOption(f"storage option {name} must be true or false")
@@ -56,3 +60,15 @@ def _parse_nested(name: str, value: object) -> dict[str, Any]:
     if not isinstance(found, Mapping):
         raise InvalidOption(f"storage option {name} must be a JSON object")
     return dict(found)
+
+
+def _parse_list(name: str, value: object) -> list[str]:
+    found = value
+    if isinstance(value, str):
+        try:
+            found = json.loads(value) if value.lstrip().startswith("[") else [value]
+        except ValueError:
+            found = None
+    if not isinstance(found, list | tuple) or not all(isinstance(one, str) for one in found):
+        raise InvalidOption(f"storage option {name} must be a JSON list of texts")
+    return [*found]

@@ -15,15 +15,16 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Self
 
-from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
+from txnlog.errors import ObjectNotFound, UnsupportedFilesystem
 from txnlog.storage.adapters.held_folders import HeldFolder, hold_folder
-from txnlog.storage.base import Storage, Upload, check_name
-from txnlog.storage.failure_messages import failure
+from txnlog.storage.adapters.inside import Inside, open_folder_above
+from txnlog.storage.base import MOST_WHOLE_BYTES, Address, Storage, Upload, check_name
+from txnlog.storage.failure_messages import failure, too_large
 from txnlog.storage.spool import write_all
 
 _TEMPORARY = ".tmp"
@@ -39,22 +40,25 @@ _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, er
 class LocalStorage(Storage):
     """Objects as files below ``root``.
 
+    Folders come with their first object and go with their last, as on an object store. Nothing
+    below the root is reached through a symbolic link that somebody put there: neither may a cleanup
+    reach files outside the store, nor a copy carry them away. See docs/STORAGE.md.
+
     Args:
         root: the folder; it is made when the first object is.
         fsync: make every object durable before it shows. Without, a power cut may lose the last
             ones; a crash of the process may not.
-
-    Folders come with their first object and go with their last, as on an object store. Symbolic
-    links below the root are not followed by writes, deletions and listings: a link that somebody
-    put there must not let a cleanup reach files outside the store.
+        links_to: folders outside to which links below the root may lead after all.
     """
 
-    def __init__(self, root: str, fsync: bool = True) -> None:
+    def __init__(self, root: str, fsync: bool = True, links_to: Sequence[str] = ()) -> None:
         # Resolved once: a link put in place of the root later leads nobody elsewhere.
         self._root = Path(os.path.realpath(root))
         self._fsync = fsync
+        self._links_to = tuple(os.path.realpath(one) for one in links_to)
+        self._inside = Inside(str(self._root), self._links_to)
         # Folders whose names are durable.
-        self._synced: dict[Path, HeldFolder] = {}
+        self._synced: dict[str, HeldFolder] = {}
         self._folds_case: bool | None = None
         self._round = threading.local()
         """In a thread that works for a round of puts: the folders that are synced at its end."""
@@ -62,11 +66,22 @@ class LocalStorage(Storage):
         """The root, once its name and those of the folders above it are durable."""
         self.url = str(self._root)
 
+    def address(self) -> Address:
+        return Address(self.url, {"links_to": [*self._links_to]} if self._links_to else {})
+
     def local_path(self, name: str) -> str:
         return str(self._root / check_name(name)) if name else str(self._root)
 
-    def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, bool]]:
-        return LocalStorage, (str(self._root), self._fsync)
+    def open_file(self, name: str) -> int:
+        try:
+            return self._inside.open_file(check_name(name))[0]
+        except FileNotFoundError as error:
+            raise ObjectNotFound(f"there is no {self.url}/{name}") from error
+        except OSError as error:
+            raise failure("reading", self.url, name, error) from error
+
+    def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, bool, tuple[str, ...]]]:
+        return LocalStorage, (str(self._root), self._fsync, self._links_to)
 
     def folds_case(self) -> bool:
         if self._folds_case is None:
@@ -75,13 +90,15 @@ class LocalStorage(Storage):
 
     def _detect_case_folding(self) -> bool | None:
         """Whether a name in the root is found in the other case too; None in an empty root."""
-        for entry in self._scan(""):
-            swapped = entry.name.swapcase()
-            if swapped != entry.name:
+        with self._scan("") as entries:
+            names = [entry.name for entry in entries]
+        for name in names:
+            swapped = name.swapcase()
+            if swapped != name:
                 try:
-                    return (self._root / swapped).samefile(entry.path)
+                    return self._inside.are_same(name, swapped)
                 except FileNotFoundError:
-                    if os.path.lexists(entry.path):
+                    if self._inside.exists(name):
                         return False  # it is there under its own name alone
                 except OSError as error:
                     raise failure("reading", self.url, swapped, error) from error
@@ -95,48 +112,33 @@ class LocalStorage(Storage):
         other._fsync = False  # noqa: SLF001 - it is one of us
         return other
 
-    def _path(self, name: str) -> Path:
-        return self._root / check_name(name)
-
-    def _path_inside(self, name: str) -> Path:
-        """The path of an object that is to be changed: no symbolic link may be on the way."""
-        path = self._path(name)
-        parent = str(path.parent)
-        if os.path.realpath(parent) != parent:
-            raise StorageError(
-                f"{path.parent} leads through a symbolic link; nothing is written or deleted "
-                f"there, because it may be outside the store {self.url}: remove the link"
-            )
-        return path
-
     # -- writing ---------------------------------------------------------------------------------
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        path = self._path_inside(name)
+        check_name(name)
         try:
             # Saves the loser of a race that is over an fsync. The link below is what decides.
-            if os.path.lexists(path):
+            if self._inside.exists(name):
                 return False
-            temporary = self.temporary_path()
+            temporary = self.temporary_name()
             try:
                 self._write_temporary(temporary, data)
-                return self._publish(temporary, path)
+                return self._publish(temporary, name)
             finally:
-                temporary.unlink(missing_ok=True)
+                self.drop_temporary(temporary)
         except OSError as error:
             raise failure("creating", self.url, name, error) from error
 
     def confirm(self, name: str) -> None:
         if not self._fsync:
             return
-        path = self._path_inside(name)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor, _ = self._inside.open_file(check_name(name))
             try:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            self._sync_folders(path.parent)
+            self._sync_folders(_folder_of(name))
         except FileNotFoundError as error:
             raise ObjectNotFound(f"there is no {self.url}/{name}") from error
         except OSError as error:
@@ -151,7 +153,7 @@ class LocalStorage(Storage):
         return _LocalUpload(self, name)
 
     def put_round(self, calls: Iterable[Callable[[], object]]) -> None:
-        folders: set[Path] = set()
+        folders: set[str] = set()
 
         def run(call: Callable[[], object]) -> None:
             before = self._folders_of_round()
@@ -166,35 +168,29 @@ class LocalStorage(Storage):
             try:
                 self._sync_folders(folder)
             except OSError as error:
-                name = str(folder.relative_to(self._root))
-                raise failure("syncing", self.url, name, error) from error
+                raise failure("syncing", self.url, folder, error) from error
 
-    def _folders_of_round(self) -> set[Path] | None:
+    def _folders_of_round(self) -> set[str] | None:
         return getattr(self._round, "folders", None)
 
     def delete(self, names: Iterable[str]) -> None:
-        parents: set[Path] = set()
+        parents: set[str] = set()
         for name in names:
-            path = self._path_inside(name)
             try:
-                path.unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    self._inside.unlink(check_name(name))
             except NotADirectoryError:
                 continue  # a file stands where its folder would: it is not there
             except OSError as error:
                 raise failure("deleting", self.url, name, error) from error
-            parents.add(path.parent)
+            parents.add(_folder_of(name))
         for parent in parents:
             self._prune(parent)
 
     # -- reading ---------------------------------------------------------------------------------
 
     def get(self, name: str) -> bytes:
-        try:
-            return self._path(name).read_bytes()
-        except FileNotFoundError as error:
-            raise ObjectNotFound(f"there is no {self.url}/{name}") from error
-        except OSError as error:
-            raise failure("reading", self.url, name, error) from error
+        return self._read(name, 0, None)
 
     def get_many(self, names: Sequence[str]) -> list[bytes]:
         """Most files are read sooner than a thread is started: a dozen take 0.4 ms, not 2.5.
@@ -210,108 +206,121 @@ class LocalStorage(Storage):
         return found
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
-        wanted = max(stop - start, 0)
+        return self._read(name, start, stop)
+
+    def _read(self, name: str, start: int, stop: int | None) -> bytes:
+        """Bytes of an object, no more than it has; without ``stop`` all, if these are not many."""
         try:
-            with self._path(name).open("rb", buffering=0) as file:
-                file.seek(start)
-                data = file.read(wanted)
-                # One read returns at most 2 GiB, and less if a signal comes.
-                while len(data) < wanted and (more := file.read(wanted - len(data))):
-                    data += more
-                return data
+            descriptor, about = self._inside.open_file(check_name(name))
+            try:
+                if stop is None and about.st_size > MOST_WHOLE_BYTES:
+                    raise too_large(self.url, name, about.st_size)
+                left = min(about.st_size if stop is None else stop, about.st_size) - start
+                return _read_up_to(descriptor, start, left)
+            finally:
+                os.close(descriptor)
         except FileNotFoundError as error:
             raise ObjectNotFound(f"there is no {self.url}/{name}") from error
         except OSError as error:
             raise failure("reading", self.url, name, error) from error
 
     def size(self, name: str) -> int:
-        try:
-            return self._path(name).stat().st_size
-        except FileNotFoundError as error:
-            raise ObjectNotFound(f"there is no {self.url}/{name}") from error
-        except OSError as error:
-            raise failure("reading", self.url, name, error) from error
+        return self._stat(name).st_size
 
     def modified_ms(self, name: str) -> int | None:
+        return self._stat(name).st_mtime_ns // 1_000_000
+
+    def _stat(self, name: str) -> os.stat_result:
         try:
-            return self._path(name).stat().st_mtime_ns // 1_000_000
+            return self._inside.stat(check_name(name))
         except FileNotFoundError as error:
             raise ObjectNotFound(f"there is no {self.url}/{name}") from error
         except OSError as error:
             raise failure("reading", self.url, name, error) from error
 
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
-        return sorted(
-            entry.name
-            for entry in self._scan(folder)
-            if entry.name > start_after and entry.is_file(follow_symlinks=False)
-        )
+        with self._scan(folder) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if entry.name > start_after and entry.is_file(follow_symlinks=False)
+            )
 
     def list_folders(self, folder: str) -> list[str]:
-        return sorted(
-            entry.name
-            for entry in self._scan(folder)
-            if entry.is_dir(follow_symlinks=False) and (folder or entry.name != _TEMPORARY)
-        )
+        with self._scan(folder) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if self._inside.is_folder(entry, folder) and (folder or entry.name != _TEMPORARY)
+            )
 
     def list_all(
         self, folder: str, scanned: Callable[[], object] = lambda: None
     ) -> Iterator[tuple[str, int]]:
         """As every storage does; calls ``scanned`` when a folder was read, before it is told."""
-        prefix = f"{folder}/" if folder else ""
-        found = sorted(self._scan(folder), key=lambda entry: entry.name)
+        found: list[tuple[str, int | None]] = []
+        with self._scan(folder) as entries:
+            for entry in entries:
+                if self._inside.is_folder(entry, folder):
+                    found.append((entry.name, None))
+                elif entry.is_file(follow_symlinks=False):
+                    with suppress(FileNotFoundError):  # deleted since the folder was read
+                        found.append((entry.name, entry.stat(follow_symlinks=False).st_size))
         scanned()
-        for entry in found:
-            if entry.is_dir(follow_symlinks=False):
-                yield from self.list_all(prefix + entry.name, scanned)
-            elif entry.is_file(follow_symlinks=False):
-                try:
-                    size_bytes = entry.stat(follow_symlinks=False).st_size
-                except FileNotFoundError:
-                    continue  # deleted since the folder was read
-                except OSError as error:
-                    raise failure("listing", self.url, prefix + entry.name, error) from error
-                yield prefix + entry.name, size_bytes
+        prefix = f"{folder}/" if folder else ""
+        for name, size_bytes in sorted(found):
+            if size_bytes is None:
+                yield from self.list_all(prefix + name, scanned)
+            else:
+                yield prefix + name, size_bytes
 
-    def _scan(self, folder: str) -> list[os.DirEntry[str]]:
-        path = self._path(folder) if folder else self._root
-        try:
-            with os.scandir(path) as entries:
-                return list(entries)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise failure("listing", self.url, folder, error) from error
+    @contextmanager
+    def _scan(self, folder: str) -> Iterator[Iterable[os.DirEntry[str]]]:
+        """What is in a folder; nothing in one that is not there."""
+        with ExitStack() as stack:
+            try:
+                scan = self._inside.scan(check_name(folder) if folder else "")
+                entries: Iterable[os.DirEntry[str]] = stack.enter_context(scan)
+            except FileNotFoundError:
+                entries = ()
+            except OSError as error:
+                raise failure("listing", self.url, folder, error) from error
+            try:
+                yield entries
+            except OSError as error:
+                raise failure("listing", self.url, folder, error) from error
 
     # -- steps of writing ------------------------------------------------------------------------
 
-    def temporary_path(self) -> Path:
+    def temporary_name(self) -> str:
         """A unique name in the store's own folder for unfinished files, on the same filesystem.
 
         Chosen before the file exists: after an interrupt while it is opened it can be unlinked.
         """
-        return self._root / _TEMPORARY / secrets.token_hex(16)
+        return f"{_TEMPORARY}/{secrets.token_hex(16)}"
 
-    def open_temporary(self, path: Path) -> int:
+    def open_temporary(self, name: str) -> int:
         """A new empty file."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         for _ in range(_LINK_ATTEMPTS):
             # A loop, because another process's deletion may prune the folder at any moment.
             with suppress(FileNotFoundError):
-                return os.open(path, flags, 0o666)
-            _make_folder(path.parent)
-        return os.open(path, flags, 0o666)
+                return self._inside.create(name)
+            self._make_folder(_TEMPORARY)
+        return self._inside.create(name)
 
-    def publish_upload(self, descriptor: int, temporary: Path, name: str) -> None:
+    def drop_temporary(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self._inside.unlink(name)
+
+    def publish_upload(self, descriptor: int, temporary: str, name: str) -> None:
         """Sync a finished temporary file and link it to its name."""
-        path = self._path_inside(name)
         if self._fsync:
             os.fsync(descriptor)
-        if not self._publish(temporary, path):
+        if not self._publish(temporary, name):
             raise FileExistsError("the name is taken, though it should be unique")
 
-    def _write_temporary(self, path: Path, data: bytes) -> None:
-        descriptor = self.open_temporary(path)
+    def _write_temporary(self, name: str, data: bytes) -> None:
+        descriptor = self.open_temporary(name)
         try:
             write_all(descriptor, data)
             if self._fsync:
@@ -319,61 +328,69 @@ class LocalStorage(Storage):
         finally:
             os.close(descriptor)
 
-    def _publish(self, temporary: Path, path: Path) -> bool:
+    def _publish(self, temporary: str, name: str) -> bool:
         try:
-            if not self._link(temporary, path):
+            if not self._link(temporary, name):
                 return False
         except OSError as error:
             if error.errno in _NO_HARD_LINKS:
                 raise UnsupportedFilesystem(
                     f"the filesystem of {self.url} refuses hard links ({error.strerror}), which "
-                    f"put-if-absent needs there; {path.name} was not created. Use a filesystem "
+                    f"put-if-absent needs there; {name} was not created. Use a filesystem "
                     "that has them (ext4, xfs, btrfs, zfs, apfs, nfs), or an object store"
                 ) from error
             raise
         if self._fsync:
             folders = self._folders_of_round()
             if folders is None:
-                self._sync_folders(path.parent)
+                self._sync_folders(_folder_of(name))
             else:
-                folders.add(path.parent)
+                folders.add(_folder_of(name))
         return True
 
-    def _link(self, temporary: Path, path: Path) -> bool:
+    def _link(self, temporary: str, name: str) -> bool:
         for attempt in range(_LINK_ATTEMPTS):
             try:
-                os.link(temporary, path)
+                self._inside.link(temporary, name)
             except FileExistsError:
                 return False
             except FileNotFoundError:
                 # No folder yet; or somebody deleted the last object in it and pruned it.
                 if attempt == _LINK_ATTEMPTS - 1:
                     raise
-                _make_folder(path.parent)
+                self._make_folder(_folder_of(name))
             else:
                 return True
         raise AssertionError("the loop returns or raises")
 
-    def _sync_folders(self, folder: Path) -> None:
+    def _make_folder(self, folder: str) -> None:
+        """Try to make a folder and those above it. The caller repeats what needed it, and sees.
+
+        Others may make or prune any of them meanwhile.
+        """
+        with suppress(FileNotFoundError, FileExistsError):
+            self._inside.make_folder(folder)
+
+    def _sync_folders(self, folder: str) -> None:
         """Make the names in a folder durable, and once for each folder its own name.
 
         An existing folder's name is synced too: the process that made it may have died before its
         own sync. One that is still the same cannot have lost its name, nor those above it.
         """
         known = self._synced
-        synced: dict[Path, HeldFolder] = {}
+        synced: dict[str, HeldFolder] = {}
         try:
-            while (descriptor := _sync_folder(folder)) is not None:
+            while (descriptor := self._sync_folder(folder)) is not None:
                 held = hold_folder(descriptor)
                 if held is known.get(folder):
                     break
                 synced[folder] = held
-                if folder == self._root:
+                if not folder:
                     if held is not self._synced_above:
-                        _sync_above(folder)
+                        _sync_above(self._root)
                         self._synced_above = held
                     break
-                folder = folder.parent
+                folder = _folder_of(folder)
         except BaseException:
             # What a device called durable before it failed is not relied on any more.
             self._synced, self._synced_above = {}, None
@@ -381,12 +398,20 @@ class LocalStorage(Storage):
         if descriptor is not None:
             known.update(synced)  # no longer in use if a sync has failed meanwhile
 
-    def _prune(self, folder: Path) -> None:
+    def _sync_folder(self, folder: str) -> int | None:
+        """Sync a folder; a descriptor of it, to be closed, or None if it is not there."""
+        try:
+            descriptor = self._inside.open_folder(folder)
+        except FileNotFoundError:
+            return None  # what we made there was deleted in the meantime, and the folder with it
+        return _synced(descriptor)
+
+    def _prune(self, folder: str) -> None:
         """Remove a folder that has become empty, and those above it; the root stays."""
         with suppress(OSError):  # not empty, gone already, or not ours to remove
-            while folder != self._root:
-                folder.rmdir()
-                folder = folder.parent
+            while folder:
+                self._inside.rmdir(folder)
+                folder = _folder_of(folder)
 
 
 class _LocalUpload(Upload):
@@ -397,13 +422,13 @@ class _LocalUpload(Upload):
         self._storage = storage
         self._name = name
         self._descriptor: int | None = None
-        self._temporary = storage.temporary_path()
+        self._temporary = storage.temporary_name()
         try:
             self._descriptor = storage.open_temporary(self._temporary)
         except OSError as error:
             raise failure("creating", storage.url, name, error) from error
         except BaseException:  # Ctrl-C: nobody else knows of the file yet
-            self._temporary.unlink(missing_ok=True)
+            storage.drop_temporary(self._temporary)
             raise
 
     def write(self, data: bytes) -> int:
@@ -432,17 +457,24 @@ class _LocalUpload(Upload):
                 # Whatever happens here, the object is complete or was never there.
                 os.close(descriptor)
             with suppress(OSError):
-                self._temporary.unlink()
+                self._storage.drop_temporary(self._temporary)
 
 
-def _make_folder(folder: Path) -> None:
-    """Try to make a folder and those above it. The caller repeats what needed it, and sees.
+def _folder_of(name: str) -> str:
+    return name.rpartition("/")[0]
 
-    Others may prune any of them meanwhile: one above is gone then, or mkdir has found the folder
-    there and a moment later, when it looks what it is, not there.
-    """
-    with suppress(FileNotFoundError, FileExistsError):
-        folder.mkdir(parents=True, exist_ok=True)
+
+def _read_up_to(descriptor: int, start: int, wanted: int) -> bytes:
+    """So many bytes from there on, fewer only at the file's end."""
+    if wanted <= 0:
+        return b""
+    if start:
+        os.lseek(descriptor, start, os.SEEK_SET)
+    data = os.read(descriptor, wanted)
+    # One read returns at most 2 GiB, and less if a signal comes.
+    while len(data) < wanted and (more := os.read(descriptor, wanted - len(data))):
+        data += more
+    return data
 
 
 def _sync_above(root: Path) -> None:
@@ -454,22 +486,17 @@ def _sync_above(root: Path) -> None:
         if os.path.ismount(root):
             return
         try:
-            descriptor = _sync_folder(folder)
+            os.close(_synced(open_folder_above(str(folder))))
+        except FileNotFoundError:
+            pass
         except OSError as error:
             if error.errno not in _NOT_OURS_TO_SYNC:
                 raise
-        else:
-            if descriptor is not None:
-                os.close(descriptor)
         root = folder
 
 
-def _sync_folder(folder: Path) -> int | None:
-    """Sync a folder; a descriptor of it, for the caller to close, or None if it is not there."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None  # what we made there was deleted in the meantime, and the folder with it
+def _synced(descriptor: int) -> int:
+    """The descriptor of a folder, after a sync; it is closed if that fails."""
     try:
         os.fsync(descriptor)
     except BaseException:
