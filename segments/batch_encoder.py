@@ -9,10 +9,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from txnlog.segments.batch_header import (
-    GUARDED_EPOCH,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
-    TAGGED_EPOCH,
+    NO_PRODUCER_ID,
 )
 from txnlog.segments.batches import check_format, encode_batch
 from txnlog.segments.compression import Compression
@@ -66,7 +65,7 @@ _COLUMN_BYTES = 128
 class BatchEncoder:
     """Batches in columns, which are packed if ``packs_few``, or in Kafka's own format.
 
-    Each carries the tag, if there is one.
+    Each carries the tag, if there is one, and in Kafka's format the producer's id and epoch.
     """
 
     def __init__(
@@ -79,6 +78,7 @@ class BatchEncoder:
         index_interval_bytes: int,
         tag: int,
         packs_few: bool,
+        producer: tuple[int, int] | None,
     ) -> None:
         check_format(record_format)
         self.overhead_bytes = _OVERHEAD_BYTES[record_format]
@@ -87,11 +87,10 @@ class BatchEncoder:
         self._tag = tag
         self._packs_few = packs_few
         self._leader_epoch = NO_LEADER_EPOCH if tag == NO_TAG else tag
-        self._producer_epoch, self._mask = NO_PRODUCER_EPOCH, 0
-        if record_format == "kafka":
-            # In rows only the base sequence can protect base offset and leader epoch.
-            self._producer_epoch = GUARDED_EPOCH if tag == NO_TAG else TAGGED_EPOCH
-            self._mask = 0 if tag == NO_TAG else tag
+        self._is_rows = record_format == "kafka"
+        self._producer_id, self._producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+        if self._is_rows and producer is not None:
+            self._producer_id, self._producer_epoch = producer
         self._compression = compression
         self._level = level
         self._indexes = IndexBuilder(index_interval_bytes)
@@ -114,7 +113,9 @@ class BatchEncoder:
             level=self._level,
             base_offset=base_offset,
             offset_deltas=offset_deltas,
-            base_sequence=base_offset ^ self._mask,
+            producer_id=self._producer_id,
+            base_sequence=base_offset,
+            guarded=self._is_rows,
             producer_epoch=self._producer_epoch,
             leader_epoch=self._leader_epoch,
             packs_few=self._packs_few,

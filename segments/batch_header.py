@@ -31,15 +31,6 @@ NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 
-# Instead of "no epoch" in rows that txnlog writes: base sequence repeats base offset, which Kafka's
-# checksum does not cover. Nobody else writes this number, and nobody reads it without a producer
-# id.
-GUARDED_EPOCH: Final = -2
-
-# The same where leader epoch is the tag of a segment: then base sequence is base offset XOR tag,
-# and the checksum covers both.
-TAGGED_EPOCH: Final = -3
-
 # Those of txnlog's own payloads, with a check of the header before them.
 _OWN_MAGICS: Final = (MAGIC_COLUMNS, MAGIC_PACKED, MAGIC_TYPED_COLUMNS)
 
@@ -51,6 +42,14 @@ LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
+
+# In rows that txnlog writes. The checksum covers neither base offset nor leader epoch: the first is
+# repeated as base sequence, of the second there is a sum in the attributes' higher byte, which
+# Kafka's own readers ignore.
+GUARDED: Final = 0x0100
+GUARD_BITS: Final = 0x7F00
+_SUM_SHIFT = 9
+_SUM_BITS = 6
 
 _HEADER = struct.Struct(
     ">"
@@ -146,16 +145,8 @@ class BatchHeader:
 
     @property
     def is_guarded(self) -> bool:
-        """Whether base sequence repeats base offset, so that the checksum covers it (rows)."""
-        guards = (GUARDED_EPOCH, TAGGED_EPOCH)
-        return self.producer_id == NO_PRODUCER_ID and self.producer_epoch in guards
-
-    @property
-    def relative_sequence(self) -> int:
-        """The base sequence, without the tag that is XORed into it in rows; -1 for none."""
-        if self.is_guarded and self.producer_epoch == TAGGED_EPOCH:
-            return self.base_sequence ^ self.leader_epoch
-        return self.base_sequence
+        """Whether these are rows of which the checksum covers base offset and leader epoch too."""
+        return self.magic == MAGIC_KAFKA and bool(self.attributes & GUARDED)
 
     @property
     def kafka_leader_epoch(self) -> int:
@@ -175,15 +166,10 @@ class BatchHeader:
         """The damage to fields that only the guard protects; None if there is none."""
         if not self.is_guarded:
             return None
-        if self.relative_sequence != self.base_offset:
-            reason = (
-                f"base offset {self.base_offset} was {self.relative_sequence} when it was written"
-            )
-            if self.producer_epoch == TAGGED_EPOCH:
-                reason += f", or leader epoch {self.leader_epoch} was another"
-            return reason
-        if self.producer_epoch == GUARDED_EPOCH and self.leader_epoch != NO_LEADER_EPOCH:
-            return f"leader epoch {self.leader_epoch} was {NO_LEADER_EPOCH} when it was written"
+        if self.base_sequence != self.base_offset:
+            return f"base offset {self.base_offset} was {self.base_sequence} when it was written"
+        if self.attributes & GUARD_BITS != guard_of(self.leader_epoch):
+            return f"leader epoch {self.leader_epoch} was another when it was written"
         return None
 
     @property
@@ -212,9 +198,9 @@ class BatchHeader:
     @property
     def last_sequence(self) -> int:
         """Sequence of the last record; after 2^31 - 1 comes 0. -1 if there are no sequences."""
-        if self.relative_sequence == NO_SEQUENCE:
+        if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
-        return (self.relative_sequence + self.last_offset_delta) & _MAX_INT32
+        return (self.base_sequence + self.last_offset_delta) & _MAX_INT32
 
     @property
     def codec(self) -> Compression:
@@ -244,6 +230,18 @@ class BatchHeader:
     def has_delete_horizon(self) -> bool:
         """Whether the base timestamp holds Kafka's delete horizon instead of a timestamp."""
         return bool(self.attributes & DELETE_HORIZON)
+
+
+def guard_of(leader_epoch: int) -> int:
+    """The bits of the attributes that guard rows with this leader epoch.
+
+    They are the XOR of its groups of six bits: one flipped bit changes one of them.
+    """
+    left, folded = leader_epoch & 0xFFFFFFFF, 0
+    while left:
+        folded ^= left & ((1 << _SUM_BITS) - 1)
+        left >>= _SUM_BITS
+    return GUARDED | folded << _SUM_SHIFT
 
 
 def batch_length(payload_bytes: int) -> int:

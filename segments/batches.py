@@ -19,6 +19,7 @@ from txnlog.segments.batch_header import (
     CONTROL,
     CRC_START,
     DELETE_HORIZON,
+    GUARD_BITS,
     HEADER_BYTES,
     LOG_APPEND_TIME,
     MAGIC_COLUMNS,
@@ -36,6 +37,7 @@ from txnlog.segments.batch_header import (
     BatchHeader,
     BytesLike,
     batch_length,
+    guard_of,
 )
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import (
@@ -127,6 +129,7 @@ def encode_batch(
     log_append_time: bool = False,
     delete_horizon_ms: int | None = None,
     packs_few: bool = False,
+    guarded: bool = False,
 ) -> bytes:
     """The bytes of one batch.
 
@@ -135,7 +138,8 @@ def encode_batch(
     ``offset_deltas`` (int32, ascending, one for each row) is given only if offsets have gaps. The
     last three say what Kafka's attributes say, and only record_format "kafka" can; with
     ``log_append_time`` all timestamps must be equal. With ``packs_few`` a few records of
-    record_format "columns" are packed. Raises UnsupportedRecordFormat, UnsupportedCompression, and
+    record_format "columns" are packed. Rows may be ``guarded``: then base sequence is base offset.
+    Raises UnsupportedRecordFormat, UnsupportedCompression, and
     for rows RecordTooLarge.
     """
     check_format(record_format)
@@ -148,6 +152,9 @@ def encode_batch(
     attributes |= TRANSACTIONAL if transactional else 0
     attributes |= LOG_APPEND_TIME if log_append_time else 0
     attributes |= 0 if delete_horizon_ms is None else DELETE_HORIZON
+    if guarded:
+        attributes |= guard_of(leader_epoch)
+        base_sequence = base_offset
     header = BatchHeader(
         base_offset=base_offset,
         length=0,
@@ -167,7 +174,7 @@ def encode_batch(
     )
     if header.magic == MAGIC_KAFKA:
         return _rows_batch(header, records, offset_deltas, compression, level)
-    if attributes & _KAFKA_BITS:
+    if attributes & ~CODEC_BITS:
         raise ValueError("only record.format=kafka has attributes besides the codec")
     packs_few = packs_few and header.magic == MAGIC_COLUMNS and offset_deltas is None
     if packs_few and can_pack(records):
@@ -246,8 +253,8 @@ def verify_checksum(
     """Raise CorruptRecord if a whole batch, which starts with ``header``, is not as it was written.
 
     In Kafka's layouts the checksum does not cover the fields before it, above all the base offset.
-    In rows that txnlog writes the base sequence repeats the base offset, and the leader epoch has a
-    fixed value, or the base sequence is made of both: then these are compared.
+    In rows that txnlog writes the base sequence repeats the base offset, and the attributes have a
+    sum of the leader epoch: these are compared.
     """
     crc = _FORMATS[header.magic].checksum(memoryview(data).cast("B"))
     reason = None
@@ -376,7 +383,8 @@ def _checked_header(data: memoryview, name: str, position: int) -> BatchHeader:
 
 def _rows_header(data: memoryview, name: str, position: int) -> BatchHeader:
     header = BatchHeader.decode(data, name=name, position=position)
-    _check_attributes(header, CODEC_BITS | _KAFKA_BITS, name, position)
+    known = CODEC_BITS | _KAFKA_BITS | (GUARD_BITS if header.is_guarded else 0)
+    _check_attributes(header, known, name, position)
     return header
 
 

@@ -86,7 +86,8 @@ class SegmentWriter:
     there is one. A Parquet file, whose batches are row groups, has a tag of its own instead, tells
     its ``origin``, and takes offsets with gaps only with ``stores_offsets``. What goes beyond
     ``segment_bytes`` is not refused: ``room`` tells the caller when to roll. With ``packs_few``
-    columns of a few records are packed, which older versions cannot read.
+    columns of a few records are packed, which older versions cannot read. ``producer`` is the id
+    and the epoch that Kafka's format tells.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class SegmentWriter:
         stores_offsets: bool = False,
         origin: Mapping[str, str] | None = None,
         packs_few: bool = False,
+        producer: tuple[int, int] | None = None,
     ) -> None:
         if (batch_bytes is not None and batch_bytes < 1) or max_record_bytes < 1:
             raise ValueError("batch_bytes and max_record_bytes must be positive")
@@ -125,6 +127,7 @@ class SegmentWriter:
                 index_interval_bytes=index_interval_bytes,
                 tag=tag,
                 packs_few=packs_few,
+                producer=producer,
             )
         if batch_bytes is None:
             is_parquet = record_format == "parquet"

@@ -31,6 +31,7 @@ from txnlog.write.producer_lock import ProducerLock, exclusive
 from txnlog.write.producer_phase import Phase
 from txnlog.write.record_buffers import RecordBuffers, SupportsArrow
 from txnlog.write.record_checks import Headers, Value
+from txnlog.write.topic_buffer import WritesAs
 from txnlog.write.writer_settings import WriterSettings
 
 _logger = logging.getLogger(__name__)
@@ -65,10 +66,12 @@ class Producer:
         self._plain = PlainWriter(logs, settings.retries)
         self._background = BackgroundWriter(self._plain) if settings.acks is Acks.NONE else None
         self._lock = ProducerLock()
-        self._records = RecordBuffers(logs, settings)
         self._coordinator: Coordinator | None = None
+        writes_as: WritesAs = self._plain.writes_as
         if transactional_id is not None:
-            self._coordinator = Coordinator(logs, transactional_id, transaction_timeout_ms)
+            coordinator = Coordinator(logs, transactional_id, transaction_timeout_ms)
+            self._coordinator, writes_as = coordinator, lambda _: coordinator.state.ref
+        self._records = RecordBuffers(logs, writes_as, settings)
         self._phase = Phase.READY if transactional_id is None else Phase.NEW
         self._sending = Phase.READY if transactional_id is None else Phase.IN_TRANSACTION
         """The phase in which records may be sent."""

@@ -54,15 +54,15 @@ class Batch:
     def base_sequence(self) -> int | None:
         """The producer's sequence if the segment is known, else the file's."""
         header, placed = self.dumped.header, self._placed
-        if header is None or header.relative_sequence < 0:
+        if header is None or header.base_sequence < 0:
             return None
         if placed is None:
-            return header.relative_sequence
+            return header.base_sequence
         from txnlog.state.producers import advance_sequence
 
         if placed.base_sequence < 0:
             return None
-        return advance_sequence(placed.base_sequence, header.relative_sequence)
+        return advance_sequence(placed.base_sequence, header.base_sequence)
 
     @property
     def last_sequence(self) -> int | None:

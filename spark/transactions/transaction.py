@@ -165,7 +165,7 @@ class SparkTransaction:
         self._read_whole: list[str] = []
         self._lock = ProducerLock("transaction")  # writes may run in threads of the user's
         self._staged = StagedWrites(store)
-        self._records = RecordBuffers(store.logs)
+        self._records = RecordBuffers(store.logs, lambda _: coordinator.state.ref)
         self._origin: Origin | None = None
         self._chances: list[Chance] = []
         self._result: TransactionResult | None = None

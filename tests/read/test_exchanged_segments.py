@@ -16,7 +16,6 @@ from txnlog.errors import CorruptRecord, TxnlogError
 from txnlog.inspect.placed_indexes import check_placed_indexes, rebuild_placed_indexes
 from txnlog.inspect.segments import check_placed_segment
 from txnlog.names import TopicPartition
-from txnlog.segments.batch_header import TAGGED_EPOCH
 from txnlog.segments.batches import decode_batch, decode_header
 from txnlog.segments.identity import NO_TAG, tag_of
 from txnlog.state.placement import Placement
@@ -198,7 +197,7 @@ def test_the_tag_of_a_segment_is_in_each_batch_and_in_its_entry(
         while position < len(data):
             header = decode_header(data[position:])
             assert header.leader_epoch == placed.tag
-            assert header.relative_sequence == header.base_offset
+            assert header.base_sequence == header.base_offset
             position += header.size_bytes
 
 
@@ -207,7 +206,7 @@ def test_any_bit_of_a_tagged_header_of_rows_is_noticed(store: Store) -> None:
     fill(store, "a", "kafka", partitions=1)
     data = store.storage.get(paths(store, "a")[0])
     size_bytes = decode_header(data).size_bytes
-    assert decode_header(data).producer_epoch == TAGGED_EPOCH
+    assert decode_header(data).is_guarded
     batch = data[:size_bytes]
     for bit in range(61 * 8):
         damaged = bytearray(batch)

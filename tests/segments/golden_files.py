@@ -58,7 +58,6 @@ def files() -> Iterator[tuple[str, bytes]]:
     """The names and bytes of all golden files, by today's code."""
     from kafka_judges import JUDGES
 
-    from txnlog.segments.batch_header import GUARDED_EPOCH
     from txnlog.segments.batches import encode_batch, encode_marker
     from txnlog.segments.compression import Compression
     from txnlog.segments.formats.message_sets import encode_message_set
@@ -81,8 +80,9 @@ def files() -> Iterator[tuple[str, bytes]]:
                 records,
                 record_format="kafka",
                 compression=codec,
-                base_sequence=0,
-                producer_epoch=GUARDED_EPOCH,
+                guarded=True,
+                producer_id=4_000_000_000,
+                producer_epoch=3,
             ),
         )
         if codec not in {Compression.GZIP, Compression.SNAPPY}:

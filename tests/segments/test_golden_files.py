@@ -82,7 +82,7 @@ def test_golden_tag(name: str) -> None:
         identity = SegmentIdentity(0, len(ROWS), tag)
         parts = [*read_segment(file_of(data, name, identity=identity))]
         assert sum(part.record_count for part in parts) == len(ROWS)
-        assert [part.header.relative_sequence for part in parts] == [0]
+        assert [part.header.base_sequence for part in parts] == [0]
     other = SegmentIdentity(0, len(ROWS), GOLDEN_TAG + 1)
     with pytest.raises(CorruptRecord, match="exchanged"):
         next(read_segment(file_of(data, name, identity=other)))

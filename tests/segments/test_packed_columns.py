@@ -139,10 +139,8 @@ def test_what_is_not_packed() -> None:
 def test_rows_of_kafka_stay_as_they_are() -> None:
     """There is one format for these topics."""
     records = numbered(2)
-    plain = encode_batch(records, record_format="kafka", producer_epoch=-2, base_sequence=0)
-    assert plain == encode_batch(
-        records, record_format="kafka", producer_epoch=-2, base_sequence=0, packs_few=True
-    )
+    plain = encode_batch(records, record_format="kafka", guarded=True)
+    assert plain == encode_batch(records, record_format="kafka", guarded=True, packs_few=True)
 
 
 def test_slices_and_nulls_that_hide_bytes() -> None:

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from rows_layout import batch, fields, record, resealed_rows, varint
 from segment_samples import Row, batch_of, numbered, random_records, rows_of
 
-from txnlog.segments.batch_header import GUARDED_EPOCH
 from txnlog.segments.batches import decode_batch, encode_batch
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnknownCodec
@@ -33,8 +32,9 @@ def encoded(records: pa.RecordBatch, codec: Compression = Compression.NONE) -> b
         records,
         record_format="kafka",
         compression=codec,
-        base_sequence=0,
-        producer_epoch=GUARDED_EPOCH,
+        guarded=True,
+        producer_id=1 << 40,
+        producer_epoch=5,
     )
 
 
@@ -110,7 +110,9 @@ def test_bytes_behind_the_records(codec: Compression) -> None:
         ({21: b"\0\5"}, "codec"),
         ({21: b"\0\7"}, "codec"),
         ({21: b"\0\x80"}, "attributes"),
-        ({21: b"\1\0"}, "attributes"),
+        ({21: b"\1\0"}, "leader epoch -1 was another"),
+        ({21: b"\2\0"}, "attributes"),
+        ({21: b"\xf9\0"}, "attributes"),
         ({21: b"\0\1"}, ""),
         ({21: b"\0\2"}, ""),
         ({21: b"\0\3"}, ""),

@@ -54,10 +54,10 @@ def test_what_the_writer_writes(codec: Compression) -> None:
     """A segment of rows has Kafka's magic, offsets from 0, and the guard of its offsets."""
     data, _, _ = rows_segment(compression=codec)
     first, second = raw_batches(data)[:2]
-    assert (first.magic, first.attributes) == (2, int(codec))
+    assert (first.magic, first.attributes & 0xFF) == (2, int(codec))
     assert (first.base_offset, second.base_offset) == (0, 50)
     assert (first.base_sequence, second.base_sequence) == (0, 50)
-    assert (second.leader_epoch, second.producer_id, second.producer_epoch) == (-1, -1, -2)
+    assert (second.leader_epoch, second.producer_id, second.producer_epoch) == (-1, -1, -1)
     assert offsets_read(data) == list(range(1000))
 
 

@@ -10,7 +10,6 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from txnlog.segments.batch_header import GUARDED_EPOCH, NO_PRODUCER_EPOCH, NO_SEQUENCE
 from txnlog.segments.batches import encode_batch
 from txnlog.segments.compression import Compression
 from txnlog.segments.identity import SegmentIdentity
@@ -125,13 +124,11 @@ def gapped_segment(record_format: str = "columns") -> bytes:
         rows: list[Row] = [(b"%d" % offset, b"v", offset * 10, []) for offset in offsets]
         dense = offsets[-1] - offsets[0] == len(offsets) - 1
         deltas = np.array(offsets, dtype=np.int32) - np.int32(offsets[0])
-        is_rows = record_format == "kafka"
         data += encode_batch(
             batch_of(rows),
             record_format=record_format,
             base_offset=offsets[0],
-            base_sequence=offsets[0] if is_rows else NO_SEQUENCE,
-            producer_epoch=GUARDED_EPOCH if is_rows else NO_PRODUCER_EPOCH,
+            guarded=record_format == "kafka",
             offset_deltas=None if dense else deltas.astype(np.int32),
         )
     return data

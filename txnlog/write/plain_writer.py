@@ -16,6 +16,7 @@ from txnlog.errors import CommitStateUnknown, StorageError, TxnlogError
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import UploadedSegment, Writer
 from txnlog.names import TopicPartition
+from txnlog.state.producers import ProducerRef
 from txnlog.write.retries import Retries
 from txnlog.write.topic_buffer import TopicBuffer
 
@@ -47,6 +48,18 @@ class PlainWriter:
         self._retries = retries
         self._pending: list[_PendingAppend] = []
         self._writers: dict[str, Writer] = {}
+
+    def writes_as(self, topic: str) -> ProducerRef:
+        """The producer as which records of a topic are written.
+
+        A later one if it is forgotten before they are placed, or what was sent before is given up.
+        """
+        return self._writer(topic).producer
+
+    def _writer(self, topic: str) -> Writer:
+        known = self._writers.get(topic)
+        # Of two threads with acks=0 one makes it.
+        return known or self._writers.setdefault(topic, Writer.new(self._logs.clock.token()))
 
     def add(self, topic: str, segments: list[UploadedSegment]) -> None:
         """Add segments of one topic for the next :meth:`place`."""
@@ -88,13 +101,11 @@ class PlainWriter:
 
     def _place(self, waiting: _PendingAppend) -> dict[TopicPartition, range]:
         topic = waiting.topic
-        if topic not in self._writers:
-            self._writers[topic] = Writer.new(self._logs.clock.token())
         return (
             self._logs.topic(topic)
             .place(
                 waiting.segments,
-                writer=self._writers[topic],
+                writer=self._writer(topic),
                 since_entry=waiting.since_entry,
                 timeout_ms=self._retries.delivery_timeout_ms,
             )

@@ -17,7 +17,7 @@ from txnlog.log.uploads import UploadedSegment
 from txnlog.segments.records import CONVERSION_ERRORS
 from txnlog.write.record_checks import Headers, Value
 from txnlog.write.segment_uploads import UploadBudget
-from txnlog.write.topic_buffer import TopicBuffer
+from txnlog.write.topic_buffer import TopicBuffer, WritesAs
 from txnlog.write.writer_settings import WriterSettings
 
 _INSTEAD: Final = {
@@ -40,9 +40,11 @@ class RecordBuffers:
     def __init__(
         self,
         logs: Logs,
+        writes_as: WritesAs,
         settings: WriterSettings | None = None,
     ) -> None:
         self._logs = logs
+        self._writes_as = writes_as
         self._settings = settings or WriterSettings()
         self._budget = UploadBudget(self._settings.memory_bytes)
         self._topics: dict[str, TopicBuffer] = {}
@@ -98,7 +100,9 @@ class RecordBuffers:
         """
         if topic not in self._topics:
             spec = self._logs.topic_spec(topic)
-            self._topics[topic] = TopicBuffer(self._logs, spec, self._settings, self._budget)
+            self._topics[topic] = TopicBuffer(
+                self._logs, spec, self._settings, self._budget, self._writes_as
+            )
         buffer = self._topics[topic]
         unknown = isinstance(partition, int) and partition >= buffer.spec.partitions
         if unknown or buffer.outdated:

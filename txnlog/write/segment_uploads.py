@@ -28,6 +28,8 @@ from txnlog.segments.records import (
     timestamp_column,
 )
 from txnlog.segments.writer import SegmentSummary, SegmentWriter
+from txnlog.state.producers import ProducerRef
+from txnlog.state.transaction import TransactionRef
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage, Upload
 from txnlog.write.segment_writers import new_segment_writer
 
@@ -144,7 +146,8 @@ class SegmentUploader:
 
     A segment takes ``segment.bytes`` at most, or one record; further records begin the next one,
     even in the middle of a batch. Records of a partition keep their order. At the end small
-    segments of several partitions are put one after another into a file that they share. Use it
+    segments of several partitions are put one after another into a file that they share. Batches in
+    Kafka's format tell ``producer``, if it is known; what places the segments decides. Use it
     once: :meth:`write` any number of times, then :meth:`finish` or :meth:`discard`.
     """
 
@@ -154,12 +157,14 @@ class SegmentUploader:
         spec: TopicSpec,
         clock: Clock,
         budget: UploadBudget | None = None,
+        producer: ProducerRef | TransactionRef | None = None,
     ) -> None:
         self._storage = storage
         self._spec = spec
         self._clock = clock
         self._config = TopicConfig.of(spec.config)
         self._budget = budget or UploadBudget()
+        self._producer = producer
         self._writer_token = clock.token()
         self._counter = 0
         self._open: dict[int, _OpenSegment] = {}
@@ -261,7 +266,7 @@ class SegmentUploader:
     def _new_segment(self, partition: int) -> _OpenSegment:
         name = self._new_name()
         sink = _Sink(lambda: self._begin_file(segment))
-        writer = new_segment_writer(sink, self._spec, partition, name)
+        writer = new_segment_writer(sink, self._spec, partition, name, producer=self._producer)
         segment = _OpenSegment(self, partition, name, sink, writer, self._clock.now_ms())
         self._open[partition] = segment
         self._budget.open(segment)

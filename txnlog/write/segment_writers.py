@@ -7,6 +7,8 @@ from txnlog.log.uploads import TopicSpec
 from txnlog.segments.batch_encoder import SupportsWrite
 from txnlog.segments.identity import tag_of
 from txnlog.segments.writer import SegmentWriter
+from txnlog.state.producers import ProducerRef
+from txnlog.state.transaction import TransactionRef
 
 
 def new_segment_writer(
@@ -17,6 +19,7 @@ def new_segment_writer(
     *,
     stores_offsets: bool = False,
     max_record_bytes: int | None = None,
+    producer: ProducerRef | TransactionRef | None = None,
 ) -> SegmentWriter:
     """The writer of a new segment.
 
@@ -27,6 +30,7 @@ def new_segment_writer(
         name: the segment's.
         stores_offsets: its records may have offsets with gaps.
         max_record_bytes: instead of the topic's ``max.message.bytes``.
+        producer: whose records they are; None: not known, or those of several.
     """
     config = TopicConfig.of(spec.config)
     return SegmentWriter(
@@ -40,6 +44,7 @@ def new_segment_writer(
         segment_bytes=config.segment_bytes,
         stores_offsets=stores_offsets,
         packs_few=spec.packs_few,
+        producer=None if producer is None else (producer.producer_id, producer.producer_epoch),
         origin={
             "txnlog.topic": spec.topic,
             "txnlog.topic_id": spec.topic_id,

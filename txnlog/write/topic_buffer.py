@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,8 @@ from txnlog.segments.records import (
     split_large,
     timestamps_ms,
 )
+from txnlog.state.producers import ProducerRef
+from txnlog.state.transaction import TransactionRef
 from txnlog.write.partitioner import choose_partitions, make_partitioner
 from txnlog.write.record_checks import (
     Headers,
@@ -49,6 +52,9 @@ from txnlog.write.segment_uploads import SegmentUploader, UploadBudget, discard_
 from txnlog.write.typed_records import TypedRecords
 from txnlog.write.typed_rows import make_record
 from txnlog.write.writer_settings import WriterSettings
+
+WritesAs: TypeAlias = Callable[[str], ProducerRef | TransactionRef]
+"""As whom records of a topic will be placed, as far as it is known when they are uploaded."""
 
 METADATA_MAX_AGE_S = 300.0
 """How long a producer relies on a topic's metadata: Kafka's metadata.max.age.ms."""
@@ -129,9 +135,15 @@ class TopicBuffer:
     """
 
     def __init__(
-        self, logs: Logs, spec: TopicSpec, settings: WriterSettings, budget: UploadBudget
+        self,
+        logs: Logs,
+        spec: TopicSpec,
+        settings: WriterSettings,
+        budget: UploadBudget,
+        writes_as: WritesAs,
     ) -> None:
         self.lost = False
+        self._writes_as = writes_as
         self._rows = _Rows()
         self._records: list[tuple[pa.RecordBatch, int | None]] = []
         """Records of a typed topic that were sent one by one, and their explicit partitions."""
@@ -158,7 +170,7 @@ class TopicBuffer:
 
     def successor(self, budget: UploadBudget) -> TopicBuffer:
         """An empty buffer with the same metadata of the topic."""
-        after = TopicBuffer(self._logs, self.spec, self._settings, budget)
+        after = TopicBuffer(self._logs, self.spec, self._settings, budget, self._writes_as)
         after._refreshed_at_s = self._refreshed_at_s
         return after
 
@@ -341,7 +353,11 @@ class TopicBuffer:
             partitions = choose_partitions(keys, explicit, self._partitioner, records)
             if self._uploader is None:
                 self._uploader = SegmentUploader(
-                    self._storage, self._written, self._logs.clock, self._budget
+                    self._storage,
+                    self._written,
+                    self._logs.clock,
+                    self._budget,
+                    self._writes_as(self.spec.topic),
                 )
             self._uploader.write(records, partitions)
 
