@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -23,6 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_WRONG_TRIES = 10
 TRIES_WITHIN_S = 60.0
+MOST_CLIENTS = 1000
+"""So many addresses that gave wrong passwords are remembered; each takes less than a kilobyte."""
 _SAFE = ("GET", "HEAD")
 _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
@@ -38,7 +40,47 @@ _HEADERS = {
 
 
 class TooManyTries(Exception):
-    """So many wrong passwords were given lately that none is looked at."""
+    """So many wrong passwords came from an address lately that none from there is looked at."""
+
+
+class WrongTries:
+    """When wrong passwords were given, and from where: who guesses locks nobody else out."""
+
+    def __init__(self) -> None:
+        self._times_s: OrderedDict[str, deque[float]] = OrderedDict()
+        """By client; who has tried last comes last."""
+
+    def __len__(self) -> int:
+        """How many clients are remembered."""
+        return len(self._times_s)
+
+    def are_too_many(self, client: str, now_s: float) -> bool:
+        """Whether a client has to wait."""
+        times = self._times_s.get(_network(client))
+        while times and now_s - times[0] >= TRIES_WITHIN_S:
+            times.popleft()
+        return times is not None and len(times) >= MOST_WRONG_TRIES
+
+    def add(self, client: str, now_s: float) -> None:
+        """Count a wrong password."""
+        network = _network(client)
+        self._times_s.setdefault(network, deque(maxlen=MOST_WRONG_TRIES)).append(now_s)
+        self._times_s.move_to_end(network)
+        if len(self._times_s) > MOST_CLIENTS:
+            self._times_s.popitem(last=False)
+
+
+def _network(client: str) -> str:
+    """What one client has of addresses: of IPv6 a network of 64 bits is given to each."""
+    try:
+        address = ip_address(client)
+    except ValueError:
+        return client
+    if address.version == 4:
+        return client
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return address.exploded[:19]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +95,7 @@ class Access:
     password: str | None = None
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-    wrong_tries_s: deque[float] = field(default_factory=deque)
-    """When wrong passwords were given, whoever gave them."""
+    wrong_tries: WrongTries = field(default_factory=WrongTries)
 
     @property
     def form_token(self) -> str:
@@ -74,20 +115,22 @@ class Access:
         given = request.query_params.get("token")
         return given is not None and self.password is None and same_secret(given, self.token)
 
-    def opens_by_password(self, given: str, now_s: float) -> bool:
-        """Whether this is the password. Raises TooManyTries after wrong ones, without a look."""
-        while self.wrong_tries_s and now_s - self.wrong_tries_s[0] >= TRIES_WITHIN_S:
-            self.wrong_tries_s.popleft()
-        if len(self.wrong_tries_s) >= MOST_WRONG_TRIES:
+    def opens_by_password(self, given: str, client: str, now_s: float) -> bool:
+        """Whether this is the password.
+
+        Raises TooManyTries after wrong ones from the same address, without a look.
+        """
+        if self.wrong_tries.are_too_many(client, now_s):
             raise TooManyTries
         if self.password is not None and same_secret(given, self.password):
             return True
-        self.wrong_tries_s.append(now_s)
+        self.wrong_tries.add(client, now_s)
         return False
 
     def admit(self, request: Request, where: str) -> Response:
-        """On to a page, with the cookie that is asked for from then on."""
-        response = RedirectResponse(where, status_code=303)
+        """On to a page of ours, with the cookie that is asked for from then on."""
+        # Two slashes begin the name of a host, also where a browser has decoded them.
+        response = RedirectResponse("/" + where.lstrip("/"), status_code=303)
         response.set_cookie(
             cookie_name(request), self.session, httponly=True, samesite="strict", path="/"
         )
@@ -143,7 +186,7 @@ class Guard:
         if request.method not in _SAFE and not _comes_from_here(request.headers):
             return PlainTextResponse("The request comes from another site.\n", 403)
         if access.opens_by_url(request) and request.method == "GET":
-            return access.admit(request, request.url.path)
+            return access.admit(request, request.scope["path"])
         if access.knows(request) or request.url.path in self._open_paths:
             return None
         if access.password is not None:

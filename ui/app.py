@@ -76,11 +76,15 @@ def make_app(console: Console) -> Starlette:
             form = await _read_form(request) or {}
             now_s = console.store.logs.clock.monotonic_s()
             try:
-                if console.access.opens_by_password(form.get("password", ""), now_s):
+                client = request.client.host if request.client else ""
+                if console.access.opens_by_password(form.get("password", ""), client, now_s):
                     return console.access.admit(request, "/")
                 said, status = "That is not the password.", 403
             except TooManyTries:
-                said, status = "Too many wrong passwords: try again in a minute.", 429
+                said, status = (
+                    "Too many wrong passwords from your address: try again in a minute.",
+                    429,
+                )
         return console.page(request, "login.html", {"title": "Log in", "said": said}, status=status)
 
     routes = [

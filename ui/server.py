@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from ipaddress import ip_address
+from secrets import randbelow
 
 from txnlog.errors import InvalidOption
 from txnlog.storage.counting import CountingStorage
@@ -21,7 +22,7 @@ def serve(
     *,
     announce: Callable[[str], None],
     port: int = 0,
-    host: str = LOOPBACK,
+    host: str | None = None,
     password: str | None = None,
     allow_changes: bool = False,
 ) -> None:
@@ -31,21 +32,27 @@ def serve(
         store: which.
         announce: called with the URL to open, once it is ready.
         port: 0 takes one that is free.
-        host: another address than this machine's own only with a password.
+        host: another address than this machine's own only with a password. None: one of this
+            machine's that no other server has, as browsers send cookies to all ports of a host.
         password: asked for in place of a token in the URL.
         allow_changes: whether transactions can be aborted from the pages.
 
     Raises:
-        InvalidOption: the address needs a password, or cannot be listened at.
+        InvalidOption: the address needs a password, that is empty, or the address cannot be
+            listened at.
     """
     import uvicorn
 
-    if password is None and not is_loopback(host):
+    from txnlog.ui.connections import LimitedProtocol
+
+    if password is not None and not password.strip():
+        raise InvalidOption("the password is empty: set another one, or none")
+    if password is None and host is not None and not is_loopback(host):
         raise InvalidOption(
             f"{host} can be reached from other machines: set a password, or leave the host out"
         )
-    with _listen(host, port) as listener:
-        actual = listener.getsockname()[1]
+    with _listen_alone(port) if host is None else _listen(host, port) as listener:
+        host, actual = (host or listener.getsockname()[0]), listener.getsockname()[1]
         named = f"[{host}]" if ":" in host else host
         hosts = loopback_hosts(actual) | named_hosts([named], actual)
         if not is_loopback(host):
@@ -56,6 +63,8 @@ def serve(
             log_level="warning",
             access_log=False,
             server_header=False,
+            http=LimitedProtocol,
+            ws="none",
             proxy_headers=False,
             lifespan="off",
         )
@@ -76,6 +85,15 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _listen_alone(port: int) -> socket.socket:
+    """At an address of our own, where all of 127.0.0.0/8 is this machine, as on Linux."""
+    own = f"127.{randbelow(254) + 1}.{randbelow(256)}.{randbelow(254) + 1}"
+    try:
+        return socket.create_server((own, port))
+    except OSError:
+        return _listen(LOOPBACK, port)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -17,8 +17,13 @@ def serve_pages(
     session: Session,
     port: Annotated[int, typer.Option("--port", help="0: any free port.")] = 0,
     host: Annotated[
-        str, typer.Option("--host", help="Another address needs a password, see below.")
-    ] = "127.0.0.1",
+        str | None,
+        typer.Option(
+            "--host",
+            help="One that other machines reach needs a password, see below.",
+            show_default=False,
+        ),
+    ] = None,
     allow_changes: Annotated[
         bool, typer.Option("--allow-changes", help="Transactions can be aborted from the pages.")
     ] = False,
@@ -37,7 +42,7 @@ def serve_pages(
     try:
         from txnlog.ui.server import serve
     except ModuleNotFoundError as error:
-        if error.name not in ("jinja2", "starlette", "uvicorn"):
+        if error.name not in ("h11", "jinja2", "starlette", "uvicorn"):
             raise
         from txnlog.errors import InvalidOption, how_to_install
 

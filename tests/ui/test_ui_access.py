@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote
+from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 from starlette.testclient import TestClient
@@ -10,7 +10,16 @@ from ui_browser import ADDRESS, PORT, browser_of
 
 from txnlog.errors import InvalidOption
 from txnlog.store import Store
-from txnlog.ui.access import MOST_WRONG_TRIES, TRIES_WITHIN_S, Access, TooManyTries, loopback_hosts
+from txnlog.ui.access import (
+    MOST_CLIENTS,
+    MOST_WRONG_TRIES,
+    TRIES_WITHIN_S,
+    Access,
+    TooManyTries,
+    WrongTries,
+    loopback_hosts,
+)
+from txnlog.ui.app import make_app
 from txnlog.ui.console import Console
 from txnlog.ui.server import is_loopback, make_console, serve
 
@@ -108,21 +117,64 @@ def test_beyond_this_machine_a_password_is_asked_for(store: Store) -> None:
 
 
 def test_passwords_cannot_be_tried_one_after_the_other(store: Store) -> None:
-    """After ten wrong ones within a minute not even the right one is looked at."""
+    """After ten wrong ones within a minute not even the right one is looked at, from there."""
     access = Access(frozenset({f"127.0.0.1:{PORT}"}), password="s3cret")
-    with browser_of(make_console(store, access), shows_token=False) as browser:
+    console = make_console(store, access)
+    with browser_of(console, shows_token=False) as browser:
         tries = [
             browser.post("/login", data={"password": given}, headers={"origin": ADDRESS})
             for given in (*["wrong"] * MOST_WRONG_TRIES, "s3cret")
         ]
     assert [answer.status_code for answer in tries] == [*[403] * MOST_WRONG_TRIES, 429]
     assert "again in a minute" in tries[-1].text
+    owners = TestClient(make_app(console), ADDRESS, client=("10.0.0.2", 1), follow_redirects=False)
+    given = owners.post("/login", data={"password": "s3cret"}, headers={"origin": ADDRESS})
+    assert given.status_code == 303, "others' wrong passwords lock nobody out"
     access = Access(frozenset(), password="s3cret")
-    wrong = [access.opens_by_password("wrong", float(at_s)) for at_s in range(MOST_WRONG_TRIES)]
+    wrong = [access.opens_by_password("no", "::1", float(at_s)) for at_s in range(MOST_WRONG_TRIES)]
     with pytest.raises(TooManyTries):
-        access.opens_by_password("s3cret", TRIES_WITHIN_S - 0.1)
+        access.opens_by_password("s3cret", "::1", TRIES_WITHIN_S - 0.1)
     assert not any(wrong)
-    assert access.opens_by_password("s3cret", TRIES_WITHIN_S)
+    assert access.opens_by_password("s3cret", "::1", TRIES_WITHIN_S)
+
+
+def test_who_has_many_addresses_takes_no_memory(store: Store) -> None:
+    """Those who tried longest ago are forgotten; of IPv6 each client has 64 bits of addresses."""
+    tries = WrongTries()
+    for number in range(MOST_CLIENTS + 5):
+        tries.add(f"10.{number >> 8}.{number & 255}.1", 0.0)
+    assert len(tries) == MOST_CLIENTS
+    for number in range(MOST_WRONG_TRIES):
+        tries.add(f"2001:db8:0:1::{number:x}", 1.0)
+        tries.add(f"::ffff:10.9.9.{number}", 1.0)
+    assert tries.are_too_many("2001:db8:0:1:ffff::", 1.0)
+    assert not tries.are_too_many("2001:db8:0:2::", 1.0)
+    assert not tries.are_too_many("10.9.9.1", 1.0)
+    assert len(tries) == MOST_CLIENTS
+
+
+@pytest.mark.parametrize(
+    "path", ["//evil.example/x", "/%2Fevil.example/x", "///evil.example/x", "/%5Cevil.example/x"]
+)
+def test_nobody_is_led_to_another_site(console: Console, path: str) -> None:
+    """Two slashes begin a host's name; what browsers take for a slash is written out."""
+    browser = browser_of(console, shows_token=False)
+    admitted = browser.get(f"{ADDRESS}{path}?token={console.access.token}")
+    assert admitted.status_code == 303
+    where = urljoin(ADDRESS, admitted.headers["location"].replace("\\", "/"))
+    assert urlsplit(where).netloc == urlsplit(ADDRESS).netloc
+
+
+@pytest.mark.parametrize("host", [None, "127.0.0.1", "0.0.0.0"])
+def test_an_empty_password_is_refused(store: Store, host: str | None) -> None:
+    """It would let everybody in, who need only press a button."""
+
+    def announce(url: str) -> None:
+        pytest.fail(f"it is served at {url}")
+
+    for password in ("", "  "):
+        with pytest.raises(InvalidOption, match="password is empty"):
+            serve(store, announce=announce, host=host, password=password)
 
 
 def test_other_addresses_are_not_listened_at_without_a_password(store: Store) -> None:
