@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -33,10 +34,20 @@ def parse_storage_options(options: Sequence[str], name: str = "--storage-option"
 def keep_secret(options: Mapping[str, object]) -> None:
     """Redact these options' secrets, nested ones too, in every message."""
     for key, value in options.items():
-        if isinstance(value, Mapping):
-            keep_secret(value)
+        nested = _nested(value)
+        if nested is not None:
+            keep_secret(nested)
         elif _SECRET.search(key) and str(value):
             _secrets.append(str(value))
+
+
+def _nested(value: object) -> Mapping[str, object] | None:
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    return value if isinstance(value, Mapping) else None
 
 
 def redact(message: str) -> str:

@@ -35,4 +35,5 @@ def test_a_standby_of_a_store_on_a_disk_and_s3(tmp_path: Path, s3_options: dict[
     (tmp_path / "a").rename(tmp_path / "away")
     copy = txnlog.open(str(tmp_path / "standby"))
     assert values(copy, "t") == [b"one"]
-    assert copy.promote(s3_options, dry_run=True).why_unknown == ""
+    assert "nothing is sent there" in copy.promote(s3_options, dry_run=True).why_unknown
+    assert copy.promote({"s3://test": s3_options}, dry_run=True).why_unknown == ""

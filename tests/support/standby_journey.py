@@ -63,7 +63,7 @@ def there_and_back(folder: Path, url: str, options: dict[str, Any]) -> None:
         late.follow()
     transfer(there, "there")
     copy = follow(there, str(folder / "back"), {})
-    back = promote(copy, str(folder / "back"), {}, options)
+    back = promote(copy, str(folder / "back"), {}, {there.url: options})
     transfer(back, "back")
     assert len(values(back, "a")) == 2 + 1 + 2 + 1
     assert values(back, "a") == values(back, "b")

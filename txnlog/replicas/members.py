@@ -17,6 +17,7 @@ import msgspec
 from txnlog import root_names
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.replicas.epochs import Epoch, Member, Root, incarnation_of, root_of
+from txnlog.replicas.reach import Reach
 from txnlog.state import envelope
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.local import LocalStorage
@@ -184,43 +185,45 @@ class MemberOpener:
     Plain data, so it travels to other processes. The options may hold secrets.
 
     Args:
-        options: for every root that is not local; under a root's own URL, or the controller's,
-            those only for it.
+        options: by URL, and for the servers of ``typed``: see :class:`Reach`.
+        typed: the URLs that the user has given.
     """
 
-    def __init__(self, options: Mapping[str, object] | None = None) -> None:
-        self.options = dict(options or {})
+    def __init__(
+        self,
+        options: Mapping[str, object] | None = None,
+        typed: Iterable[str | os.PathLike[str]] = (),
+    ) -> None:
+        self._reach = Reach(options, typed)
 
     def __repr__(self) -> str:
         return "MemberOpener()"
 
     def root(self, url: str | os.PathLike[str]) -> Storage:
-        """The storage of a root, or of the controller."""
-        return open_storage(url, self.of(url))
+        """The storage of a root, or of the controller. Raises UnnamedUrl."""
+        return open_storage(url, self._reach.options_for(url))
 
     def controller(self, url: str | os.PathLike[str]) -> Storage:
         """The storage of a controller that has epochs."""
         storage = self.root(url)
         return storage if storage.local_path("") is None else ControllerDisk(storage)
 
-    def learn(self, url: str, options: Mapping[str, object]) -> None:
-        """From now on these are the options for a URL."""
-        self.options[url.rstrip("/")] = dict(options)
+    @property
+    def options(self) -> Mapping[str, object]:
+        """All options, for a process that opens the same storages."""
+        return self._reach.named
 
-    def of(self, url: str | os.PathLike[str]) -> dict[str, object]:
-        """The options for a root."""
-        if not isinstance(url, str) or "://" not in url:
-            return {}  # a path; or an invalid URL, which opening reports
-        own = self.options.get(url.rstrip("/"), self.options.get(url))
-        if isinstance(own, Mapping):
-            return dict(own)
-        return {name: value for name, value in self.options.items() if "/" not in name}
+    def allow(
+        self, url: str | os.PathLike[str], options: Mapping[str, object] | None = None
+    ) -> None:
+        """The user has given a URL, and perhaps options for it."""
+        self._reach.allow(url, options)
 
     def at(self, root: Root, member: Member) -> Storage:
         """The storage of a member of a root."""
         folder = root_names.incarnation_folder(incarnation_of(member))
         url = f"{root.url.rstrip('/')}/{folder}"
-        storage = open_storage(url, self.of(root.url))
+        storage = open_storage(url, self._reach.options_for(root.url))
         if storage.local_path("") is None:
             return storage
         return MarkedDisk(storage, root_names.member_mark(member))

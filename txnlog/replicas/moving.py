@@ -85,8 +85,7 @@ def move_controller(
     opener, agreement = storage.open_member, storage.agreement
     if not isinstance(opener, MemberOpener):
         raise InvalidOption(f"{storage.url} was opened with members of its own")
-    if options:
-        opener.learn(url, options)
+    opener.allow(url, options)
     to = opener.root(url)
     check_url(to.url)
     epoch = agreement.refresh()

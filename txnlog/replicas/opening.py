@@ -42,6 +42,7 @@ from txnlog.replicas.members import (
 )
 from txnlog.replicas.moving import known_controllers, named_controller, put_pointer
 from txnlog.replicas.placement import is_share
+from txnlog.replicas.reach import Reach
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
 from txnlog.storage.base import Address, Storage
@@ -73,13 +74,14 @@ def make_replicas(
         NotAStore: a folder holds something else.
         InvalidOption, InvalidConfig: an argument makes no sense.
     """
-    opener = MemberOpener(options)
+    opener = MemberOpener(options, [*roots, controller])
     storages = [opener.root(url) for url in roots]
     control = opener.root(controller)
     epochs = Controller(control, opener.controller)
     urls = [storage.url for storage in storages]
     for url in (*urls, control.url):
         check_url(url)
+        opener.allow(url)
     if any(is_nested(*pair) for pair in combinations((*urls, control.url), 2)):
         raise InvalidOption(
             "the roots and the controller of a replicated store must all differ, and none may lie "
@@ -105,16 +107,17 @@ def own_options(url: str | os.PathLike[str], options: Options) -> Options:
     """The options for this root, if some are for single roots; else all of them."""
     if not any("/" in name for name in options or {}):
         return options
-    return MemberOpener(options).of(url)
+    return Reach(options, [url]).options_for(url)
 
 
 def find_replicas(
     url: str | os.PathLike[str], options: Options, clock: Clock
 ) -> ReplicatedStorage | None:
     """The replicas whose controller or root this is; None if it is neither."""
-    opener = MemberOpener(options)
+    opener = MemberOpener(options, [url])
     try:
         storage = opener.root(url)
+        opener.allow(storage.url)
     except UnsupportedFilesystem:
         return None  # a filesystem for unsafe_single_writer holds no replicas
     try:
@@ -216,16 +219,23 @@ def _check_mark(
     return True
 
 
-def find_root(storage: ReplicatedStorage, url: str) -> tuple[str, Storage]:
+def find_root(
+    storage: ReplicatedStorage, url: str, *, is_typed: bool = True
+) -> tuple[str, Storage]:
     """A root that may join: its name in the epochs, new or old, and its storage.
 
-    Raises InvalidOption: it is in sync, or its URL may not be stored.
+    Raises InvalidOption: it is in sync, or its URL may not be stored. UnnamedUrl unless it
+    ``is_typed``, by the user.
     """
     opener = storage.open_member
     if not isinstance(opener, MemberOpener):
         raise InvalidOption(f"{storage.url} was opened with members of its own: join them by name")
+    if is_typed:
+        opener.allow(url)
     found = opener.root(url)
     check_url(found.url)
+    if is_typed:
+        opener.allow(found.url)
     epoch = storage.agreement.refresh()
     root = next((name for name, one in epoch.roots.items() if one.url == found.url), None)
     if any(root_of(member) == root for member in epoch.in_sync):
@@ -240,24 +250,26 @@ def find_root(storage: ReplicatedStorage, url: str) -> tuple[str, Storage]:
 
 
 def prepare_return(storage: ReplicatedStorage, url: str) -> tuple[str, str]:
-    """:func:`prepare_root` for a root of this store, without an operator."""
-    return prepare_root(storage, url, may_be_new=False)
+    """:func:`prepare_root` for a root of this store, without an operator. Raises UnnamedUrl."""
+    return prepare_root(storage, url, is_known=True)
 
 
 def prepare_root(
-    storage: ReplicatedStorage, url: str, *, may_be_new: bool = True
+    storage: ReplicatedStorage, url: str, *, is_known: bool = False
 ) -> tuple[str, str]:
     """Make a root ready to join: its name in the epochs, new or old, and its URL.
 
+    One that ``is_known`` was a root before, and the epochs have named it.
+
     Raises InvalidOption, NotAStore, StoreExists, StorageError.
     """
-    root, found = find_root(storage, url)
+    root, found = find_root(storage, url, is_typed=not is_known)
     agreement, opener, url = storage.agreement, storage.open_member, found.url
     epoch = agreement.epoch()
     assert isinstance(opener, MemberOpener)
     controllers = known_controllers(agreement, epoch)
     member = next_incarnation(epoch, root)
-    mark_root(opener, found, Root(url), member, controllers, may_be_new=may_be_new)
+    mark_root(opener, found, Root(url), member, controllers, may_be_new=not is_known)
     put_pointer(agreement, epoch, root, found)
     return root, url
 

@@ -11,6 +11,7 @@ from txnlog.errors import InvalidOption, StorageError, TxnlogError
 from txnlog.replicas.epochs import Epoch, FailedJoins, Member, root_of
 from txnlog.replicas.forgetting import check_root, forget, old_incarnations
 from txnlog.replicas.joining import Joined, join
+from txnlog.replicas.reach import UnnamedUrl
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 
 _JOINS_IN_MS: Final = 24 * 3600 * 1000
@@ -116,6 +117,8 @@ def _try_to_join(storage: ReplicatedStorage, prepare: Prepare, url: str) -> Join
     """None if the root does not answer yet, or another process has added it."""
     try:
         root, found = prepare(storage, url)
+    except UnnamedUrl:
+        raise  # somebody must say that it may be asked
     except (InvalidOption, StorageError):
         return None
     return join(storage.agreement, root, found)

@@ -77,7 +77,9 @@ class StandbyAdmin:
         writers go on there, there are two stores: stop them first. If it is killed, call it again.
 
         Args:
-            source_options: the ``storage_options`` of its source, to find out what is missing here.
+            source_options: the ``storage_options`` of its source, to find out what is missing here;
+                under its URL, or its server's, if that is not this standby's: only a source on
+                this machine or at a place that you have named is asked.
             dry_run: only say what would be done.
 
         Raises:
@@ -93,7 +95,8 @@ class StandbyAdmin:
         here = Logs(shown, self._logs.config, self._logs.clock)
         missing, why = None, ""
         try:
-            storage = promoting.open_source(last.source, source_options, self._logs.clock)
+            clock = self._logs.clock
+            storage = promoting.open_source(last.source, shown.url, source_options, clock)
             source = Logs(storage, self._logs.config, self._logs.clock)
             missing = promoting.find_missing(source, here)
         except TxnlogError as error:

@@ -20,7 +20,8 @@ from txnlog.log.create_once import create_once
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.replicas.copying import put_same
-from txnlog.replicas.opening import find_replicas, own_options
+from txnlog.replicas.opening import find_replicas
+from txnlog.replicas.reach import Reach
 from txnlog.standby.rounds import Promoted, Round, Rounds
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
@@ -92,14 +93,23 @@ def _move(target: Storage, at: str, name: str) -> None:
     put_same(target, name, target.get(at))
 
 
-def open_source(url: str, options: Mapping[str, object] | None, clock: Clock) -> Storage:
-    """The storage of a standby's source, which may have several roots. Raises TxnlogError."""
+def open_source(url: str, here: str, options: Mapping[str, object] | None, clock: Clock) -> Storage:
+    """The storage of a standby's source, which may have several roots.
+
+    Args:
+        url: the source's, as the standby names it.
+        here: the standby's, as the user does.
+        options: see :class:`~txnlog.replicas.reach.Reach`.
+        clock: for times.
+
+    Raises TxnlogError: it cannot be opened, or is at a place that the user has not named.
+    """
+    reach = Reach(options, [here])
+    storage = open_storage(url, reach.options_for(url))
     try:
-        storage = open_storage(url, own_options(url, options))
         storage.size(names.STORE_FILE)
-    except (ObjectNotFound, InvalidOption):
-        # As in opening a store: a root on a local disk takes no options, they are for the others.
-        replicated = find_replicas(url, options, clock)
+    except ObjectNotFound:
+        replicated = find_replicas(url, reach.named, clock)
         if replicated is None:
             raise
         return replicated

@@ -45,6 +45,7 @@ from txnlog.tables.table_files import (
     store_url,
     version_of,
 )
+from txnlog.tables.table_places import check_log
 
 _COLUMN_ID = "txnlog.column.id"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -78,6 +79,7 @@ class _Table:
 
     def read(self) -> DeltaTable | None:
         """The table as it is now, if it exists."""
+        check_log(self.url, "_delta_log")
         if not DeltaTable.is_deltatable(self.url, self.options):
             return None
         return DeltaTable(self.url, storage_options=self.options)

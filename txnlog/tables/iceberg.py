@@ -53,6 +53,7 @@ from txnlog.tables.table_files import (
     iceberg_url,
     plan_files,
 )
+from txnlog.tables.table_places import check_log, check_places
 
 TOMBSTONE = "_tombstone"
 """The name of ``_deleted`` here: Iceberg reserves that one."""
@@ -105,6 +106,8 @@ class _Publication:
         self._catalog = catalog
         self._name = name
         table = self._load()
+        if table is not None:
+            self._check_places(table, location)
         self._topic = PinnedTopic.of(logs, topic)
         self._columns = self._topic.columns
         self._schema = _iceberg_schema(self._columns)
@@ -115,6 +118,17 @@ class _Publication:
             return self._catalog.load_table(self._name)
         except NoSuchTableError:
             return None
+
+    def _check_places(self, table: Table, location: str | None) -> None:
+        """What the table's metadata names is opened with the catalog's credentials."""
+        known = (table.metadata_location, self._catalog.properties.get("warehouse"), location)
+        check_places(self._name, [table.location()], known)
+        check_log(table.location(), "metadata")
+        snapshot = table.current_snapshot()
+        if snapshot is not None:
+            check_places(self._name, [snapshot.manifest_list], known)
+            manifests = snapshot.manifests(table.io)
+            check_places(self._name, [one.manifest_path for one in manifests], known)
 
     def _create(self, location: str | None) -> Table:
         """A table without files. Raises TableAlreadyExistsError."""

@@ -52,7 +52,7 @@ def promote_standby(
       txnlog replicas promote /data/standby --yes
     """
     standby = session.at(url).open_store()
-    options = session.storage_options_of(standby.reached().source)
+    options = session.at(url).storage_options
     done = standby.promote(options, dry_run=True)
     if done.missing is None:
         warn(f"what is missing cannot be told: {done.why_unknown}")

@@ -1,0 +1,128 @@
+"""What a store names is asked only if the user has named it, too; options go nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from listening_server import listening
+
+import txnlog
+from txnlog import root_names
+from txnlog.errors import InvalidOption, TxnlogError
+from txnlog.replicas.members import Mark, MemberOpener
+from txnlog.replicas.reach import Reach, UnnamedUrl
+from txnlog.state import envelope
+from txnlog.storage import open_storage
+
+TOKEN = "a-delegation-token"
+
+
+def root_of_somebody(folder: Path, controller: str) -> Path:
+    folder.mkdir(parents=True)
+    data = envelope.encode(Mark(controller, "r0"))
+    (folder / root_names.REPLICA_FILE).write_bytes(data)
+    return folder
+
+
+@pytest.mark.parametrize("options", [{}, {"token": TOKEN}, {"user": "me"}])
+@pytest.mark.parametrize("opens", [txnlog.open, txnlog.open_replicas])
+def test_a_local_root_sends_nothing_to_its_controller(
+    tmp_path: Path, options: dict[str, object], opens: Callable[..., Any]
+) -> None:
+    """Neither options nor the name of the user; the message says how to allow it."""
+    with listening() as (host, asked):
+        root = root_of_somebody(tmp_path / "given", f"webhdfs://{host}/control")
+        with pytest.raises(InvalidOption, match=f"webhdfs://{host}/control, and nothing is sent"):
+            opens(str(root), storage_options=options)
+        assert asked == []
+
+
+def test_what_the_user_names_is_asked_with_its_own_options(tmp_path: Path) -> None:
+    """By its URL, or by its server; what is for others does not go there."""
+    with listening() as (host, asked), listening() as (other, others):
+        root = root_of_somebody(tmp_path / "given", f"webhdfs://{host}/control")
+        for named in (f"webhdfs://{host}/control", f"webhdfs://{host}", f"webhdfs://{host}/"):
+            options = {
+                "token": "not-this-one",
+                named: {"token": TOKEN},
+                f"webhdfs://{other}": {"token": "nor-that"},
+            }
+            asked.clear()
+            with pytest.raises(TxnlogError):
+                txnlog.open(str(root), storage_options=options)
+            assert [path for path in asked if TOKEN in path] == asked != []
+            assert [path for path in asked if "not-this" in path or "nor-that" in path] == []
+        assert others == []
+
+
+def test_a_typed_server_leads_to_no_other(tmp_path: Path) -> None:
+    """A root on the server that was opened names a controller elsewhere, which gets nothing."""
+    pytest.importorskip("requests")
+    from fake_webhdfs import run_fake_webhdfs
+
+    with listening() as (host, asked), run_fake_webhdfs() as files:
+        opened = f"webhdfs://127.0.0.1:{files.port}/given"
+        named = f"webhdfs://{host}/control"
+        storage = open_storage(opened, {"token": TOKEN})
+        storage.put(root_names.REPLICA_FILE, envelope.encode(Mark(named, "r0")))
+        with pytest.raises(UnnamedUrl, match=named):
+            txnlog.open(opened, storage_options={"token": TOKEN})
+        assert asked == []
+
+
+def test_a_standby_sends_nothing_to_its_source(tmp_path: Path) -> None:
+    """What is missing cannot be told then, and why is said."""
+    source = txnlog.open(tmp_path / "source", create=True)
+    source.create_topic("orders", partitions=1)
+    source.standby(tmp_path / "copy").follow()
+    standby = txnlog.open(tmp_path / "copy")
+    with listening() as (host, asked):
+        named = f"webhdfs://{host}/source"
+        changed = msgspec.structs.replace(standby.reached(), source=named)
+        path = tmp_path / "copy" / root_names.round_file(0)
+        path.write_bytes(envelope.encode(changed))
+        standby = txnlog.open(tmp_path / "copy")
+        promoted = standby.promote({"token": TOKEN}, dry_run=True)
+        assert (promoted.source, promoted.missing) == (named, None)
+        assert "nothing is sent there" in promoted.why_unknown
+        assert asked == []
+        standby.promote({f"webhdfs://{host}": {"token": TOKEN}}, dry_run=True)
+        assert [path for path in asked if TOKEN in path] == asked != []
+
+
+def test_options_are_for_the_servers_that_were_named() -> None:
+    """Those without a URL are for what was typed, and go to no other server or bucket."""
+    plain = {"key": "k"}
+    reach = Reach({**plain, "s3://c/deep": {"key": "deep"}}, ["s3a://a/one", "/disk/root"])
+    for url, options in {
+        "s3://a/one": plain,
+        "s3://a/other": plain,
+        "s3://A/one": plain,
+        "s3://c/deep": {"key": "deep"},
+        "s3://c/deep/er": {"key": "deep"},
+        "/disk/root": {},
+        "/disk/elsewhere": {},
+        "memory://x": {},
+    }.items():
+        assert reach.options_for(url) == options
+    for url in ("s3://ab/one", "s3://c/deeper", "s3://c", "gs://a/one", "webhdfs://a/one"):
+        with pytest.raises(UnnamedUrl, match="nothing is sent there"):
+            reach.options_for(url)
+    assert Reach({"s3://": plain}).options_for("s3://any/where") == plain
+    assert Reach({"s3://b": '{"key": "k"}'}).options_for("s3://b/x") == plain
+    with pytest.raises(InvalidOption, match="must be a JSON object"):
+        Reach({"s3://b": "k"})
+
+
+def test_another_process_may_ask_the_same() -> None:
+    """What was typed here is named there, where the controller's URL is all that is typed."""
+    opener = MemberOpener({"key": "k", "s3://b/control": {"key": "c"}}, ["s3://a/root"])
+    there = Reach(opener.options, ["s3://b/control"])
+    assert there.options_for("s3://a/root") == {"key": "k"}
+    assert there.options_for("s3://b/control") == {"key": "c"}
+    with pytest.raises(UnnamedUrl):
+        there.options_for("s3://c/other")
