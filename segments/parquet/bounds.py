@@ -1,13 +1,15 @@
 """Takes the least and the largest values of some column chunks out of a Parquet footer.
 
 They leave out NaN, which Spark takes for the largest number of all and Arrow for one that differs
-from every number: engines that go by them would pass over rows. So chunks with a NaN have none.
-Arrow's writer only knows columns without statistics in all of a file.
+from every number. And where they are equal, as -0.0 and 0.0 are, Arrow puts the least in the place
+of each value, though its sets tell these two apart. Engines that go by them would pass over rows.
+So chunks with a NaN, or with nothing but zeros, have none. Arrow's writer only knows columns
+without statistics in all of a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -49,11 +51,21 @@ def _leaves(fields: Iterable[pa.Field], path: list[int]) -> Iterator[tuple[list[
             yield [*path, at], field.type
 
 
-def holds_nan(array: pa.Array, path: Collection[int]) -> bool:
-    """Whether there is a NaN in a column, or in the nested one to which the path leads."""
-    for at in path:
+def misleads(pieces: Sequence[pa.RecordBatch], path: Sequence[int]) -> bool:
+    """Whether rows may be passed over by the bounds of the floats to which the path leads."""
+    arrays = [_leaf(piece, path) for piece in pieces]
+    if any(pc.any(pc.is_nan(array)).as_py() for array in arrays):
+        return True
+    if any(pc.any(pc.not_equal(array, pa.scalar(0, array.type))).as_py() for array in arrays):
+        return False
+    return any(len(array) > array.null_count for array in arrays)
+
+
+def _leaf(piece: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
+    array = piece.column(path[0])
+    for at in path[1:]:
         array = _child(array, at)
-    return bool(pc.any(pc.is_nan(array)).as_py())
+    return array
 
 
 def _child(array: pa.Array, at: int) -> pa.Array:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from txnlog.segments.batch_encoder import SegmentEnd, SupportsWrite
 from txnlog.segments.compression import Compression
 from txnlog.segments.identity import NO_TAG
-from txnlog.segments.parquet.bounds import Chunk, float_leaves, holds_nan, without_bounds
+from txnlog.segments.parquet.bounds import Chunk, float_leaves, misleads, without_bounds
 from txnlog.segments.parquet.field_ids import with_record_ids
 from txnlog.segments.parquet.footer import (
     CHECKSUMS_KEY,
@@ -72,7 +72,7 @@ class RowGroupEncoder:
         self._column_count = len(RECORD_SCHEMA)
         self._row_count = 0
         self._floats: dict[int, list[int]] = {}
-        self._with_nan: set[Chunk] = set()
+        self._unbounded: set[Chunk] = set()
 
     @property
     def overhead_bytes(self) -> int:
@@ -101,10 +101,10 @@ class RowGroupEncoder:
             # What Arrow still holds it would write when it is collected: the sink may be gone then.
             self._output.is_abandoned = True
             raise
-        self._with_nan |= {
+        self._unbounded |= {
             (len(self._checksums), leaf)
             for leaf, path in self._floats.items()
-            if any(holds_nan(piece.column(path[0]), path[1:]) for piece in pieces)
+            if misleads(pieces, path)
         }
         self._checksums.append(self._output.crc)
         self._row_count += records.num_rows
@@ -139,8 +139,8 @@ class RowGroupEncoder:
         self._output.held = None
         length = int.from_bytes(end[-TAIL_BYTES:-4], "little") + TAIL_BYTES
         index, footer = end[:-length], end[-length:]
-        if self._with_nan:
-            footer = _footer_of(without_bounds(footer[:-TAIL_BYTES], self._with_nan))
+        if self._unbounded:
+            footer = _footer_of(without_bounds(footer[:-TAIL_BYTES], self._unbounded))
         footer = _fill_in(footer, crc32c.crc32c(index))
         self._output.write(index + footer)
         return SegmentEnd(self._output.size_bytes - before, b"", b"", footer_tag(footer))

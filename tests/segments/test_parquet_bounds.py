@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 
 from txnlog.segments.compression import Compression
 from txnlog.segments.parquet.writer import RowGroupEncoder
@@ -43,7 +45,7 @@ def rows(*floats: float | None) -> pa.Table:
     )
 
 
-def file_of(groups: Sequence[pa.Table]) -> parquet.ParquetFile:
+def bytes_of(groups: Sequence[pa.Table]) -> bytes:
     """A segment with these row groups."""
     sink = io.BytesIO()
     encoder = RowGroupEncoder(
@@ -54,7 +56,12 @@ def file_of(groups: Sequence[pa.Table]) -> parquet.ParquetFile:
         encoder.write(group.to_batches(), first, None)
         first += group.num_rows
     encoder.finish()
-    return parquet.ParquetFile(io.BytesIO(sink.getvalue()), page_checksum_verification=True)
+    return sink.getvalue()
+
+
+def file_of(groups: Sequence[pa.Table]) -> parquet.ParquetFile:
+    """The same as a file to read."""
+    return parquet.ParquetFile(io.BytesIO(bytes_of(groups)), page_checksum_verification=True)
 
 
 def chunks(file: parquet.ParquetFile, group: int) -> dict[str, parquet.ColumnChunkMetaData]:
@@ -90,11 +97,33 @@ def test_a_row_group_of_slices_has_the_bounds_of_its_own_rows() -> None:
 
 
 def test_zeros_are_both_within_bounds() -> None:
-    """As Parquet says: from -0.0 to 0.0, whichever there is."""
+    """As Parquet says: the least is -0.0 and the largest 0.0, whichever there is."""
     for zero in (0.0, -0.0):
         for name in ("f", "s.f", "l", "m.value"):
-            found = chunks(file_of([rows(zero)]), 0)[name].statistics
-            assert [math.copysign(1, end) for end in (found.min, found.max)] == [-1, 1]
+            least = chunks(file_of([rows(zero, 1.0)]), 0)[name].statistics.min
+            most = chunks(file_of([rows(zero, -1.0)]), 0)[name].statistics.max
+            assert [math.copysign(1, end) for end in (least, most)] == [-1, 1]
+
+
+@pytest.mark.parametrize("zeros", [[0.0], [-0.0, 0.0], [None, 0.0]])
+def test_floats_that_are_all_zero_have_no_bounds(zeros: list[float | None]) -> None:
+    """Arrow would take each for the least, which is -0.0, and its sets for another value."""
+    groups = [rows(*zeros), rows(*zeros, 1.0), rows(None)]
+    file = file_of(groups)
+    for number in range(3):
+        for name, chunk in chunks(file, number).items():
+            is_float = name not in ("number", "s.n", "m.key")
+            has = number == 1 or not is_float
+            assert chunk.statistics.has_min_max == has, (number, name)
+            assert chunk.has_column_index == (has or number == 2), (number, name)
+
+
+def test_a_set_of_zero_finds_rows_that_are_all_zero(tmp_path: Path) -> None:
+    """Whatever else is in the set."""
+    path = tmp_path / "f.parquet"
+    path.write_bytes(bytes_of([rows(0.0, 0.0), rows(1.0)]))
+    found = dataset.dataset(path).to_table(filter=pc.field("f").isin([0.0, 3.0]))
+    assert found["f"].to_pylist() == [0.0, 0.0]
 
 
 def test_times_are_in_microseconds() -> None:
