@@ -5,6 +5,7 @@ Each file has one or two rows, so that a predicate may pass over any of them by 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,12 +34,13 @@ from hostile_readers import (
 )
 from hostile_values import (
     COLUMNS,
+    FORMS,
     NESTED,
-    PARTITIONS,
     ROWS,
     TIMESTAMP,
     Column,
     Compare,
+    Form,
     Not,
     Predicate,
     fill,
@@ -57,10 +59,10 @@ OFTEN = (*QUICK, "f32", "text")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store's, and its tables."""
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store's, and its tables; the topic is in one of its forms."""
     made = tmp_path_factory.mktemp("paths")
-    fill(txnlog.open(str(made / "store"), create=True), "t")
+    fill(txnlog.open(str(made / "store"), create=True), "t", request.param)
     return made
 
 
@@ -152,26 +154,40 @@ WAYS: Sequence[Callable[[Store, Path], Reader]] = (
 
 
 def _cases() -> list[object]:
-    """Each column by each way out; the quick ones are in `make test`."""
+    """Each column by each way out of each form; the quick ones are in `make test`."""
     return [
         pytest.param(
+            form,
             way,
             column,
-            id=f"{way.__name__[1:]}-{column.name}",
-            marks=_marks(way, column),
+            id=f"{form}-{way.__name__[1:]}-{column.name}",
+            marks=_marks(form, way, column),
         )
+        for form in FORMS
         for way in WAYS
         for column in COLUMNS
     ]
 
 
-def _marks(way: Callable[[Store, Path], Reader], column: Column) -> list[pytest.MarkDecorator]:
-    if column.name in QUICK and way in (_dataset, _polars, _delta):
+def _marks(
+    form: Form, way: Callable[[Store, Path], Reader], column: Column
+) -> list[pytest.MarkDecorator]:
+    is_quick = column.name in QUICK and way in (_dataset, _polars, _delta)
+    if form != "written":
+        return [pytest.mark.more if is_quick else pytest.mark.slow]
+    if is_quick:
         return []
     return [pytest.mark.more if column.name in OFTEN else pytest.mark.slow]
 
 
-@pytest.mark.parametrize(("way", "column"), _cases())
+EACH_FORM = pytest.mark.parametrize(
+    "folder",
+    [pytest.param(form, marks=[pytest.mark.more] * (form != "written")) for form in FORMS],
+    indirect=True,
+)
+
+
+@pytest.mark.parametrize(("folder", "way", "column"), _cases(), indirect=["folder"])
 def test_a_predicate_keeps_what_it_is_true_of(
     store: Store, folder: Path, way: Callable[[Store, Path], Reader], column: Column
 ) -> None:
@@ -181,6 +197,7 @@ def test_a_predicate_keeps_what_it_is_true_of(
     assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong[:20])
 
 
+@EACH_FORM
 def test_every_value_comes_out_as_it_was(store: Store, folder: Path) -> None:
     """NaN, both zeros, the ends of each type; by a scan, as a dataset and in tables."""
     names = ["id", *(column.name for column in COLUMNS), *NESTED.names]
@@ -200,12 +217,14 @@ def test_every_value_comes_out_as_it_was(store: Store, folder: Path) -> None:
             assert str(got) == str(wanted), (way, name)
 
 
+@EACH_FORM
 def test_a_consumer_gets_all_of_them(store: Store) -> None:
     """However a value looks in JSON."""
     with store.consumer() as consumer:
-        consumer.assign([txnlog.TopicPartition("t", n) for n in range(PARTITIONS)])
+        partitions = store.snapshot(["t"]).partitions("t")
+        consumer.assign([txnlog.TopicPartition("t", n) for n in partitions])
         consumer.seek_to_beginning()
-        count = 0
+        found = []
         while some := consumer.poll():
-            count += len(some)
-    assert count == len(ROWS)
+            found += [json.loads(record.value)["id"] for record in some if record.value]
+    assert sorted(found) == [row["id"] for row in ROWS]

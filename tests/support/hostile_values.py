@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
+from unittest.mock import patch
 
 import pyarrow as pa
 
 from txnlog import Store
+from txnlog.segments import writer
 
 NAN, INFINITY = math.nan, math.inf
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -162,8 +164,13 @@ NESTED = pa.schema(
         ("by_name", pa.map_(pa.string(), pa.float32())),
     ]
 )
-CONFIG = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
-"""Times of records may be of any year."""
+_EVER_MS = str((1 << 63) - 1)
+CONFIG = {
+    "message.timestamp.after.max.ms": _EVER_MS,
+    "segment.ms": _EVER_MS,
+    "retention.ms": "-1",
+}
+"""Times of records may be of any year, and in one segment."""
 SCHEMA = pa.schema(
     [("id", pa.int64()), *((column.name, column.type) for column in COLUMNS), *NESTED]
 )
@@ -209,12 +216,52 @@ def table_of(rows: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.table(made)
 
 
-def fill(store: Store, topic: str) -> None:
-    """Make the topic, with a file for each partition."""
-    store.create_topic(topic, partitions=PARTITIONS, schema=SCHEMA, config=CONFIG)
+Form: TypeAlias = Literal["written", "merged", "compacted"]
+"""How a topic's files have come to be."""
+FORMS: Sequence[Form] = get_args(Form)
+
+
+def fill(store: Store, topic: str, form: Form = "written") -> None:
+    """Make the topic, with a file for each partition.
+
+    Written: of two rows. Merged: of four, each of which was in a file, and is a row group.
+    Compacted: of two behind and between older ones of the same keys.
+    """
+    if form == "compacted":
+        _compact(store, topic)
+        return
+    pieces = [rows_of(partition) for partition in range(PARTITIONS)]
+    if form == "merged":
+        pieces = [[*one, *other] for one, other in zip(pieces[::2], pieces[1::2], strict=True)]
+    store.create_topic(topic, partitions=len(pieces), schema=SCHEMA, config=CONFIG)
+    with store.producer() as producer:
+        for partition, rows in enumerate(pieces):
+            for some in [rows] if form == "written" else [[row] for row in rows]:
+                producer.send_batch(topic, table_of(some), partition=partition)
+                producer.flush()
+    if form == "merged":
+        with patch.object(writer, "DEFAULT_ROW_GROUP_BYTES", 1):
+            store.merge_topic(topic)
+    assert [s.record_count for s in store.segments(topic)] == [len(rows) for rows in pieces]
+
+
+def _compact(store: Store, topic: str) -> None:
+    config = {**CONFIG, "cleanup.policy": "compact"}
+    store.create_topic(topic, partitions=PARTITIONS, schema=SCHEMA, key=["id"], config=config)
     with store.producer() as producer:
         for partition in range(PARTITIONS):
-            producer.send_batch(topic, table_of(rows_of(partition)), partition=partition)
+            first, second = rows_of(partition)
+            others = rows_of((partition + 7) % PARTITIONS)
+            old = [
+                {**other, "id": row["id"]}
+                for row, other in zip((first, second), others, strict=True)
+            ]
+            for some in (old, [first], old[1:], [second]):
+                producer.send_batch(topic, table_of(some), partition=partition)
+                producer.flush()
+    store.compact(topic)
+    left = store.scan(topic, columns=["_offset"]).to_arrow()
+    assert left["_offset"].to_pylist() == [2, 4] * PARTITIONS
 
 
 # -- predicates ----------------------------------------------------------------------------------
