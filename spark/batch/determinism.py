@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _Java: TypeAlias = Any
 """What py4j hands out of the JVM."""
-_Message: TypeAlias = Any
-"""A message of protobuf's."""
 
 _BY_POSITION = {
     "InputFileBlockLength",
@@ -76,6 +74,11 @@ each other here.
 """
 
 _FUNCTIONS = ("PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF")
+_OF_PLANS = {
+    f"pyspark.sql.connect.{name}"
+    for name in ("column", "dataframe", "expressions", "plan", "table_arg", "window")
+}
+"""Modules of what a client's plan is made of. Its session is not among them."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def chances(frame: DataFrame) -> list[Chance]:
     """
     classic = getattr(frame, "_jdf", None)
     if classic is None:
-        return list(dict.fromkeys(_in_request(frame)))
+        return _in_request(frame)
     plan = classic.queryExecution().analyzed()
     return [*_in_plan(plan), *_in_streaming_batch(frame, plan)]
 
@@ -181,20 +184,27 @@ def _sequence(found: _Java) -> Iterator[_Java]:
 # -- in what a client of Spark Connect asks for --------------------------------------------------
 
 
-def _in_request(frame: DataFrame) -> Iterator[Chance]:
-    plan: _Message = frame._plan  # noqa: SLF001 - there is no other way
-    yield from _in_message(plan.to_proto(frame.sparkSession.client))
+def _in_request(frame: DataFrame) -> list[Chance]:
+    """By the client's own objects, in which frames that share a function have it in common.
 
-
-def _in_message(message: _Message) -> Iterator[Chance]:
-    if message.DESCRIPTOR.name == "CommonInlineUserDefinedFunction" and not message.deterministic:
-        code = message.python_udf.command or message.SerializeToString(deterministic=True)
-        yield Chance(f"{message.function_name}()", code)
-    for field, value in message.ListFields():
-        if field.message_type is None:
-            continue
-        # Of a map the values count; a plain field holds one message.
-        many = value.values() if hasattr(value, "values") else value
-        for part in many if hasattr(many, "__iter__") else [many]:
-            if hasattr(part, "ListFields"):
-                yield from _in_message(part)
+    In what is sent it is pickled anew each time, with whatever it refers to: of ``random.random``
+    that is the state of the generator.
+    """
+    found: list[Chance] = []
+    seen: set[int] = set()
+    waiting: list[object] = [frame._plan]  # noqa: SLF001 - the only way
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            waiting += node.values()
+        elif isinstance(node, list | tuple):
+            waiting += node
+        elif type(node).__module__ in _OF_PLANS and id(node) not in seen:
+            seen.add(id(node))
+            parts = vars(node)
+            waiting += parts.values()
+            if parts.get("_deterministic") is False:
+                function = getattr(parts["_function"], "_func", None)
+                chance = Chance(f"{parts['_function_name']}()", function)
+                found += [chance] if chance not in found else []
+    return found

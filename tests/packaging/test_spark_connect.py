@@ -39,7 +39,7 @@ def run_client(
         capture_output=True,
         text=True,
         check=False,
-        timeout=500,
+        timeout=1500,  # of which a quiet machine needs the tenth part
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     return done
@@ -123,7 +123,8 @@ def test_a_block_keeps_what_it_has_read_through_connect(connected: dict[str, Any
     assert "were read in transaction(...) with transactional_id 'beside'" in connected["beside"]
     assert "can no longer commit" in connected["block"] or "fenced" in connected["block"].lower()
     assert "random() need not give the same values" in connected["by_chance"]
-    assert txnlog.open(connected["root"]).describe_group("chance").lag == 100
+    store = txnlog.open(connected["root"])
+    assert {"chance", "beside"} & {*store.groups()} == set()
 
 
 def test_what_is_pinned_through_connect(connected: dict[str, Any]) -> None:

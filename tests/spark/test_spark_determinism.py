@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import DoubleType
 from spark_helpers import fill, load, numbers, stored
 
 from txnlog import Store
 from txnlog.errors import InvalidOption
 from txnlog.spark import SparkTransaction, foreach_batch, transaction
-from txnlog.spark.batch.determinism import chances
+from txnlog.spark.batch.determinism import Chance, chances
 
 
 def drawn() -> Column:
@@ -73,6 +77,36 @@ def test_what_need_not_repeat(spark: SparkSession, store: Store, name: str) -> N
         rows = numbers(spark, 0, 3)
     found = chances(made(rows))
     assert list(dict.fromkeys(map(str, found))) == expected
+
+
+def test_what_need_not_repeat_through_connect() -> None:
+    """The same function in two frames is the same chance, whatever it refers to has become."""
+    if find_spec("grpc") is None:
+        pytest.skip("Spark Connect is not installed")
+    from pyspark.sql.connect import functions as cf
+    from pyspark.sql.connect.plan import Filter, Join, Project, Range
+
+    def chances_of(plan: object) -> list[Chance]:
+        frame: Any = SimpleNamespace(_plan=plan)
+        return chances(frame)
+
+    def function(of: Callable[..., object]) -> Any:
+        made: Any = cf.udf(of, DoubleType())
+        return made.asNondeterministic()
+
+    rows = Range(0, 3, 1)
+    once = Project(rows, [cf.lit(1), function(random.random)().alias("r")])
+    (found,) = chances_of(once)
+    random.random()  # its state is in what is sent
+    assert chances_of(Filter(once, cf.col("r") < 1)) == [found]
+    again = Project(rows, [cf.when(function(random.random)() > 1, 2).otherwise(3)])
+    assert chances_of(again) == [found]
+    joined = Join(rows, once, None, "inner")
+    assert chances_of(Filter(joined, function(random.random)() < 1)) == [found]
+    (other,) = chances_of(Project(rows, [function(random.gauss)()]))
+    assert other != found
+    plain: Any = cf.udf(random.random, DoubleType())
+    assert chances_of(Project(rows, [plain(), cf.rand()])) == []
 
 
 @pytest.fixture

@@ -184,6 +184,7 @@ def main(package: str, settings: dict[str, Any]) -> None:
         "spark.eventLog.dir": settings["events"],
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.showConsoleProgress": "false",
+        "spark.python.authenticate.socketTimeout": "5m",  # of a worker that starts when it is busy
     }.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

@@ -21,7 +21,8 @@ def copy(txn: SparkTransaction, batch: DataFrame) -> None:
 
 def main(folder: str) -> None:
     builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
-    spark = builder.getOrCreate()
+    # Of a worker that starts on a busy machine.
+    spark = builder.config("spark.python.authenticate.socketTimeout", "5m").getOrCreate()
     root = f"{folder}/store"
     new = spark.readStream.format("txnlog").options(
         path=root, subscribe="in", startingOffsets="earliest"
