@@ -72,12 +72,13 @@ from txnlog.segments.records import (
     timestamps_ms,
 )
 from txnlog.segments.schema_columns import Columns
+from txnlog.segments.untrusted import MAX_DECODED_BYTES
 
 # A reader that has this many bytes (or all that the file has) can decode any header.
 MAX_HEADER_BYTES: Final = HEADER_BYTES + CHECK_BYTES
 
 # More than any batch that a writer makes, little enough to refuse a decompression bomb.
-DEFAULT_MAX_UNCOMPRESSED_BYTES: Final = 1 << 30
+DEFAULT_MAX_UNCOMPRESSED_BYTES: Final = MAX_DECODED_BYTES
 
 _MAGICS: Final = {"columns": MAGIC_COLUMNS, "kafka": MAGIC_KAFKA}
 _KAFKA_BITS = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON

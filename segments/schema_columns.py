@@ -17,11 +17,16 @@ import pyarrow as pa
 from pyarrow import types
 
 from txnlog.segments.records import CONVERSION_ERRORS
+from txnlog.segments.untrusted import MAX_DECODED_BYTES
 
 FIELD_ID: Final = b"PARQUET:field_id"
 """Arrow's metadata key of a field's id, which Parquet files have for each column."""
 DEFAULT: Final = b"txnlog.default"
 """The metadata key of a field's default, as text, for records written without it."""
+
+_OFFSET_BYTES: Final = 4
+_MAX_MADE_BYTES: Final = 2 * MAX_DECODED_BYTES
+"""How much the columns of a batch may take that are not stored, but have defaults or are null."""
 
 Columns: TypeAlias = Sequence[str] | pa.Schema | None
 """Which columns are read: by name, or those of a typed topic's schema, or all."""
@@ -96,14 +101,22 @@ class SchemaColumns:
             else:
                 self.stored.append(fields[at].name)
                 self._sources.append((fields[at].name, _converter(fields[at], field)))
+        self._row_bytes = sum(
+            _least_of(source, field)
+            for field, source in zip(wanted, self._sources, strict=True)
+            if not isinstance(source, tuple)
+        )
+        """What a row takes of the columns that are not stored."""
 
     def make(self, records: pa.RecordBatch, count: int) -> pa.RecordBatch:
         """``count`` rows of the schema, of those that were read.
 
-        Raises ValueError (also Arrow's), NotImplementedError: a column has other values.
+        Raises ValueError (also Arrow's), NotImplementedError: a column has other values; or those
+        that are not stored would take too much memory.
         """
         if not len(self._wanted):
             return records
+        _check_made(count * self._row_bytes)
         arrays = [
             self._make_column(records, count, field, source)
             for field, source in zip(self._wanted, self._sources, strict=True)
@@ -127,6 +140,27 @@ class SchemaColumns:
             raise ValueError(
                 f"column {name!r} is {column.type}, not {field.type}: {error}"
             ) from error
+
+
+def _least_of(source: pa.Scalar | None, field: pa.Field) -> int:
+    """The memory for one of many equal values: a default, or null."""
+    text = None if source is None or types.is_primitive(source.type) else source.as_buffer()
+    return least_bytes(field.type) + (0 if text is None else int(text.size))
+
+
+def _check_made(size_bytes: int) -> None:
+    if size_bytes > _MAX_MADE_BYTES:
+        raise ValueError(
+            f"its columns that are not stored would take {size_bytes} bytes, {_MAX_MADE_BYTES} are "
+            "the most: ask for fewer columns"
+        )
+
+
+def least_bytes(kind: pa.DataType) -> int:
+    """The least memory per value, nulls included."""
+    if types.is_struct(kind):
+        return sum(least_bytes(kind.field(number).type) for number in range(kind.num_fields))
+    return kind.bit_width // 8 if types.is_primitive(kind) else _OFFSET_BYTES
 
 
 def match_fields(found: Sequence[pa.Field], wanted: Sequence[pa.Field]) -> list[int | None]:
@@ -174,6 +208,8 @@ def _convert_struct(
     array: pa.Array,
 ) -> pa.Array:
     fields = children(wanted.type)
+    missing = [field for field, at in zip(fields, places, strict=True) if at is None]
+    _check_made(len(array) * sum(least_bytes(field.type) for field in missing))
     made = []
     for field, at, part in zip(fields, places, parts, strict=True):
         if at is None:

@@ -63,6 +63,10 @@ def check_whole_number(
     raise error(f"{what} must be a whole number{bounds}, not {value!r}")
 
 
+_LARGEST_RECORD_BYTES = 1 << 26
+"""Half of what a reader decodes of a batch."""
+
+
 def _integer(low: int, high: int) -> Callable[[str], int]:
     def check(text: str) -> int:
         try:
@@ -147,7 +151,7 @@ _TOPIC_KEYS = {
         "4096", _integer(0, (1 << 31) - 1), "about one index entry per this many bytes"
     ),
     "max.message.bytes": _Key(
-        str(1_048_588), _integer(1, (1 << 31) - 1 - (1 << 20)), "the largest record, bytes"
+        str(1_048_588), _integer(1, _LARGEST_RECORD_BYTES), "the largest record, bytes"
     ),
     "message.timestamp.type": _Key(
         "CreateTime", _one_of("CreateTime", "LogAppendTime"), "whose clock stamps a record"

@@ -88,12 +88,11 @@ def encode_columns(columns: pa.Schema) -> str:
 
 @lru_cache(maxsize=64)
 def _decode(schema: TopicSchema) -> pa.Schema:
-    import pyarrow as pa
-
     from txnlog.segments.schema_columns import default_of
+    from txnlog.segments.untrusted import read_schema
 
     try:
-        columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema.arrow, validate=True)))
+        columns = read_schema(base64.b64decode(schema.arrow, validate=True))
         names = columns.names
         for field in columns:
             default_of(field)

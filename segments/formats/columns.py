@@ -39,6 +39,7 @@ from txnlog.segments.records import (
     default_column,
 )
 from txnlog.segments.schema_columns import Columns, SchemaColumns
+from txnlog.segments.untrusted import read_record_batch, read_schema
 
 CHECK_BYTES: Final = 3
 
@@ -126,16 +127,18 @@ def decode_columns(
     ``columns`` (UnsupportedRecordFormat) or an unknown codec means damage, whatever its class.
     """
     layout = read_layout(payload)
-    if layout.codec != _arrow_codec(header.codec):
+    (batch,) = layout.batches
+    if batch.codec != _arrow_codec(header.codec):
         raise ValueError(f"the payload is not compressed with {header.codec.kafka_name}")
-    if layout.row_count != header.record_count:
+    if batch.row_count != header.record_count:
         raise ValueError(
-            f"the header counts {header.record_count} records, the payload holds {layout.row_count}"
+            f"the header counts {header.record_count} records, the payload holds {batch.row_count}"
         )
     names = _TYPED if header.magic == MAGIC_TYPED_COLUMNS else _PLAIN
     message = bytes(payload[: layout.schema_message_bytes])
     schema = _parse_schema(message, is_typed=names is _TYPED)
-    claimed = layout.uncompressed_bytes + len(schema) * _LEFT_OUT_ROW_BYTES * header.record_count
+    left_out = sum(pa.types.is_null(field.type) for field in schema) + len(names.left_out)
+    claimed = batch.uncompressed_bytes + left_out * _LEFT_OUT_ROW_BYTES * header.record_count
     check_uncompressed(claimed, max_uncompressed_bytes)
     made: SchemaColumns | None = None
     if columns is None:
@@ -230,14 +233,15 @@ def _has_dictionary(kind: pa.DataType) -> bool:
 @lru_cache(maxsize=64)
 def _parse_schema(message: bytes, *, is_typed: bool) -> pa.Schema:
     # All batches of a topic have the same few schemas; parsing one costs as much as a small batch.
-    schema = pa.ipc.read_schema(pa.py_buffer(message))
+    schema = read_schema(message)
     if len(set(schema.names)) != len(schema.names):
         raise ValueError("a column name occurs twice")
     timestamp = (_TYPED if is_typed else _PLAIN).timestamp
     if timestamp not in schema.names:
         raise ValueError(f"there is no {timestamp} column")
-    if schema.field(timestamp).type not in (TIMESTAMP_TYPE, pa.null()):
-        raise ValueError(f"the {timestamp} column is {schema.field(timestamp).type}")
+    for name, (_, kind) in (_TYPED if is_typed else _PLAIN).left_out.items():
+        if name in schema.names and schema.field(name).type not in (kind, pa.null()):
+            raise ValueError(f"the {name} column is {schema.field(name).type}")
     return schema
 
 
@@ -280,12 +284,7 @@ def _read_stored(
     ]
     if not included:  # an empty list would mean all of them
         return {}
-    options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
-    with pa.ipc.open_stream(pa.py_buffer(payload), options=options) as stream:
-        batch = stream.read_next_batch()
-    # CRCs are checked before, so this is against faulty writers, not bad disks; it costs under 10 %
-    # of decoding and keeps a bad offset from ever reaching foreign memory.
-    batch.validate(full=True)
+    batch = read_record_batch(payload, included)
     if batch.num_rows != record_count:
         raise ValueError(f"the payload holds {batch.num_rows} records")
     return dict(zip(batch.schema.names, batch.columns, strict=True))

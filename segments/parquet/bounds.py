@@ -88,6 +88,7 @@ class _Editing:
     """Finds the fields to leave out; those behind them say by how much their numbers are more."""
 
     def __init__(self, footer: bytes, chunks: Collection[Chunk]) -> None:
+        self._footer = footer
         self._reader = CompactReader(footer)
         self._chunks = chunks
         self._pieces: list[bytes] = []
@@ -99,7 +100,7 @@ class _Editing:
                 self._each(self._row_group)
             else:
                 self._reader.skip(kind)
-        return b"".join([*self._pieces, self._reader.data[self._copied :]])
+        return b"".join([*self._pieces, self._footer[self._copied :]])
 
     def _each(self, edit: _Edit) -> None:
         for number in range(self._reader.list_head()[0]):
@@ -142,5 +143,5 @@ class _Editing:
                 reader.skip(kind)
 
     def _replace(self, start: int, stop: int, by: bytes) -> None:
-        self._pieces += [self._reader.data[self._copied : start], by]
+        self._pieces += [self._footer[self._copied : start], by]
         self._copied = stop

@@ -16,7 +16,7 @@ _MAX_BITS: Final = 63
 class CompactReader:
     """Reads a struct from its beginning on. Raises ValueError for what is none."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self.data = data
         self.at = 0
         """The position of the next value."""

@@ -8,7 +8,7 @@ are relative to the segment.
 from __future__ import annotations
 
 import re
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
@@ -26,8 +26,10 @@ from txnlog.segments.batch_header import (
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.identity import NO_TAG
+from txnlog.segments.parquet.file_metadata import CODECS, ColumnChunk, FileMetadata
 from txnlog.segments.records import TIMESTAMP_COLUMNS
 from txnlog.segments.segment_file import SegmentFile
+from txnlog.segments.untrusted import check_parquet_footer, read_parquet_footer
 
 MAGIC: Final = b"PAR1"
 OFFSET_COLUMN: Final = "_offset"
@@ -44,10 +46,10 @@ _CHECKSUM = re.compile(rb"[0-9a-f]{8}")
 _MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 """The type of records' times in files; in older ones they are in milliseconds."""
 _CODECS: Final = {
-    "GZIP": Compression.GZIP,
-    "SNAPPY": Compression.SNAPPY,
-    "LZ4": Compression.LZ4,
-    "ZSTD": Compression.ZSTD,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4_raw": Compression.LZ4,
+    "zstd": Compression.ZSTD,
 }
 
 
@@ -56,7 +58,7 @@ class RowGroup:
     """One row group: bytes [position, position + size_bytes) of the file.
 
     ``header`` has the same as a batch's: offsets, times, record count. ``crc`` is None in files
-    that txnlog has not written.
+    that txnlog has not written. ``chunks`` are those of the Parquet columns.
     """
 
     number: int
@@ -66,6 +68,7 @@ class RowGroup:
     uncompressed_bytes: int
     crc: int | None
     header: BatchHeader
+    chunks: tuple[ColumnChunk, ...]
 
     def check(self, data: BytesLike, name: str) -> None:
         """Raise CorruptRecord unless these are its bytes as written."""
@@ -122,10 +125,15 @@ def read_footer(file: SegmentFile) -> Footer:
 def check_footer(file: SegmentFile) -> bytes:
     """Check that a file is the segment's, only by its end, which is returned.
 
-    Raises CorruptRecord: it is damaged, or was swapped with another one.
+    Arrow may read it then. Raises CorruptRecord: it is damaged, or was swapped with another one.
     """
     tail = read_tail(file)
     _check_tag(file, tail)
+    position = file.size_bytes - len(tail)
+    try:
+        check_parquet_footer(tail, position)
+    except ValueError as error:
+        raise _unreadable(file, position, error) from error
     return tail
 
 
@@ -144,23 +152,23 @@ def _check_tag(file: SegmentFile, tail: bytes) -> int:
 def _parse(file: SegmentFile, tail: bytes) -> Footer:
     position = file.size_bytes - len(tail)
     tag = _check_tag(file, tail)
-    from pyarrow import parquet
-
     try:
-        metadata = parquet.read_metadata(pa.BufferReader(tail))
+        described, metadata = read_parquet_footer(tail, position)
         schema = metadata.schema.to_arrow_schema()
-        stores_offsets = OFFSET_COLUMN in schema.names
-        groups = tuple(_row_groups(file, metadata, tag, schema))
-        (page_index_crc,) = _checksums((metadata.metadata or {}).get(PAGE_INDEX_KEY), 1)
+        groups = tuple(_row_groups(file, described, tag, schema))
+        (page_index_crc,) = _checksums(described.pairs.get(PAGE_INDEX_KEY), 1)
     except (CorruptRecord, MemoryError):
         raise
     except Exception as error:  # Arrow raises a dozen classes for bytes that it cannot read
-        raise CorruptRecord.at(
-            file.name, position, f"the footer cannot be read: {error}"
-        ) from error
+        raise _unreadable(file, position, error) from error
     end = _check_layout(file, groups, position)
     page_index = range(end, position)
+    stores_offsets = OFFSET_COLUMN in schema.names
     return Footer(metadata, groups, stores_offsets, position, tag, page_index, page_index_crc)
+
+
+def _unreadable(file: SegmentFile, position: int, error: Exception) -> CorruptRecord:
+    return CorruptRecord.at(file.name, position, f"the footer cannot be read: {error}")
 
 
 def read_tail(file: SegmentFile) -> bytes:
@@ -185,37 +193,43 @@ def read_tail(file: SegmentFile) -> bytes:
     return data[-length:]
 
 
-def _row_groups(file: SegmentFile, metadata: Any, tag: int, schema: pa.Schema) -> Any:
-    count = metadata.num_row_groups
-    checksums = _checksums((metadata.metadata or {}).get(CHECKSUMS_KEY), count)
-    leaves = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
-    time = next((name for name in TIMESTAMP_COLUMNS if name in leaves), None)
-    offset_leaf = leaves.index(OFFSET_COLUMN) if OFFSET_COLUMN in schema.names else None
-    groups = [metadata.row_group(number) for number in range(count)]
-    first_rows = accumulate((group.num_rows for group in groups), initial=0)
-    for number, (group, first_row) in enumerate(zip(groups, first_rows, strict=False)):
-        chunks = [group.column(leaf) for leaf in range(group.num_columns)]
-        position = min(chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks)
-        size_bytes = sum(chunk.total_compressed_size for chunk in chunks)
-        first, last = first_row, first_row + group.num_rows - 1
+def _row_groups(
+    file: SegmentFile, described: FileMetadata, tag: int, schema: Any
+) -> Iterator[RowGroup]:
+    checksums = _checksums(described.pairs.get(CHECKSUMS_KEY), len(described.groups))
+    leaves = [leaf.path for leaf in described.leaves]
+    names = [name for name in TIMESTAMP_COLUMNS if (name.encode(),) in leaves]
+    time = offset_leaf = None
+    per_ms = 1
+    if names:
+        time = leaves.index((names[0].encode(),))
+        per_ms = 1000 if schema.field(names[0]).type == _MICROSECONDS else 1
+    if OFFSET_COLUMN in schema.names:
+        offset_leaf = leaves.index((OFFSET_COLUMN.encode(),))
+    first_rows = accumulate((group.row_count for group in described.groups), initial=0)
+    for number, (group, first_row) in enumerate(zip(described.groups, first_rows, strict=False)):
+        chunks, rows = group.chunks, group.row_count
+        position = min(chunk.position for chunk in chunks)
+        size_bytes = sum(chunk.size_bytes for chunk in chunks)
+        first, last = first_row, first_row + rows - 1
         if offset_leaf is not None:
-            first, last = _range_of(chunks[offset_leaf])
+            first, last = _range_of(chunks[offset_leaf]) or (0, -1)
         least_ms, most_ms = -1, -1
-        if time is not None and chunks[leaves.index(time)].is_stats_set:
-            per_ms = 1000 if schema.field(time).type == _MICROSECONDS else 1
-            least_ms, most_ms = (n // per_ms for n in _range_of(chunks[leaves.index(time)]))
-        if not 0 < group.num_rows <= last - first + 1:
+        times = None if time is None else _range_of(chunks[time])
+        if times is not None:
+            least_ms, most_ms = (n // per_ms for n in times)
+        if not 0 < rows <= last - first + 1 or first < 0:
             raise CorruptRecord.at(
                 file.name,
                 position,
-                f"row group {number} has {group.num_rows} rows for offsets {first} to {last}",
+                f"row group {number} has {rows} rows for offsets {first} to {last}",
             )
         yield RowGroup(
             number,
             first_row,
             position,
             size_bytes,
-            group.total_byte_size,
+            group.uncompressed_bytes,
             checksums[number],
             BatchHeader(
                 base_offset=first,
@@ -223,22 +237,27 @@ def _row_groups(file: SegmentFile, metadata: Any, tag: int, schema: pa.Schema) -
                 leader_epoch=tag,
                 magic=MAGIC_PARQUET,
                 crc=checksums[number] or 0,
-                attributes=int(_CODECS.get(chunks[0].compression, Compression.NONE)),
+                attributes=int(_CODECS.get(CODECS[chunks[0].codec] or "", Compression.NONE)),
                 last_offset_delta=last - first,
                 base_timestamp_ms=least_ms,
                 max_timestamp_ms=most_ms,
                 producer_id=NO_PRODUCER_ID,
                 producer_epoch=NO_PRODUCER_EPOCH,
                 base_sequence=first,
-                record_count=group.num_rows,
+                record_count=rows,
             ),
+            chunks,
         )
 
 
-def _range_of(chunk: Any) -> tuple[int, int]:
-    """The least and the largest integer of a column in a row group."""
-    statistics = chunk.statistics
-    return int(statistics.min_raw), int(statistics.max_raw)
+def _range_of(chunk: ColumnChunk) -> tuple[int, int] | None:
+    """The least and the largest integer of a column in a row group; None: unknown."""
+    if chunk.least is None or chunk.largest is None:
+        return None
+    least, largest = (
+        int.from_bytes(bound, "little", signed=True) for bound in (chunk.least, chunk.largest)
+    )
+    return least, largest
 
 
 def _checksums(listed: bytes | None, count: int) -> list[int | None]:
@@ -271,8 +290,3 @@ def _check_layout(file: SegmentFile, groups: tuple[RowGroup, ...], footer: int) 
             file.name, footer, f"row groups end at {position}, the footer begins"
         )
     return position
-
-
-if __name__ == "__main__":  # whether a footer can be read, without risking another process
-    given = sys.stdin.buffer.read()
-    _parse(SegmentFile(lambda *_: b"", 1 << 62, "stdin", is_parquet=True), given)

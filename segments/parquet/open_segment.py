@@ -10,12 +10,13 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
 from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.errors import CorruptRecord
+from txnlog.segments.parquet.file_metadata import ColumnChunk
 from txnlog.segments.parquet.footer import (
     FOOTER_CHUNK_BYTES,
     MAGIC,
@@ -112,25 +113,24 @@ class ParquetSegment:
         """About how many bytes these columns take in a row group, decompressed."""
         names = self.names_of(columns) if isinstance(columns, pa.Schema) else columns
         chunks = self._chunks(group, self.leaves if names is None else names)
-        return sum(chunk.total_uncompressed_size for chunk in chunks)
+        return sum(chunk.uncompressed_bytes for chunk in chunks)
 
     def stored_bytes(self, group: RowGroup, columns: Iterable[str]) -> int:
         """How many bytes of the file these columns take in a row group."""
-        return sum(chunk.total_compressed_size for chunk in self._chunks(group, columns))
+        return sum(chunk.size_bytes for chunk in self._chunks(group, columns))
 
-    def _chunks(self, group: RowGroup, columns: Iterable[str | None]) -> Iterator[Any]:
-        """The footer's metadata of the existing ones of some columns."""
-        described = self.footer.metadata.row_group(group.number)
+    def _chunks(self, group: RowGroup, columns: Iterable[str | None]) -> Iterator[ColumnChunk]:
+        """What the footer says of the existing ones of some columns."""
         leaves = self.leaves
         wanted = (leaves[name] for name in {*columns} if name in leaves)
-        return (described.column(leaf) for some in wanted for leaf in some)
+        return (group.chunks[leaf] for some in wanted for leaf in some)
 
     def pieces(self, group: RowGroup, columns: Iterable[str]) -> list[range]:
         """The byte ranges of some columns of a row group, as few as possible."""
-        found: list[range] = []
-        for chunk in self._chunks(group, columns):
-            start = chunk.dictionary_page_offset or chunk.data_page_offset
-            found.append(range(start, start + chunk.total_compressed_size))
+        found = [
+            range(chunk.position, chunk.position + chunk.size_bytes)
+            for chunk in self._chunks(group, columns)
+        ]
         merged: list[range] = []
         for piece in sorted(found, key=lambda piece: piece.start):
             if merged and piece.start - merged[-1].stop <= _MERGE_BYTES:
@@ -151,6 +151,16 @@ class ParquetSegment:
 
     def _read_in_order(self, pieces: Sequence[range]) -> Generator[BytesLike]:
         yield from (self.file.read(piece.start, piece.stop) for piece in pieces)
+
+    def bytes_of(self, chunk: ColumnChunk, found: Found) -> memoryview:
+        """The bytes of a column chunk, which were fetched."""
+        start, stop = chunk.position, chunk.position + chunk.size_bytes
+        if self.data is not None:
+            return memoryview(self.data)[start:stop]
+        for piece, data in found:
+            if piece.start <= start and stop <= piece.stop:
+                return memoryview(data)[start - piece.start : stop - piece.start]
+        raise ValueError(f"bytes {start} to {stop} were not fetched")
 
     def check(self, group: RowGroup, found: Found, *, is_all: bool) -> None:
         """Raise CorruptRecord if the bytes read of a row group are known to be damaged.

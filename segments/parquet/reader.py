@@ -15,13 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog.segments.errors import TxnlogError, UnsupportedRecordFormat
+from txnlog.segments.formats.codecs import check_uncompressed
+from txnlog.segments.parquet.file_metadata import ColumnChunk
 from txnlog.segments.parquet.footer import OFFSET_COLUMN, RowGroup
 from txnlog.segments.parquet.open_segment import Found, ParquetSegment
 from txnlog.segments.records import RECORD_SCHEMA, TIMESTAMP_COLUMNS, TIMESTAMP_TYPE, Int32Array
-from txnlog.segments.schema_columns import Columns, SchemaColumns
+from txnlog.segments.schema_columns import Columns, SchemaColumns, least_bytes
 from txnlog.segments.segment_file import SizedCall, work_on
+from txnlog.segments.untrusted import check_column_chunks, named_bytes, open_parquet
 
-_OFFSET_BYTES: Final = 4
 _VALUE_BYTES: Final = 4
 _WORK_AHEAD_BYTES: Final = 8 << 20
 """Row groups up to this size are decoded in parallel; of larger ones the columns are."""
@@ -106,7 +108,7 @@ class RowGroupReading:
         self.stored: list[str] = [*self._wanted, *gaps]
         """The names of the columns that are read of the file."""
         self._is_all = {*self.stored} == {*schema.names}
-        self._row_bytes = sum(_least_bytes(schema.field(name).type) for name in self.stored)
+        self._row_bytes = sum(least_bytes(schema.field(name).type) for name in self.stored)
         self._is_alone = len(groups) == 1
         self._sizes = {group.number: self._claimed_bytes(group) for group in groups}
         self._repeating = repeating_columns(segment, groups, self.stored) if few else []
@@ -126,62 +128,64 @@ class RowGroupReading:
     ) -> RowGroupRecords:
         """The rows of a row group, of which at least these pieces of its columns were fetched."""
         segment = self._segment
-        # Rows that are all alike take next to nothing in a file, and their room in memory.
-        claimed = max(group.uncompressed_bytes, group.header.record_count * self._row_bytes)
-        if claimed > self._max_bytes:
-            reason = f"it claims {claimed} bytes, {self._max_bytes} are the most"
-            raise segment.damaged(group, reason)
-        segment.check(group, found, is_all=self._is_all)
-        read = self._assemble(group, self._read(group, found))
-        count = group.header.record_count
-        if rows is not None:
-            count = rows.true_count
-            read = RowGroupRecords(group, keep_rows(read.records, rows, self._repeating), None)
-        if self._made is None:
-            return read
         try:
+            # Rows that are all alike take next to nothing in a file, and their room in memory.
+            claimed = group.header.record_count * self._row_bytes
+            check_uncompressed(max(group.uncompressed_bytes, claimed), self._max_bytes)
+            segment.check(group, found, is_all=self._is_all)
+            self._check_pages(group, found)
+            read = self._assemble(group, self._read(group, found))
+            count = group.header.record_count
+            if rows is not None:
+                count = rows.true_count
+                read = RowGroupRecords(group, keep_rows(read.records, rows, self._repeating), None)
+            if self._made is None:
+                return read
             return replace(read, records=self._made.make(read.records, count))
-        except ValueError as error:
-            raise segment.damaged(group, str(error)) from error
-
-    def _read(self, group: RowGroup, found: Found) -> pa.Table:
-        try:
-            table = self._read_columns(group, found)
         except (TxnlogError, MemoryError):
             raise
         except Exception as error:  # Arrow raises a dozen classes for bytes that it cannot read
-            raise self._segment.damaged(group, str(error)) from error
+            raise segment.damaged(group, str(error)) from error
+
+    def _check_pages(self, group: RowGroup, found: Found) -> None:
+        """Check that the values of its columns take as much memory as is allowed."""
+        segment = self._segment
+        chunks = [group.chunks[leaf] for name in {*self.stored} for leaf in segment.leaves[name]]
+        check_column_chunks(
+            [(chunk, segment.bytes_of(chunk, found)) for chunk in chunks],
+            self._max_bytes,
+            partial(self._named_bytes, group, found),
+        )
+
+    def _named_bytes(self, group: RowGroup, found: Found, chunk: ColumnChunk) -> int:
+        """How many bytes the values of a chunk of texts take, of which it names most."""
+        path = ".".join(part.decode() for part in chunk.leaf.path)
+        pieces, file = self._open([path])
+        pieces.hold(found)
+        return named_bytes(file, group.number, group.chunks.index(chunk))
+
+    def _read(self, group: RowGroup, found: Found) -> pa.Table:
+        try:
+            pieces, file = self._idle.pop()
+        except IndexError:  # all are with other threads
+            pieces, file = self._open(self._repeating)
+        pieces.hold(found)
+        is_large = self._is_alone or self._sizes[group.number] > _WORK_AHEAD_BYTES
+        table = file.read_row_group(group.number, columns=self.stored, use_threads=is_large)
+        pieces.held = {}
+        self._idle.append((pieces, file))
         if table.num_rows != group.header.record_count:
             reason = f"it has {table.num_rows} rows, not {group.header.record_count}"
             raise self._segment.damaged(group, reason)
         return table
 
-    def _read_columns(self, group: RowGroup, found: Found) -> pa.Table:
-        try:
-            pieces, file = self._idle.pop()
-        except IndexError:  # all are with other threads
-            pieces, file = self._open()
-        pieces.held = {piece.start: memoryview(data) for piece, data in found}
-        is_large = self._is_alone or self._sizes[group.number] > _WORK_AHEAD_BYTES
-        table = file.read_row_group(group.number, columns=self.stored, use_threads=is_large)
-        pieces.held = {}
-        self._idle.append((pieces, file))
-        return table
-
-    def _open(self) -> tuple[_Pieces, Any]:
+    def _open(self, dictionaries: Sequence[str]) -> tuple[_Pieces, Any]:
         """The file for pyarrow, which finds there the pieces that it is given, if not all bytes."""
-        from pyarrow import parquet
-
         segment = self._segment
         pieces = _Pieces(segment.file.size_bytes)
         whole = None if segment.data is None else pa.BufferReader(segment.data)
-        return pieces, parquet.ParquetFile(
-            whole or pa.PythonFile(pieces, mode="r"),
-            metadata=segment.footer.metadata,
-            read_dictionary=self._repeating,
-            pre_buffer=False,
-            page_checksum_verification=True,
-        )
+        source = whole or pa.PythonFile(pieces, mode="r")
+        return pieces, open_parquet(source, segment.footer.metadata, dictionaries)
 
     def _assemble(self, group: RowGroup, table: pa.Table) -> RowGroupRecords:
         deltas = None
@@ -234,23 +238,14 @@ def repeating_columns(
         if "." in name or not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
             continue
         (leaf,) = segment.leaves[name]
-        metadata = segment.footer.metadata
-        chunks = (metadata.row_group(group.number).column(leaf) for group in groups)
+        chunks = (group.chunks[leaf] for group in groups)
         # Each value that stands by itself takes its length in 4 bytes at least.
         if all(
-            chunk.has_dictionary_page
-            and chunk.total_uncompressed_size < _VALUE_BYTES * chunk.num_values
+            chunk.has_dictionary and chunk.uncompressed_bytes < _VALUE_BYTES * chunk.value_count
             for chunk in chunks
         ):
             found.append(name)
     return found
-
-
-def _least_bytes(kind: pa.DataType) -> int:
-    """The least memory per value, nulls included."""
-    if pa.types.is_struct(kind):
-        return sum(_least_bytes(kind.field(number).type) for number in range(kind.num_fields))
-    return kind.bit_width // 8 if pa.types.is_primitive(kind) else _OFFSET_BYTES
 
 
 def keep_rows(
@@ -281,10 +276,18 @@ def _as_records(table: pa.Table, names: Sequence[str]) -> pa.Table:
         same = known >= 0 and _is_record_column(field.type, RECORD_SCHEMA.field(known).type)
         if field.name == time and pa.types.is_timestamp(field.type):
             fields.append(field.with_type(TIMESTAMP_TYPE))
+        elif known >= 0 and time in RECORD_SCHEMA.names and not _has_type_of(known, field.type):
+            raise ValueError(f"column {field.name!r} is {field.type}")
         else:
             fields.append(RECORD_SCHEMA.field(known) if same else field)
     schema = pa.schema(fields)
     return table if schema.equals(table.schema, check_metadata=False) else table.cast(schema)
+
+
+def _has_type_of(known: int, found: pa.DataType) -> bool:
+    """Whether a column has the type of a record's, perhaps as numbers of a few values."""
+    kind = found.value_type if pa.types.is_dictionary(found) else found
+    return _is_record_column(kind, RECORD_SCHEMA.field(known).type)
 
 
 def _is_record_column(found: pa.DataType, record: pa.DataType) -> bool:
@@ -302,6 +305,10 @@ class _Pieces:
         self.held: dict[int, memoryview] = {}
         self._size_bytes = size_bytes
         self._position = 0
+
+    def hold(self, found: Found) -> None:
+        """Hold these bytes instead of others."""
+        self.held = {piece.start: memoryview(data) for piece, data in found}
 
     def seek(self, position: int, whence: int = 0) -> int:
         base = (0, self._position, self._size_bytes)[whence]

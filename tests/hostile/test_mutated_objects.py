@@ -23,14 +23,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is count
 TIERS = {"few": range(20), "many": range(20, 220), "very-many": range(220, 1220)}
 MARKS = {"few": (), "many": (pytest.mark.more,), "very-many": (pytest.mark.slow,)}
 OPEN: dict[tuple[str, str], str] = {
-    ("manifest", "few"): "numbers and texts of manifests are not checked",
-    ("manifest", "many"): "numbers and texts of manifests are not checked",
     ("rewrites", "few"): "numbers of partitions are not checked",
     ("rewrites", "many"): "numbers of partitions are not checked",
-    ("segment-columns", "few"): "types of columns are not checked",
-    ("segment-columns", "many"): "types of columns are not checked",
-    ("segment-typed", "many"): "Arrow reads beyond a buffer",
-    ("parquet-footer", "many"): "a footer ends the process",
     ("topic-entry", "many"): "the log's dump decodes JSON of any depth",
     ("group-entry", "many"): "the log's dump decodes JSON of any depth",
     ("transaction", "many"): "the log's dump decodes JSON of any depth",

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import os
 import secrets
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from txnlog.errors import CorruptRecord, ObjectNotFound, StorageError
+from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.kafka.folders import base_offset_of
 from txnlog.segments.parquet.footer import MAGIC as PARQUET_MAGIC
-from txnlog.segments.parquet.footer import read_tail
 from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.inside import open_named
 from txnlog.storage.base import MOST_WHOLE_BYTES
 from txnlog.storage.failure_messages import too_large
-
-_FOOTER_TIMEOUT_S = 10.0
 
 
 @contextmanager
@@ -88,30 +83,7 @@ def replace_file(path: Path, data: bytes) -> None:
 def _segment_file(read: ReadRange, size_bytes: int, path: str, base_offset: int) -> SegmentFile:
     """The file's kind, by its first bytes: a batch begins with its offset."""
     is_parquet = bytes(read(0, min(len(PARQUET_MAGIC), size_bytes))) == PARQUET_MAGIC
-    file = SegmentFile(read, size_bytes, path, base_offset, is_parquet=is_parquet)
-    if is_parquet:
-        _check_loose_footer(file)
-    return file
-
-
-def _check_loose_footer(file: SegmentFile) -> None:
-    """Read the footer in another process: no log vouches for it, and pyarrow may end there.
-
-    Raises CorruptRecord.
-    """
-    # Without -P a module in the working folder would be imported, which is where the file may lie.
-    command = [sys.executable, "-P", "-m", "txnlog.segments.parquet.footer"]
-    tail = read_tail(file)
-    position = file.size_bytes - len(tail)
-    try:
-        done = subprocess.run(  # noqa: S603
-            command, input=tail, capture_output=True, check=False, timeout=_FOOTER_TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        reason = f"the footer cannot be read within {_FOOTER_TIMEOUT_S:.0f} s"
-        raise CorruptRecord.at(file.name, position, reason) from None
-    if done.returncode < 0:
-        raise CorruptRecord.at(file.name, position, "the footer is damaged")
+    return SegmentFile(read, size_bytes, path, base_offset, is_parquet=is_parquet)
 
 
 def _read(file: BinaryIO, size_bytes: int, start: int, stop: int) -> bytes:

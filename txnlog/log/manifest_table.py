@@ -19,6 +19,7 @@ from crc32c import crc32c
 
 from txnlog.errors import CorruptEntry
 from txnlog.names import OWN_FILE
+from txnlog.segments.untrusted import read_table
 from txnlog.state.manifest import ManifestRef, PartitionSpan
 from txnlog.state.placement import KafkaFile, Segment
 from txnlog.state.producers import ProducerState, SequenceRange, remember
@@ -58,6 +59,25 @@ SCHEMA = pa.schema(
 )
 _WITHOUT_SHARED = pa.schema([field for field in SCHEMA if field.name != "position"])
 """The columns if every segment has a file of its own: older versions read them, too."""
+_NULLABLE = frozenset(
+    field.name for field in SCHEMA if field.name.startswith(("kafka_", "transactional_"))
+)
+_MAX_BYTES = 32 << 20
+"""How much a manifest may take in memory: several times what one of the most segments takes."""
+_LEAST = {
+    "partition": 0,
+    "base_offset": 0,
+    "entry": 0,
+    "record_count": 0,
+    "size_bytes": 0,
+    "batch_count": 0,
+    "position": OWN_FILE,
+    "kafka_offset_count": 0,
+}
+"""The least numbers in columns by which others are found or summed."""
+_MAX_SIZE = (1 << 48) - 1
+"""What no count or size of a segment reaches: of a hundred thousand the sum is a number, too."""
+
 _SEGMENT = (
     "entry",
     "name",
@@ -137,15 +157,17 @@ class ManifestTable:
                 f"list says {ref.size_bytes} and {ref.crc:08x}; restore this file from a backup"
             )
         try:
-            with pa.ipc.open_stream(data) as stream:
-                table = stream.read_all().combine_chunks()
-        except (pa.ArrowInvalid, OSError) as error:
-            raise CorruptEntry(f"{path} does not decode: {error}") from error
-        if table.schema == _WITHOUT_SHARED:
+            table = read_table(data, (SCHEMA, _WITHOUT_SHARED), ref.segment_count, _MAX_BYTES)
+            _check_rows(table)
+        except (ValueError, pa.ArrowException, OSError) as error:
+            raise CorruptEntry(
+                f"{path} does not decode, though its checksum is right: {error}; restore this file "
+                "from a backup, and ask who has written it"
+            ) from error
+        table = table.combine_chunks()
+        if table.num_columns < len(SCHEMA):
             own = np.full(len(table), OWN_FILE, dtype=np.int64)
             table = table.append_column("position", pa.array(own))
-        if table.schema != SCHEMA:
-            raise CorruptEntry(f"{path} has other columns than a manifest: {table.schema.names}")
         return cls(table)
 
     def encode(self) -> bytes:
@@ -272,8 +294,13 @@ class ManifestTable:
     def is_kept(
         self, log_starts: Sequence[int], idle_since_ms: int | None
     ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Which rows :meth:`untrimmed` keeps."""
+        """Which rows :meth:`untrimmed` keeps. Raises CorruptEntry for an unknown partition."""
         starts = np.asarray(log_starts, dtype=np.int64)
+        if self.ints("partition").max(initial=-1) >= len(starts):
+            raise CorruptEntry(
+                f"a manifest has segments of partition {self.ints('partition').max()} of a topic "
+                f"with {len(starts)}: restore the topic's manifests from a backup"
+            )
         kept: np.ndarray[tuple[int], np.dtype[np.bool_]]
         kept = self.end_offsets() > starts[self.ints("partition")]
         if idle_since_ms is not None:
@@ -444,3 +471,23 @@ class ManifestTable:
                 is_whole=is_whole,
             )
         return found
+
+
+def _check_rows(table: pa.Table) -> None:
+    """Raise ValueError for values that no manifest has, whoever has written it."""
+    for name in table.schema.names:
+        column = table.column(name)
+        if column.null_count and name not in _NULLABLE:
+            raise ValueError(f"column {name} has nulls")
+        if name not in _LEAST or not len(table):
+            continue
+        ends = pc.min_max(column).as_py()
+        if ends["min"] is not None and not _LEAST[name] <= ends["min"] <= ends["max"] <= _MAX_SIZE:
+            raise ValueError(f"column {name} has values from {ends['min']} to {ends['max']}")
+    order = (table.column(name).to_numpy() for name in ("base_offset", "partition"))
+    offsets, partitions = order
+    ascends = (partitions[1:] > partitions[:-1]) | (
+        (partitions[1:] == partitions[:-1]) & (offsets[1:] >= offsets[:-1])
+    )
+    if not bool(ascends.all()):
+        raise ValueError("its segments are not in the order of partitions and offsets")

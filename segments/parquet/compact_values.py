@@ -1,0 +1,153 @@
+"""Reads whole structs of Thrift's compact protocol, in which Parquet's metadata is, by their form.
+
+A form says which fields a struct may have, and of which types. Everything is checked while it is
+read: what C++ would be given is known before it is. Fields without a form are passed by, so that
+later versions of Parquet can add some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+from txnlog.segments.parquet.compact_struct import CompactReader
+
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _BINARY, _LIST, _STRUCT = 1, 2, 3, 4, 5, 6, 8, 9, 12
+_MANY: Final = 15
+"""Instead of a count: it follows."""
+_MAX_BITS: Final = 63
+_I32_BITS: Final = 32
+_MAX_FIELD: Final = (1 << 15) - 1
+
+Bytes: TypeAlias = bytes | memoryview
+Fields: TypeAlias = Mapping[int, "Form | None"]
+"""The forms of a struct's fields; None: a field that may not be there."""
+Form: TypeAlias = tuple[int, Any]
+"""A type, and of a struct its fields, of a list the most elements and their form."""
+
+BOOLEAN: Final[Form] = (_TRUE, None)
+BYTE: Final[Form] = (_BYTE, None)
+I16: Final[Form] = (_I16, None)
+I32: Final[Form] = (_I32, None)
+I64: Final[Form] = (_I64, None)
+BINARY: Final[Form] = (_BINARY, None)
+
+
+def struct_of(fields: Fields) -> Form:
+    return _STRUCT, fields
+
+
+def list_of(most: int, element: Form) -> Form:
+    return _LIST, (most, element)
+
+
+def read_struct(data: Bytes, at: int, fields: Fields) -> tuple[dict[int, Any], int]:
+    """The fields of a struct that begins at a position, by number, and the position behind it.
+
+    Raises ValueError: it has another form; IndexError: the data ends within it.
+    """
+    # Mostly in one piece: a footer has fifty values for each column, and calls take time.
+    found: dict[int, Any] = {}
+    field = 0
+    while True:
+        head = data[at]
+        at += 1
+        if not head:
+            return found, at
+        kind = head & 0xF
+        if head >> 4:
+            field += head >> 4
+        else:
+            field, at = _read_integer(data, at, _I16)
+        if field not in fields:
+            at = skip_field(data, at, field, kind)
+            continue
+        form = fields[field]
+        if form is None or field in found:
+            raise ValueError(f"field {field} may not be there, or is there twice")
+        if _I16 <= kind <= _I64 and kind == form[0] and data[at] < 0x80:
+            number = data[at]
+            at += 1
+            found[field] = number >> 1 ^ -(number & 1)
+        elif kind == _BINARY == form[0] and data[at] < 0x80:
+            length = data[at]
+            at += 1 + length
+            found[field] = data[at - length : at]
+        else:
+            found[field], at = read_value(data, at, kind, form)
+
+
+def read_value(data: Bytes, at: int, kind: int, form: Form) -> tuple[Any, int]:
+    """A field of a type that begins at a position, and the position behind it.
+
+    Raises what ``read_struct`` raises.
+    """
+    wanted, inner = form
+    if kind != wanted and not (wanted == _TRUE and kind == _FALSE):
+        raise ValueError(f"a value is of type {kind}, not {wanted}")
+    if kind == _STRUCT:
+        return read_struct(data, at, inner)
+    if kind == _LIST:
+        return _read_list(data, at, *inner)
+    if kind == _BINARY:
+        length, at = _read_varint(data, at)
+        return data[at : at + length], at + length
+    if kind in (_TRUE, _FALSE):
+        return kind == _TRUE, at
+    if kind == _BYTE:
+        return data[at], at + 1
+    return _read_integer(data, at, kind)
+
+
+def skip_field(data: Bytes, at: int, field: int, kind: int) -> int:
+    """The position behind a field that has no form."""
+    if not 0 < field <= _MAX_FIELD:  # C++ would take it for another one
+        raise ValueError(f"there is a field {field}")
+    reader = CompactReader(data)
+    reader.at = at
+    reader.skip(kind)
+    return reader.at
+
+
+def read_list_head(data: Bytes, at: int, most: int, element: Form) -> tuple[int, int]:
+    """How many elements a list has that begins at a position, and the position of the first."""
+    wanted = element[0]
+    head = data[at]
+    count, at = head >> 4, at + 1
+    if count == _MANY:
+        count, at = _read_varint(data, at)
+    if count and head & 0xF != wanted:
+        raise ValueError(f"a list is of type {head & 0xF}, not {wanted}")
+    if count > min(most, len(data) - at):
+        raise ValueError(f"a list claims {count} elements")
+    return count, at
+
+
+def _read_list(data: Bytes, at: int, most: int, element: Form) -> tuple[list[Any], int]:
+    count, at = read_list_head(data, at, most, element)
+    wanted = element[0]
+    values: list[Any] = []
+    for _ in range(count):
+        value, at = read_value(data, at, wanted, element)
+        values.append(value)
+    return values, at
+
+
+def _read_integer(data: Bytes, at: int, kind: int) -> tuple[int, int]:
+    number, at = _read_varint(data, at)
+    if kind != _I64 and number >> _I32_BITS:
+        raise ValueError("a number is too large for its type")
+    return number >> 1 ^ -(number & 1), at
+
+
+def _read_varint(data: Bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+        if shift > _MAX_BITS:
+            raise ValueError("a number is malformed")

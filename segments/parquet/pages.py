@@ -1,0 +1,127 @@
+"""The pages of a column chunk: how much memory their values take, before they are decoded.
+
+A page's header claims a size, which Arrow allocates; and a short page may name a long value of the
+chunk's dictionary again and again.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from txnlog.segments.parquet.compact_values import BOOLEAN, I32, read_struct, struct_of
+from txnlog.segments.parquet.file_metadata import (
+    BYTE_ARRAY,
+    CODECS,
+    DICTIONARY_ENCODINGS,
+    ENCODINGS,
+    STATISTICS,
+    ColumnChunk,
+)
+
+_DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
+_HEADER: Final = {
+    1: I32,
+    2: I32,
+    3: I32,
+    4: I32,
+    5: struct_of({1: I32, 2: I32, 3: I32, 4: I32, 5: STATISTICS}),
+    7: struct_of({1: I32, 2: I32, 3: BOOLEAN}),
+    8: struct_of({**dict.fromkeys(range(1, 7), I32), 7: BOOLEAN, 8: STATISTICS}),
+}
+_PARTS: Final = {_DATA: 5, _DICTIONARY: 7, _DATA_V2: 8}
+_ENCODING: Final = {_DATA: 2, _DICTIONARY: 2, _DATA_V2: 4}
+_LENGTH: Final = struct.Struct("<I")
+
+
+@dataclass(slots=True)
+class PageSizes:
+    """What the pages of a chunk claim.
+
+    ``plain_bytes`` are those of pages that have their values, ``named_count`` values are named by
+    others; ``dictionary`` is where these values are, and their uncompressed size.
+    """
+
+    uncompressed_bytes: int = 0
+    plain_bytes: int = 0
+    named_count: int = 0
+    dictionary: memoryview | None = None
+    dictionary_bytes: int = 0
+
+
+def page_sizes(chunk: ColumnChunk, data: memoryview) -> PageSizes:
+    """Read the headers of a chunk's pages, of all its bytes.
+
+    Raises ValueError: they contradict the footer, or segments have no such pages.
+    """
+    try:
+        return _read_pages(chunk, data)
+    except (IndexError, OverflowError):
+        raise ValueError("a page ends within its header") from None
+    except KeyError as error:
+        raise ValueError(f"a page's header has no field {error}") from None
+
+
+def _read_pages(chunk: ColumnChunk, data: memoryview) -> PageSizes:
+    sizes = PageSizes()
+    at = count = 0
+    while count < chunk.value_count or (at == 0 and chunk.size_bytes):
+        header, body = read_struct(data, at, _HEADER)
+        kind, uncompressed, compressed = header[1], header[2], header[3]
+        if kind not in _PARTS:
+            raise ValueError(f"a page is of type {kind}")
+        part = header[_PARTS[kind]]
+        values, encoding = part[1], part[_ENCODING[kind]]
+        is_first, at = at == 0, body + compressed
+        if min(uncompressed, compressed, values) < 0 or at > len(data):
+            raise ValueError(f"a page claims {values} values in {compressed} bytes")
+        if encoding not in ENCODINGS:
+            raise ValueError(f"values are in encoding {encoding}, which no segment has")
+        if kind == _DATA_V2 and (
+            min(part[5], part[6]) < 0 or part[5] + part[6] > min(uncompressed, compressed)
+        ):
+            raise ValueError("a page's levels are longer than it is")
+        sizes.uncompressed_bytes += uncompressed
+        if kind == _DICTIONARY:
+            if not is_first or not chunk.has_dictionary:
+                raise ValueError("a dictionary is not at the beginning")
+            sizes.dictionary, sizes.dictionary_bytes = data[body:at], uncompressed
+            continue
+        count += values
+        if encoding in DICTIONARY_ENCODINGS:
+            sizes.named_count += values
+        else:
+            sizes.plain_bytes += uncompressed
+    if count != chunk.value_count:
+        raise ValueError(f"its pages have {count} values, the footer says {chunk.value_count}")
+    return sizes
+
+
+def most_decoded_bytes(chunk: ColumnChunk, sizes: PageSizes, most: int) -> int:
+    """At most how many bytes the values of a chunk of texts take; about, if it is over ``most``.
+
+    Raises ValueError: its dictionary does not decompress.
+    """
+    assert chunk.leaf.kind == BYTE_ARRAY
+    if sizes.plain_bytes + sizes.named_count * sizes.dictionary_bytes <= most:
+        return sizes.plain_bytes + sizes.named_count * sizes.dictionary_bytes
+    if sizes.dictionary is None or sizes.dictionary_bytes > most:
+        return sizes.plain_bytes + sizes.dictionary_bytes
+    name = CODECS[chunk.codec]
+    values: Any = sizes.dictionary
+    if name is not None:
+        values = pa.Codec(name).decompress(values, decompressed_size=sizes.dictionary_bytes)
+    return sizes.plain_bytes + sizes.named_count * _longest(memoryview(values))
+
+
+def _longest(values: memoryview) -> int:
+    """The length of the longest of plain values, each behind its length."""
+    at = longest = 0
+    while at < len(values):
+        (length,) = _LENGTH.unpack_from(values, at)
+        longest = max(longest, length)
+        at += _LENGTH.size + length
+    return longest

@@ -1,0 +1,193 @@
+"""The way in for bytes of Arrow and Parquet: everything that pyarrow decodes comes through here.
+
+A checksum says that bytes are those that somebody wrote, not that he meant well. pyarrow's C++
+allocates what bytes claim, reads where their offsets point, and on some contradictions ends the
+process. So what they claim is read and checked here first, and what was decoded is validated.
+
+Everything raises ValueError, or one of Arrow's own errors, if the bytes are not what they must be:
+the caller knows the file's name, and says what is to be done.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnlog.segments.formats.arrow_metadata import check_schema, read_layout
+from txnlog.segments.formats.codecs import check_uncompressed
+from txnlog.segments.parquet.file_metadata import (
+    BYTE_ARRAY,
+    ColumnChunk,
+    FileMetadata,
+    read_file_metadata,
+)
+from txnlog.segments.parquet.pages import most_decoded_bytes, page_sizes
+
+MAX_DECODED_BYTES: Final = 128 << 20
+"""The most memory for the values of one batch, row group or table: several times what writers make,
+and little enough for copies of them to fit into a small machine.
+"""
+ParquetFile: TypeAlias = Any  # pyarrow has no types
+ParquetMetadata: TypeAlias = Any
+
+_TAIL_BYTES: Final = 8
+_ARROW_SCHEMA: Final = b"ARROW:schema"
+_LEVEL_BYTES: Final = 4
+"""What Arrow keeps for each nested value while it reads them."""
+_OFFSET_BYTES: Final = 4
+
+
+# -- Arrow's IPC format --------------------------------------------------------------------------
+
+
+def read_schema(message: bytes) -> pa.Schema:
+    """A schema from its message, which has the limits of ``check_schema``."""
+    try:
+        check_schema(memoryview(message))
+    except (IndexError, struct.error) as error:
+        raise ValueError(f"it is not an Arrow schema: {error}") from None
+    return pa.ipc.read_schema(pa.py_buffer(message))
+
+
+def read_record_batch(stream: memoryview, included: Sequence[int]) -> pa.RecordBatch:
+    """Some columns, by number, of a stream of one batch.
+
+    Its layout was read and checked, and so was its schema.
+    """
+    options = pa.ipc.IpcReadOptions(included_fields=[*included], use_threads=False)
+    with pa.ipc.open_stream(pa.py_buffer(stream), options=options) as batches:
+        batch = batches.read_next_batch()
+    # It costs under 10 % of decoding, and keeps a bad offset from ever reaching foreign memory.
+    batch.validate(full=True)
+    return batch
+
+
+def read_table(
+    stream: bytes, schemas: Sequence[pa.Schema], row_count: int, max_bytes: int
+) -> pa.Table:
+    """All of a stream, which must have one of these schemas and so many rows."""
+    view = memoryview(stream)
+    try:
+        layout = read_layout(view)
+    except (IndexError, struct.error) as error:
+        raise ValueError(f"it is not an Arrow stream: {error}") from None
+    rows = sum(batch.row_count for batch in layout.batches)
+    if rows != row_count or any(batch.row_count < 0 for batch in layout.batches):
+        raise ValueError(f"it has {rows} rows, {row_count} were expected")
+    check_uncompressed(sum(batch.uncompressed_bytes for batch in layout.batches), max_bytes)
+    schema = read_schema(stream[: layout.schema_message_bytes])
+    if schema not in schemas:
+        raise ValueError(f"it has other columns: {', '.join(schema.names)}")
+    with pa.ipc.open_stream(pa.py_buffer(stream)) as batches:
+        table = batches.read_all()
+    table.validate(full=True)
+    if table.num_rows != row_count:
+        raise ValueError(f"it has {table.num_rows} rows, {row_count} were expected")
+    return table
+
+
+# -- Parquet -------------------------------------------------------------------------------------
+
+
+def check_parquet_footer(tail: bytes, position: int) -> FileMetadata:
+    """What a Parquet file's footer says, which pyarrow may then read.
+
+    Args:
+        tail: the end of the file, from the footer on, with its length and the magic.
+        position: where in the file it begins.
+    """
+    described = read_file_metadata(tail[:-_TAIL_BYTES], position)
+    arrow = described.pairs.get(_ARROW_SCHEMA)
+    if arrow is not None:  # pyarrow goes by it
+        read_schema(base64.b64decode(arrow, validate=True))
+    return described
+
+
+def read_parquet_footer(tail: bytes, position: int) -> tuple[FileMetadata, ParquetMetadata]:
+    """The same, and as pyarrow has it."""
+    from pyarrow import parquet
+
+    described = check_parquet_footer(tail, position)
+    return described, parquet.read_metadata(pa.BufferReader(tail))
+
+
+def open_parquet(
+    source: pa.NativeFile, metadata: ParquetMetadata, dictionaries: Sequence[str]
+) -> ParquetFile:
+    """A file whose footer was read by ``read_parquet_footer``.
+
+    Args:
+        source: the file.
+        metadata: pyarrow's.
+        dictionaries: paths to columns to be read as numbers of a few values.
+    """
+    from pyarrow import parquet
+
+    return parquet.ParquetFile(
+        source,
+        metadata=metadata,
+        read_dictionary=[*dictionaries],
+        pre_buffer=False,
+        page_checksum_verification=True,
+    )
+
+
+def check_column_chunks(
+    chunks: Iterable[tuple[ColumnChunk, memoryview]],
+    max_bytes: int,
+    count_named: Callable[[ColumnChunk], int],
+) -> None:
+    """Raise ValueError if the values of column chunks would take more than ``max_bytes``.
+
+    Args:
+        chunks: of one row group, each with its bytes.
+        max_bytes: the limit.
+        count_named: tells exactly how many bytes the values of texts take that their pages name.
+    """
+    total = levels = 0
+    unsure: list[tuple[int, ColumnChunk]] = []
+    for chunk, data in chunks:
+        sizes = page_sizes(chunk, data)
+        check_uncompressed(sizes.uncompressed_bytes, max_bytes)
+        width = chunk.leaf.width
+        at_most = chunk.value_count * (_OFFSET_BYTES if width is None else width)
+        if chunk.leaf.is_nested:
+            levels += chunk.value_count * _LEVEL_BYTES
+        if chunk.leaf.kind == BYTE_ARRAY:
+            texts = most_decoded_bytes(chunk, sizes, max_bytes)
+            at_most += texts
+            if sizes.named_count:
+                unsure.append((texts, chunk))
+        total += max(at_most, sizes.uncompressed_bytes)
+    for texts, chunk in unsure if total > max_bytes else ():
+        total += count_named(chunk) - texts
+    check_uncompressed(total, max_bytes)
+    check_uncompressed(levels, max_bytes)
+
+
+def named_bytes(file: ParquetFile, group: int, leaf: int) -> int:
+    """How many bytes the values of one column in a row group take.
+
+    ``file`` is open for this column to be read as numbers of a few values.
+    """
+    table = file.reader.read_row_group(group, column_indices=[leaf], use_threads=False)
+    total = 0
+    for array in table.column(0).chunks:
+        values = _innermost(array)
+        if not pa.types.is_dictionary(values.type):
+            raise ValueError("a column's values cannot be counted")
+        lengths = pc.binary_length(values.dictionary).cast(pa.int64())
+        total += pc.sum(lengths.take(values.indices)).as_py() or 0
+    return total
+
+
+def _innermost(array: pa.Array) -> pa.Array:
+    """The values of a nested column of which one leaf was read."""
+    while pa.types.is_nested(array.type):
+        array = array.field(0) if pa.types.is_struct(array.type) else array.values
+    return array
