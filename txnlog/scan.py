@@ -219,6 +219,7 @@ class Scan:
         file_format: str | None = None,
         *,
         encoding: str = "text",
+        escape_formulas: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> int:
         """Write the records to a new local file, in bounded memory; returns how many there were.
@@ -227,6 +228,8 @@ class Scan:
             path: a file that must not exist yet. It appears when it is complete.
             file_format: 'parquet', 'arrow' (an IPC file) or 'csv'; None: by the path's ending.
             encoding: for CSV, how keys and values are written: 'text', 'hex' or 'base64'.
+            escape_formulas: for CSV, put an apostrophe before each text, and name of a column, that
+                a spreadsheet would take for a formula: for records of others.
             progress: called with the number of records done and, at most, in all.
 
         Raises:
@@ -240,7 +243,13 @@ class Scan:
                 progress(done, self.record_count)
 
         return write_file(
-            self.to_batches(), self.schema, path, file_format, encoding=encoding, progress=report
+            self.to_batches(),
+            self.schema,
+            path,
+            file_format,
+            encoding=encoding,
+            escape_formulas=escape_formulas,
+            progress=report,
         )
 
     def to_pandas(self) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from typing import IO, Final, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txnlog.errors import InvalidOption, StorageError
 from txnlog.read.schema import SCAN_SCHEMA
@@ -26,6 +27,9 @@ _ENDINGS: Final = {
     ".csv": "csv",
 }
 ENCODINGS: Final = ("text", "hex", "base64")
+_FORMULA: Final = r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"
+"""How a cell begins that spreadsheets may take for a formula; with the wide forms of =, +, - and @.
+"""
 _GROUP_BYTES: Final = 16 << 20
 """About how many bytes of records are buffered for one row group or batch."""
 
@@ -42,6 +46,7 @@ def write_file(
     file_format: str | None,
     *,
     encoding: str,
+    escape_formulas: bool,
     progress: Callable[[int], None],
 ) -> int:
     """See :meth:`txnlog.Scan.to_file`."""
@@ -49,16 +54,22 @@ def write_file(
     chosen = check_file_format(target, file_format)
     if encoding not in ENCODINGS:
         raise InvalidOption(f"encoding {encoding!r} is not one of {', '.join(ENCODINGS)}")
+    if escape_formulas and chosen != "csv":
+        raise InvalidOption(f"escape_formulas is for csv, not for {chosen}: only text has formulas")
     if target.exists():
         raise StorageError(f"{target} exists already; nothing is overwritten: choose another name")
     done = 0
     # The writer is closed in any case: otherwise it would close itself later.
     with (
         _publish(target) as file,
-        closing(_WRITERS[chosen](file, schema)) as writer,
+        closing(_WRITERS[chosen](file, _without_formulas(schema, escape_formulas))) as writer,
     ):
         for table in _groups(batches):
-            writer.write_table(_as_text(table, encoding) if chosen == "csv" else table)
+            if chosen == "csv":
+                table = _as_text(table, encoding)
+                if escape_formulas:
+                    table = _escape_formulas(table)
+            writer.write_table(table)
             done += table.num_rows
             progress(done)
     return done
@@ -161,6 +172,36 @@ def _as_text(table: pa.Table, encoding: str) -> pa.Table:
         index = table.schema.get_field_index("headers")
         table = table.set_column(index, "headers", pa.array(lines, pa.string()))
     return table
+
+
+def _without_formulas(schema: pa.Schema, escape: bool) -> pa.Schema:
+    """The columns, with names that no spreadsheet takes for formulas if that is asked for."""
+    if not escape:
+        return schema
+    names = _escaped(pa.chunked_array([pa.array(schema.names, pa.string())])).to_pylist()
+    fields = [field.with_name(name) for field, name in zip(schema, names, strict=True)]
+    return pa.schema(
+        field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field
+        for field in fields
+    )
+
+
+def _escape_formulas(table: pa.Table) -> pa.Table:
+    """The rows with an apostrophe before each text that a spreadsheet may take for a formula."""
+    columns = [_escaped(column) for column in table.columns]
+    schema = _without_formulas(table.schema, True)
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _escaped(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string())
+    kind = column.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return column
+    marks = pc.match_substring_regex(column, _FORMULA)
+    escaped = pc.binary_join_element_wise(pa.scalar("'", kind), column, pa.scalar("", kind))
+    return pc.if_else(marks, escaped, column)
 
 
 def _text_column(column: pa.ChunkedArray, name: str, encoding: str) -> pa.ChunkedArray:

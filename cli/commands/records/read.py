@@ -76,6 +76,13 @@ _NamedFormat = Annotated[
     FileFormat | None,
     typer.Option("--file-format", help="If the name does not tell.", show_default=False),
 ]
+_EscapeFormulas = Annotated[
+    bool,
+    typer.Option(
+        "--escape-formulas",
+        help="For CSV: an apostrophe before what spreadsheets take for a formula.",
+    ),
+]
 _Group = Annotated[
     str | None,
     typer.Option(
@@ -108,6 +115,7 @@ def read_records(
     short_template: ShortTemplateOption = None,
     to_file: _ToFile = None,
     file_format: _NamedFormat = None,
+    escape_formulas: _EscapeFormulas = False,
     group: _Group = None,
     commit: _Commit = False,
     skip_damaged: SkipDamagedOption = False,
@@ -143,6 +151,8 @@ def read_records(
     named_format = None if file_format is None else file_format.value
     if to_file is None and file_format is not None:
         raise typer.BadParameter("--file-format needs --to-file")
+    if to_file is None and escape_formulas:
+        raise typer.BadParameter("--escape-formulas needs --to-file")
     if commit and group is None:
         raise typer.BadParameter("--commit needs --group")
     if group is not None:
@@ -183,7 +193,13 @@ def read_records(
             printer.print(session.output, islice(scanned, max_records))
         return
     with progress_bar(f"writing {to_file.name}", unit="records") as progress:
-        count = scan.to_file(to_file, named_format, encoding=encoding.value, progress=progress)
+        count = scan.to_file(
+            to_file,
+            named_format,
+            encoding=encoding.value,
+            escape_formulas=escape_formulas,
+            progress=progress,
+        )
     warn(f"wrote {count} records to {to_file}")
 
 
