@@ -106,13 +106,17 @@ def _open(ctx: typer.Context) -> Session:
 
 
 def _find_names(session: Session, kind: Kind, found: list[str]) -> None:
-    from txnlog import names
+    from txnlog.log import named_folders
     from txnlog.storage import open_storage
 
+    listed = {
+        "topics": named_folders.list_topics,
+        "groups": named_folders.list_groups,
+        "transactions": named_folders.list_transactional_ids,
+    }
     storage = open_storage(session.url or "", session.storage_options)
-    folders = sorted(storage.list_folders(kind))
-    found[:] = folders if kind == "topics" else sorted(names.decode_names(folders))
-    if len(folders) <= _READ_UP_TO and kind != "transactions":
+    found[:] = listed[kind](storage)
+    if len(found) <= _READ_UP_TO and kind != "transactions":
         store = session.open_store()
         found[:] = store.topics() if kind == "topics" else store.groups()
 

@@ -314,7 +314,7 @@ def floors() -> str:
         picture.text(140 + 270 * column, top(row) + 21, f"{room}/", "code bold middle")
     for row, modules in (
         (2, "store, producer, consumer, polling, snapshot, scan, results"),
-        (12, "clock, config, display, errors, names, root_names, schema"),
+        (12, "clock, config, display, errors, limits, names, root_names, schema"),
     ):
         picture.box(20, top(row), 780, 32)
         picture.text(410, top(row) + 21, modules, "code bold middle")

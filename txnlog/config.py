@@ -12,7 +12,8 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import Literal, TypeGuard
 
-from txnlog.errors import InvalidConfig, TxnlogError
+from txnlog.errors import InvalidConfig, InvalidPartitions, TxnlogError
+from txnlog.limits import MAX_PARTITIONS
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import UnsupportedCompression
 
@@ -67,12 +68,22 @@ _LARGEST_RECORD_BYTES = 1 << 26
 """Half of what a reader decodes of a batch."""
 
 
+def check_partition_count(partitions: int, current: int = 0) -> int:
+    """Return ``partitions`` if a topic may have that many, else raise InvalidPartitions."""
+    check_whole_number(partitions, "partitions", InvalidPartitions, least=1, most=MAX_PARTITIONS)
+    if partitions < current:
+        raise InvalidPartitions(
+            f"the topic has {current} partitions; it cannot shrink to {partitions}"
+        )
+    return partitions
+
+
 def _integer(low: int, high: int) -> Callable[[str], int]:
     def check(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
-            raise ValueError(f"an integer is needed, not {text!r}") from None
+            raise ValueError(f"an integer is needed, not {text!r:.60}") from None
         if not low <= value <= high:
             raise ValueError(f"{value} is not between {low} and {high}")
         return value
@@ -83,7 +94,7 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
 def _one_of(*choices: str) -> Callable[[str], str]:
     def check(text: str) -> str:
         if text not in choices:
-            raise ValueError(f"{text!r} is not one of {', '.join(choices)}")
+            raise ValueError(f"{text!r:.60} is not one of {', '.join(choices)}")
         return text
 
     return check
@@ -102,7 +113,7 @@ def _ratio(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise ValueError(f"a number is needed, not {text!r}") from None
+        raise ValueError(f"a number is needed, not {text!r:.60}") from None
     if not 0 <= value <= 1:
         raise ValueError(f"{text} is not between 0 and 1")
     return value
@@ -529,6 +540,28 @@ def check_store_config(config: Mapping[str, object] | None) -> dict[str, str]:
             "transaction could be cleaned up while it is open"
         )
     return checked
+
+
+def check_stored_topic_config(config: Mapping[str, str | None]) -> None:
+    """Raise ValueError if one of a topic's settings in its log is not valid.
+
+    Unknown keys are passed over: no version has written any that a later one does not know.
+    """
+    _check_stored(config, _TOPIC_KEYS)
+
+
+def check_stored_store_config(config: Mapping[str, str]) -> None:
+    """The same for the settings in a store's file."""
+    _check_stored(config, _STORE_KEYS)
+
+
+def _check_stored(config: Mapping[str, str | None], keys: Mapping[str, _Key]) -> None:
+    for key, value in config.items():
+        if value is not None and key in keys:
+            try:
+                keys[key].check(value)
+            except ValueError as error:
+                raise ValueError(f"setting {key}: {error}") from None
 
 
 def _check(

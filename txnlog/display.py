@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
@@ -52,6 +53,14 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -
     more = f"<p>... and {left_out:,} more</p>" if left_out > 0 else ""
     header = f"<thead><tr>{head}</tr></thead>" if head else ""
     return f"<table><caption>{escape(caption)}</caption>{header}<tbody>{body}</tbody></table>{more}"
+
+
+def show_time(timestamp_ms: int) -> str:
+    """A time in UTC to the second; a number where no calendar reaches."""
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(" ", "seconds")
+    except (OSError, OverflowError, ValueError):
+        return str(timestamp_ms)
 
 
 def _text(value: object) -> str:

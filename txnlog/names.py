@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from txnlog.errors import InvalidGroupId, InvalidTopic, InvalidTransactionalId, TxnlogError
+from txnlog.limits import MOST_TEXT, Name, PartitionNumber, PartitionOrShared
 
 STORE_FILE = "txnlog.json"
 TOPICS = "topics"
@@ -63,8 +64,8 @@ _SKIPPED_NOTE = re.compile(r"([0-9a-f]{32})\.[0-9a-f]{32}\.skipped")
 class TopicPartition(NamedTuple):
     """One partition of one topic, as in Kafka's clients."""
 
-    topic: str
-    partition: int
+    topic: Name
+    partition: PartitionNumber
 
     def __str__(self) -> str:
         return f"{self.topic}:{self.partition}"
@@ -165,7 +166,7 @@ class SegmentPaths:
         return [self.log, *self.indexes(batch_count, has_aborted=has_aborted).values()]
 
 
-FileKey: TypeAlias = tuple[int, str]
+FileKey: TypeAlias = tuple[PartitionOrShared, Name]
 """Identifies a segment's files within its topic: the partition, or SHARED, and the name."""
 
 
@@ -245,8 +246,14 @@ def check_transactional_id(transactional_id: str) -> str:
     return transactional_id
 
 
-def check_text(name: str, what: str, error: type[TxnlogError]) -> None:
-    """Raise ``error`` if a string cannot be written: it holds half of a surrogate pair."""
+def check_text(
+    name: str, what: str, error: type[TxnlogError], *, most_chars: int = MOST_TEXT
+) -> None:
+    """Raise ``error`` if a string cannot be written: too long, or with half a surrogate pair."""
+    if len(name) > most_chars:
+        raise error(
+            f"{what} {name[:40]!r}... has {len(name)} characters; at most {most_chars} are allowed"
+        )
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -258,10 +265,6 @@ def check_text(name: str, what: str, error: type[TxnlogError]) -> None:
 def _encode(name: str) -> str:
     """Percent-encode everything but ``[A-Za-z0-9_-]``: also the dot, so '..' is harmless."""
     return quote(name, safe="", errors="surrogatepass").replace(".", "%2E").replace("~", "%7E")
-
-
-def _decode(component: str) -> str:
-    return unquote(component, errors="surrogatepass")
 
 
 # -- folders -------------------------------------------------------------------------------------
@@ -373,14 +376,30 @@ def leave_request(group_id: str, member_id: str) -> str:
     return f"{group_members(group_id)}/{member_id}.leave"
 
 
-def decode_names(components: list[str]) -> list[str]:
-    """The ids that folders below ``transactions`` or ``groups`` stand for."""
-    return [_decode(component) for component in components]
+def topic_of_folder(folder: str) -> str | None:
+    """The topic that a folder below ``topics`` is of; None if no topic can be called so."""
+    try:
+        return check_topic(folder)
+    except InvalidTopic:
+        return None
 
 
-def transactional_id_of(folder: str) -> str:
-    """The id whose log, or the copy that an expiry left of it, a folder holds."""
-    return _decode(folder.rpartition("/")[2])
+def group_of_folder(folder: str) -> str | None:
+    """The group that a folder below ``groups`` is of; None if it is of none."""
+    return _id_of_folder(folder, check_group_id)
+
+
+def transactional_id_of_folder(folder: str) -> str | None:
+    """The id that a folder below ``transactions`` or ``expired`` is of; None if it is of none."""
+    return _id_of_folder(folder, check_transactional_id)
+
+
+def _id_of_folder(folder: str, check: Callable[[str], str]) -> str | None:
+    try:
+        found = check(unquote(folder, errors="surrogatepass"))
+    except (InvalidGroupId, InvalidTransactionalId, UnicodeDecodeError):
+        return None
+    return found if _encode(found) == folder else None
 
 
 # -- files ---------------------------------------------------------------------------------------

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import base64
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
 from txnlog.errors import CorruptEntry
+from txnlog.limits import AnyNumber, ColumnId, Counter, EncodedSchema, LongName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,10 +35,10 @@ class FormerName(msgspec.Struct, frozen=True, array_like=True):
     or was dropped.
     """
 
-    id: int
-    parent: int
-    name: str
-    until: int
+    id: ColumnId
+    parent: ColumnId
+    name: LongName
+    until: Counter
 
 
 class TopicSchema(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -49,12 +50,12 @@ class TopicSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     before any of these.
     """
 
-    arrow: str
-    key: tuple[str, ...] = ()
-    newest_id: int = 0
-    dropped: tuple[str, ...] = ()
-    earlier: tuple[int, ...] = ()
-    former: tuple[FormerName, ...] = ()
+    arrow: EncodedSchema
+    key: Annotated[tuple[LongName, ...], AnyNumber] = ()
+    newest_id: ColumnId = 0
+    dropped: Annotated[tuple[LongName, ...], AnyNumber] = ()
+    earlier: Annotated[tuple[ColumnId, ...], AnyNumber] = ()
+    former: Annotated[tuple[FormerName, ...], AnyNumber] = ()
 
     @property
     def version(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from txnlog import display, names
@@ -193,7 +193,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
         return f"Store({self.url!r})"
 
     def _repr_html_(self) -> str:
-        created = datetime.fromtimestamp(self.created_at_ms / 1000, UTC).isoformat(" ", "seconds")
+        created = display.show_time(self.created_at_ms)
         facts = [("url", self.url), ("id", self.store_id), ("created", created)]
         return display.table("Store", ("", ""), [*facts, *self.config.items()])
 

@@ -45,7 +45,7 @@ def _nested(value: object) -> Mapping[str, object] | None:
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     return value if isinstance(value, Mapping) else None
 

@@ -6,8 +6,11 @@ transaction, reads it when the block ends.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
+from txnlog.limits import AnyNumber, Name
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import OWN_FILE
 from txnlog.spark.batch.commit import SegmentsByTopic
@@ -18,7 +21,7 @@ from txnlog.storage.base import Storage
 class StagedWrite(msgspec.Struct, frozen=True, tag_field="kind", tag="staged-write"):
     """The uploaded segments of one write, by topic in the order they are to be placed."""
 
-    segments: dict[str, list[UploadedSegment]]
+    segments: Annotated[dict[Name, Annotated[list[UploadedSegment], AnyNumber]], AnyNumber]
 
 
 _DECODER = msgspec.json.Decoder(StagedWrite)

@@ -20,12 +20,13 @@ import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 from pyspark import TaskContext
 
 from txnlog.errors import IllegalState, InvalidOption, InvalidTxnState, TxnlogError
+from txnlog.limits import MOST_MARK_BYTES, Name, TimeMs
 from txnlog.names import STAGING, parse_read_note, read_note, read_note_owner
 from txnlog.spark.batch import skipped_records
 from txnlog.spark.options.option_names import ORIGIN
@@ -58,9 +59,11 @@ class Origin(msgspec.Struct, frozen=True, tag_field="kind", tag="handed-out"):
     ``until_ms``; from then on its tasks' notes alone tell.
     """
 
-    store_id: str
+    most_bytes: ClassVar[int] = MOST_MARK_BYTES
+
+    store_id: Name
     transaction: TransactionRef
-    until_ms: int
+    until_ms: TimeMs
     in_block: bool = False
 
 
@@ -110,7 +113,7 @@ def parse_origin(text: str) -> Origin:
     """One from an option that :func:`format_origin` has made. Raises InvalidOption."""
     try:
         return _DECODER.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise InvalidOption(f"option {ORIGIN} is set by txnlog itself; remove it") from None
 
 
@@ -290,7 +293,7 @@ def _origins_in(schema: StructType) -> set[Origin]:
     for text in texts:
         try:
             found.add(_DECODER.decode(text))
-        except (msgspec.DecodeError, TypeError):
+        except (msgspec.DecodeError, TypeError, RecursionError):
             _logger.warning("a column has metadata %s that is not txnlog's own", _METADATA)
     return found
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from txnlog.errors import TxnlogError
+from txnlog.limits import Name, Offset, PartitionNumber, Text
 from txnlog.names import STAGING, parse_skipped_note, read_note_owner, skipped_note
 from txnlog.read.sound_ranges import DamagedRecords
 from txnlog.state import envelope
@@ -29,11 +30,11 @@ class SkippedRecords(msgspec.Struct, frozen=True, tag_field="kind", tag="skipped
     """Offsets [offset, next_offset) of a partition that a read has passed, and why."""
 
     transaction: TransactionRef
-    topic: str
-    partition: int
-    offset: int
-    next_offset: int
-    reason: str
+    topic: Name
+    partition: PartitionNumber
+    offset: Offset
+    next_offset: Offset
+    reason: Text
 
 
 _DECODER = msgspec.json.Decoder(SkippedRecords)

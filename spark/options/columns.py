@@ -72,7 +72,7 @@ def _parse_list(text: str) -> tuple[str, ...]:
         return tuple(name.strip() for name in text.split(","))
     try:
         names = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not names:
         raise InvalidOption(

@@ -221,7 +221,7 @@ def check_positive(name: str, value: int | None) -> None:
 def _parse_typed_storage(text: str) -> dict[str, object]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise InvalidOption(f"option {TYPED_STORAGE} is set by txnlog itself; remove it")

@@ -122,7 +122,7 @@ def _parse_numbers(text: str, *, lowest: int) -> Numbers | None:
     """JSON of numbers by topic and partition; None if it is not."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict) or not all(isinstance(parts, dict) for parts in found.values()):
         return None

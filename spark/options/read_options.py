@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
 
 from txnlog.errors import InvalidOption
+from txnlog.limits import AnyNumber, Name, Offset, PartitionNumber, PerPartition
 from txnlog.names import check_group_id, check_transactional_id
 from txnlog.read.isolation import ISOLATION_LEVELS
 from txnlog.read.time_travel import moment_ms
@@ -35,6 +37,18 @@ from txnlog.storage.base import Address
 
 Spans = Mapping[str, Mapping[int, Sequence[tuple[int, int]]]]
 """Offsets [start, stop), by topic and partition."""
+_SPANS: msgspec.json.Decoder[Spans] = msgspec.json.Decoder(
+    Annotated[
+        dict[
+            Name,
+            Annotated[
+                dict[PartitionNumber, Annotated[list[tuple[Offset, Offset]], AnyNumber]],
+                PerPartition,
+            ],
+        ],
+        AnyNumber,
+    ]
+)
 
 SNAPSHOT = "snapshot"
 """The isolation level that only batches have."""
@@ -156,7 +170,7 @@ def _parse_topic_ids(text: str | None) -> Mapping[str, str]:
         return {}
     try:
         found: dict[str, str] = dict(json.loads(text))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise InvalidOption(f"option {PINNED_TOPICS} is set by txnlog itself; remove it") from None
     return found
 
@@ -165,8 +179,8 @@ def _parse_spans(text: str | None) -> Spans | None:
     if text is None:
         return None
     try:
-        return msgspec.json.decode(text, type=dict[str, dict[int, list[tuple[int, int]]]])
-    except msgspec.DecodeError:
+        return _SPANS.decode(text)
+    except (msgspec.DecodeError, RecursionError):
         raise InvalidOption(f"option {PINNED_SPANS} is set by txnlog itself; remove it") from None
 
 

@@ -70,7 +70,7 @@ def _plain(name: str, value: object) -> object:
     try:
         if json.loads(json.dumps(value, allow_nan=False)) == value:
             return value
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         pass
     raise InvalidOption(
         f"storage option {name} is of a kind that cannot be handed to Spark's tasks: give text, "

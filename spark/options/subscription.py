@@ -70,7 +70,7 @@ def _parse_assign(assign: str) -> Partitions:
     wrong = InvalidOption(f'option assign must be JSON like {{"topic":[0,1]}}, not {assign!r:.200}')
     try:
         found = json.loads(assign)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise wrong from None
     if not isinstance(found, dict) or not found:
         raise wrong

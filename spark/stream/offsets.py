@@ -11,15 +11,19 @@ name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 from txnlog.errors import CorruptEntry, UnsupportedVersion
+from txnlog.limits import AnyNumber, Name, Offset, PartitionNumber, PerPartition
 from txnlog.names import TopicPartition
 
 _FORMAT = 1
 
-Offsets = dict[str, dict[int, int]]
+Offsets: TypeAlias = Annotated[
+    dict[Name, Annotated[dict[PartitionNumber, Offset], PerPartition]], AnyNumber
+]
 
 
 class StreamOffset(msgspec.Struct, frozen=True):
@@ -30,7 +34,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
     """
 
     offsets: Offsets
-    topic_ids: dict[str, str]
+    topic_ids: Annotated[dict[Name, Name], AnyNumber]
     since: Offsets | None = None
 
     @classmethod

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from txnlog import names
 from txnlog.columns.layouts import has_become
 from txnlog.errors import (
     ConcurrentTransactions,
@@ -19,6 +18,7 @@ from txnlog.errors import (
     TxnlogError,
     UnknownTopicOrPartition,
 )
+from txnlog.log.named_folders import list_topics
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.read.isolation import check_reading_on
@@ -235,7 +235,7 @@ class StreamPlanner:
         subscription = self._options.read.subscription
         if subscription.pattern is None:
             return subscription.topics
-        return subscription.match(self._store.storage.list_folders(names.TOPICS))
+        return subscription.match(list_topics(self._store.storage))
 
     def _topic_ids(self) -> dict[str, str]:
         topics = dict.fromkeys(where.topic for where in self._topics.wanted())

@@ -22,14 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is count
 
 TIERS = {"few": range(20), "many": range(20, 220), "very-many": range(220, 1220)}
 MARKS = {"few": (), "many": (pytest.mark.more,), "very-many": (pytest.mark.slow,)}
-OPEN: dict[tuple[str, str], str] = {
-    ("rewrites", "few"): "numbers of partitions are not checked",
-    ("rewrites", "many"): "numbers of partitions are not checked",
-    ("topic-entry", "many"): "the log's dump decodes JSON of any depth",
-    ("group-entry", "many"): "the log's dump decodes JSON of any depth",
-    ("transaction", "many"): "the log's dump decodes JSON of any depth",
-    ("standby-logs", "many"): "the log's dump decodes JSON of any depth",
-}
+OPEN: dict[tuple[str, str], str] = {}
 """What is known to fail, among which seeds, and why."""
 
 

@@ -68,7 +68,7 @@ INSIDE = {
     ),
 }
 """The same for the rooms of a face, each a folder or a module."""
-VOCABULARY = {"clock", "config", "display", "errors", "names", "root_names", "schema"}
+VOCABULARY = {"clock", "config", "display", "errors", "limits", "names", "root_names", "schema"}
 """Modules in the root of txnlog/ that users import, and so does everything else."""
 
 MODULES = {module.name: module for module in modules() if module.name != "pyspark_txnlog"}

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from txnlog import names
 from txnlog.admin.times import Times
 from txnlog.clock import Moment
 from txnlog.errors import CorruptEntry, ObjectNotFound, TxnlogError
 from txnlog.inspect.describing import describe_or_error
 from txnlog.log.group_log import GroupLog
+from txnlog.log.named_folders import list_groups
 from txnlog.log.open_logs import Logs
 from txnlog.log.transaction_log import Head
 from txnlog.state.group import GroupState
@@ -174,7 +174,7 @@ def expire_groups(
         retention_ms = logs.config.offsets_retention_ms
     if retention_ms < 0:
         return
-    ids = sorted(names.decode_names(logs.storage.list_folders(names.GROUPS)))
+    ids = list_groups(logs.storage)
     found = for_each(logs.storage, partial(describe_or_error, logs.fresh_group), ids)
     for group_id, log in zip(ids, found, strict=True):
         if isinstance(log, TxnlogError):

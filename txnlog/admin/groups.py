@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from txnlog import names
 from txnlog.admin.resets import ResetTarget, Target, plan_reset
 from txnlog.errors import CorruptEntry, GroupIdNotFound, TxnlogError
 from txnlog.inspect.describing import describe_group, describe_or_error
@@ -18,6 +17,7 @@ from txnlog.inspect.descriptions import GroupDescription, OffsetReset
 from txnlog.inspect.history import GroupLogEntry, group_history
 from txnlog.log.group_log import GroupLog
 from txnlog.log.group_metadata import check_offset
+from txnlog.log.named_folders import list_groups
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.state.group import OffsetCommit
@@ -43,7 +43,7 @@ class GroupAdmin:
         ]
 
     def _group_ids(self) -> list[str]:
-        return sorted(names.decode_names(self._logs.storage.list_folders(names.GROUPS)))
+        return list_groups(self._logs.storage)
 
     def _existing_group(self, group_id: str) -> GroupLog:
         log = self._logs.fresh_group(group_id)

@@ -30,6 +30,7 @@ from txnlog.admin.vacuum import (
 )
 from txnlog.config import TopicConfig, check_whole_number
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
+from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.replicas.opening import prepare_return
 from txnlog.replicas.placement import places
@@ -126,7 +127,7 @@ class Maintenance:
             yield self._part("replicas", None, self._return_replicas)
             # Before topics: what nobody ends would keep their records from being deleted.
             yield self._part("transactional ids", None, partial(self._tend_ids, times))
-        named = self._logs.storage.list_folders(names.TOPICS) if topics is None else topics
+        named = list_topics(self._logs.storage) if topics is None else topics
         for number, topic in enumerate(named):
             for part in self._parts_of_topic(topic, times, ages):
                 yield replace(part, done=number, of=len(named))

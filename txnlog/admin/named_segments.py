@@ -11,6 +11,7 @@ from txnlog.config import StoreConfig
 from txnlog.errors import IllegalState, ObjectNotFound, StorageError, TxnlogError
 from txnlog.inspect.describing import describe_segments
 from txnlog.inspect.descriptions import SegmentDescription
+from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.replicas.losses import NamedSegment
 from txnlog.state import envelope
@@ -54,7 +55,7 @@ def named_segments(storage: Storage, clock: Clock) -> Iterator[NamedSegment]:
         return  # it was out before the store existed
     found = envelope.decode(data, DECODER, names.STORE_FILE)
     config = StoreConfig.of(found.config, closes_chapters=found.closes_chapters)
-    for topic in sorted(alone.list_folders(names.TOPICS)):
+    for topic in sorted(list_topics(alone)):
         # Its own logs: a topic's memory is freed before the next one.
         log = Logs(alone, config, clock).topic(topic)
         try:

@@ -21,6 +21,7 @@ from txnlog.config import (
     PARQUET,
     TopicConfig,
     check_merged_topic_config,
+    check_partition_count,
     check_record_format_change,
     check_topic_changes,
     check_topic_config,
@@ -36,11 +37,12 @@ from txnlog.inspect.describing import (
 )
 from txnlog.inspect.descriptions import RecordDeletion, SegmentDescription, TopicDescription
 from txnlog.inspect.log_dump import DumpedEntry, dump_log
+from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import TopicSpec
 from txnlog.names import TopicPartition
-from txnlog.state.topic import TopicState, check_partition_count
+from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import ENTRY_DECODER, Altered, Deleted, TopicEntry
 from txnlog.storage.base import for_each
 from txnlog.write.segment_uploads import discard_files
@@ -95,7 +97,7 @@ class TopicAdmin:
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted. Reads the log of each."""
-        found = self._logs.storage.list_folders(names.TOPICS)
+        found = list_topics(self._logs.storage)
         logs = [self._logs.topic(name) for name in found]
         self._logs.storage.gather([log.refresh for log in logs])
         return sorted(log.name for log in logs if _exists(log))

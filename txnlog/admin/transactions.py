@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txnlog import names
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptEntry,
@@ -33,6 +32,7 @@ from txnlog.inspect.descriptions import (
 )
 from txnlog.inspect.history import transaction_history
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
+from txnlog.log.named_folders import list_groups, list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.transaction_log import Head
@@ -267,10 +267,8 @@ class TransactionAdmin:
     def _end_damaged(self, transactional_id: str, *, dry_run: bool) -> Head:
         """Put a state after a damaged one, and finish what it decides."""
         storage, settlement = self._logs.storage, self._logs.settlement
-        topics = storage.list_folders(names.TOPICS)
-        groups = names.decode_names(storage.list_folders(names.GROUPS))
-        everything = [self._logs.log("topic", name) for name in topics]
-        everything += [self._logs.log("group", name) for name in groups]
+        everything = [self._logs.log("topic", name) for name in list_topics(storage)]
+        everything += [self._logs.log("group", name) for name in list_groups(storage)]
         storage.gather([log.refresh for log in everything])
         undecided = {
             log.ref(number): ref

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from txnlog import names
+from txnlog import names, root_names
 from txnlog.admin.transactions import TransactionAdmin, why_hanging
 from txnlog.doctor.checkpoint_outcomes import GroupClaims, TopicClaims
 from txnlog.doctor.data_files import DataFiles, OrphanJudge, check_loose_files
 from txnlog.doctor.finding import Finding
-from txnlog.doctor.read_failures import ReadFailures
+from txnlog.doctor.read_failures import ReadFailures, guarded
 from txnlog.doctor.replay import LogKind, Replay
 from txnlog.doctor.replicas import examine_replicas
 from txnlog.doctor.rules import (
@@ -30,6 +30,7 @@ from txnlog.errors import (
     UnsupportedVersion,
 )
 from txnlog.inspect.describing import describe_segments, describe_transaction
+from txnlog.log.named_folders import impossible_folders, list_groups, list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.topic_log import TopicLog
@@ -41,6 +42,10 @@ from txnlog.state.group import GroupEntry, GroupState
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import TopicEntry
 from txnlog.storage.probe import probe
+
+_IMPOSSIBLE = (
+    "nothing in a store can be called so, and everybody passes it over: move it out of the store"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +69,24 @@ class Examination:
         if self.with_probe:
             yield self._run_probe()
         if self.topics is None:
-            yield from examine_replicas(
+            replicas = examine_replicas(
                 self.logs, self.read_failures, with_contents=self.with_contents
             )
+            yield from guarded("replicas", "", root_names.EPOCHS, replicas)
         # First, so that topics and groups, read later, are not older than the ids' decisions.
         ids = KnownIds(self.logs)
         yield from examine_ids(ids, self.read_failures)
-        yield from self._check_hanging(ids)
+        yield from guarded("hanging", "", names.TRANSACTIONS, self._check_hanging(ids))
         named = self.topics is not None
-        topics = (
-            self.logs.storage.list_folders(names.TOPICS) if self.topics is None else self.topics
-        )
-        for topic in topics:
-            yield from self._check_topic(topic, ids, named=named)
+        for topic in list_topics(self.logs.storage) if self.topics is None else self.topics:
+            folder = names.topic_folder(topic)
+            yield from guarded("topic", topic, folder, self._check_topic(topic, ids, named=named))
         if not named:
-            for group_id in sorted(
-                names.decode_names(self.logs.storage.list_folders(names.GROUPS))
-            ):
-                yield from self._check_group(group_id, ids)
+            for group_id in list_groups(self.logs.storage):
+                folder = names.group_log(group_id)
+                yield from guarded("group", group_id, folder, self._check_group(group_id, ids))
+            for folder in impossible_folders(self.logs.storage):
+                yield Finding("files", folder, "note", _IMPOSSIBLE, path=folder)
             yield from check_loose_files(self.logs.storage, self._orphan_judge())
 
     def _orphan_judge(self) -> OrphanJudge:

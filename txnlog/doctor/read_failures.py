@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from txnlog.doctor.finding import Finding
-from txnlog.errors import StorageError
+from txnlog.errors import StorageError, TxnlogError, UnknownTopicOrPartition
 
 LOG_LIMIT = 16
 """After this many unreadable objects in a row the rest of their log is skipped."""
 STORE_LIMIT = 64
 """After this many in a row, in any logs, the examination ends: nothing can be read."""
+
+
+def guarded(check: str, subject: str, path: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """The findings of one thing; damage of a kind that no check expects is one, too.
+
+    So it hides nothing of what comes after. Raises StorageError as ``ReadFailures`` does, and what
+    tells that the thing does not exist.
+    """
+    try:
+        yield from findings
+    except (StorageError, UnknownTopicOrPartition):
+        raise
+    except Exception as error:  # noqa: BLE001 - it is somebody else's bytes
+        yield unexpected(check, subject, path, error)
+
+
+def unexpected(check: str, subject: str, path: str, error: Exception) -> Finding:
+    """The finding for an error that ended the examination of one thing."""
+    told = str(error) if isinstance(error, TxnlogError) else f"{error!r:.500}"
+    detail = f"it cannot be examined any further: {told}; restore it from a backup"
+    return Finding(check, subject, "damage", detail, path=path)
 
 
 @dataclass(slots=True)

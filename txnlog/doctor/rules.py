@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from txnlog.columns.layouts import has_become
+from txnlog.config import check_partition_count
 from txnlog.errors import CommitFailed, InvalidProducerEpoch, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.schema import TopicSchema
@@ -25,7 +26,7 @@ from txnlog.state.membership import MembersJoined, PartitionsAssigned
 from txnlog.state.placement import Placement, Segment
 from txnlog.state.producers import ProducerRef
 from txnlog.state.rewrites import Rewritten, resolve
-from txnlog.state.topic import Partition, TopicState, check_partition_count
+from txnlog.state.topic import Partition, TopicState
 from txnlog.state.topic_entries import (
     Altered,
     Append,

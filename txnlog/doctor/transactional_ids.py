@@ -10,7 +10,7 @@ from typing import Literal
 
 from txnlog import names
 from txnlog.doctor.finding import Finding
-from txnlog.doctor.read_failures import LOG_LIMIT, ReadFailures
+from txnlog.doctor.read_failures import LOG_LIMIT, ReadFailures, unexpected
 from txnlog.doctor.rules import Violation, transition_violations
 from txnlog.errors import CorruptEntry, StorageError, UnsupportedVersion
 from txnlog.inspect.log_dump import DumpedEntry, dump_log
@@ -196,6 +196,9 @@ def _examine_id(logs: Logs, transactional_id: str) -> _IdExamination:
     except StorageError as error:
         found.unreadable.append((folder, error))
         before = None
+    except Exception as error:  # noqa: BLE001 - it is somebody else's bytes
+        found.findings.append(unexpected("transactions", transactional_id, folder, error))
+        before, last = None, None
     found.newest = before
     if last is not None and last.damage and last.entry is None and not _is_newer(last):
         newest = found.findings.pop()

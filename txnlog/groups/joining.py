@@ -36,8 +36,6 @@ from txnlog.state.membership import MOST_BEHIND, GroupMember, JoinAsked, Members
 
 _MOST_TOGETHER = 64
 """How many members join in one entry at most."""
-_MOST_BYTES = 1 << 20
-"""A larger request is left to its own writer."""
 
 _DECODER: msgspec.json.Decoder[JoinAsked] = msgspec.json.Decoder(JoinAsked)
 
@@ -170,9 +168,7 @@ class Joining:
     def _read_one(self, request: JoinRequest) -> GroupMember | None:
         path = names.join_request(self._log.name, request)
         try:
-            data = self._log.log.storage.get(path)
-            # A truncated request fails to decode below.
-            asked = envelope.decode(data[:_MOST_BYTES], _DECODER, path)
+            asked = envelope.decode(self._log.log.storage.get(path), _DECODER, path)
             for topic in asked.member.topics:
                 names.check_topic(topic)  # in the log it would block all members
         except ObjectNotFound:

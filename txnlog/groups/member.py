@@ -34,6 +34,7 @@ from txnlog.groups.planning import (
     plan_assignment,
 )
 from txnlog.groups.requests import OldRequests, delete_requests, find_requests
+from txnlog.limits import MOST_TIMEOUT_MS
 from txnlog.log import dead_members
 from txnlog.log.open_logs import Logs
 from txnlog.names import Heartbeat, TopicPartition, check_text
@@ -83,7 +84,9 @@ class MemberSettings:
             "max_poll_interval_ms",
             "rebalance_timeout_ms",
         ):
-            check_whole_number(getattr(self, name), name, InvalidOption, least=1)
+            check_whole_number(
+                getattr(self, name), name, InvalidOption, least=1, most=MOST_TIMEOUT_MS
+            )
         if self.heartbeat_interval_ms * 2 > self.session_timeout_ms:
             raise InvalidOption(
                 f"heartbeat_interval_ms {self.heartbeat_interval_ms} is more than half of "

@@ -275,5 +275,5 @@ def _check_markers(
 def _parse_json(data: bytes) -> JsonObject | None:
     try:
         return msgspec.json.decode(data, type=JsonObject)
-    except (msgspec.DecodeError, ValueError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txnlog.errors import InvalidOption, ObjectNotFound
+from txnlog.limits import MOST_OFFSETS
 from txnlog.names import SegmentPaths
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
-MOST_OFFSETS = 1 << 62
 """More partitions than any topic has."""
 _LOG_START_OFFSETS = "log-start-offset-checkpoint"
 _VERSION = 0
@@ -169,7 +169,7 @@ def _folder(
     if not bases:
         raise InvalidOption(f"{storage.url} holds no segments (*.log)")
     start = max(starts.get((topic, partition), 0), bases[0])
-    if bases[-1] > MOST_OFFSETS:
+    if bases[-1] >= MOST_OFFSETS:
         raise InvalidOption(f"{storage.url} has a segment {bases[-1]}: no topic has such offsets")
     return PartitionFolder(storage, topic, partition, bases, frozenset(files), start)
 

@@ -24,9 +24,10 @@ from txnlog.errors import (
     TopicAlreadyExists,
     TxnlogError,
 )
-from txnlog.kafka.folders import MOST_OFFSETS, PartitionFolder, find_folders, segment_paths
+from txnlog.kafka.folders import PartitionFolder, find_folders, segment_paths
 from txnlog.kafka.progress import Progress
 from txnlog.kafka.transaction_tracker import OpenTransaction, TransactionTracker
+from txnlog.limits import MOST_OFFSETS
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.read.segment_ranges import SegmentRange, load_transaction_index

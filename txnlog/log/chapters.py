@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import msgspec
 
 from txnlog import names
 from txnlog.clock import Clock, Moment
 from txnlog.errors import ObjectNotFound
+from txnlog.limits import MOST_MARK_BYTES, TimeMs
 from txnlog.log.create_once import confirm
 from txnlog.names import LogFile
 from txnlog.state import envelope
@@ -44,7 +46,9 @@ _MOST_AT_ONCE = 64
 class ClosingMark(msgspec.Struct, frozen=True, tag_field="kind", tag="closed"):
     """The content of a closing mark. Its name alone closes; the time is by its writer's clock."""
 
-    at_ms: int
+    most_bytes: ClassVar[int] = MOST_MARK_BYTES
+
+    at_ms: TimeMs
 
 
 _DECODER = msgspec.json.Decoder(ClosingMark)

@@ -39,6 +39,7 @@ from txnlog.state.rewrites import (
     RewriteFile,
     RewriteRef,
     still_of_use,
+    untrimmed,
 )
 from txnlog.state.topic import CHECKPOINT_DECODER, RecentEntry, TopicState
 from txnlog.storage.base import Storage
@@ -283,9 +284,8 @@ class Manifests:
         rows, rewrites = self.read(settled, state.topic_id, use) or (None, [])
         starts = [partition.log_start_offset for partition in whole.partitions]
         settled_rewrites: dict[int, list[Rewrite]] = {}
-        for rewrite in rewrites:
-            if rewrite.end > starts[rewrite.partition]:
-                settled_rewrites.setdefault(rewrite.partition, []).append(rewrite)
+        for rewrite in untrimmed(rewrites, starts):
+            settled_rewrites.setdefault(rewrite.partition, []).append(rewrite)
         for number, of_number in settled_rewrites.items():
             whole.partitions[number].rewrites = [*of_number, *whole.partitions[number].rewrites]
         if rows is None:

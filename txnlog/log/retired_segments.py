@@ -12,13 +12,14 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from txnlog import names
 from txnlog.clock import Clock
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UploadExpired
+from txnlog.limits import AnyNumber, Name, TimeMs
 from txnlog.log.create_once import create_once
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import FileKey, SegmentRef
@@ -45,11 +46,11 @@ class Retired(msgspec.Struct, frozen=True, tag_field="kind", tag="retired"):
     topic then; empty if there was none.
     """
 
-    nonce: str
-    at_ms: int
-    topic_id: str
+    nonce: Name
+    at_ms: TimeMs
+    topic_id: Name
     stage: Stage
-    segments: tuple[FileKey, ...]
+    segments: Annotated[tuple[FileKey, ...], AnyNumber]
 
 
 _DECODER = msgspec.json.Decoder(Retired)

@@ -10,6 +10,7 @@ import msgspec
 from txnlog.clock import SystemClock
 from txnlog.config import DAY_MS
 from txnlog.errors import StorageError
+from txnlog.limits import NEVER_MS
 from txnlog.log.chapters import FreeingRule
 from txnlog.log.retired_segments import UploadCheck
 from txnlog.log.state_log import LogPolicy
@@ -37,7 +38,7 @@ class TombstoneStay:
 
     def horizon_ms(self) -> int:
         """The time from which they may be removed, if the entry is put now."""
-        return self.latest_ms() + self.stay_ms
+        return min(self.latest_ms() + self.stay_ms, NEVER_MS)
 
     def is_early(self, horizon_ms: int) -> bool:
         """Whether a horizon was taken so long before its entry was put that they could go early.

@@ -19,7 +19,6 @@ import msgspec
 from txnlog.clock import Clock, Moment
 from txnlog.errors import (
     CorruptEntry,
-    InvalidOption,
     ObjectNotFound,
     StorageError,
     TxnlogError,
@@ -28,7 +27,7 @@ from txnlog.log.chapters import FreeingRule, chapter_of
 from txnlog.log.sequence_log import Listing, SequenceLog
 from txnlog.names import LogFile
 from txnlog.state import envelope
-from txnlog.state.folded_state import FoldedState, Unsettled, unbundled
+from txnlog.state.folded_state import FoldedState, Unsettled, apply_file, unbundled
 from txnlog.state.transaction import HELP_AFTER_MS, EntryRef, Marker, Outcome, TransactionRef
 
 CHECKPOINT_INTERVAL = 32
@@ -354,12 +353,7 @@ class StateLog(Generic[EntryT, StateT]):
             if number != state.next_entry:
                 return
             entry = self._decode(number, data)
-            try:
-                state.apply(number, entry)
-            except (IndexError, KeyError, ValueError) as error:
-                raise CorruptEntry(
-                    f"{self.log.path(number)} contradicts the entries before it: {error!r}"
-                ) from error
+            apply_file(state, number, entry, self.log.path(number))
 
     def _decode(self, number: int, data: bytes) -> EntryT:
         path = self.log.path(number)
@@ -463,15 +457,13 @@ class StateLog(Generic[EntryT, StateT]):
         Raises:
             InvalidOption: a value in it, given by a caller, has the wrong type.
         """
-        try:
-            data = envelope.encode(entry, self._entry_version(entry))
-            self._decode(number, data)
-        except (CorruptEntry, TypeError, ValueError) as error:
-            raise InvalidOption(
-                f"{self.kind} {self.name!r}: nothing was written, because it could not be read "
-                f"again: {error}"
-            ) from error
-        return data
+        return envelope.encode_readable(
+            entry,
+            self._entry_decoder,
+            f"{self.kind} {self.name!r}",
+            self.log.path(number),
+            self._entry_version(entry),
+        )
 
     def preview(self, build: Callable[[StateT], EntryT | None]) -> StateT:
         """The state as it would be after :meth:`append`; nothing is written."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from txnlog import names
 from txnlog.clock import Clock, Moment
-from txnlog.config import TopicConfig
+from txnlog.config import TopicConfig, check_partition_count
 from txnlog.errors import (
     CorruptEntry,
     InvalidTopic,
@@ -38,7 +38,7 @@ from txnlog.state.folded_state import Unsettled
 from txnlog.state.manifest import ManifestList, Settled
 from txnlog.state.placement import Placement, Segment
 from txnlog.state.rewrites import Rewritten
-from txnlog.state.topic import CHECKPOINT_DECODER, RecentEntry, TopicState, check_partition_count
+from txnlog.state.topic import CHECKPOINT_DECODER, RecentEntry, TopicState
 from txnlog.state.topic_entries import (
     ENTRY_DECODER,
     Append,

@@ -22,8 +22,10 @@ from txnlog.errors import (
     ObjectNotFound,
     TransactionalIdNotFound,
 )
+from txnlog.limits import TimeMs
 from txnlog.log.chapters import FreeingRule
 from txnlog.log.folded_names import check_case
+from txnlog.log.named_folders import list_transactional_ids
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.state import envelope
 from txnlog.state.transaction import (
@@ -69,7 +71,7 @@ class Damage:
 class Witness(msgspec.Struct, frozen=True, tag_field="kind", tag="seen"):
     """The content of a witness, for people: its name alone counts. By its writer's clock."""
 
-    at_ms: int
+    at_ms: TimeMs
 
 
 class TransactionLog:
@@ -93,7 +95,7 @@ class TransactionLog:
 
     def ids(self) -> list[str]:
         """Every transactional id that has a log, in the order of their names."""
-        return sorted(names.decode_names(self._storage.list_folders(names.TRANSACTIONS)))
+        return list_transactional_ids(self._storage)
 
     def head(self, transactional_id: str, known: int = 0) -> Head | None:
         """The newest state: one listing and one read; None if the id has none.
@@ -274,7 +276,9 @@ class TransactionLog:
             StorageError: the outcome is unknown (hazard 2).
         """
         log = self._log(state.transactional_id)
-        if not log.create(number, envelope.encode(state), decided=decided):
+        what = f"transactional id {state.transactional_id!r}"
+        data = envelope.encode_readable(state, DECODER, what, log.path(number))
+        if not log.create(number, data, decided=decided):
             return False
         stalled = since.stalled_past(self._freeing.age_ms, self._clock)
         if not stalled and not self._storage.lists_whole_folders():

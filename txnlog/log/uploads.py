@@ -6,6 +6,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from txnlog.config import WriterCodec
+from txnlog.limits import (
+    Checksum,
+    CounterOrNone,
+    FileBytes,
+    FilePosition,
+    Name,
+    PartitionNumber,
+    RecordCount,
+    TimeMs,
+)
 from txnlog.names import OWN_FILE, SegmentRef, TopicPartition
 from txnlog.schema import TopicSchema
 from txnlog.segments.identity import NO_TAG
@@ -53,19 +63,19 @@ class UploadedSegment:
     was uploaded to: in another one it may be lost.
     """
 
-    topic: str
-    topic_id: str
-    partition: int
-    name: str
-    record_count: int
-    batch_count: int
-    size_bytes: int
-    min_timestamp_ms: int
-    max_timestamp_ms: int
-    tag: int = NO_TAG
-    begun_ms: int | None = None
-    position: int = OWN_FILE
-    history: int = -1
+    topic: Name
+    topic_id: Name
+    partition: PartitionNumber
+    name: Name
+    record_count: RecordCount
+    batch_count: RecordCount
+    size_bytes: FileBytes
+    min_timestamp_ms: TimeMs
+    max_timestamp_ms: TimeMs
+    tag: Checksum = NO_TAG
+    begun_ms: TimeMs | None = None
+    position: FilePosition = OWN_FILE
+    history: CounterOrNone = -1
 
     @classmethod
     def of(

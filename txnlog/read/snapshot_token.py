@@ -10,12 +10,13 @@ import binascii
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 from crc32c import crc32c
 
 from txnlog.errors import InvalidOption, InvalidTopic, UnsupportedVersion
+from txnlog.limits import Counter, Name, Offset, PerPartition
 from txnlog.names import check_topic
 from txnlog.read.isolation import Consistency
 from txnlog.read.topic_view import TopicView
@@ -24,10 +25,12 @@ _PREFIX = "txnlog"
 _VERSION = 1
 _CRC_BYTES = 4
 _MOST_CHARACTERS = 8 << 20
-_MOST_BYTES = 32 << 20
-"""The largest decompressed token: a few topics with the most partitions."""
+_MOST_BYTES = 16 << 20
+"""Of a decompressed token: a few topics with the most partitions."""
+_MOST_PARTITIONS = 500_000
+_MOST_TOPICS = 100_000
 
-_Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Offsets: TypeAlias = Annotated[tuple[Offset, ...], PerPartition]
 
 
 class PinnedOffsets(msgspec.Struct, frozen=True, array_like=True):
@@ -36,19 +39,22 @@ class PinnedOffsets(msgspec.Struct, frozen=True, array_like=True):
     ``next_entry`` is the first entry of its log after those that gave its schema.
     """
 
-    topic: str
-    topic_id: str
-    next_entry: _Number
-    starts: tuple[_Number, ...]
-    ends: tuple[_Number, ...]
+    topic: Name
+    topic_id: Name
+    next_entry: Counter
+    starts: _Offsets
+    ends: _Offsets
 
 
 class _Content(msgspec.Struct, frozen=True, array_like=True):
+    """The topics are decoded one by one: a byte of a token can be a number of 8 in memory."""
+
     consistency: Consistency
-    topics: tuple[PinnedOffsets, ...]
+    topics: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(max_length=_MOST_TOPICS)]
 
 
 _DECODER = msgspec.msgpack.Decoder(_Content)
+_TOPIC_DECODER = msgspec.msgpack.Decoder(PinnedOffsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +80,20 @@ class SnapshotToken:
         return cls(topics, consistency)
 
     def encode(self) -> str:
-        """The text: letters, digits, ``-``, ``_`` and ``.``."""
-        content = _Content(self.consistency, tuple(self.topics.values()))
-        packed = zlib.compress(msgspec.msgpack.encode(content), 9)
+        """The text: letters, digits, ``-``, ``_`` and ``.``.
+
+        Raises:
+            InvalidOption: the topics have more partitions than a token takes.
+        """
+        topics = [msgspec.Raw(msgspec.msgpack.encode(one)) for one in self.topics.values()]
+        content = msgspec.msgpack.encode(_Content(self.consistency, tuple(topics)))
+        count = sum(len(pinned.ends) for pinned in self.topics.values())
+        if count > _MOST_PARTITIONS or len(topics) > _MOST_TOPICS or len(content) > _MOST_BYTES:
+            raise InvalidOption(
+                f"a token takes at most {_MOST_TOPICS} topics with {_MOST_PARTITIONS} partitions, "
+                f"and the snapshot has {len(topics)} with {count}: make one for fewer topics"
+            )
+        packed = zlib.compress(content, 9)
         data = packed + crc32c(packed).to_bytes(_CRC_BYTES, "big")
         return f"{_PREFIX}{_VERSION}.{base64.urlsafe_b64encode(data).decode().rstrip('=')}"
 
@@ -101,16 +118,22 @@ class SnapshotToken:
             raise _refusal(text, f"it does not begin with {_PREFIX}{_VERSION}.")
         try:
             data = base64.b64decode(body + "=" * (-len(body) % 4), b"-_", validate=True)
-            content = _unpack(data)
-        except (ValueError, binascii.Error, zlib.error, msgspec.MsgspecError) as error:
+            consistency, found = _unpack(data)
+        except (
+            ValueError,
+            RecursionError,
+            binascii.Error,
+            zlib.error,
+            msgspec.MsgspecError,
+        ) as error:
             raise _refusal(text, str(error)) from error
-        topics = {pinned.topic: _check(text, pinned) for pinned in content.topics}
-        if len(topics) < len(content.topics) or not topics:
+        topics = {pinned.topic: _check(text, pinned) for pinned in found}
+        if len(topics) < len(found) or not topics:
             raise _refusal(text, "it has no topics, or one of them twice")
-        return cls(topics, content.consistency)
+        return cls(topics, consistency)
 
 
-def _unpack(data: bytes) -> _Content:
+def _unpack(data: bytes) -> tuple[Consistency, list[PinnedOffsets]]:
     packed, crc = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
     if crc32c(packed).to_bytes(_CRC_BYTES, "big") != crc:
         raise ValueError("its checksum is wrong, so it was truncated or changed")
@@ -118,7 +141,15 @@ def _unpack(data: bytes) -> _Content:
     content = expander.decompress(packed, _MOST_BYTES)
     if not expander.eof or expander.unused_data:
         raise ValueError("it does not end where it should")
-    return _DECODER.decode(content)
+    outer = _DECODER.decode(content)
+    found: list[PinnedOffsets] = []
+    count = 0
+    for raw in outer.topics:
+        found.append(_TOPIC_DECODER.decode(raw))
+        count += len(found[-1].starts) + len(found[-1].ends)
+        if count > 2 * _MOST_PARTITIONS:
+            raise ValueError("it has more partitions than a token takes")
+    return outer.consistency, found
 
 
 def _check(text: str, pinned: PinnedOffsets) -> PinnedOffsets:

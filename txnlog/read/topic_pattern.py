@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from txnlog import names
 from txnlog.config import check_whole_number
 from txnlog.errors import InvalidOption, InvalidTopic
+from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -69,7 +70,7 @@ class TopicPattern:
             named: others that may exist.
         """
         # A topic missing in a listing does not count as deleted: only its log says that.
-        listed = {*self._logs.storage.list_folders(names.TOPICS), *named}
+        listed = {*list_topics(self._logs.storage), *named}
         chosen = sorted({*filter(self._matches, listed), *known})
         logs = [self._logs.topic(name) for name in chosen]
         self._logs.storage.gather([log.refresh for log in logs if log.name not in known])

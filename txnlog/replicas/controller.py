@@ -165,7 +165,8 @@ class Controller:
         where = at or epoch.controller
         storage = self._place(where) if where else self.storage
         version = envelope.WITH_MOVES if epoch.controllers else envelope.FORMAT_VERSION
-        path, data = root_names.epoch_file(epoch.number), envelope.encode(epoch, version)
+        path = root_names.epoch_file(epoch.number)
+        data = envelope.encode_readable(epoch, DECODER, "replicas", path, version)
         try:
             if storage.put_if_absent(path, data):
                 return True

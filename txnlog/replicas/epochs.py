@@ -9,15 +9,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from txnlog.config import Setting
 from txnlog.errors import InvalidConfig, InvalidOption, InvalidTopic
+from txnlog.limits import (
+    AnyNumber,
+    Counter,
+    CounterOrNone,
+    Incarnations,
+    LongName,
+    Name,
+    Text,
+    TimeMs,
+)
 from txnlog.names import check_topic
 
-Member: TypeAlias = str
+Member: TypeAlias = Name
 
 MIN_INSYNC: Final = "min.insync.replicas"
 LAG_TIME: Final = "replica.lag.time.max.ms"
@@ -51,22 +61,22 @@ _SWITCHES: Final = (UNCLEAN, AUTO_RETURN)
 class Root(msgspec.Struct, frozen=True):
     """A root: its URL, without credentials, and how many incarnations it has had."""
 
-    url: str
-    incarnations: int = 1
+    url: Text
+    incarnations: Incarnations = 1
 
 
 class Left(msgspec.Struct, frozen=True):
     """A member that left the in-sync set: the last epoch in which it was in sync."""
 
-    epoch: int
-    at_ms: int
+    epoch: Counter
+    at_ms: TimeMs
 
 
 class FailedJoins(msgspec.Struct, frozen=True):
     """A root whose last attempts to join failed: how many, and when the last one was."""
 
-    count: int
-    at_ms: int
+    count: Counter
+    at_ms: TimeMs
 
 
 class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
@@ -93,22 +103,22 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
         failed_joins: roots that have given up joining, and have not joined since.
     """
 
-    number: int
+    number: Counter
     leader: Member
-    leader_since: int
-    in_sync: tuple[Member, ...]
-    joining: dict[Member, int]
-    roots: dict[str, Root]
-    left: dict[Member, Left]
-    settings: dict[str, str]
-    at_ms: int
-    by: str
-    why: str
-    unclean: int | None = None
-    last_unclean: int = -1
-    taken_out: tuple[str, ...] = ()
-    controllers: tuple[str, ...] = ()
-    failed_joins: dict[str, FailedJoins] = {}
+    leader_since: Counter
+    in_sync: Annotated[tuple[Member, ...], AnyNumber]
+    joining: Annotated[dict[Member, Counter], AnyNumber]
+    roots: Annotated[dict[Name, Root], AnyNumber]
+    left: Annotated[dict[Member, Left], AnyNumber]
+    settings: Annotated[dict[LongName, Text], AnyNumber]
+    at_ms: TimeMs
+    by: Name
+    why: Text
+    unclean: Counter | None = None
+    last_unclean: CounterOrNone = -1
+    taken_out: Annotated[tuple[Name, ...], AnyNumber] = ()
+    controllers: Annotated[tuple[Text, ...], AnyNumber] = ()
+    failed_joins: Annotated[dict[Name, FailedJoins], AnyNumber] = {}
 
     @property
     def controller(self) -> str:
@@ -161,9 +171,9 @@ def check_epoch(epoch: Epoch, number: int) -> None:
 class Proposer(msgspec.Struct, frozen=True):
     """A proposal's token, time and reason."""
 
-    by: str
-    at_ms: int
-    why: str
+    by: Name
+    at_ms: TimeMs
+    why: Text
 
 
 def root_of(member: Member) -> str:

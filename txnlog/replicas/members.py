@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from txnlog import root_names
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
+from txnlog.limits import MOST_MARK_BYTES, Name, Text
 from txnlog.replicas.epochs import Epoch, Member, Root, incarnation_of, root_of
 from txnlog.replicas.reach import Reach
 from txnlog.state import envelope
@@ -28,9 +30,11 @@ from txnlog.storage.forwarding import ForwardingStorage
 class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="replica"):
     """The mark of a folder's owner: in a root, and in each of its incarnations."""
 
-    controller: str
+    most_bytes: ClassVar[int] = MOST_MARK_BYTES
+
+    controller: Text
     """Its URL, without credentials."""
-    member: str = ""
+    member: Name = ""
 
 
 MARK_DECODER = msgspec.json.Decoder(Mark)

@@ -112,7 +112,7 @@ def server_of(url: str) -> str:
 def _mapping(name: str, own: object) -> dict[str, object]:
     try:
         found = json.loads(own) if isinstance(own, str) else own
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, Mapping):
         raise InvalidOption(

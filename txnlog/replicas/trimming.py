@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from txnlog import root_names
 from txnlog.errors import CorruptEntry, ObjectNotFound
+from txnlog.limits import AnyNumber, LongName
 from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.epochs import Epoch, Member
 from txnlog.replicas.placement import copies, keepers
@@ -29,7 +30,7 @@ from txnlog.storage.base import Storage
 class TrimNote(msgspec.Struct, frozen=True, tag_field="kind", tag="trim"):
     """Files that a process is about to delete at the note's member."""
 
-    names: tuple[str, ...]
+    names: Annotated[tuple[LongName, ...], AnyNumber]
 
 
 _DECODER: Final = msgspec.json.Decoder(TrimNote)

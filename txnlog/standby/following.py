@@ -242,7 +242,7 @@ class Standby:
             ends[names.transaction_log(name)] = number + 1
         for folder, known in before.logs.items():
             if folder.startswith((names.TRANSACTIONS, names.EXPIRED)) and folder not in ends:
-                owner = names.transactional_id_of(folder)
+                owner = names.transactional_id_of_folder(folder.rpartition("/")[2])
                 if owner in view.expired or owner in view.damaged or owner in view.heads:
                     continue  # it has expired, or come back
             if ends.get(folder, -1) < known.next_entry:

@@ -17,6 +17,7 @@ from txnlog import names, root_names
 from txnlog.clock import Clock
 from txnlog.errors import InvalidOption, NotAStore, ObjectNotFound, TxnlogError
 from txnlog.log.create_once import create_once
+from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.replicas.copying import put_same
@@ -125,7 +126,7 @@ def find_missing(source: Logs, here: Logs) -> dict[TopicPartition, int]:
     if source.storage.get(names.STORE_FILE) != here.storage.get(names.STORE_FILE):
         raise NotAStore(f"{url} is not the store that this was a standby of")
     missing = {}
-    for topic in source.storage.list_folders(names.TOPICS):
+    for topic in list_topics(source.storage):
         log, own = source.topic(topic), here.topic(topic)
         log.refresh()
         own.refresh()

@@ -8,12 +8,14 @@ standby was promoted: no follower can put another one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
 from txnlog import names, root_names
 from txnlog.clock import Clock
 from txnlog.errors import CorruptEntry, ObjectNotFound
+from txnlog.limits import AnyNumber, Counter, CounterOrNone, LongName, Name, Text, TimeMs
 from txnlog.log.create_once import create_once
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
@@ -27,10 +29,10 @@ class LogVersion(msgspec.Struct, frozen=True, array_like=True):
     ``undecided`` are its undecided entries, ``manifest_list`` the number of its list; -1 for none.
     """
 
-    attempt: str
-    next_entry: int
-    undecided: tuple[int, ...] = ()
-    manifest_list: int = -1
+    attempt: Name
+    next_entry: Counter
+    undecided: Annotated[tuple[Counter, ...], AnyNumber] = ()
+    manifest_list: CounterOrNone = -1
 
     def shows_same(self, other: LogVersion | None) -> bool:
         """Whether another version says the same about the log, whichever attempt put it."""
@@ -44,21 +46,21 @@ class Round(msgspec.Struct, frozen=True, tag_field="kind", tag="round"):
     itself should have, but lacks.
     """
 
-    number: int
-    nonce: str
-    source: str
-    store_id: str
-    reached_ms: int
-    logs: dict[str, LogVersion]
-    lost: tuple[str, ...] = ()
+    number: Counter
+    nonce: Name
+    source: Text
+    store_id: Name
+    reached_ms: TimeMs
+    logs: Annotated[dict[LongName, LogVersion], AnyNumber]
+    lost: Annotated[tuple[LongName, ...], AnyNumber] = ()
 
 
 class Promoted(msgspec.Struct, frozen=True, tag_field="kind", tag="promoted"):
     """The standby is a store of its own from here on: it continues from round ``last``."""
 
-    number: int
-    nonce: str
-    at_ms: int
+    number: Counter
+    nonce: Name
+    at_ms: TimeMs
     last: Round
 
 

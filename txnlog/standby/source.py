@@ -23,6 +23,7 @@ from txnlog.errors import (
     StorageError,
 )
 from txnlog.log.group_log import GroupLog
+from txnlog.log.named_folders import list_groups, list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.log.sequence_log import Listing, SequenceLog
 from txnlog.log.topic_log import TopicLog
@@ -31,7 +32,7 @@ from txnlog.standby.cut import Cut, LogKey, LogPart, Need, NewFile, Placed
 from txnlog.state import envelope, topic_entries
 from txnlog.state import group as groups
 from txnlog.state import topic as topics
-from txnlog.state.folded_state import unbundled
+from txnlog.state.folded_state import apply_file, unbundled
 from txnlog.state.group import GroupState, OffsetsCommitted
 from txnlog.state.manifest import ManifestList, Settled
 from txnlog.state.topic import TopicState
@@ -109,7 +110,7 @@ class Source:
 
     def topics(self) -> list[TopicLog]:
         """The logs of all topics, as last read, if they were."""
-        return [self.logs.topic(name) for name in self._storage.list_folders(names.TOPICS)]
+        return [self.logs.topic(name) for name in list_topics(self._storage)]
 
     def look(self) -> View:
         """Read everything. A few requests for each log and id, and reads of new files.
@@ -144,8 +145,7 @@ class Source:
         return View(reached_ms, logs, heads, expired, frozenset(self._damaged))
 
     def _groups(self) -> list[GroupLog]:
-        folders = self._storage.list_folders(names.GROUPS)
-        return [self.logs.group(name) for name in names.decode_names(folders)]
+        return [self.logs.group(name) for name in list_groups(self._storage)]
 
     # -- before the moment -----------------------------------------------------------------------
 
@@ -212,8 +212,8 @@ class Source:
             folder, _, last = name.rpartition("/")
             parsed = names.parse_log_file(last)
             if parsed is not None and parsed[1] is names.LogFile.ENTRY:
-                owner = names.transactional_id_of(folder)
-                if owner not in states and owner not in self._damaged:
+                owner = names.transactional_id_of_folder(folder.rpartition("/")[2])
+                if owner is not None and owner not in states and owner not in self._damaged:
                     found[owner] = max(found.get(owner, -1), parsed[0])
         return found
 
@@ -278,7 +278,8 @@ class Source:
         if state.next_entry != one.part.next_entry:
             raise SourceMoved(f"{one.log.log.folder} was refreshed by somebody else")
         for file in one.part.files[: cut.files[key]]:
-            state.apply(file.number, one.entries[file.number])
+            path = one.log.log.path(file.number)
+            apply_file(state, file.number, one.entries[file.number], path)
         for number, owner in [*state.undecided_entries().items()]:
             outcome = cut.outcome(key, number, owner)
             if outcome == "past":
@@ -363,8 +364,9 @@ def _fold_new(
     for number, one in zip(numbers, data, strict=True):
         if number != state.next_entry:
             return None
-        entry = entries[number] = envelope.decode(one, decoder, log.log.path(number))
-        state.apply(number, entry)
+        path = log.log.path(number)
+        entry = entries[number] = envelope.decode(one, decoder, path)
+        apply_file(state, number, entry, path)
         files.append(_new_file(state, number, entry))
     return tuple(files), entries
 

@@ -17,6 +17,7 @@ from txnlog.admin.live_segments import placed_files
 from txnlog.clock import Clock
 from txnlog.config import StoreConfig
 from txnlog.errors import ObjectNotFound
+from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.standby.rounds import Round, Rounds
@@ -87,10 +88,7 @@ def sweep_data(
 
     Returns how many files were deleted. Raises StorageError, CorruptEntry, SourceMoved.
     """
-    listed = {
-        topic: [name for name, _ in _files(target, topic)]
-        for topic in target.list_folders(names.TOPICS)
-    }
+    listed = {topic: [name for name, _ in _files(target, topic)] for topic in list_topics(target)}
     rounds = Rounds(target, clock)
     standing = rounds.newest()
     if standing is None or standing.is_promoted:

@@ -9,12 +9,13 @@ canonical JSON and a person can still read the file. Knows nothing of what the o
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 from crc32c import crc32c
 
-from txnlog.errors import CorruptEntry, UnsupportedVersion
+from txnlog.errors import CorruptEntry, InvalidOption, UnsupportedVersion
+from txnlog.limits import MOST_BYTES, MOST_ITEMS
 
 FORMAT_VERSION = 1
 WITH_MANIFESTS = 2
@@ -66,17 +67,62 @@ NEWEST = 6
 _HEAD = re.compile(rb'\{"format":(\d{1,9}),"checksum":"([0-9a-f]{8})",')
 _FORMAT = re.compile(rb'\{"format":(\d{1,9})[,}]')
 
+_BYTES_PER_BRACKET = 32
+
 T = TypeVar("T")
 
 
 def encode(value: msgspec.Struct, version: int = FORMAT_VERSION) -> bytes:
-    """Serialise a struct with its format version and checksum, ending in a newline."""
+    """Serialise a struct with its format version and checksum, ending in a newline.
+
+    Raises:
+        CorruptEntry: it is larger than what :func:`decode` takes of its kind.
+    """
     body = msgspec.json.encode(value)[1:] + b"\n"
-    return b'{"format":%d,"checksum":"%08x",' % (version, crc32c(body)) + body
+    data = b'{"format":%d,"checksum":"%08x",' % (version, crc32c(body)) + body
+    if (excess := _excess(data, type(value))) is not None:
+        raise CorruptEntry(f"a {type(value).__name__} {excess}")
+    return data
+
+
+def encode_readable(
+    value: T, decoder: msgspec.json.Decoder[T], what: str, path: str, version: int = FORMAT_VERSION
+) -> bytes:
+    """The same for what callers have given values for: what nobody can read makes a log useless.
+
+    Raises:
+        InvalidOption: a value has the wrong type, or is over a limit; ``what`` it is of.
+    """
+    try:
+        data = encode(cast("msgspec.Struct", value), version)
+        decode(data, decoder, path)
+    except (CorruptEntry, TypeError, ValueError) as error:
+        raise InvalidOption(
+            f"{what}: nothing was written, because it could not be read again: {error}"
+        ) from error
+    return data
+
+
+def _excess(data: bytes, kind: object) -> str | None:
+    """What an object of this type has too much of; None if nothing.
+
+    Two characters can be an object that takes 200 bytes in memory, and lists are only measured once
+    they are made: so their brackets are counted, of which a sound one has few for its size.
+    """
+    most: int = getattr(kind, "most_bytes", MOST_BYTES)  # a union of entries has none of its own
+    if len(data) > most:
+        return f"has {len(data)} bytes, and nothing of its kind is over {most}"
+    if len(data) > MOST_ITEMS:
+        count = data.count(b"{") + data.count(b"[")
+        if count > MOST_ITEMS + len(data) // _BYTES_PER_BRACKET:
+            return f"has {count} lists and objects in {len(data)} bytes"
+    return None
 
 
 def decode(data: bytes, decoder: msgspec.json.Decoder[T], path: str, newest: int = NEWEST) -> T:
     """Check and decode what :func:`encode` wrote, in version ``newest`` or an older one.
+
+    What it says is within the limits of the struct's types (``txnlog/limits.py``).
 
     Raises:
         UnsupportedVersion: a newer txnlog wrote it.
@@ -87,6 +133,10 @@ def decode(data: bytes, decoder: msgspec.json.Decoder[T], path: str, newest: int
         raise UnsupportedVersion(
             f"{path} has format version {int(version[1])}; this txnlog reads versions up to "
             f"{newest}: install a newer txnlog to use this store"
+        )
+    if (excess := _excess(data, decoder.type)) is not None:
+        raise CorruptEntry(
+            f"{path} {excess}: txnlog did not write it; restore this file from a backup"
         )
     head = _HEAD.match(data)
     if head is None or int(head[1]) < 1:
@@ -103,4 +153,6 @@ def decode(data: bytes, decoder: msgspec.json.Decoder[T], path: str, newest: int
     try:
         return decoder.decode(b"{" + body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise CorruptEntry(f"{path} does not decode: {error}") from error
+        raise CorruptEntry(
+            f"{path} does not decode: {error}; restore this file from a backup"
+        ) from error

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 
+from txnlog.errors import CorruptEntry
+from txnlog.limits import MOST_STATE_BYTES, Counter, TimeMs
 from txnlog.state.transaction import Outcome, TransactionRef
 
 EntryT = TypeVar("EntryT", bound=msgspec.Struct)
@@ -21,8 +23,10 @@ class FoldedState(msgspec.Struct, Generic[EntryT]):
     ``log_time_ms`` is the latest wall-clock time in any entry.
     """
 
-    next_entry: int = 0
-    log_time_ms: int = 0
+    most_bytes: ClassVar[int] = MOST_STATE_BYTES
+
+    next_entry: Counter = 0
+    log_time_ms: TimeMs = 0
 
     @property
     def newest_file(self) -> int:
@@ -74,6 +78,17 @@ class FoldedState(msgspec.Struct, Generic[EntryT]):
         for one in unbundled(entry):
             self.next_entry += 1
             self.log_time_ms = max(self.log_time_ms, self.fold(one, self.next_entry - 1))
+
+
+def apply_file(state: FoldedState[EntryT], number: int, entry: EntryT, path: str) -> None:
+    """Fold file ``number`` of a log in. Raises CorruptEntry: what it says cannot be so."""
+    try:
+        state.apply(number, entry)
+    except (IndexError, KeyError, ValueError) as error:
+        raise CorruptEntry(
+            f"{path} contradicts the entries before it: {error!r}; restore this folder from a "
+            "backup, or see `txnlog doctor`"
+        ) from error
 
 
 def unbundled(entry: EntryT) -> Sequence[EntryT]:

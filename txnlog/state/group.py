@@ -9,7 +9,7 @@ remembers its entry, and an older one never replaces it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,17 @@ from txnlog.errors import (
     ConcurrentTransactions,
     GroupIdNotFound,
     GroupNotEmpty,
+)
+from txnlog.limits import (
+    AnyNumber,
+    Counter,
+    CounterOrNone,
+    Metadata,
+    Name,
+    Offset,
+    PartitionNumber,
+    PerPartition,
+    TimeMs,
 )
 from txnlog.names import TopicPartition
 from txnlog.state.folded_state import FoldedState, Unsettled
@@ -43,14 +54,14 @@ class OffsetCommit(msgspec.Struct, frozen=True, omit_defaults=True):
     nothing in a later topic of the same name. Empty: not known.
     """
 
-    topic: str
-    partition: int
-    offset: int
-    metadata: str = ""
+    topic: Name
+    partition: PartitionNumber
+    offset: Offset
+    metadata: Metadata = ""
     compare: bool = False
-    start: int | None = None
-    topic_id: str = ""
-    start_entry: int | None = None
+    start: Offset | None = None
+    topic_id: Name = ""
+    start_entry: CounterOrNone | None = None
 
 
 class OffsetsCommitted(
@@ -62,9 +73,9 @@ class OffsetsCommitted(
     moves them although the group has members.
     """
 
-    nonce: str
-    at_ms: int
-    offsets: tuple[OffsetCommit, ...]
+    nonce: Name
+    at_ms: TimeMs
+    offsets: Annotated[tuple[OffsetCommit, ...], AnyNumber]
     transaction: TransactionRef | None = None
     committer: Committer | None = None
     force: bool = False
@@ -73,16 +84,16 @@ class OffsetsCommitted(
 class OffsetsDeleted(msgspec.Struct, frozen=True, tag_field="kind", tag="offsets-deleted"):
     """The group no longer has an offset in these partitions."""
 
-    nonce: str
-    at_ms: int
-    partitions: tuple[TopicPartition, ...]
+    nonce: Name
+    at_ms: TimeMs
+    partitions: Annotated[tuple[TopicPartition, ...], AnyNumber]
 
 
 class GroupDeleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
     """The group's offsets end here."""
 
-    nonce: str
-    at_ms: int
+    nonce: Name
+    at_ms: TimeMs
 
 
 GroupEntry = (
@@ -101,11 +112,11 @@ ENTRY_DECODER: msgspec.json.Decoder[GroupEntry] = msgspec.json.Decoder(GroupEntr
 class CommittedOffset(msgspec.Struct, frozen=True):
     """A committed offset: the next one to read, with its metadata, time and log entry."""
 
-    offset: int
-    metadata: str
-    at_ms: int
-    entry: int = -1
-    topic_id: str = ""
+    offset: Offset
+    metadata: Metadata
+    at_ms: TimeMs
+    entry: CounterOrNone = -1
+    topic_id: Name = ""
 
 
 class Standing(NamedTuple):
@@ -125,10 +136,14 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
     ``emptied`` is the last one that deleted all; -1 for none.
     """
 
-    committed: dict[str, dict[int, CommittedOffset]] = {}
-    pending: dict[int, OffsetsCommitted] = {}
-    deleted: dict[str, dict[int, int]] = {}
-    emptied: int = -1
+    committed: Annotated[
+        dict[Name, Annotated[dict[PartitionNumber, CommittedOffset], PerPartition]], AnyNumber
+    ] = {}
+    pending: Annotated[dict[Counter, OffsetsCommitted], AnyNumber] = {}
+    deleted: Annotated[
+        dict[Name, Annotated[dict[PartitionNumber, Counter], PerPartition]], AnyNumber
+    ] = {}
+    emptied: CounterOrNone = -1
     membership: Membership = msgspec.field(default_factory=Membership)
 
     def undecided_entries(self) -> dict[int, TransactionRef]:

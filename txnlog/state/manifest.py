@@ -9,9 +9,23 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, ClassVar
 
 import msgspec
 
+from txnlog.limits import (
+    MOST_STATE_BYTES,
+    AnyNumber,
+    Checksum,
+    Counter,
+    FileBytes,
+    Name,
+    Offset,
+    PartitionNumber,
+    PerPartition,
+    TimeMs,
+    TotalBytes,
+)
 from txnlog.state.rewrites import RewriteRef
 
 
@@ -21,20 +35,20 @@ class Settled(msgspec.Struct, frozen=True, array_like=True):
     ``has_transactions``: some of them are of transactions.
     """
 
-    number: int
-    end: int
+    number: Counter
+    end: Counter
     has_transactions: bool = False
 
 
 class PartitionSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One partition in a manifest: segments within [first_offset, end_offset)."""
 
-    partition: int
-    first_offset: int
-    end_offset: int
-    segment_count: int
-    size_bytes: int
-    max_timestamp_ms: int
+    partition: PartitionNumber
+    first_offset: Offset
+    end_offset: Offset
+    segment_count: Counter
+    size_bytes: TotalBytes
+    max_timestamp_ms: TimeMs
 
 
 class ManifestRef(msgspec.Struct, frozen=True):
@@ -46,16 +60,16 @@ class ManifestRef(msgspec.Struct, frozen=True):
     ``has_shared``: some of its segments lie in shared files.
     """
 
-    name: str
-    first_entry: int
-    end_entry: int
-    segment_count: int
-    size_bytes: int
-    crc: int
-    max_at_ms: int
-    topic_time_ms: int
+    name: Name
+    first_entry: Counter
+    end_entry: Counter
+    segment_count: Counter
+    size_bytes: FileBytes
+    crc: Checksum
+    max_at_ms: TimeMs
+    topic_time_ms: TimeMs
     has_transactions: bool
-    spans: tuple[PartitionSpan, ...] | None = None
+    spans: Annotated[tuple[PartitionSpan, ...], PerPartition] | None = None
     has_shared: bool = False
 
     def touches(self, offsets: Mapping[int, Sequence[tuple[int, int]]]) -> bool:
@@ -100,11 +114,13 @@ class ManifestList(
     ``rewrites`` is the file of the merges and compactions before ``end``.
     """
 
-    number: int
-    topic_id: str
-    end: int
-    manifests: tuple[ManifestRef, ...]
-    log_start_offsets: dict[int, int] = {}
+    most_bytes: ClassVar[int] = MOST_STATE_BYTES
+
+    number: Counter
+    topic_id: Name
+    end: Counter
+    manifests: Annotated[tuple[ManifestRef, ...], AnyNumber]
+    log_start_offsets: Annotated[dict[PartitionNumber, Offset], PerPartition] = {}
     rewrites: RewriteRef | None = None
 
     @property

@@ -10,7 +10,7 @@ given the partition before the holder was seen to have released it, or has left 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Literal, NoReturn
+from typing import Annotated, Literal, NoReturn, TypeAlias
 
 import msgspec
 
@@ -23,6 +23,20 @@ from txnlog.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from txnlog.limits import (
+    AnyNumber,
+    Counter,
+    CounterOrNone,
+    LongName,
+    Name,
+    Names,
+    PartitionCount,
+    PartitionNumber,
+    PerPartition,
+    Text,
+    TimeMs,
+    TimeoutMs,
+)
 from txnlog.names import TopicPartition
 
 GroupStatus = Literal["Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"]
@@ -31,7 +45,9 @@ GroupStatus = Literal["Empty", "PreparingRebalance", "CompletingRebalance", "Sta
 MOST_BEHIND = 128
 """After this many entries a request to join is no longer fulfilled."""
 
-Partitions = dict[str, tuple[int, ...]]
+Partitions: TypeAlias = Annotated[
+    dict[Name, Annotated[tuple[PartitionNumber, ...], PerPartition]], AnyNumber
+]
 """Numbers of partitions, by topic."""
 
 
@@ -42,72 +58,75 @@ class GroupMember(msgspec.Struct, frozen=True, omit_defaults=True):
     are never revoked. Times in ms. ``instance_id`` is that of a static member; empty: none.
     """
 
-    member_id: str
-    topics: tuple[str, ...]
-    assignors: tuple[str, ...]
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    cooperative: tuple[str, ...] = ()
-    instance_id: str = ""
-    client_id: str = ""
-    host: str = ""
+    member_id: Name
+    topics: Names
+    assignors: Names
+    session_timeout_ms: TimeoutMs
+    rebalance_timeout_ms: TimeoutMs
+    cooperative: Names = ()
+    instance_id: Name = ""
+    client_id: Name = ""
+    host: LongName = ""
 
 
 class JoinAsked(msgspec.Struct, frozen=True, tag_field="kind", tag="join-asked"):
     """A member's request to join, for others to put. Not an entry; its file's name has the time."""
 
-    at_ms: int
+    at_ms: TimeMs
     member: GroupMember
 
 
 class MembersJoined(msgspec.Struct, frozen=True, tag_field="kind", tag="members-joined"):
     """Members join, or existing ones subscribe to something else."""
 
-    nonce: str
-    at_ms: int
-    members: tuple[GroupMember, ...]
+    nonce: Name
+    at_ms: TimeMs
+    members: Annotated[tuple[GroupMember, ...], AnyNumber]
 
 
 class MembersLeft(msgspec.Struct, frozen=True, tag_field="kind", tag="members-left"):
     """Members have left by themselves, or an operator has removed them."""
 
-    nonce: str
-    at_ms: int
-    member_ids: tuple[str, ...]
-    reason: str
+    nonce: Name
+    at_ms: TimeMs
+    member_ids: Names
+    reason: Text
 
 
 class Silence(msgspec.Struct, frozen=True):
     """Why a member was taken for dead: no heartbeat followed this one (-1: none)."""
 
-    member_id: str
-    heartbeat: int
-    reason: str
+    member_id: Name
+    heartbeat: CounterOrNone
+    reason: Text
 
 
 class MembersExpired(msgspec.Struct, frozen=True, tag_field="kind", tag="members-expired"):
     """These members' heartbeats have stopped for too long. If that is wrong, they join again."""
 
-    nonce: str
-    at_ms: int
-    by: str
-    expired: tuple[Silence, ...]
+    nonce: Name
+    at_ms: TimeMs
+    by: LongName
+    expired: Annotated[tuple[Silence, ...], AnyNumber]
 
 
 class RebalanceBegun(msgspec.Struct, frozen=True, tag_field="kind", tag="rebalance-begun"):
     """Partitions must be reassigned, though the members are the same: topics have changed."""
 
-    nonce: str
-    at_ms: int
-    by: str
-    reason: str
+    nonce: Name
+    at_ms: TimeMs
+    by: LongName
+    reason: Text
 
 
 class AssignedTopic(msgspec.Struct, frozen=True):
     """A topic as it was when its partitions were assigned."""
 
-    topic_id: str
-    partitions: int
+    topic_id: Name
+    partitions: PartitionCount
+
+
+AssignedTopics: TypeAlias = Annotated[dict[Name, AssignedTopic], AnyNumber]
 
 
 class PartitionsAssigned(msgspec.Struct, frozen=True, tag_field="kind", tag="partitions-assigned"):
@@ -116,14 +135,14 @@ class PartitionsAssigned(msgspec.Struct, frozen=True, tag_field="kind", tag="par
     ``released`` are members that were seen to have released everything taken from them.
     """
 
-    nonce: str
-    at_ms: int
-    by: str
-    generation: int
-    assignor: str
-    topics: dict[str, AssignedTopic]
-    owners: dict[str, Partitions]
-    released: tuple[str, ...] = ()
+    nonce: Name
+    at_ms: TimeMs
+    by: LongName
+    generation: Counter
+    assignor: Name
+    topics: AssignedTopics
+    owners: Annotated[dict[Name, Partitions], AnyNumber]
+    released: Names = ()
 
 
 MembershipEntry = MembersJoined | MembersLeft | MembersExpired | RebalanceBegun | PartitionsAssigned
@@ -132,9 +151,15 @@ MembershipEntry = MembersJoined | MembersLeft | MembersExpired | RebalanceBegun 
 class Committer(msgspec.Struct, frozen=True, omit_defaults=True):
     """A member that commits offsets, and the generation in which it has read."""
 
-    member_id: str
-    generation: int
-    instance_id: str = ""
+    member_id: Name
+    generation: Counter
+    instance_id: Name = ""
+
+
+Since: TypeAlias = Annotated[
+    dict[Name, Annotated[dict[PartitionNumber, Counter], PerPartition]], AnyNumber
+]
+"""By topic and partition, a generation."""
 
 
 class Held(msgspec.Struct, omit_defaults=True):
@@ -145,10 +170,10 @@ class Held(msgspec.Struct, omit_defaults=True):
     """
 
     member: GroupMember
-    joined_entry: int = -1
-    owned: dict[str, dict[int, int]] = {}
-    revoking: dict[str, dict[int, int]] = {}
-    revoked_in: int = 0
+    joined_entry: CounterOrNone = -1
+    owned: Since = {}
+    revoking: Since = {}
+    revoked_in: Counter = 0
 
     def since(self, where: TopicPartition) -> int | None:
         """The generation since which it holds a partition; None if it does not."""
@@ -187,13 +212,13 @@ class Membership(msgspec.Struct, omit_defaults=True):
     for as long as a request of theirs to join could be fulfilled.
     """
 
-    generation: int = 0
+    generation: Counter = 0
     changed: bool = False
-    assignor: str = ""
-    members: dict[str, Held] = {}
-    topics: dict[str, AssignedTopic] = {}
-    first_assigned: dict[str, AssignedTopic] = {}
-    gone: dict[str, int] = {}
+    assignor: Name = ""
+    members: Annotated[dict[Name, Held], AnyNumber] = {}
+    topics: AssignedTopics = {}
+    first_assigned: AssignedTopics = {}
+    gone: Annotated[dict[Name, Counter], AnyNumber] = {}
 
     # -- reading ---------------------------------------------------------------------------------
 

@@ -7,6 +7,24 @@ from collections.abc import Sequence
 
 import msgspec
 
+from txnlog.limits import (
+    BaseOffset,
+    Checksum,
+    Counter,
+    CounterOrNone,
+    FileBytes,
+    FilePosition,
+    HorizonMs,
+    Name,
+    Offset,
+    OffsetCount,
+    PartitionNumber,
+    ProducerEpoch,
+    ProducerId,
+    RecordCount,
+    SequenceNumber,
+    TimeMs,
+)
 from txnlog.names import OWN_FILE
 from txnlog.segments.identity import NO_CRC, NO_TAG, SegmentIdentity
 
@@ -20,10 +38,10 @@ class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     checksum in the header of its first batch; -1 in what older versions have imported.
     """
 
-    offset_count: int
-    aborted_count: int = 0
-    aborted_crc: int = 0
-    first_crc: int = NO_CRC
+    offset_count: OffsetCount
+    aborted_count: RecordCount = 0
+    aborted_crc: Checksum = 0
+    first_crc: Checksum = NO_CRC
 
 
 class RewrittenFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -35,10 +53,10 @@ class RewrittenFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ``judged_end``: for what it leaves out there are newer records, all of them before this offset.
     """
 
-    offset_count: int
+    offset_count: OffsetCount
     is_compacted: bool = False
-    delete_horizon_ms: int = -1
-    judged_end: int = 0
+    delete_horizon_ms: HorizonMs = -1
+    judged_end: Offset = 0
 
 
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,19 +66,19 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     file that it shares with others; OWN_FILE if it shares none.
     """
 
-    partition: int
-    name: str
-    base_offset: int
-    record_count: int
-    size_bytes: int
-    min_timestamp_ms: int
-    max_timestamp_ms: int
-    batch_count: int = 1
-    base_sequence: int = -1
+    partition: PartitionNumber
+    name: Name
+    base_offset: BaseOffset
+    record_count: RecordCount
+    size_bytes: FileBytes
+    min_timestamp_ms: TimeMs
+    max_timestamp_ms: TimeMs
+    batch_count: RecordCount = 1
+    base_sequence: SequenceNumber = -1
     kafka: KafkaFile | None = None
-    tag: int = NO_TAG
+    tag: Checksum = NO_TAG
     rewritten: RewrittenFile | None = None
-    position: int = OWN_FILE
+    position: FilePosition = OWN_FILE
 
     @property
     def end_offset(self) -> int:
@@ -75,22 +93,22 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ``transaction`` is the number of its transaction among those of the producer; -1 for none.
     """
 
-    entry: int
-    name: str
-    base_offset: int
-    record_count: int
-    size_bytes: int
-    min_timestamp_ms: int
-    max_timestamp_ms: int
-    batch_count: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    transaction: int = -1
+    entry: Counter
+    name: Name
+    base_offset: BaseOffset
+    record_count: RecordCount
+    size_bytes: FileBytes
+    min_timestamp_ms: TimeMs
+    max_timestamp_ms: TimeMs
+    batch_count: RecordCount
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    base_sequence: SequenceNumber
+    transaction: CounterOrNone = -1
     kafka: KafkaFile | None = None
-    tag: int = NO_TAG
+    tag: Checksum = NO_TAG
     rewritten: RewrittenFile | None = None
-    position: int = OWN_FILE
+    position: FilePosition = OWN_FILE
 
     @property
     def end_offset(self) -> int:

@@ -7,11 +7,27 @@ same, whenever they learnt the outcomes of transactions.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec.structs import replace
 
 from txnlog.errors import InvalidProducerEpoch, OutOfOrderSequence
+from txnlog.limits import (
+    AnyNumber,
+    BaseOffset,
+    CounterOrNone,
+    Name,
+    OffsetCount,
+    PartitionNumber,
+    PerPartition,
+    ProducerEpoch,
+    ProducerId,
+    SequenceNumber,
+    TimeMs,
+)
+from txnlog.state.placement import Placement
 from txnlog.state.transaction import TransactionRef
 
 RECENT_BATCHES = 5
@@ -25,8 +41,8 @@ _SEQUENCES = 1 << 31
 class ProducerRef(msgspec.Struct, frozen=True, order=True):
     """An idempotent producer without a transaction."""
 
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
 
 
 class SequenceRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -35,10 +51,10 @@ class SequenceRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ``name`` is that of its first segment; empty in states of older versions.
     """
 
-    base_sequence: int
-    record_count: int
-    base_offset: int
-    name: str = ""
+    base_sequence: SequenceNumber
+    record_count: OffsetCount
+    base_offset: BaseOffset
+    name: Name = ""
 
     @property
     def next_sequence(self) -> int:
@@ -60,15 +76,17 @@ class ProducerState(msgspec.Struct):
     are not older than ``since_ms`` of the topic's own time.
     """
 
-    producer_epoch: int
-    last_at_ms: int
-    partitions: dict[int, list[SequenceRange]] = {}
-    transaction: int = -1
-    active_ms: int = -1
-    entry: int = -1
+    producer_epoch: ProducerEpoch
+    last_at_ms: TimeMs
+    partitions: Annotated[
+        dict[PartitionNumber, Annotated[list[SequenceRange], AnyNumber]], PerPartition
+    ] = {}
+    transaction: CounterOrNone = -1
+    active_ms: TimeMs = -1
+    entry: CounterOrNone = -1
     is_whole: bool = True
-    since_entry: int = -1
-    since_ms: int = -1
+    since_entry: CounterOrNone = -1
+    since_ms: TimeMs = -1
 
     def was_idle(self, since_ms: int) -> bool:
         """Whether it has written nothing since ``since_ms``, by the topic's own time."""
@@ -181,6 +199,19 @@ def pass_time(
     if now_ms < clock_ms:
         return times, now_ms if now_ms < clock_ms - back_ms else clock_ms, time_ms
     return times, now_ms, time_ms + now_ms - clock_ms
+
+
+def batches_of(segments: Iterable[Placement]) -> dict[int, SequenceRange]:
+    """What an append adds to each partition, as one batch of the producer."""
+    batches: dict[int, SequenceRange] = {}
+    for place in segments:
+        before = batches.get(place.partition)
+        batches[place.partition] = (
+            SequenceRange(place.base_sequence, place.record_count, place.base_offset, place.name)
+            if before is None
+            else replace(before, record_count=before.record_count + place.record_count)
+        )
+    return batches
 
 
 def judge_batches(

@@ -9,10 +9,12 @@ knows when nobody else will place it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
 
+from txnlog.limits import AnyNumber, Counter, CounterOrNone, Name, TimeMs
 from txnlog.state.producers import ProducerRef
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Append, Appends, Bundle
@@ -40,13 +42,13 @@ class Proposal(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"
     they were uploaded to: in another history they may be lost.
     """
 
-    topic_id: str
-    entry: int
-    topic_time_ms: int
-    begun_ms: tuple[int, ...]
+    topic_id: Name
+    entry: Counter
+    topic_time_ms: TimeMs
+    begun_ms: Annotated[tuple[TimeMs, ...], AnyNumber]
     append: Append
-    most_behind: int = _MOST_BEHIND_ONCE
-    history: int = -1
+    most_behind: Counter = _MOST_BEHIND_ONCE
+    history: CounterOrNone = -1
 
     @property
     def first_names(self) -> dict[int, str]:

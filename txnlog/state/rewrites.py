@@ -9,9 +9,21 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from typing import Annotated, ClassVar
 
 import msgspec
 
+from txnlog.errors import CorruptEntry
+from txnlog.limits import (
+    MOST_STATE_BYTES,
+    AnyNumber,
+    FileBytes,
+    Name,
+    Offset,
+    PartitionNumber,
+    PerPartition,
+    TimeMs,
+)
 from txnlog.state.placement import Placement, Segment, overlapping
 
 
@@ -23,16 +35,16 @@ class Rewritten(msgspec.Struct, frozen=True, tag_field="kind", tag="rewritten"):
     records.
     """
 
-    nonce: str
-    at_ms: int
-    segments: tuple[Placement, ...]
+    nonce: Name
+    at_ms: TimeMs
+    segments: Annotated[tuple[Placement, ...], AnyNumber]
 
 
 class Rewrite(msgspec.Struct, frozen=True, array_like=True):
     """A segment that holds records of a partition since its entry, put at ``at_ms``."""
 
-    at_ms: int
-    partition: int
+    at_ms: TimeMs
+    partition: PartitionNumber
     segment: Segment
 
     @property
@@ -72,8 +84,10 @@ class Rewrite(msgspec.Struct, frozen=True, array_like=True):
 class RewriteFile(msgspec.Struct, frozen=True, tag_field="kind", tag="rewrites"):
     """A topic's settled rewrites, in the order of entries."""
 
-    topic_id: str
-    rewrites: tuple[Rewrite, ...]
+    most_bytes: ClassVar[int] = MOST_STATE_BYTES
+
+    topic_id: Name
+    rewrites: Annotated[tuple[Rewrite, ...], AnyNumber]
 
 
 class RewriteRef(msgspec.Struct, frozen=True):
@@ -82,9 +96,9 @@ class RewriteRef(msgspec.Struct, frozen=True):
     ``spans`` are, by partition, the offsets [start, end) within which all its rewrites lie.
     """
 
-    name: str
-    size_bytes: int
-    spans: dict[int, tuple[int, int]]
+    name: Name
+    size_bytes: FileBytes
+    spans: Annotated[dict[PartitionNumber, tuple[Offset, Offset]], PerPartition]
 
     def touches(self, offsets: Iterable[tuple[int, tuple[int, int]]]) -> bool:
         """Whether there may be rewrites of any of these (partition, [start, end))."""
@@ -185,12 +199,30 @@ def held_segments(held: Sequence[Rewrite], start: int, end: int) -> list[Segment
     return [segment for segment in found if not segment.is_empty]
 
 
+def untrimmed(rewrites: Iterable[Rewrite], starts: Sequence[int]) -> list[Rewrite]:
+    """The rewrites that do not lie below the log start offsets, in their order.
+
+    Raises CorruptEntry: the topic has no such partition.
+    """
+    found = []
+    for rewrite in rewrites:
+        if rewrite.partition >= len(starts):
+            raise CorruptEntry(
+                f"the topic's rewrites are damaged: one is of partition {rewrite.partition}, and "
+                f"there are {len(starts)}; restore its folder manifests/ from a backup"
+            )
+        if rewrite.end > starts[rewrite.partition]:
+            found.append(rewrite)
+    return found
+
+
 def still_of_use(
     rewrites: Iterable[Rewrite], starts: Sequence[int], since_ms: int
 ) -> list[Rewrite]:
     """A topic's rewrites that are in force, and those that were replaced not long ago.
 
-    Readers that are pinned to an earlier moment read the segments of that time.
+    Readers that are pinned to an earlier moment read the segments of that time. Raises what
+    :func:`untrimmed` does.
 
     Args:
         rewrites: in the order of entries.
@@ -198,12 +230,10 @@ def still_of_use(
         since_ms: rewrites that were replaced before that time are dropped.
     """
     # By partition, the spans of those in force for long enough: no two spans touch.
-    in_order = sorted(rewrites, key=lambda rewrite: rewrite.entry)
+    in_order = sorted(untrimmed(rewrites, starts), key=lambda rewrite: rewrite.entry)
     replaced: dict[int, list[tuple[int, int]]] = {}
     kept = []
     for rewrite in reversed(in_order):
-        if rewrite.end <= starts[rewrite.partition]:
-            continue
         spans = replaced.setdefault(rewrite.partition, [])
         if not _covers(spans, rewrite.start, rewrite.end):
             kept.append(rewrite)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
+
+from txnlog.config import check_stored_store_config
+from txnlog.limits import MOST_MARK_BYTES, Name, Settings, TimeMs
 
 
 class StoreFile(msgspec.Struct, frozen=True, tag_field="kind", tag="store"):
@@ -12,10 +17,15 @@ class StoreFile(msgspec.Struct, frozen=True, tag_field="kind", tag="store"):
     may be freed soon. False for stores that older versions have created, and may write to.
     """
 
-    store_id: str
-    created_at_ms: int
-    config: dict[str, str]
+    most_bytes: ClassVar[int] = MOST_MARK_BYTES
+
+    store_id: Name
+    created_at_ms: TimeMs
+    config: Settings
     closes_chapters: bool = False
+
+    def __post_init__(self) -> None:
+        check_stored_store_config(self.config)
 
 
 DECODER = msgspec.json.Decoder(StoreFile)

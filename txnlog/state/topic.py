@@ -10,27 +10,41 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import takewhile
+from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
 
-from txnlog.config import check_whole_number
+from txnlog.config import check_stored_topic_config, check_whole_number
 from txnlog.errors import (
     InvalidOption,
-    InvalidPartitions,
     InvalidTxnState,
     OffsetOutOfRange,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
+from txnlog.limits import (
+    AnyNumber,
+    Counter,
+    CounterOrNone,
+    DurationMs,
+    Name,
+    Offset,
+    PartitionNumber,
+    PerPartition,
+    ProducerId,
+    Settings,
+    TimeMs,
+)
 from txnlog.schema import TopicSchema
 from txnlog.state.folded_state import FoldedState, Unsettled
 from txnlog.state.manifest import Settled
-from txnlog.state.placement import Placement, Segment, placed_segment
+from txnlog.state.placement import Segment, placed_segment
 from txnlog.state.producers import (
     ProducerRef,
     ProducerState,
     SequenceRange,
+    batches_of,
     judge_batches,
     pass_time,
     remember,
@@ -50,7 +64,6 @@ from txnlog.state.topic_entries import (
 )
 from txnlog.state.transaction import Outcome, TransactionRef
 
-MAX_PARTITIONS = 100_000
 _EARLIER_SCHEMAS = 16
 """How many earlier schemas of a topic are remembered."""
 
@@ -61,10 +74,10 @@ class Partition(msgspec.Struct, omit_defaults=True):
     ``rewrites`` are the unsettled ones, in the order of entries.
     """
 
-    log_start_offset: int = 0
-    end_offset: int = 0
-    segments: list[Segment] = []
-    rewrites: list[Rewrite] = []
+    log_start_offset: Offset = 0
+    end_offset: Offset = 0
+    segments: Annotated[list[Segment], AnyNumber] = []
+    rewrites: Annotated[list[Rewrite], AnyNumber] = []
 
     @property
     def head_offset(self) -> int:
@@ -94,20 +107,20 @@ class RecentEntry(msgspec.Struct, frozen=True):
     states of older versions.
     """
 
-    number: int
-    at_ms: int
-    first_offsets: dict[int, int]
+    number: Counter
+    at_ms: TimeMs
+    first_offsets: Annotated[dict[PartitionNumber, Offset], PerPartition]
     transaction: TransactionRef | None = None
-    time_before_ms: int = -1
-    topic_time_ms: int = -1
-    file: int = -1
+    time_before_ms: TimeMs = -1
+    topic_time_ms: TimeMs = -1
+    file: CounterOrNone = -1
 
 
 class EarlierSchema(msgspec.Struct, frozen=True, array_like=True):
     """The schema that a typed topic had before entry ``entry``, put at ``at_ms``."""
 
-    entry: int
-    at_ms: int
+    entry: Counter
+    at_ms: TimeMs
     schema: TopicSchema
 
 
@@ -124,29 +137,33 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     The newest file holds ``newest_size`` entries.
     """
 
-    topic_id: str | None = None
-    created_at_ms: int = 0
-    config: dict[str, str] = {}
-    partitions: list[Partition] = []
-    undecided: dict[int, TransactionRef] = {}
-    aborted: list[int] = []
-    recent: list[RecentEntry] = []
-    kept_since_ms: int = -1
-    let_go_entry: int = -1
-    producers: dict[int, ProducerState] = {}
-    append_time_ms: int = 0
-    append_times: list[int] = []
-    clock_ms: int = -1
-    producer_id_expiration_ms: int = 86_400_000
+    topic_id: Name | None = None
+    created_at_ms: TimeMs = 0
+    config: Settings = {}
+    partitions: Annotated[list[Partition], PerPartition] = []
+    undecided: Annotated[dict[Counter, TransactionRef], AnyNumber] = {}
+    aborted: Annotated[list[Counter], AnyNumber] = []
+    recent: Annotated[list[RecentEntry], AnyNumber] = []
+    kept_since_ms: TimeMs = -1
+    let_go_entry: CounterOrNone = -1
+    producers: Annotated[dict[ProducerId, ProducerState], AnyNumber] = {}
+    append_time_ms: TimeMs = 0
+    append_times: Annotated[list[TimeMs], AnyNumber] = []
+    clock_ms: TimeMs = -1
+    producer_id_expiration_ms: DurationMs = 86_400_000
     settled: Settled | None = None
     schema: TopicSchema | None = None
-    newest_size: int = 1
-    earlier_schemas: list[EarlierSchema] = []
+    newest_size: Counter = 1
+    earlier_schemas: Annotated[list[EarlierSchema], AnyNumber] = []
     """The schemas before the newest changes, oldest first; older versions keep none."""
-    let_go: dict[int, int] = {}
+    let_go: Annotated[dict[PartitionNumber, Offset], PerPartition] = {}
     """Older versions' field for ``kept_since_ms``."""
 
     def __post_init__(self) -> None:
+        check_stored_topic_config(self.config)
+        named = (max(entry.first_offsets, default=0) for entry in self.recent)
+        if self.recent and max(named) >= max(len(self.partitions), 1):
+            raise ValueError("an entry of it has written to a partition that it does not have")
         if self.let_go:
             self.kept_since_ms = max(self.kept_since_ms, self.log_time_ms)
             self.let_go = {}
@@ -296,7 +313,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             self.producers.pop(producer.producer_id, None),
             producer.producer_epoch,
             append.transaction.number if append.transaction else -1,
-            _batches(append.segments),
+            batches_of(append.segments),
             at_ms=at_ms,
             now_ms=self.append_time_ms,
             idle_since_ms=time_before_ms - self.producer_id_expiration_ms,
@@ -570,29 +587,6 @@ def last_appended(state: TopicState, partition: int) -> Segment | None:
         if part.segments and part.segments[-1].end_offset == part.end_offset:
             return part.segments[-1]
     return None
-
-
-def check_partition_count(partitions: int, current: int = 0) -> int:
-    """Return ``partitions`` if a topic may have that many, else raise InvalidPartitions."""
-    check_whole_number(partitions, "partitions", InvalidPartitions, least=1, most=MAX_PARTITIONS)
-    if partitions < current:
-        raise InvalidPartitions(
-            f"the topic has {current} partitions; it cannot shrink to {partitions}"
-        )
-    return partitions
-
-
-def _batches(segments: Iterable[Placement]) -> dict[int, SequenceRange]:
-    """What an append adds to each partition, as one batch of the producer."""
-    batches: dict[int, SequenceRange] = {}
-    for place in segments:
-        before = batches.get(place.partition)
-        batches[place.partition] = (
-            SequenceRange(place.base_sequence, place.record_count, place.base_offset, place.name)
-            if before is None
-            else replace(before, record_count=before.record_count + place.record_count)
-        )
-    return batches
 
 
 CHECKPOINT_DECODER: msgspec.json.Decoder[TopicState] = msgspec.json.Decoder(TopicState)

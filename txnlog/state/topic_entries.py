@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
+from txnlog.config import check_stored_topic_config
+from txnlog.limits import (
+    AnyNumber,
+    Name,
+    Offset,
+    PartitionCount,
+    PartitionNumber,
+    PerPartition,
+    SettingChanges,
+    Settings,
+    TimeMs,
+)
 from txnlog.schema import TopicSchema
 from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef
@@ -14,20 +28,23 @@ from txnlog.state.transaction import TransactionRef
 class Created(msgspec.Struct, frozen=True, tag_field="kind", tag="created", omit_defaults=True):
     """The topic begins here: entry 0, or the first entry after a deletion."""
 
-    nonce: str
-    at_ms: int
-    topic_id: str
-    partitions: int
-    config: dict[str, str]
+    nonce: Name
+    at_ms: TimeMs
+    topic_id: Name
+    partitions: PartitionCount
+    config: Settings
     schema: TopicSchema | None = None
+
+    def __post_init__(self) -> None:
+        check_stored_topic_config(self.config)
 
 
 class Append(msgspec.Struct, frozen=True, tag_field="kind", tag="append", omit_defaults=True):
     """Places segments of any number of partitions, all of them or none."""
 
-    nonce: str
-    at_ms: int
-    segments: tuple[Placement, ...]
+    nonce: Name
+    at_ms: TimeMs
+    segments: Annotated[tuple[Placement, ...], AnyNumber]
     transaction: TransactionRef | None = None
     producer: ProducerRef | None = None
 
@@ -38,9 +55,9 @@ class Appends(msgspec.Struct, frozen=True, tag_field="kind", tag="appends"):
     Each is as whole as if it were alone. None has a transaction, and no producer has two.
     """
 
-    nonce: str
-    at_ms: int
-    appends: tuple[Append, ...]
+    nonce: Name
+    at_ms: TimeMs
+    appends: Annotated[tuple[Append, ...], AnyNumber]
 
 
 class Bundle(msgspec.Struct, frozen=True, tag_field="kind", tag="bundle"):
@@ -51,9 +68,9 @@ class Bundle(msgspec.Struct, frozen=True, tag_field="kind", tag="bundle"):
     two of one producer.
     """
 
-    nonce: str
-    at_ms: int
-    appends: tuple[Append, ...]
+    nonce: Name
+    at_ms: TimeMs
+    appends: Annotated[tuple[Append, ...], AnyNumber]
 
     @property
     def bundled(self) -> tuple[Append, ...]:
@@ -64,8 +81,8 @@ class Bundle(msgspec.Struct, frozen=True, tag_field="kind", tag="bundle"):
 class OffsetSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The offsets [start, end) of a partition."""
 
-    start: int
-    end: int
+    start: Offset
+    end: Offset
 
 
 class Imported(msgspec.Struct, frozen=True, tag_field="kind", tag="imported"):
@@ -74,35 +91,38 @@ class Imported(msgspec.Struct, frozen=True, tag_field="kind", tag="imported"):
     ``offsets`` are, by partition, the imported offsets that belong to the topic from now on.
     """
 
-    nonce: str
-    at_ms: int
-    offsets: dict[int, OffsetSpan]
-    segments: tuple[Placement, ...]
+    nonce: Name
+    at_ms: TimeMs
+    offsets: Annotated[dict[PartitionNumber, OffsetSpan], PerPartition]
+    segments: Annotated[tuple[Placement, ...], AnyNumber]
 
 
 class Altered(msgspec.Struct, frozen=True, tag_field="kind", tag="altered", omit_defaults=True):
     """More partitions, other settings (None resets a key to its default), another schema."""
 
-    nonce: str
-    at_ms: int
-    partitions: int | None = None
-    config: dict[str, str | None] = {}
+    nonce: Name
+    at_ms: TimeMs
+    partitions: PartitionCount | None = None
+    config: SettingChanges = {}
     schema: TopicSchema | None = None
+
+    def __post_init__(self) -> None:
+        check_stored_topic_config(self.config)
 
 
 class Trimmed(msgspec.Struct, frozen=True, tag_field="kind", tag="trimmed"):
     """Records below these offsets (by partition) no longer belong to the topic."""
 
-    nonce: str
-    at_ms: int
-    log_start_offsets: dict[int, int]
+    nonce: Name
+    at_ms: TimeMs
+    log_start_offsets: Annotated[dict[PartitionNumber, Offset], PerPartition]
 
 
 class Deleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
     """The topic ends here; its log stays, and a later topic of this name continues it."""
 
-    nonce: str
-    at_ms: int
+    nonce: Name
+    at_ms: TimeMs
 
 
 TopicEntry = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import msgspec
 
@@ -19,6 +19,25 @@ from txnlog.errors import (
     InvalidTransactionTimeout,
     InvalidTxnState,
     ProducerFenced,
+)
+from txnlog.limits import (
+    MOST_LONG_NAME,
+    MOST_MARK_BYTES,
+    AnyNumber,
+    Counter,
+    CounterOrNone,
+    LongName,
+    Metadata,
+    Name,
+    Names,
+    Offset,
+    PartitionNumber,
+    ProducerEpoch,
+    ProducerId,
+    Text,
+    TimeMs,
+    TimeoutMs,
+    VersionNumber,
 )
 from txnlog.names import check_text
 
@@ -72,10 +91,10 @@ class TransactionKey(NamedTuple):
 class TransactionRef(msgspec.Struct, frozen=True, order=True):
     """The transaction that an entry belongs to: in every transactional entry."""
 
-    transactional_id: str
-    number: int
-    producer_id: int
-    producer_epoch: int
+    transactional_id: Name
+    number: Counter
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
 
     @property
     def key(self) -> TransactionKey:
@@ -92,12 +111,14 @@ class EntryRef(msgspec.Struct, frozen=True, order=True):
     """One entry of a topic's or a group's log, as a decision's list names it."""
 
     log: Literal["topic", "group"]
-    name: str
-    number: int
+    name: Name
+    number: Counter
 
 
 class Marker(msgspec.Struct, frozen=True, tag_field="kind", tag="marker"):
     """The content of a control-marker file, for people: its name alone decides."""
+
+    most_bytes: ClassVar[int] = MOST_MARK_BYTES
 
     outcome: Outcome
     transaction: TransactionRef
@@ -111,14 +132,14 @@ class ConsumedOffset(msgspec.Struct, frozen=True, order=True):
     topic from others of its name.
     """
 
-    group_id: str
-    topic: str
-    partition: int
-    start: int | None
-    end: int
-    metadata: str = ""
-    topic_id: str = ""
-    start_entry: int | None = None
+    group_id: Name
+    topic: Name
+    partition: PartitionNumber
+    start: Offset | None
+    end: Offset
+    metadata: Metadata = ""
+    topic_id: Name = ""
+    start_entry: CounterOrNone | None = None
 
 
 class TransactionState(msgspec.Struct, frozen=True, tag_field="kind", tag="transaction"):
@@ -130,21 +151,21 @@ class TransactionState(msgspec.Struct, frozen=True, tag_field="kind", tag="trans
     other than the producer aborted the transaction.
     """
 
-    transactional_id: str
+    transactional_id: Name
     status: Status
-    producer_id: int
-    producer_epoch: int
-    number: int
-    timeout_ms: int
-    updated_at_ms: int
-    nonce: str
-    started_at_ms: int | None = None
-    topics: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    entries: tuple[EntryRef, ...] = ()
-    consumed: tuple[ConsumedOffset, ...] = ()
-    versions: dict[str, int] = {}
-    reason: str = ""
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    number: Counter
+    timeout_ms: TimeoutMs
+    updated_at_ms: TimeMs
+    nonce: Name
+    started_at_ms: TimeMs | None = None
+    topics: Names = ()
+    groups: Names = ()
+    entries: Annotated[tuple[EntryRef, ...], AnyNumber] = ()
+    consumed: Annotated[tuple[ConsumedOffset, ...], AnyNumber] = ()
+    versions: Annotated[dict[LongName, VersionNumber], AnyNumber] = {}
+    reason: Text = ""
 
     @property
     def ref(self) -> TransactionRef:
@@ -197,7 +218,7 @@ def check_version(application_id: str | None, version: int | None) -> Version | 
         raise InvalidOption(
             f"a version needs the application_id that it counts for, not {application_id!r}"
         )
-    check_text(application_id, "application id", InvalidOption)
+    check_text(application_id, "application id", InvalidOption, most_chars=MOST_LONG_NAME)
     what = f"the version of application {application_id!r}"
     most = (1 << 63) - 1
     return Version(

@@ -55,7 +55,7 @@ def parse_options(
 def _parse_nested(name: str, value: object) -> dict[str, Any]:
     try:
         found = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, Mapping):
         raise InvalidOption(f"storage option {name} must be a JSON object")
@@ -67,7 +67,7 @@ def _parse_list(name: str, value: object) -> list[str]:
     if isinstance(value, str):
         try:
             found = json.loads(value) if value.lstrip().startswith("[") else [value]
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
     if not isinstance(found, list | tuple) or not all(isinstance(one, str) for one in found):
         raise InvalidOption(f"storage option {name} must be a JSON list of texts")

@@ -11,7 +11,7 @@ import json
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
@@ -38,6 +38,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
 from txnlog.errors import InvalidOption, InvalidSchema
+from txnlog.limits import Offset, PartitionNumber, PerPartition
 from txnlog.log.open_logs import Logs
 from txnlog.schema import DELETED
 from txnlog.storage.failure_messages import secrets_of
@@ -60,6 +61,9 @@ TOMBSTONE = "_tombstone"
 
 _TOPIC_ID = "txnlog.topic-id"
 _END_OFFSETS = "txnlog.end-offsets"
+_OFFSETS_DECODER: msgspec.json.Decoder[dict[int, int]] = msgspec.json.Decoder(
+    Annotated[dict[PartitionNumber, Offset], PerPartition]
+)
 _RETRIES = "commit.retry.num-retries"
 _PROPERTIES = {
     # Expiring snapshots would delete segments, which readers of the topic may still need.
@@ -202,7 +206,7 @@ class _Publication:
         while snapshot is not None:
             found = None if snapshot.summary is None else snapshot.summary.get(_END_OFFSETS)
             if found is not None:
-                return msgspec.json.decode(found, type=dict[int, int])
+                return _OFFSETS_DECODER.decode(found)
             parent = snapshot.parent_snapshot_id
             snapshot = None if parent is None else self._table.snapshot_by_id(parent)
         return {}

@@ -292,7 +292,7 @@ def read_json_lines(
                 if _may_repeat(line, record, seldom):  # the last one would win: a null would delete
                     _STRICT.decode(line.decode())
                 records.append(_to_row(record, headers, partition_count))
-            except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 wrong = InvalidRecord(f"line {number} is not a record: {error}. {_SHAPE}")
                 break
         if records or chunk is None:
@@ -331,7 +331,7 @@ def read_json_values(
             try:
                 decoder.decode(line)
                 line.decode()
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 wrong = InvalidRecord(
                     f"line {number} is not JSON: {error}. --input lines takes lines whatever is in "
                     "them"

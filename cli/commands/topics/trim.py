@@ -123,7 +123,7 @@ def _read_file(path: Path) -> list[tuple[Target, Place | None]]:
             (Target(str(item["topic"]), int(item["partition"])), int(item["offset"]))
             for item in found["partitions"]
         ]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise typer.BadParameter(
             f"--offset-json-file {path} is not as kafka-delete-records takes it, "
             f'{{"partitions": [{{"topic": "t", "partition": 0, "offset": 9}}]}}: {error!r}'

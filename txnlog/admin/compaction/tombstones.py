@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from txnlog.limits import NEVER_MS
+
 NO_TOMBSTONES: Final = -1
 """The horizon of a segment without tombstones."""
 
@@ -20,7 +22,7 @@ _SPANS_OF_RETENTION = 8
 
 def horizon_of(compacted_ms: int, delete_retention_ms: int) -> int:
     """The horizon of tombstones that become clean now, by the latest clock available."""
-    return compacted_ms + delete_retention_ms
+    return min(compacted_ms + delete_retention_ms, NEVER_MS)
 
 
 def is_due(horizon_ms: int, now_ms: int) -> bool:

@@ -47,7 +47,7 @@ def _parse_token(token: object) -> object:
         return token
     try:
         found: object = json.loads(token)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidOption(
             "storage option token must be a service account's JSON, a path to one, or a method "
             "such as google_default"

@@ -283,7 +283,7 @@ class _Session(GCSFileSystem):  # type: ignore[misc] # gcsfs has no types
 def _decode(body: bytes) -> dict[str, Any]:
     try:
         found = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise RequestFailed(Answer.BUSY, "the server's answer is not a JSON object")
@@ -296,5 +296,5 @@ def _message(response: _Response) -> str:
     try:
         error = json.loads(text)["error"]
         return str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return text[:500] or "no explanation"
