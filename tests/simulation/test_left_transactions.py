@@ -191,3 +191,24 @@ def test_a_clock_that_was_ahead_at_the_decision_keeps_nobody_from_completing_it(
     producer.commit_transaction()
     assert [type(one).__name__ for one in store.end_hanging_transactions()] == ["TransactionEnd"]
     assert store.hanging_transactions() == []
+
+
+def test_one_that_its_id_has_ended_meanwhile_is_not_told() -> None:
+    """A new instance of the id is faster, just before the abort is put."""
+    clock = VirtualClock()
+    store = made_store(HeapStorage(), clock)
+    producer = begin(store, "p", TIMEOUT_MS)
+    producer.send("a", b"x")
+    producer.flush()
+    clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS + 1
+    began: list[str] = []
+
+    def begin_anew(request: str) -> None:
+        if request.startswith("put_if_absent transactions/p/") and not began:
+            began.append(request)
+            begin(another(store), "p", TIMEOUT_MS)
+
+    slow = attach(FaultyStorage(store.storage, before_request=begin_anew), clock=clock)
+    assert slow.end_hanging_transactions() == []
+    assert began
+    assert [found.status for found in sound_transactions(store)] == ["Empty"]
