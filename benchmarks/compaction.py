@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from timing import growth
 
 import txnlog
 
@@ -56,7 +53,7 @@ def measure(folder: Path, count: int) -> list[str]:
 def _compact(url: str) -> tuple[float, float]:
     """The CPU seconds that it takes, and the MB that the process grows by."""
     store = txnlog.open(url)
-    with _growth() as grown:
+    with growth() as grown:
         started_s = time.process_time()
         store.compact("t")
         taken_s = time.process_time() - started_s
@@ -82,28 +79,3 @@ def _fixed(data: bytes, width: int) -> pa.Array:
     offsets = np.arange(0, len(data) + 1, width, dtype=np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
-
-
-@contextmanager
-def _growth() -> Iterator[list[float]]:
-    """The largest growth of the resident size (MB), sampled 100 times a second."""
-    pa.default_memory_pool().release_unused()
-    before = _resident_mb()
-    grown, ended = [0.0], threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.01):
-            grown[0] = max(grown[0], _resident_mb() - before)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield grown
-    finally:
-        ended.set()
-        watcher.join()
-
-
-def _resident_mb() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -159,6 +159,18 @@ def _bytes(scale: Scale) -> list[str]:
     return measure(scale.folder, scale.of(2_300, 300))
 
 
+def _floats(scale: Scale) -> list[str]:
+    from floats import measure
+
+    return measure(scale.of(1_000_000, 100_000), 3 * scale.repetitions)
+
+
+def _latest(scale: Scale) -> list[str]:
+    from latest import measure
+
+    return measure(scale.folder, scale.of(2_000_000, 200_000))
+
+
 def _merging(scale: Scale) -> list[str]:
     from merging import measure
 
@@ -209,6 +221,8 @@ _SECTIONS: Final[Mapping[str, tuple[str, Callable[[Scale], list[str]]]]] = {
     "growth": ("Growth", _growth),
     "small": ("Small commits", _small),
     "bytes": ("Bytes on disk", _bytes),
+    "floats": ("Floats in Parquet files", _floats),
+    "latest": ("The newest record of each key", _latest),
     "merging": ("Merging", _merging),
     "contention": ("Contention", _contention),
     "replicas": ("Replicas", _replicas),

@@ -1,14 +1,17 @@
-"""Repeats and medians, of time and of CPU time."""
+"""Repeats and medians, of time and of CPU time; how much memory grows."""
 
 from __future__ import annotations
 
 import os
 import statistics
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import pyarrow as pa
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -74,3 +77,28 @@ def _cpu_s() -> float:
     """CPU seconds of this process and its descendants, also of those that have ended."""
     ticks = (sum(map(int, fields[11:15])) for fields in descendants().values())
     return sum(ticks) / _TICKS
+
+
+@contextmanager
+def growth() -> Iterator[list[float]]:
+    """The largest growth of the resident size (MB), sampled 100 times a second."""
+    pa.default_memory_pool().release_unused()
+    before = _resident_mb()
+    grown, ended = [0.0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.01):
+            grown[0] = max(grown[0], _resident_mb() - before)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield grown
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
