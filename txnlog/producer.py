@@ -253,7 +253,8 @@ class Producer:
         topics = sorted({where.topic for where in partitions})
         topic_ids = {topic: self._logs.topic_spec(topic).topic_id for topic in topics}
         log = self._logs.fresh_group(check_group_id(group))
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             return GroupMetadata.of(state, group, partitions, topic_ids)
 
     @exclusive

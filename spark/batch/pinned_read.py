@@ -181,7 +181,9 @@ def _check_not_recreated(
 
 def _read_group(store: Store, group_id: str) -> GroupState:
     """A copy of the group's committed offsets as they are now."""
-    with store.logs.fresh_group(group_id).reading() as state:
+    log = store.logs.fresh_group(group_id)
+    with log.lock:
+        state = log.state
         return state.copy_standing()
 
 

@@ -402,12 +402,14 @@ def _recreated_reason(topic: str, old: str, new: str) -> str:
 
 
 def _mark(log: TopicLog) -> _Mark | None:
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         return None if state.undecided_entries() else (state.topic_id or "", state.next_entry)
 
 
 def _exists(log: TopicLog) -> bool:
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         return state.exists
 
 

@@ -65,7 +65,8 @@ def pairs(store: Store) -> list[tuple[int, str, str | None]]:
 def segments(store: Store, partition: int = 0) -> list[Segment]:
     """The segments that hold the records of a partition."""
     log = another(store).logs.fresh_topic("t")
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         whole = log.manifests.unfold(state)
     return [*whole.partitions[partition].record_segments()]
 

@@ -39,7 +39,9 @@ def write_until_checkpoint(store: Store, name: str = "new") -> None:
 
 
 def beginning(store: Store) -> int:
-    with another(store).logs.fresh_topic("t").reading() as state:
+    log = another(store).logs.fresh_topic("t")
+    with log.lock:
+        state = log.state
         return state.partitions[0].log_start_offset
 
 

@@ -173,13 +173,16 @@ def join_having_asked(log: GroupLog, asks: GroupMember) -> Joining:
         return None if asks.member_id in state.membership.members else asks
 
     joining = Joining(log, judge)
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         joining._ask(state, asks)
     return joining
 
 
 def members(group: Group) -> dict[str, GroupMember]:
-    with log_of(group).reading() as state:
+    log = log_of(group)
+    with log.lock:
+        state = log.state
         return {name: held.member for name, held in state.membership.members.items()}
 
 
@@ -232,7 +235,9 @@ def test_requests_that_nobody_fulfils(group: Group) -> None:
 
 def test_what_can_be_joined_in_one_entry(group: Group) -> None:
     """Each id and each instance id once, and all with an assignor in common."""
-    with log_of(group).reading() as state:
+    log = log_of(group)
+    with log.lock:
+        state = log.state
         joinable = state.membership.joinable(
             "g",
             member(OWN, assignors=("range", "sticky"), instance_id="i"),
@@ -282,7 +287,9 @@ def test_who_is_joined_by_others_leaves_assigning_to_them(group: Group) -> None:
     joined = Member(logs, "g", MemberSettings(), ("t",))
     others = Member(group.process().logs, "g", MemberSettings(), ("t",))
     others.join()
-    with log_of(group).reading() as state:
+    log = log_of(group)
+    with log.lock:
+        state = log.state
         known = state.membership.members[others.member_id].member
     asked = msgspec.structs.replace(known, member_id=joined.member_id)
     log_of(group).append(lambda _: MembersJoined("n", 0, (asked,)))
@@ -342,7 +349,8 @@ def test_who_sleeps_for_too_long_joins_under_another_id(group: Group) -> None:
     ask_first = Joining._go_on
 
     def sleeps(self: Joining) -> bool:
-        with self._log.reading() as state:
+        with self._log.lock:
+            state = self._log.state
             self._ask(state, member(late.member_id))
         others = log_of(group)
         others.append(lambda _: MembersJoined("n", 0, (member(before),)))

@@ -82,7 +82,9 @@ def log_of(group: Group, storage: object = None) -> GroupLog:
 
 
 def members(group: Group) -> list[str]:
-    with log_of(group).reading() as state:
+    log = log_of(group)
+    with log.lock:
+        state = log.state
         return [*state.membership.members]
 
 

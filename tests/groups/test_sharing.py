@@ -26,6 +26,7 @@ from txnlog.errors import (
     UnknownMemberId,
 )
 from txnlog.groups.heartbeats import Observer, put_heartbeat
+from txnlog.groups.member import Member
 from txnlog.groups.sharing import ConsumerRebalanceListener, _HeartbeatThread
 from txnlog.log.dead_members import find_dead_members
 from txnlog.names import Heartbeat, TopicPartition, group_members
@@ -278,7 +279,8 @@ def test_commits_while_a_rebalance_goes_on(group: Group) -> None:
     with pytest.raises(RebalanceInProgress):
         two.commit({T[0]: 4})
     group.rounds(one, two, records=1)
-    with log.reading() as known:
+    with log.lock:
+        known = log.state
         assert known.membership.generation > stale.committer.generation
     kept = one.assignment()[0]
     with pytest.raises(IllegalGeneration, match="again in generation"), producer.transaction():
@@ -388,7 +390,8 @@ def test_who_joined_just_now_is_not_dead_though_its_entry_is_freed_already(group
     one.poll(max_records=1)
     log = group.process().logs.group("g")
     log.refresh()
-    with log.reading() as found:
+    with log.lock:
+        found = log.state
         members, newest = found.membership, found.next_entry - 1
     heap, folder = group.heap, group_members("g")
     heap.delete([f"{folder}/{name}" for name in heap.list_names(folder)])
@@ -404,7 +407,8 @@ def test_who_is_missing_in_a_listing_is_not_dead(group: Group) -> None:
     one.poll(max_records=1)
     log = group.process().logs.group("g")
     log.refresh()
-    with log.reading() as found:
+    with log.lock:
+        found = log.state
         members, newest = found.membership, found.next_entry - 1
     (member_id,) = members.members
     group.clock.time_ms += 45_001
@@ -633,3 +637,60 @@ def test_a_consumer_is_collected_while_its_thread_begins_to_wait(line: int) -> N
     finally:
         threading.settrace(None)
     assert member.reasons == ("never closed",)
+
+
+def heartbeat_threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("txnlog-heartbeat")]
+
+
+@pytest.mark.parametrize("comes", ["before", "after"])
+def test_an_interrupt_amid_the_start_of_heartbeats(
+    monkeypatch: pytest.MonkeyPatch, comes: str
+) -> None:
+    """The next poll starts the thread, or finds that it has started; closing ends it."""
+    others = heartbeat_threads()
+    store = txnlog.open(f"memory://heartbeats-{comes}", create=True)
+    store.create_topic("t")
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        if not thread.name.startswith("txnlog-heartbeat"):
+            start(thread)
+            return
+        monkeypatch.setattr(threading.Thread, "start", start)
+        if comes == "after":
+            start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    consumer = store.consumer("t", group_id="g")
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(max_records=1)
+    consumer.poll(max_records=1)
+    (thread,) = (found for found in heartbeat_threads() if found not in others)
+    consumer.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_closing_leaves_a_group_that_was_being_joined(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupt came when it was in the group, and did not know of it yet."""
+    put_joined = Member._put_joined
+
+    def interrupted(member: Member) -> bool:
+        put_joined(member)
+        raise KeyboardInterrupt
+
+    consumer, other = group.consumer("one"), group.consumer("other")
+    other.poll(max_records=1)
+    monkeypatch.setattr(Member, "_put_joined", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll()
+    monkeypatch.undo()
+    assert len(group.store.describe_group("g").members) == 2
+    consumer.close()
+    assert len(group.store.describe_group("g").members) == 1
+    group.rounds(other)
+    assert numbers(other) == [0, 1, 2, 3]

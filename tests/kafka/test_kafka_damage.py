@@ -121,7 +121,9 @@ def test_it_stays_aborted_when_the_first_half_is_settled(store: Store, tmp_path:
         for number in range(12):
             append(store, b"%d" % number, partition=1)
         checkpoint(store)
-    with store.logs.topic("t").reading() as state:
+    log = store.logs.topic("t")
+    with log.lock:
+        state = log.state
         assert not state.partitions[0].segments
     rest = batch(2, b"other half", producer=P) + marker(3, P, commit=True) + batch(4, b"more")
     attach(store.storage).import_kafka("t", [folder(tmp_path / "2", {2: rest})])

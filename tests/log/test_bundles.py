@@ -226,7 +226,9 @@ def test_a_process_that_looks_needs_no_listing_behind_a_bundle_of_two(clock: Vir
     counting.take()
     reader.logs.topic("t").refresh()
     assert "list" not in counting.take()
-    with reader.logs.topic("t").reading() as state:
+    log = reader.logs.topic("t")
+    with log.lock:
+        state = log.state
         assert state.next_entry == 7
         assert [*state.undecided] == [4, 5]
 

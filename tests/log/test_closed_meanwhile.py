@@ -58,7 +58,9 @@ def sleeper(store: Store, overtaken: Overtaken) -> Store:
 
 
 def found_offset(store: Store) -> int | None:
-    with store.logs.fresh_group("g").reading() as state:
+    log = store.logs.fresh_group("g")
+    with log.lock:
+        state = log.state
         found = state.offset_of(*T0)
     return found.offset if found else None
 

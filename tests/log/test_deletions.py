@@ -355,7 +355,9 @@ def test_what_a_checkpoint_does_not_hold_any_more_is_not_called_aborted() -> Non
     mine.commit([OffsetCommit("t", 0, 9)])
     mine.checkpoint()
     storage.delete([f"{mine.log.folder}/{0:020d}.commit"])
-    with holder.logs.fresh_group("g").reading() as found:
+    log = holder.logs.fresh_group("g")
+    with log.lock:
+        found = log.state
         assert found.undecided_entries() == {}
         assert found.committed["t"][0].offset == 9
     assert mine.log.listing().outcomes == {}

@@ -194,7 +194,8 @@ def test_a_list_that_has_seen_a_trim_is_adopted_by_who_has_not(
     append_each(store, "z", 12)
     # It has listed its log before the trim, and the lists after it.
     log._adopt(newest_list(store))
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         assert state.partitions[0].log_start_offset == 0
         settled, topic_id = state.settled, state.topic_id
         heads = {0: PartitionHead.of(state.partitions[0])}
@@ -298,7 +299,8 @@ def test_what_lists_may_leave_out_is_not_told_of_a_producer(
     append_each(store, "x", 20, partition=1)
     clock.time_ms += 2 * HOUR_MS
     append_each(store, "x", 20, partition=1)
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         for start, told in ((0, {0, 1}), (1, {1})):
             state.partitions[0].log_start_offset = start
             known = settled_producer(log.manifests, state, first, [0, 1])
@@ -325,7 +327,8 @@ def test_outcomes_of_settled_appends_are_told(store: Store) -> None:
             producer.abort_transaction()
     log = store.logs.fresh_topic("t")
     expected = log.log.listing().outcomes
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         settled, topic_id = state.settled, state.topic_id
     assert settled is not None
     assert settled.end > 10
@@ -381,7 +384,8 @@ def test_a_list_that_was_put_after_a_long_sleep_is_not_used(
 
     hooked.rule = sleep
     log.checkpoint()
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         assert state.settled is None
     assert newest_list(store).number == 0
     assert len(values(another(store))) == 8
@@ -398,7 +402,8 @@ def test_a_list_is_confirmed_before_it_is_built_on(heap: HeapStorage, store: Sto
     for number in log.log.listing().checkpoints:
         log.log.delete_checkpoints([number])
     log.refresh()
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         assert state.settled is not None
     assert f"confirm {path}" in storage.requests
 

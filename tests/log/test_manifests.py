@@ -210,7 +210,8 @@ def test_an_append_in_doubt_that_was_settled_is_not_placed_again(
     log.reload()
     assert log.place(segments, writer=writer, since_entry=since).entry is None
     assert writer.sequences == {0: 1}
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         assert state.settled is not None
         assert state.settled.end > since
     assert values(another(store)).count(b"mine") == 1

@@ -221,3 +221,19 @@ def test_documents_name_files_that_are_there() -> None:
     }
     assert len(named) > 50
     assert sorted(where for where in named if not (ROOT / where[1]).exists()) == []
+
+
+def test_no_generator_holds_a_lock_while_it_waits() -> None:
+    """Ctrl-C in what drives it would leave it held, for as long as the traceback is kept.
+
+    ``with lock:`` itself is safe: the interpreter takes no interrupt between it and its block.
+    """
+    held = [
+        f"{module.name}:{block.lineno}"
+        for module in MODULES
+        for block in ast.walk(module.tree())
+        if isinstance(block, ast.With)
+        and any(re.search(r"lock|mutex", ast.unparse(item.context_expr)) for item in block.items)
+        and any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(block))
+    ]
+    assert not held

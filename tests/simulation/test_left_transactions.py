@@ -69,7 +69,8 @@ def check_nothing_is_left(store: Store, clock: VirtualClock, context: str) -> No
     assert {finding.state for finding in findings} <= {"ok", "note"}, (context, findings)
     shown = {topic: values(another(store), topic) for topic in WHOLE}
     log = store.logs.fresh_group("g")
-    with log.reading() as group:
+    with log.lock:
+        group = log.state
         at = group.offset_of("in", 0)
     committed = None if at is None else at.offset
     assert (shown, committed) in [(WHOLE, 3), ({"a": [], "b": []}, None)], context

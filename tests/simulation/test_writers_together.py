@@ -230,7 +230,8 @@ def trim(process: Process, _judge: Judge) -> None:
         process.clock.sleep(process.chance.random() / 2)
         with suppress(TxnlogError):
             log = store.logs.fresh_topic("t")
-            with log.reading() as state:
+            with log.lock:
+                state = log.state
                 ends = {number: part.end_offset for number, part in enumerate(state.partitions)}
             store.delete_records({TopicPartition("t", n): end for n, end in ends.items()})
 

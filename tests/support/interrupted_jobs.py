@@ -106,7 +106,8 @@ def view(store: Store, log: StateLog[Any, Any]) -> object:
     """What a process makes of a log: what it decided, where partitions end, offsets."""
     log.refresh()
     store.logs.settlement.settle([log])
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         if log.kind == "group":
             held = state.membership.members
             return state.committed, state.pending, state.membership.generation, sorted(held)
@@ -569,7 +570,9 @@ class Leave(Member):
         super().go_on()
 
     def members(self) -> list[str]:
-        with self.store.logs.fresh_group(GROUP).reading() as state:
+        log = self.store.logs.fresh_group(GROUP)
+        with log.lock:
+            state = log.state
             return [*state.membership.members]
 
 

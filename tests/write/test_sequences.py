@@ -230,7 +230,8 @@ def test_an_overlapping_batch_is_refused(store: Store, how: str, sequence: int, 
 def known_producers(store: Store) -> dict[int, ProducerState]:
     log = store.logs.topic("t")
     log.refresh()
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         return dict(state.producers)
 
 

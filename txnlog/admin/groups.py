@@ -47,7 +47,8 @@ class GroupAdmin:
 
     def _existing_group(self, group_id: str) -> GroupLog:
         log = self._logs.fresh_group(group_id)
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             if state.empty:
                 raise GroupIdNotFound(
                     f"group {group_id!r} has no offsets in {self._logs.storage.url}"
@@ -119,7 +120,8 @@ class GroupAdmin:
         log = self._logs.topic(topic)
         log.refresh()
         self._logs.settlement.settle([log])
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             return state.topic_id, state.last_stable_offsets()
 
     def reset_group_offsets(
@@ -211,7 +213,8 @@ class GroupAdmin:
             ConcurrentTransactions: an undecided transaction is about to move one of them.
         """
         log = self._logs.fresh_group(group_id)
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             known = {*state.partitions()}
         doomed: set[TopicPartition] = set()
         for item in [partitions] if isinstance(partitions, str) else partitions:
@@ -237,7 +240,8 @@ class GroupAdmin:
             GroupIdNotFound: the group has neither members nor offsets.
         """
         log = self._existing_group(group_id)
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             everybody = [*state.membership.members]
         given = [members] if isinstance(members, str) else members
         chosen = everybody if given is None else [*given]
@@ -269,6 +273,7 @@ class GroupAdmin:
 
 def _topics_of(log: GroupLog) -> set[str]:
     """The topics that a group has offsets in, or is about to have."""
-    with log.reading() as group:
+    with log.lock:
+        group = log.state
         pending = {moved.topic for entry in group.pending.values() for moved in entry.offsets}
         return {*group.committed} | pending

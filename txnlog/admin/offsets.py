@@ -122,7 +122,8 @@ def _list_topic(
             for number, found in zip(numbers, places, strict=True)
         ]
     log = logs.fresh_topic(topic)
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         state.check_partitions(topic, partitions or ())
         ends = {
             "earliest": [part.log_start_offset for part in state.partitions],

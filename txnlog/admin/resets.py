@@ -97,7 +97,8 @@ def plan_reset(
     named = target.offsets_of(group.name)
     if named is not None and topics is not None:
         raise InvalidOption("where offsets are given by partition, leave the topics out")
-    with group.reading() as state:
+    with group.lock:
+        state = group.state
         known = [
             TopicPartition(topic, partition)
             for topic, offsets in state.committed.items()
@@ -122,7 +123,8 @@ def plan_reset(
     ).views
     partitions = _choose_partitions(views, chosen, leave_out_missing=of_group)
     topic_ids = {topic: view.topic_id for topic, view in views.items()}
-    with group.reading() as state:
+    with group.lock:
+        state = group.state
         before = {w: state.standing(*w, topic_ids[w.topic]) for w in partitions}
     move = _choose_move(logs.storage, views, group.name, target, named)
     resets = []

@@ -98,7 +98,8 @@ def retain(
         planned[:] = _Retention(log, state, now_ms, newest).plan()
         return {deletion.partition: deletion.new_log_start_offset for deletion in planned}
 
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         chosen = choose(state)
     if chosen and not dry_run:
         trim(logs, log, choose, timeout_ms=timeout_ms)

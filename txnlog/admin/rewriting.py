@@ -104,7 +104,8 @@ class Rewriting:
 
     def _find_released(self, old: Sequence[tuple[int, Segment]]) -> list[FileKey]:
         """The files that are no longer needed, now that these segments are replaced."""
-        with self._log.reading() as state:
+        with self._log.lock:
+            state = self._log.state
             if state.topic_id != self._topic_id:
                 return []  # deleted since
             starts = [partition.log_start_offset for partition in state.partitions]

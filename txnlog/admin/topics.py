@@ -117,7 +117,8 @@ class TopicAdmin:
         """The segments of a topic, or of one partition, in the order of their offsets."""
         log = self._logs.fresh_topic(topic)
         if partition is not None:
-            with log.reading() as state:
+            with log.lock:
+                state = log.state
                 state.check_partitions(topic, [partition])
         return describe_segments(log, partition)
 
@@ -348,7 +349,9 @@ class TopicAdmin:
             target |= _offsets(self.list_offsets(chosen, timestamp_ms=timestamp_ms))
         elif before is not None:
             for where in target:
-                with self._logs.topic(where.topic).reading() as state:
+                log = self._logs.topic(where.topic)
+                with log.lock:
+                    state = log.state
                     state.check_trim(where.topic, {where.partition: before})
             target = dict.fromkeys(target, before)
         return [
@@ -358,7 +361,8 @@ class TopicAdmin:
 
 
 def _exists(log: TopicLog) -> bool:
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         return state.exists
 
 

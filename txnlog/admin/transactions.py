@@ -156,7 +156,8 @@ class TransactionAdmin:
         Raises UnknownTopicOrPartition.
         """
         log = self._topic(topic, partition)
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             stable = state.last_stable_offsets()
             partitions = [
                 (number, part.log_start_offset, stable[number], part.end_offset)
@@ -183,7 +184,8 @@ class TransactionAdmin:
     def _topic(self, topic: str, partition: int | None) -> TopicLog:
         log = self._logs.fresh_topic(topic)
         if partition is not None:
-            with log.reading() as state:
+            with log.lock:
+                state = log.state
                 state.check_partitions(topic, [partition])
         return log
 

@@ -41,7 +41,8 @@ class Upkeep:
 
 
 def _retain(logs: Logs, log: TopicLog) -> None:
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         config = TopicConfig.of(state.config)
         if not state.exists or max(config.retention_ms, config.retention_bytes) < 0:
             return
@@ -50,7 +51,8 @@ def _retain(logs: Logs, log: TopicLog) -> None:
 
     # A clock that runs ahead must not delete too early: the time is taken from most of the last
     # appends, and from the storage, which is asked only if something is due.
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         now_ms = min(logs.clock.now_ms(), state.append_time_ms)
     if not retain(logs, log, now_ms, dry_run=True):
         return

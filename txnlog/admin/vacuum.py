@@ -170,11 +170,13 @@ def _vacuum_manifests(
         return
 
     def exists() -> bool:
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             if state.exists:
                 return True
         log.refresh()  # It may have been recreated since.
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             return state.exists
 
     superseded, loose = manifests.leftovers(sizes, exists)

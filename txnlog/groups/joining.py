@@ -78,7 +78,8 @@ class Joining:
             before = self._log.next_entry
             with turns.looking():
                 shown = self._refresh()
-            with self._log.reading() as state:
+            with self._log.lock:
+                state = self._log.state
                 member = self._judge(state)
                 if member is None:
                     return False

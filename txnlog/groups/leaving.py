@@ -54,7 +54,8 @@ class Leaving:
             before = self._log.next_entry
             with turns.looking():
                 asking = self._refresh()
-            with self._log.reading() as state:
+            with self._log.lock:
+                state = self._log.state
                 group = state.membership
                 if self._member_id not in group.members:
                     return False

@@ -134,6 +134,8 @@ class Member:
         self._settings = settings
         self._topics = topics
         self._lock = threading.RLock()
+        self._begun = False
+        """Whether it may be in the group, though it does not know of it yet."""
         self._joined = False
         self._left = False
         self._has_gone = False
@@ -189,7 +191,8 @@ class Member:
 
         Raises FencedInstanceId if a newer consumer has taken its instance id over.
         """
-        with self._lock, self._log.reading() as state:
+        with self._lock, self._log.lock:
+            state = self._log.state
             group = state.membership
             self._viewed, self._viewed_left = state.next_entry, self._left
             held = group.members.get(self.member_id)
@@ -225,6 +228,7 @@ class Member:
             InconsistentGroupProtocol: the other members have no assignor in common with this one.
         """
         with self._lock:
+            self._begun = True
             while True:
                 try:
                     was_first = self._put_joined()
@@ -234,7 +238,8 @@ class Member:
                         raise
                     # Others have joined it and then expired it before it knew.
                     self.member_id = self._clock.token()
-            with self._log.reading() as state:
+            with self._log.lock:
+                state = self._log.state
                 self._followed = state.membership.generation
             self._joined = True
             self._observer.forget()
@@ -300,7 +305,7 @@ class Member:
     def leave(self, reason: str) -> None:
         """Leave the group, and delete its files. To be repeated if it fails or is interrupted."""
         with self._lock:
-            if not self._joined or self._has_gone:
+            if not self._begun or self._has_gone:
                 return
             self._left = True
             was_put = Leaving(self._log, self.member_id, reason).run()
@@ -310,7 +315,8 @@ class Member:
             if not was_put:
                 return  # the writer for all tidies up
             self._logs.tidy([self._log])
-            with self._log.reading() as state:
+            with self._log.lock:
+                state = self._log.state
                 is_last = not state.membership.members
             if is_last:
                 left = self._logs.storage.list_names(names.group_members(self.group_id))
@@ -356,7 +362,8 @@ class Member:
         """What members have subscribed to: the same object until one has to something else."""
         folded, joined, found = self._named
         if folded != self._log.folded:
-            with self._log.reading() as state:
+            with self._log.lock:
+                state = self._log.state
                 members = state.membership.members.values()
                 newest = max((held.joined_entry for held in members), default=-1)
                 if newest != joined:  # a member names more topics only by joining again
@@ -377,7 +384,8 @@ class Member:
                 topics.get(topic) != group.topics.get(topic) for topic in asked
             )
 
-        with self._log.reading() as state:
+        with self._log.lock:
+            state = self._log.state
             if self.member_id not in state.membership.members or not differs(state.membership):
                 return
         with self._lock:
@@ -417,7 +425,8 @@ class Member:
         delete_requests(self._log, self._old_requests.look(began_s, requests))
         beats = heartbeats.find_heartbeats(shown)
         newest = heartbeats.newest_of(beats)
-        with self._log.reading() as state:
+        with self._log.lock:
+            state = self._log.state
             known = {*state.membership.members}
             is_stale = any(beat.next_entry > state.next_entry for beat in newest.values())
         if is_stale or known != {*newest} or self._beat_number % _REFRESHED_EVERY == 0:
@@ -427,7 +436,8 @@ class Member:
         if expired or at_once:
             self._delete_strangers(beats)
         assigned = self._assign(newest, at_once=at_once or expired)
-        with self._log.reading() as state:
+        with self._log.lock:
+            state = self._log.state
             group = state.membership
             self.is_rebalancing = group.status(has_offsets=True) in (
                 "PreparingRebalance",
@@ -440,7 +450,8 @@ class Member:
                 self._beat()  # announces the news to them
 
     def _observe(self, began_s: float, newest: Mapping[str, Heartbeat]) -> None:
-        with self._log.reading() as state:
+        with self._log.lock:
+            state = self._log.state
             group = state.membership
             followed = {member_id: beat.followed for member_id, beat in newest.items()}
             released = members_that_released(group, followed)
@@ -460,7 +471,8 @@ class Member:
 
     def _expire_silent(self, newest: Mapping[str, Heartbeat]) -> bool:
         """Expire members that are taken for dead; returns whether there are any."""
-        with self._log.reading() as state:
+        with self._log.lock:
+            state = self._log.state
             members = [*state.membership.members.values()]
         found = [*filter(None, (self._judge(held, newest) for held in members))]
         if not found:
@@ -517,7 +529,8 @@ class Member:
         The log was read after the listing, and a member's first heartbeat comes after its entry: so
         a member that the log does not know has left for good.
         """
-        with self._log.reading() as state:
+        with self._log.lock:
+            state = self._log.state
             strangers = [b for b in beats if b.member_id not in state.membership.members]
         heartbeats.delete_heartbeats(self._logs.storage, self.group_id, strangers)
 
@@ -527,7 +540,8 @@ class Member:
         """Put the next assignment if due and this member's turn; returns whether it was put."""
         followed = {member_id: beat.followed for member_id, beat in newest.items()}
         followed[self.member_id] = self._followed
-        with self._log.reading() as state:
+        with self._log.lock:
+            state = self._log.state
             group = state.membership
             is_first = next(iter(group.members), None) == self.member_id
             is_ready = self.member_id in group.members and may_assign(group, followed)
@@ -568,7 +582,9 @@ class Member:
         self._logs.storage.gather([self._logs.topic(topic).refresh for topic in subscribed])
         found = {}
         for topic in subscribed:
-            with self._logs.topic(topic).reading() as state:
+            log = self._logs.topic(topic)
+            with log.lock:
+                state = log.state
                 if state.topic_id is not None:
                     found[topic] = AssignedTopic(state.topic_id, len(state.partitions))
         return found

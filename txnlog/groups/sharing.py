@@ -160,9 +160,17 @@ class Sharing:
         It is late without a thread, or if the thread was held up as long as this process was.
         """
         member.polled()
+        self._keep_beating(member)
         late_s = -member.due_in_s()
         if late_s >= (0 if self._thread is None else member.pause_s()):
             member.tick()
+
+    def _keep_beating(self, member: Member) -> None:
+        """Start the thread, if it has not started: an interrupt may have come between."""
+        if self._thread is None and isinstance(self._logs.clock, SystemClock):
+            self._thread = _HeartbeatThread(member, self)
+        if self._thread is not None:
+            self._thread.start()
 
     def _take_part(self, reader: Reader) -> bool:
         """One step; whether there may be another one."""
@@ -174,8 +182,8 @@ class Sharing:
             member.polled()
             member.join()
             self._member, self._process = member, os.getpid()
-            self._joining = None
-            self._thread = _HeartbeatThread.begin(member, self, self._logs)
+            self._joining = self._thread = None
+            self._keep_beating(member)
         if not member.has_news():
             return False
         view = member.view()
@@ -256,6 +264,9 @@ class Sharing:
         """
         member = self._member
         self._stop()
+        if self._joining is not None and self._joining[0] == os.getpid():
+            self._joining[1].close(reason)  # it was interrupted, and may be in the group
+            self._joining = None
         if member is None or self._process != os.getpid():
             self._member = None
             return
@@ -278,7 +289,10 @@ class Sharing:
 
 
 class _HeartbeatThread:
-    """Sends heartbeats while its owner lives; leaves the group when it is collected, or at exit."""
+    """Sends heartbeats while its owner lives; leaves the group when it is collected, or at exit.
+
+    Only with the machine's clock: with another one polls do its work.
+    """
 
     def __init__(self, member: Member, owner: Sharing) -> None:
         self._member = member
@@ -292,15 +306,11 @@ class _HeartbeatThread:
             target=self._run, name=f"txnlog-heartbeat-{member.member_id[:8]}", daemon=True
         )
 
-    @classmethod
-    def begin(cls, member: Member, owner: Sharing, logs: Logs) -> _HeartbeatThread | None:
-        """Start one; None with a clock other than the machine's: there polls do its work."""
-        if not isinstance(logs.clock, SystemClock):
-            return None
-        thread = cls(member, owner)
-        thread._thread.start()
-        _RUNNING.add(thread)
-        return thread
+    def start(self) -> None:
+        """Start it. Does nothing if it was started, even if an interrupt came before that's end."""
+        if self._thread.ident is None:
+            _RUNNING.add(self)
+            self._thread.start()
 
     def stop(self) -> None:
         """End it."""

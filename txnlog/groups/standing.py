@@ -32,7 +32,9 @@ class GroupStanding:
 
     def read(self) -> GroupState:
         """A copy of the group's committed offsets as they are now."""
-        with self._logs.fresh_group(self._group_id).reading() as state:
+        log = self._logs.fresh_group(self._group_id)
+        with log.lock:
+            state = log.state
             return state.copy_standing()
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
@@ -67,7 +69,9 @@ class GroupStanding:
     def committed(self, where: TopicPartition) -> CommittedOffset | None:
         """See :meth:`txnlog.Consumer.committed`."""
         topic_id = self._topic_id(where.topic)
-        with self._logs.fresh_group(self._group_id).reading() as state:
+        log = self._logs.fresh_group(self._group_id)
+        with log.lock:
+            state = log.state
             found = state.offset_of(*where, topic_id)
             standing = state.standing(*where, topic_id)
         self._looked_up[where] = (standing, self._start(where))

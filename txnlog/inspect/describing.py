@@ -97,7 +97,8 @@ def describe_segments_within(
     Deleted ones are left out. The cost depends only on these. Raises OffsetOutOfRange,
     CorruptEntry.
     """
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         start = max(start, state.partitions[partition].log_start_offset)
         found = log.find_records(state, {partition: (start, end)})
         outcomes = {
@@ -173,7 +174,8 @@ def describe_group(
     log: GroupLog, end_offsets: dict[TopicPartition, int], topic_ids: dict[str, str | None]
 ) -> GroupDescription:
     """Describe a refreshed and settled group against the last stable offsets of its topics."""
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         pending = {
             TopicPartition(moved.topic, moved.partition): entry.transaction
             for entry in state.pending.values()

@@ -107,7 +107,8 @@ def import_log_dirs(
     log = logs.topic(topic)
     log.refresh()
     spans = {f.partition: OffsetSpan(f.log_start_offset, f.end_offset_at_least) for f in folders}
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         config, topic_id = dict(state.config), state.topic_id
         if state.exists:
             # Before anything is copied: most errors can be found now.

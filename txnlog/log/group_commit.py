@@ -116,7 +116,8 @@ class GroupCommit:
             refreshed = False
             if len(shown) > _FEW:
                 self._note_others()
-            with self._log.reading() as state:
+            with self._log.lock:
+                state = self._log.state
                 append = self._build(state)
                 if append is None:
                     self._note_others()
@@ -156,7 +157,8 @@ class GroupCommit:
         """If others were faster a moment ago, a first attempt would probably be lost."""
         if self._log.next_entry == 0 or not self._proposals.is_busy(self._clock):
             return False
-        with self._log.reading() as state:
+        with self._log.lock:
+            state = self._log.state
             try:
                 append = self._build(state)
             except (StorageError, LogTruncated):
@@ -202,7 +204,8 @@ class GroupCommit:
         if self._own is None:
             return False
         try:
-            with self._log.reading() as state:
+            with self._log.lock:
+                state = self._log.state
                 return self._own.may_be_placed(state)
         except TxnlogError:
             return True

@@ -159,7 +159,8 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
 
         By the storage's clock alone: for processes that cannot watch them.
         """
-        with self.reading() as state:
+        with self.lock:
+            state = self.state
             group = state.membership
             newest = state.next_entry - 1
             dead = find_dead_members(self.log.storage, self.clock, self.name, group, newest)
@@ -224,7 +225,8 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         An entry that was freed is older than those that were not. None if the storage does not
         tell.
         """
-        with self.reading() as state:
+        with self.lock:
+            state = self.state
             newest = state.next_entry - 1
         for number in (entry, newest):
             with suppress(ObjectNotFound):
@@ -237,7 +239,8 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         A group with live members is left alone, and so is one that an undecided transaction is
         about to move. Dead members are expired first. With ``dry_run`` it only tells.
         """
-        with self.reading() as state:
+        with self.lock:
+            state = self.state
             if state.empty or state.pending or not is_old(state):
                 return False
             last, has_members = state.last_commit, bool(state.membership.members)
@@ -252,7 +255,8 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             return GroupDeleted(nonce, self.clock.now_ms())
 
         if dry_run:
-            with self.reading() as state:
+            with self.lock:
+                state = self.state
                 return build(state) is not None
         return self.append(build, refreshed=True) is not None
 

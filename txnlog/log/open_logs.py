@@ -110,7 +110,8 @@ class Logs:
         """The id of a topic as it is now; None if it was deleted."""
         log = self.topic(topic)
         log.refresh()
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             return state.topic_id
 
     def log(self, kind: Literal["topic", "group"], name: str) -> StateLog[Any, Any]:
@@ -141,7 +142,8 @@ class Logs:
         """A topic's log, refreshed and settled. Raises UnknownTopicOrPartition if there is none."""
         log = self.topic(topic)
         log.refresh()
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             state.check_exists(topic)
         self.settlement.settle([log])
         return log

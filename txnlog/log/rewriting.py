@@ -237,7 +237,8 @@ def current_records(
     policy = LogPolicy(FreeingRule(DAY_MS), recent_ms=0, has_older_writers=False)
     log = TopicLog(storage, where.topic, SystemClock(), policy, 0)
     log.refresh()
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         if state.topic_id is None or where.partition >= len(state.partitions):
             return CurrentRecords(state.topic_id)
         log_start = state.partitions[where.partition].log_start_offset

@@ -80,7 +80,8 @@ def outline_partition(log: TopicLog, number: int) -> SegmentOutline:
 
     Raises OffsetOutOfRange, UnknownTopicOrPartition, CorruptEntry as ``find_records`` does.
     """
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         return _outline(log.manifests, state, number)
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -102,8 +101,8 @@ class StateLog(Generic[EntryT, StateT]):
 
     def undecided(self) -> dict[int, TransactionRef]:
         """The entries whose outcome is not known yet, as they are now."""
-        with self.reading() as state:
-            return dict(state.undecided_entries())
+        with self.lock:
+            return dict(self.state.undecided_entries())
 
     @property
     def next_entry(self) -> int:
@@ -136,16 +135,17 @@ class StateLog(Generic[EntryT, StateT]):
                 or abs(now_ms - self._state.time_of_undecided_ms(oldest)) > HELP_AFTER_MS
             )
 
-    @contextmanager
-    def reading(self) -> Iterator[StateT]:
-        """The state as last refreshed, by whichever thread, unchanged during the block.
+    @property
+    def state(self) -> StateT:
+        """The state as last refreshed, by whichever thread: ``with log.lock`` it stays as it is.
 
-        A change of it that failed or was interrupted has dropped it; then it is read again.
+        A change of it that failed or was interrupted has dropped it; then it is read again. It is
+        no context manager, whose lock Ctrl-C would leave held; see ForkSafeLock.
         """
         with self.lock:
             if self._dropped:
                 self.refresh()
-            yield self._state
+            return self._state
 
     def _drop(self) -> None:
         """Start from nothing next time: the state in memory cannot be relied on."""
@@ -483,8 +483,8 @@ class StateLog(Generic[EntryT, StateT]):
 
     def file_of(self, number: int) -> int:
         """The file that holds an entry which is undecided, or among the newest."""
-        with self.reading() as state:
-            return state.file_of(number)
+        with self.lock:
+            return self.state.file_of(number)
 
     def is_entry_of(self, number: int, file: int, transaction: TransactionRef) -> bool:
         """True if entry ``number`` is in a file and belongs to a transaction. Reads it."""
@@ -540,10 +540,10 @@ class StateLog(Generic[EntryT, StateT]):
 
     def checkpoint(self) -> None:
         """Put the state as it is beside the newest entry, and clean up behind an old checkpoint."""
-        with self.reading() as state:
-            number = state.next_entry - 1
+        with self.lock:
+            number = self.state.next_entry - 1
             self._newest_checkpoint = max(self._newest_checkpoint, number)
-            data = envelope.encode(state, self._checkpoint_version())
+            data = envelope.encode(self._state, self._checkpoint_version())
             # Only behind a checkpoint that knows what we know: readers that miss entries ask it.
             if self.log.put_checkpoint(number, data):
                 self._clean(number)

@@ -89,7 +89,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
     def spec(self) -> TopicSpec:
         """What an uploader must know about the topic. Raises UnknownTopicOrPartition."""
-        with self.reading() as state:
+        with self.lock:
+            state = self.state
             state.check_exists(self.name)
             assert state.topic_id is not None
             count = len(state.partitions)
@@ -256,7 +257,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         Otherwise they were merged, compacted or deleted since, and so released.
         """
         self.refresh()
-        with self.reading() as state:
+        with self.lock:
+            state = self.state
             starts = [partition.log_start_offset for partition in state.partitions]
             spans = {
                 where.partition: (start, places.stop)
@@ -273,7 +275,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
         Those in a manifest already are: its writer has confirmed the list.
         """
-        with self.reading() as state:
+        with self.lock:
+            state = self.state
             return {
                 segment.entry
                 for where, places in offsets.items()
@@ -288,12 +291,14 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
         Raises CorruptEntry, StorageError.
         """
-        with self.reading() as state:
+        with self.lock:
+            state = self.state
             return self.manifests.unfold(state)
 
     def whole_segments(self) -> TopicState:
         """The same with segments and rewrites alone: see ``Manifests.unfold``."""
-        with self.reading() as state:
+        with self.lock:
+            state = self.state
             return self.manifests.unfold(state, segments_alone=True)
 
     def placed(
@@ -328,7 +333,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
         Raises CorruptEntry, StorageError.
         """
-        with self.reading() as state:
+        with self.lock:
+            state = self.state
             # The earlier of two clocks: one that runs ahead must not make us forget too early.
             now_ms = min(self.clock.now_ms(), state.log_time_ms)
             apart = self.manifests.kept_apart(
@@ -347,7 +353,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
         Raises CorruptEntry, StorageError.
         """
-        with self.reading() as state:
+        with self.lock:
+            state = self.state
             older = self.manifests.appends(state.settled, state.topic_id, first_entry)
             aborted = set(state.aborted)
             return older + [
@@ -362,7 +369,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         Raises CorruptEntry, StorageError.
         """
         wanted = set(keys)
-        with self.reading() as state:
+        with self.lock:
+            state = self.state
             if not wanted or state.settled is None or not state.settled.has_transactions:
                 return []
             found = self.manifests.appends(
@@ -432,7 +440,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                     _logger.warning("%s was not read: %s", self.manifests.folder, error)
 
     def checkpoint(self) -> None:
-        with self.reading():
+        with self.lock:
             staged = self._settle()
             super().checkpoint()
             if staged is not None:
@@ -468,7 +476,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         Returns:
             The list that was put; None if there is none: too few, or another process was first.
         """
-        if not self._state.exists or self._held_back():
+        if not self.state.exists or self._held_back():
             return None
         since = Moment.now(self.clock)
         try:

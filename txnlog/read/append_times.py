@@ -36,7 +36,8 @@ class AppendTimes:
 
         Raises CorruptEntry, StorageError, UnknownTopicOrPartition.
         """
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             settled = state.settled
             aborted = set(state.aborted)
             recent = [entry for entry in state.recent if entry.number not in aborted]

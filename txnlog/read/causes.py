@@ -41,7 +41,8 @@ class Younger:
                 found.setdefault(unit_of(log, entry), {})[log.name, entry.number] = entry
         keys = [unit for unit in found if isinstance(unit, TransactionKey)]
         for log in opened:
-            with log.reading() as state:
+            with log.lock:
+                state = log.state
                 aborted = {*state.aborted}
                 recent = [e for e in state.recent if e.number not in aborted]
             for entry in [*log.settled_appends_of(keys), *recent]:
@@ -125,7 +126,8 @@ def look_up_needs(
     ends: dict[TopicPartition, int] = {}
     topic_ids: dict[str, str | None] = {}
     for log in opened:
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             topic_ids[log.name] = state.topic_id
             for number, of_it in enumerate(state.partitions):
                 ends[TopicPartition(log.name, number)] = of_it.end_offset

@@ -84,7 +84,8 @@ def _look_further_back(
     keys = [unit for unit in hidden if isinstance(unit, TransactionKey)]
     moved = False
     for log in opened:
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             in_head = [
                 e.number for e in state.recent if e.transaction and e.transaction.key in hidden
             ]
@@ -98,7 +99,8 @@ def _look_further_back(
 
 def _parts(log: TopicLog, first_entry: int) -> list[Part]:
     """The appends of a topic before which a cut may have to fall: all but aborted ones."""
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         entries = log.appends_since(first_entry)
         return [
             Part(

@@ -48,7 +48,8 @@ class FirstReading:
 
     def add(self, log: TopicLog, view: TopicView, *, with_outcomes: bool) -> None:
         """Record what is known about one topic, which was pinned just now."""
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             self._standing[log.name] = standing_of(log)
             self.may_lack_entries = self.may_lack_entries or log.ahead
             self.next_entries[log.name] = state.next_entry
@@ -94,7 +95,8 @@ class FirstReading:
 
     def has_grown(self, log: TopicLog) -> bool:
         """True if there is an entry that came after this reading."""
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             return state.next_entry != self.next_entries[log.name]
 
     def has_missed(self, log: TopicLog) -> bool:
@@ -103,7 +105,8 @@ class FirstReading:
         This process stalled for long: other parts of that append's transaction may be unknown.
         """
         new = self.next_entries[log.name]
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             if state.settled is None or state.settled.end <= new:
                 return state.let_go_entry >= new
         return log.kept_apart().first_entry > new
@@ -114,7 +117,8 @@ class FirstReading:
 
     def pin_whole(self, log: TopicLog, left_out: AbstractSet[Hashable]) -> TopicView:
         """Copy what a topic held at this reading, less what was uncommitted or is left out."""
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             new = self.next_entries[log.name]
             settled_end = state.settled.end if state.settled else 0
             keys = {unit for unit in left_out if isinstance(unit, TransactionKey)}
@@ -152,7 +156,8 @@ class FirstReading:
 
 def standing_of(log: TopicLog) -> Standing:
     """How far a log is known, and what is undecided in it."""
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         return state.next_entry, frozenset(state.undecided)
 
 

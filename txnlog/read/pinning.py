@@ -247,7 +247,8 @@ def _pin(log: TopicLog, isolation_level: IsolationLevel) -> TopicView:
 
     As long as nothing has changed it is the same view: the cost of a copy grows with the segments.
     """
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         committed = isolation_level != "read_uncommitted"
         seen = (state.topic_id, state.next_entry, *state.undecided, None, *state.aborted)
         known = _PINNED.get(log, {}).get(committed)
@@ -267,5 +268,6 @@ def _pin(log: TopicLog, isolation_level: IsolationLevel) -> TopicView:
 
 
 def _topic_id(log: TopicLog) -> str | None:
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         return state.topic_id

@@ -109,7 +109,8 @@ def pinned_offsets(token: SnapshotToken, topic: str, topic_id: str) -> PinnedOff
 
 
 def _with_schema_before(log: TopicLog, view: TopicView, entry: int) -> TopicView:
-    with log.reading() as state:
+    with log.lock:
+        state = log.state
         if state.topic_id != view.topic_id:
             return view  # deleted meanwhile: reading it will raise
         schema, changed_in = state.schema_before(entry)
@@ -125,7 +126,8 @@ def _at_time(logs: Logs, views: Mapping[str, TopicView], at_ms: int) -> dict[str
     opened = [logs.topic(name) for name in views]
     ends: dict[TopicPartition, int] = {}
     for log, view in zip(opened, views.values(), strict=True):
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             state.check_exists(log.name, view.topic_id)
             if state.created_at_ms > at_ms:
                 raise UnknownTopicOrPartition(
@@ -139,7 +141,8 @@ def _at_time(logs: Logs, views: Mapping[str, TopicView], at_ms: int) -> dict[str
         view = views[log.name]
         mine = {number: cut[TopicPartition(log.name, number)] for number in view.end_offsets}
         _check_left(view, mine, at_ms)
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             changed_in = state.first_schema_change(at_ms)
         view = view.truncate(mine)
         entry = view.next_entry if changed_in is None else changed_in

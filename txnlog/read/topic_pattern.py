@@ -76,7 +76,8 @@ class TopicPattern:
         self._logs.storage.gather([log.refresh for log in logs if log.name not in known])
         found = []
         for log in logs:
-            with log.reading() as state:
+            with log.lock:
+                state = log.state
                 if state.topic_id is not None:
                     found.append(log.name)
         self._gone = {*chosen} - {*found}

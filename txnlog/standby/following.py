@@ -181,7 +181,8 @@ class Standby:
             log.refresh()
             known = before.logs.get(log.log.folder) if before else None
             # The round itself does not need data released meanwhile.
-            with log.reading() as state, suppress(SourceMoved):
+            with log.lock, suppress(SourceMoved):
+                state = log.state
                 self._data.copy(log, state, known.next_entry if known else 0)
 
     # -- the target ------------------------------------------------------------------------------

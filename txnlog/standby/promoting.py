@@ -130,7 +130,8 @@ def find_missing(source: Logs, here: Logs) -> dict[TopicPartition, int]:
         log, own = source.topic(topic), here.topic(topic)
         log.refresh()
         own.refresh()
-        with log.reading() as state, own.reading() as copy:
+        with log.lock, own.lock:
+            state, copy = log.state, own.state
             same = state.topic_id == copy.topic_id
             for number, partition in enumerate(state.partitions):
                 known = number < len(copy.partitions) and same

@@ -240,7 +240,8 @@ class Source:
 
     def _read_on(self, log: TopicLog | GroupLog, manifests: ManifestList | None) -> _Read:
         """The new files of a log since it was refreshed."""
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             begin = state.next_entry
             newest = state.newest_file
             undecided = _undecided(state)
@@ -272,7 +273,8 @@ class Source:
 
     def _fold(self, key: LogKey, one: _Read, cut: Cut) -> tuple[AnyState, ManifestList | None]:
         """The state of a log at the cut, and the manifest list for its settled appends."""
-        with one.log.reading() as live:
+        with one.log.lock:
+            live = one.log.state
             # A log without new files stays as it is: most logs, in most rounds.
             state = copy_state(live) if one.part.files or one.part.undecided else live
         if state.next_entry != one.part.next_entry:
@@ -309,7 +311,8 @@ def _refresh_topic(log: TopicLog) -> ManifestList | None:
     for _ in range(_ATTEMPTS):
         found = log.manifests.newest()
         log.refresh()
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             settled = state.settled
         if settled is None or (found is not None and found.number >= settled.number):
             return found
@@ -356,7 +359,8 @@ def _fold_new(
     decoder: msgspec.json.Decoder[Any] = (
         topic_entries.ENTRY_DECODER if isinstance(log, TopicLog) else groups.ENTRY_DECODER
     )
-    with log.reading() as live:
+    with log.lock:
+        live = log.state
         if live.next_entry != begin:
             raise SourceMoved(f"{log.log.folder} was refreshed by somebody else")
         state = copy_state(live)

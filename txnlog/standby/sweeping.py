@@ -102,7 +102,8 @@ def sweep_data(
             continue  # it was copied for a later round
         log = logs.topic(topic)
         log.refresh()
-        with log.reading() as state:
+        with log.lock:
+            state = log.state
             candidates[topic] = _not_led_to(log, state, log.manifests.newest(), files)
     there = {one.log.log.folder: one for one in look(standing.round).logs}
     unneeded = [

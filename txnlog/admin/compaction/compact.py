@@ -71,7 +71,9 @@ def compact_topic(
         CorruptRecord: a segment is damaged; its partition stays as it is.
         StorageError: some of it may be done; a later call goes on.
     """
-    with logs.topic(topic).reading() as state:
+    log = logs.topic(topic)
+    with log.lock:
+        state = log.state
         if state.exists and not TopicConfig.of(state.config).compacts:
             return  # by what is known already: most topics cost nothing
     view = pin_topics(logs, [topic]).views[topic]
