@@ -114,6 +114,10 @@ def test_options_are_for_the_servers_that_were_named() -> None:
             reach.options_for(url)
     assert Reach({"s3://": plain}).options_for("s3://any/where") == plain
     assert Reach({"s3://b": '{"key": "k"}'}).options_for("s3://b/x") == plain
+    disks = Reach({"links_to": "/a", **plain, "/disk/b": {"links_to": "/b"}}, ["/disk/a", "s3://a"])
+    assert disks.options_for("/disk/a") == {"links_to": "/a"}
+    assert disks.options_for("/disk/b") == {"links_to": "/b"}
+    assert disks.options_for("s3://a/one") == plain
     with pytest.raises(InvalidOption, match="must be a JSON object"):
         Reach({"s3://b": "k"})
 

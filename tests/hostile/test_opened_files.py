@@ -20,7 +20,7 @@ from filtered_stores import typed_store
 from forked_child import in_child
 
 import txnlog
-from txnlog.errors import StorageError, TxnlogError
+from txnlog.errors import InvalidOption, StorageError, TxnlogError
 from txnlog.inspect.files import open_segment_file, read_file
 from txnlog.storage.adapters import inside
 from txnlog.storage.adapters.local import LocalStorage
@@ -161,6 +161,25 @@ def test_what_a_link_leads_to_is_not_copied(root: Path, tmp_path: Path, secret: 
     content = secret.read_bytes()
     files = [file for folder in (copy, export) for file in folder.rglob("*") if file.is_file()]
     assert [file for file in files if file.read_bytes() == content] == []
+
+
+def test_an_import_leaves_no_link_out(root: Path, tmp_path: Path) -> None:
+    """A segment, or a partition, that no listing shows would be missing without a word."""
+    store, export = txnlog.open(root), tmp_path / "export"
+    store.export_kafka("orders", str(export))
+    copy = export / "orders-0"
+    segment = only(copy, "*.log")
+    segment.symlink_to(segment.rename(tmp_path / "segment"))
+    with pytest.raises(InvalidOption, match=rf"{segment.name} is a link"):
+        store.import_kafka("again", [str(copy)])
+    segment.unlink()
+    (tmp_path / "segment").rename(segment)
+    (export / "orders-1").symlink_to(copy)
+    with pytest.raises(InvalidOption, match="orders-1 is a link"):
+        store.import_kafka("again", [str(export)])
+    (export / "orders-1").unlink()
+    store.import_kafka("again", [str(export)])
+    assert store.snapshot(["again"]).scan("again").to_arrow().num_rows == 1
 
 
 @pytest.mark.parametrize("folder", [".tmp", "topics/orders/data", "topics/orders/log"])

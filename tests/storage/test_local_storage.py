@@ -347,6 +347,17 @@ def test_few_folders_are_held_open(
     assert synced == ["9", "0", "."]
 
 
+def test_folders_are_not_synced_where_they_cannot_be_opened(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows; the files are."""
+    monkeypatch.setattr(inside, "OPENS_FOLDERS", False)
+    calls = note_calls(monkeypatch, "fsync")
+    storage.put("a/b", b"x")
+    storage.confirm("a/b")
+    assert calls == ["fsync file", "fsync file"]
+
+
 def test_syncing_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without fsync nothing is synced; the rest is the same."""
     calls = note_calls(monkeypatch, "fsync")

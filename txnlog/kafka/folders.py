@@ -15,7 +15,9 @@ from txnlog.errors import InvalidOption, ObjectNotFound
 from txnlog.limits import MOST_OFFSETS
 from txnlog.names import SegmentPaths
 from txnlog.storage import open_storage
+from txnlog.storage.adapters.inside import Inside
 from txnlog.storage.base import Storage
+from txnlog.storage.failure_messages import failure
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 """More partitions than any topic has."""
@@ -106,6 +108,7 @@ def _folders_at(
     parent, name = _split(path)
     storage = open_storage(path, storage_options)
     match = _FOLDER.fullmatch(name)
+    _check_links(storage)
     if _base_offsets(storage.list_names("")):
         if match is None:
             raise InvalidOption(
@@ -158,6 +161,7 @@ def _split(path: str) -> tuple[str, str]:
 def _folder(
     storage: Storage, topic: str, partition: int, starts: Mapping[tuple[str, int], int]
 ) -> PartitionFolder:
+    _check_links(storage)
     files = storage.list_names("")
     for file in files:
         if file.endswith(_UNFINISHED):
@@ -172,6 +176,30 @@ def _folder(
     if bases[-1] >= MOST_OFFSETS:
         raise InvalidOption(f"{storage.url} has a segment {bases[-1]}: no topic has such offsets")
     return PartitionFolder(storage, topic, partition, bases, frozenset(files), start)
+
+
+def _check_links(storage: Storage) -> None:
+    """Raise InvalidOption if a link or the like stands for a segment or a partition.
+
+    No listing shows it, so it would be left out without a word.
+    """
+    path = storage.local_path("")
+    if path is None:
+        return
+    try:
+        with Inside(path).scan("") as entries:
+            for entry in entries:
+                if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False):
+                    continue
+                if _FOLDER.fullmatch(entry.name) or base_offset_of(entry.name) is not None:
+                    raise InvalidOption(
+                        f"{storage.url}/{entry.name} is a link, which is not followed, or no file: "
+                        "put what belongs there in its place, or name its folder itself"
+                    )
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise failure("listing", storage.url, "", error) from error
 
 
 def _log_start_offsets(storage: Storage) -> dict[tuple[str, int], int]:

@@ -46,6 +46,10 @@ BY_DESCRIPTOR: bool = os.supports_dir_fd >= _RELATIVE and os.scandir in os.suppo
 """Whether names can be relative to an open folder; on Windows the way to one is looked at first."""
 
 
+OPENS_FOLDERS: bool = hasattr(os, "O_DIRECTORY")
+"""Whether a folder can be opened, and so synced: not on Windows."""
+
+
 class NotAFile(OSError):
     """Something else than a regular file, or a folder, is where one is needed."""
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from txnlog.errors import ObjectNotFound, UnsupportedFilesystem
+from txnlog.storage.adapters import inside
 from txnlog.storage.adapters.held_folders import HeldFolder, hold_folder
 from txnlog.storage.adapters.inside import Inside, open_folder_above
 from txnlog.storage.base import MOST_WHOLE_BYTES, Address, Storage, Upload, check_name
@@ -377,6 +378,8 @@ class LocalStorage(Storage):
         An existing folder's name is synced too: the process that made it may have died before its
         own sync. One that is still the same cannot have lost its name, nor those above it.
         """
+        if not inside.OPENS_FOLDERS:
+            return
         known = self._synced
         synced: dict[str, HeldFolder] = {}
         try:
