@@ -40,6 +40,7 @@ INSIDE = {
         "lag_curves",
         "paging",
         "console",
+        "connections",
         "jobs",
         "access",
         "rendering",
