@@ -35,6 +35,7 @@ FLOORS = (
 INSIDE = {
     "ui": (
         "server",
+        "connections",
         "app",
         "pages",
         "lag_curves",
