@@ -78,6 +78,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.default.parallelism", "2")
+        # Of a worker that starts on a busy machine.
+        .config("spark.python.authenticate.socketTimeout", "5m")
         .config("spark.sql.session.timeZone", "Europe/Berlin")
         .getOrCreate()
     )

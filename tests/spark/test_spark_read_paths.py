@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,20 +17,24 @@ from hostile_readers import spark_literal, sql
 from hostile_values import (
     COLUMNS,
     CONFIG,
+    FORMS,
     NAN,
     PARTITIONS,
+    ROWS,
     SCHEMA,
     TIMESTAMP,
     Column,
+    Compare,
     Predicate,
     fill,
     matching,
     predicates,
     utc,
 )
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from spark_helpers import save
+from stream_helpers import reads_streams, run, stream
 
 import txnlog
 from txnlog import Store
@@ -52,16 +57,18 @@ _NESTED = [
 EVERY = [*COLUMNS, TIMESTAMP, *_NESTED]
 
 
-@pytest.fixture(
-    scope="module", params=["written", pytest.param("by spark", marks=pytest.mark.slow)]
-)
+NAMES = ["id", *dict.fromkeys(column.name.split(".")[0] for column in EVERY)]
+BY_SPARK = "by spark"
+
+
+@pytest.fixture(scope="module")
 def filled(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Store:
-    """A store with the topic, written by a producer or by Spark's tasks."""
+    """A store with the topic in one of its forms, or written by Spark's tasks."""
     store = txnlog.open(str(tmp_path_factory.mktemp("paths") / "store"), create=True)
-    if request.param == "written":
-        fill(store, "t")
+    if request.param != BY_SPARK:
+        fill(store, "t", request.param)
         return store
     fill(store, "source")
     store.create_topic("t", partitions=PARTITIONS, schema=SCHEMA, config=CONFIG)
@@ -97,25 +104,103 @@ def wrong(frame: DataFrame, some: list[Predicate]) -> list[str]:
     ]
 
 
-_COLUMNS = [
-    *(
-        pytest.param(replace(column, literals=FEW[column.name]), id=f"few-{column.name}")
-        for column in EVERY
-        if column.name in FEW
-    ),
-    *(pytest.param(column, id=column.name, marks=pytest.mark.slow) for column in EVERY),
-]
+_FEW = {
+    column.name: replace(column, literals=FEW[column.name])
+    for column in EVERY
+    if column.name in FEW
+}
+
+
+def _cases() -> list[object]:
+    """Each column in each form; few predicates of few of them are in `make test-more`."""
+    found: list[object] = []
+    for form in (*FORMS, BY_SPARK):
+        for native in (True, False):
+            for few in (True, False):
+                for column in _FEW.values() if few else EVERY:
+                    is_often = few and native and (form == "written" or column.name == "f64")
+                    marks = [] if is_often and form != BY_SPARK else [pytest.mark.slow]
+                    way = "native" if native else "source"
+                    name = f"{form}-{way}-{'few-' * few}{column.name}"
+                    found.append(pytest.param(form, column, native, id=name, marks=marks))
+    return found
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("native", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("column", _COLUMNS)
+@pytest.mark.parametrize(("filled", "column", "native"), _cases(), indirect=["filled"])
 def test_a_predicate_keeps_what_it_is_true_of(
     spark: SparkSession, filled: Store, column: Column, native: bool
 ) -> None:
     """Whatever bounds say, and however exact the literal is."""
-    names = ["id", *dict.fromkeys(column.name.split(".")[0] for column in EVERY)]
-    frame = read(spark, filled, "t", columns=names, native=native)
+    frame = read(spark, filled, "t", columns=NAMES, native=native)
     every = [*predicates(column)]
     problems = wrong(frame, every)
     assert not problems, f"{len(problems)} of {len(every)}:\n" + "\n".join(problems[:20])
+
+
+def streamed(frame: DataFrame, name: str, folder: Path) -> list[Row]:
+    """What a streaming query returns, in memory."""
+    writer = frame.writeStream.format("memory").queryName(name)
+    run(writer.option("checkpointLocation", str(folder / name)))
+    table = frame.sparkSession.table(name)
+    try:
+        return table.collect()
+    finally:
+        frame.sparkSession.catalog.dropTempView(name)
+
+
+@pytest.mark.more
+@reads_streams
+@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "filled",
+    [*FORMS, pytest.param(BY_SPARK, marks=pytest.mark.slow)],
+    indirect=True,
+)
+def test_a_stream_tells_what_a_predicate_is_true_of(
+    spark: SparkSession, filled: Store, few: bool, tmp_path: Path
+) -> None:
+    """All predicates in one query: each row says which are true of it."""
+    columns = _FEW.values() if few else EVERY
+    every = [predicate for column in columns for predicate in predicates(column)]
+    frame = stream(spark, filled, "t", columns=",".join(NAMES))
+    told = [
+        sf.expr(sql(predicate, spark_literal)).alias(f"p{number}")
+        for number, predicate in enumerate(every)
+    ]
+    rows = streamed(frame.select("id", *told), "told", tmp_path)
+    assert sorted(row["id"] for row in rows) == [row["id"] for row in ROWS]
+    problems = [
+        f"{predicate}: {found}, not {wanted}"
+        for number, predicate in enumerate(every)
+        if (found := sorted(row["id"] for row in rows if row[f"p{number}"]))
+        != (wanted := matching(predicate, "largest"))
+    ]
+    assert not problems, f"{len(problems)} of {len(every)}:\n" + "\n".join(problems[:20])
+
+
+@pytest.mark.more
+@reads_streams
+@pytest.mark.parametrize(
+    ("filled", "column"),
+    [
+        pytest.param(
+            form,
+            column,
+            id=f"{form}-{column.name}",
+            marks=[] if (form, column.name) == ("compacted", "f64") else [pytest.mark.slow],
+        )
+        for form in (*FORMS, BY_SPARK)
+        for column in EVERY
+    ],
+    indirect=["filled"],
+)
+def test_a_stream_keeps_what_a_filter_is_true_of(
+    spark: SparkSession, filled: Store, column: Column, tmp_path: Path
+) -> None:
+    """A filter of the query itself, which Spark may hand on."""
+    predicate = Compare(column.name, "<>", column.literals[0])
+    frame = stream(spark, filled, "t", columns=",".join(NAMES))
+    kept = frame.where(sql(predicate, spark_literal)).select("id")
+    rows = streamed(kept, "kept", tmp_path)
+    assert sorted(row["id"] for row in rows) == matching(predicate, "largest")
