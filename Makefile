@@ -22,7 +22,7 @@ export PYTEST_DEBUG_TEMPROOT := $(shell df -Pk /dev/shm 2>/dev/null | \
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo demo-tables test test-more test-stores test-ui test-matrix test-cluster lint format bench soak soak-replicas docs venv wheel dist
-.PHONY: java clean
+.PHONY: java clean constraints
 .PHONY: $(SPARK_VERSIONS:%=test-spark-%) $(SPARK_VERSIONS:%=test-cluster-%)
 
 help:  ## Show this list
@@ -90,6 +90,9 @@ docs: .venv/.dependencies  ## Build the documents as a site into build/site
 
 venv: .venv/.installed  ## Build .venv with all dependencies and the wheel
 
+constraints:  ## Renew constraints.txt: the newest versions of all dependencies; run the tests, then commit it
+	PYTHON="$(PYTHON)" sh scripts/renew_constraints.sh
+
 wheel: dist/.built  ## Build the wheel into dist/
 	@ls dist/*.whl
 
@@ -116,9 +119,9 @@ java:
 	@touch $@
 
 # Modules are compiled when they are first imported: of 14,000 a fifth is, pip would compile all.
-.venv/.dependencies: pyproject.toml .venv/.created
+.venv/.dependencies: pyproject.toml constraints.txt .venv/.created
 	@echo "Installing dependencies from PyPI: about 600 MB the first time, most of it Spark."
-	$(PIP) install --quiet --no-compile '.[dev]'
+	$(PIP) install --quiet --no-compile --constraint constraints.txt '.[dev]'
 	@rm -rf build txnlog.egg-info
 	@touch $@
 
@@ -135,7 +138,7 @@ dist/.built: .venv/.dependencies $(SOURCES)
 	@touch $@
 
 .venv/.playwright: .venv/.dependencies
-	$(PIP) install --quiet 'playwright>=1.50'
+	$(PIP) install --quiet --constraint constraints.txt 'playwright>=1.50'
 	@touch $@
 
 # A JVM that finds Spark's classes here starts in a third of the time; tests/conftest.py says where.
@@ -145,12 +148,13 @@ dist/.built: .venv/.dependencies $(SOURCES)
 	@.venv/bin/python -W ignore scripts/archive_spark_classes.py $@ 2>.venv/spark-classes.log || \
 	    echo "That has failed, see .venv/spark-classes.log: the tests take longer, and are the same."
 
-# What .venv is, with one version of Spark.
-$(SPARK_VERSIONS:%=.venv-%/.installed): .venv-%/.installed: dist/.built
+# What .venv is, with one version of Spark, and of py4j, which goes with it.
+$(SPARK_VERSIONS:%=.venv-%/.installed): .venv-%/.installed: dist/.built constraints.txt
 	@python=$$(PYTHON="$(PYTHON)" sh scripts/find-python.sh) && set -x && \
 	    "$$python" -m venv .venv-$*
+	grep -vE '^(pyspark|py4j)==' constraints.txt >.venv-$*/constraints.txt
 	.venv-$*/bin/python -m pip --disable-pip-version-check install --quiet \
-	    "$$(ls dist/*.whl)[dev]" 'pyspark==$*.*'
+	    --constraint .venv-$*/constraints.txt "$$(ls dist/*.whl)[dev]" 'pyspark==$*.*'
 	.venv-$*/bin/python -m pip --disable-pip-version-check install --quiet \
 	    --no-deps --force-reinstall dist/*.whl
 	@touch $@
