@@ -59,6 +59,28 @@ def test_what_the_user_names_is_asked_with_its_own_options(tmp_path: Path) -> No
         assert others == []
 
 
+def test_a_root_that_was_not_named_is_neither_asked_nor_put_out(tmp_path: Path) -> None:
+    """Epochs name it, and it is in sync: this process lacks the right, and the root nothing."""
+    made = txnlog.open(
+        str(tmp_path / "a"),
+        replicas=[str(tmp_path / "b")],
+        controller=str(tmp_path / "control"),
+        create=True,
+    )
+    epoch = made.storage.agreement.epoch()  # type: ignore[attr-defined]
+    with listening() as (host, asked):
+        named = f"webhdfs://{host}/b"
+        roots = {**epoch.roots, "r1": msgspec.structs.replace(epoch.roots["r1"], url=named)}
+        path = tmp_path / "control" / root_names.epoch_file(0)
+        path.write_bytes(envelope.encode(msgspec.structs.replace(epoch, roots=roots)))
+        with pytest.raises(UnnamedUrl, match=named):
+            txnlog.open(str(tmp_path / "a"), storage_options={"token": TOKEN})
+        shown = txnlog.open_replicas(str(tmp_path / "a")).replicas()
+        assert (shown.epoch, shown.in_sync) == (0, ("r0-0", "r1-0"))
+        assert [one.url for one in shown.replicas] == [str(tmp_path / "a"), named]
+        assert asked == []
+
+
 def test_a_typed_server_leads_to_no_other(tmp_path: Path) -> None:
     """A root on the server that was opened names a controller elsewhere, which gets nothing."""
     pytest.importorskip("requests")
