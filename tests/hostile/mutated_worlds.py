@@ -160,7 +160,7 @@ def columns() -> Files:
                 some = {"key": [b"k"] * 400, "value": [b"%d" % turn * 40] * 400}
                 plain.send_batch(topic, pa.table(some))
                 plain.send(topic, b"small")
-            plain.send_batch("typed", _flights(turn))
+            plain.send_batch("typed", flights(turn))
     return files_of(store.storage)  # type: ignore[arg-type] # a HeapStorage
 
 
@@ -172,14 +172,14 @@ def parquet() -> Files:
     store.create_topic("bytes", config={"record.format": "parquet", "compression.type": "snappy"})
     for turn in range(3):
         with store.producer() as plain:
-            plain.send_batch("typed", _flights(turn))
+            plain.send_batch("typed", flights(turn))
             plain.send("bytes", b"value%d" % turn, b"key", headers=[("h", b"1")])
     store.compact("typed")
     wider = SCHEMA.set(1, pa.field("flight", pa.int64())).append(pa.field("gate", "int8"))
     store.alter_topic("typed", schema=wider)
     for turn in range(3):
         with store.producer() as plain:
-            plain.send_batch("typed", _flights(turn).select(["carrier", "flight"]))
+            plain.send_batch("typed", flights(turn).select(["carrier", "flight"]))
     files = files_of(store.storage)  # type: ignore[arg-type] # a HeapStorage
     foreign: list[dict[str, object]] = [
         {"use_dictionary": True, "compression": "none", "data_page_version": "2.0"},
@@ -198,7 +198,7 @@ def parquet() -> Files:
     return files
 
 
-def _flights(turn: int) -> pa.Table:
+def flights(turn: int) -> pa.Table:
     rows = [
         {
             "carrier": f"c{number}",

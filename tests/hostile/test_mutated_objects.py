@@ -6,8 +6,12 @@ everything: ``mutation_runs.py`` says how to make one again.
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -52,6 +56,34 @@ def test_a_mutation_ends_in_an_answer_or_an_error_of_ours(
             sys.stderr.write(f"\n{report}")
     assert report.failures == [], report
     assert report.done == len(TIERS[tier])
+
+
+@pytest.mark.parametrize("kind", ["delta-log", "iceberg-metadata", "iceberg-manifest"])
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(range(20), id="few", marks=pytest.mark.more),
+        pytest.param(range(20, 620), id="many", marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_table_holds_is_published_over_or_refused(
+    kind: str, seeds: range, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By libraries that do not survive a fork: in a process of its own."""
+    script = Path(__file__).parent / "mutated_tables.py"
+    done = subprocess.run(
+        [sys.executable, str(script), kind, str(seeds.start), str(seeds.stop)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    report = json.loads(done.stdout.splitlines()[-1])
+    with capsys.disabled():
+        sys.stderr.write(f"\n{report['said']}")
+    assert report["failures"] == []
+    assert report["done"] == len(seeds)
 
 
 @pytest.mark.parametrize("name", WORLDS)
