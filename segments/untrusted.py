@@ -26,7 +26,7 @@ from txnlog.segments.parquet.file_metadata import (
     FileMetadata,
     read_file_metadata,
 )
-from txnlog.segments.parquet.pages import most_decoded_bytes, page_sizes
+from txnlog.segments.parquet.pages import ReadChunk, most_decoded_bytes, page_sizes
 
 MAX_DECODED_BYTES: Final = 128 << 20
 """The most memory for the values of one batch, row group or table: several times what writers make,
@@ -137,29 +137,38 @@ def open_parquet(
     )
 
 
+def read_row_group(
+    file: ParquetFile, number: int, columns: Sequence[str], *, use_threads: bool
+) -> pa.Table:
+    """Columns of a row group of which ``check_column_chunks`` has seen the chunks."""
+    table = file.read_row_group(number, columns=[*columns], use_threads=use_threads)
+    table.validate(full=True)  # texts are UTF-8
+    return table
+
+
 def check_column_chunks(
-    chunks: Iterable[tuple[ColumnChunk, memoryview]],
+    chunks: Iterable[tuple[ColumnChunk, ReadChunk]],
     max_bytes: int,
     count_named: Callable[[ColumnChunk], int],
 ) -> None:
     """Raise ValueError if the values of column chunks would take more than ``max_bytes``.
 
     Args:
-        chunks: of one row group, each with its bytes.
+        chunks: of one row group, each with what reads of its bytes.
         max_bytes: the limit.
         count_named: tells exactly how many bytes the values of texts take that their pages name.
     """
     total = levels = 0
     unsure: list[tuple[int, ColumnChunk]] = []
-    for chunk, data in chunks:
-        sizes = page_sizes(chunk, data)
+    for chunk, read in chunks:
+        sizes = page_sizes(chunk, read)
         check_uncompressed(sizes.uncompressed_bytes, max_bytes)
         width = chunk.leaf.width
         at_most = chunk.value_count * (_OFFSET_BYTES if width is None else width)
         if chunk.leaf.is_nested:
             levels += chunk.value_count * _LEVEL_BYTES
         if chunk.leaf.kind == BYTE_ARRAY:
-            texts = most_decoded_bytes(chunk, sizes, max_bytes)
+            texts = most_decoded_bytes(chunk, sizes, read, max_bytes)
             at_most += texts
             if sizes.named_count:
                 unsure.append((texts, chunk))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from txnlog.segments.batch_header import BytesLike
+
 # Thrift's compact types; Parquet has no maps.
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _, _STRUCT = range(1, 13)
 _MANY: Final = 15
@@ -16,7 +18,7 @@ _MAX_BITS: Final = 63
 class CompactReader:
     """Reads a struct from its beginning on. Raises ValueError for what is none."""
 
-    def __init__(self, data: bytes | memoryview) -> None:
+    def __init__(self, data: BytesLike) -> None:
         self.data = data
         self.at = 0
         """The position of the next value."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
+from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.parquet.compact_struct import CompactReader
 
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _BINARY, _LIST, _STRUCT = 1, 2, 3, 4, 5, 6, 8, 9, 12
@@ -17,9 +18,10 @@ _MANY: Final = 15
 """Instead of a count: it follows."""
 _MAX_BITS: Final = 63
 _I32_BITS: Final = 32
+_SMALL: Final = [number >> 1 ^ -(number & 1) for number in range(0x80)]
+"""The numbers that take one byte, by this."""
 _MAX_FIELD: Final = (1 << 15) - 1
 
-Bytes: TypeAlias = bytes | memoryview
 Fields: TypeAlias = Mapping[int, "Form | None"]
 """The forms of a struct's fields; None: a field that may not be there."""
 Form: TypeAlias = tuple[int, Any]
@@ -41,7 +43,7 @@ def list_of(most: int, element: Form) -> Form:
     return _LIST, (most, element)
 
 
-def read_struct(data: Bytes, at: int, fields: Fields) -> tuple[dict[int, Any], int]:
+def read_struct(data: BytesLike, at: int, fields: Fields) -> tuple[dict[int, Any], int]:
     """The fields of a struct that begins at a position, by number, and the position behind it.
 
     Raises ValueError: it has another form; IndexError: the data ends within it.
@@ -65,19 +67,28 @@ def read_struct(data: Bytes, at: int, fields: Fields) -> tuple[dict[int, Any], i
         form = fields[field]
         if form is None or field in found:
             raise ValueError(f"field {field} may not be there, or is there twice")
-        if _I16 <= kind <= _I64 and kind == form[0] and data[at] < 0x80:
+        if _I16 <= kind <= _I64 and kind == form[0]:
             number = data[at]
             at += 1
-            found[field] = number >> 1 ^ -(number & 1)
+            if number < 0x80:
+                found[field] = _SMALL[number]
+            elif data[at] < 0x80:
+                number = number & 0x7F | data[at] << 7
+                at += 1
+                found[field] = number >> 1 ^ -(number & 1)
+            else:
+                found[field], at = _read_integer(data, at - 1, kind)
         elif kind == _BINARY == form[0] and data[at] < 0x80:
             length = data[at]
             at += 1 + length
             found[field] = data[at - length : at]
+        elif kind == _STRUCT == form[0]:
+            found[field], at = read_struct(data, at, form[1])
         else:
             found[field], at = read_value(data, at, kind, form)
 
 
-def read_value(data: Bytes, at: int, kind: int, form: Form) -> tuple[Any, int]:
+def read_value(data: BytesLike, at: int, kind: int, form: Form) -> tuple[Any, int]:
     """A field of a type that begins at a position, and the position behind it.
 
     Raises what ``read_struct`` raises.
@@ -99,7 +110,7 @@ def read_value(data: Bytes, at: int, kind: int, form: Form) -> tuple[Any, int]:
     return _read_integer(data, at, kind)
 
 
-def skip_field(data: Bytes, at: int, field: int, kind: int) -> int:
+def skip_field(data: BytesLike, at: int, field: int, kind: int) -> int:
     """The position behind a field that has no form."""
     if not 0 < field <= _MAX_FIELD:  # C++ would take it for another one
         raise ValueError(f"there is a field {field}")
@@ -109,7 +120,7 @@ def skip_field(data: Bytes, at: int, field: int, kind: int) -> int:
     return reader.at
 
 
-def read_list_head(data: Bytes, at: int, most: int, element: Form) -> tuple[int, int]:
+def read_list_head(data: BytesLike, at: int, most: int, element: Form) -> tuple[int, int]:
     """How many elements a list has that begins at a position, and the position of the first."""
     wanted = element[0]
     head = data[at]
@@ -123,24 +134,37 @@ def read_list_head(data: Bytes, at: int, most: int, element: Form) -> tuple[int,
     return count, at
 
 
-def _read_list(data: Bytes, at: int, most: int, element: Form) -> tuple[list[Any], int]:
+def _read_list(data: BytesLike, at: int, most: int, element: Form) -> tuple[list[Any], int]:
     count, at = read_list_head(data, at, most, element)
-    wanted = element[0]
+    wanted, inner = element
     values: list[Any] = []
-    for _ in range(count):
-        value, at = read_value(data, at, wanted, element)
-        values.append(value)
+    if _I16 <= wanted <= _I64:
+        stop = at + count
+        few = data[at:stop]
+        if count and max(few) < 0x80:  # each number has one byte
+            return [_SMALL[byte] for byte in few], stop
+        for _ in range(count):
+            value, at = _read_integer(data, at, wanted)
+            values.append(value)
+    elif wanted == _STRUCT:
+        for _ in range(count):
+            fields, at = read_struct(data, at, inner)
+            values.append(fields)
+    else:
+        for _ in range(count):
+            value, at = read_value(data, at, wanted, element)
+            values.append(value)
     return values, at
 
 
-def _read_integer(data: Bytes, at: int, kind: int) -> tuple[int, int]:
+def _read_integer(data: BytesLike, at: int, kind: int) -> tuple[int, int]:
     number, at = _read_varint(data, at)
     if kind != _I64 and number >> _I32_BITS:
         raise ValueError("a number is too large for its type")
     return number >> 1 ^ -(number & 1), at
 
 
-def _read_varint(data: Bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: BytesLike, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:
         byte = data[at]

@@ -8,8 +8,9 @@ are relative to the segment.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any, Final
 
@@ -29,7 +30,12 @@ from txnlog.segments.identity import NO_TAG
 from txnlog.segments.parquet.file_metadata import CODECS, ColumnChunk, FileMetadata
 from txnlog.segments.records import TIMESTAMP_COLUMNS
 from txnlog.segments.segment_file import SegmentFile
-from txnlog.segments.untrusted import check_parquet_footer, read_parquet_footer
+from txnlog.segments.untrusted import (
+    MAX_DECODED_BYTES,
+    check_column_chunks,
+    check_parquet_footer,
+    read_parquet_footer,
+)
 
 MAGIC: Final = b"PAR1"
 OFFSET_COLUMN: Final = "_offset"
@@ -120,6 +126,27 @@ def read_footer(file: SegmentFile) -> Footer:
     Raises CorruptRecord: it is damaged, or belongs to another segment.
     """
     return _parse(file, read_tail(file))
+
+
+def check_numbers(file: SegmentFile, columns: Collection[str]) -> None:
+    """Check that Arrow may scan some columns of a file, of types of fixed length and not nested.
+
+    Raises CorruptRecord: it is damaged, or was swapped with another one; ValueError: its pages
+    contradict the footer, or take too much memory.
+    """
+    wanted = {(name.encode(),) for name in columns}
+    for group in read_footer(file).groups:
+        chunks = [chunk for chunk in group.chunks if chunk.leaf.path in wanted]
+        check_column_chunks(
+            [(chunk, partial(_read_chunk, file, chunk)) for chunk in chunks],
+            MAX_DECODED_BYTES,
+            lambda _: MAX_DECODED_BYTES + 1,
+        )
+
+
+def _read_chunk(file: SegmentFile, chunk: ColumnChunk, start: int, stop: int) -> BytesLike:
+    first = chunk.position
+    return file.read(first + start, first + min(stop, chunk.size_bytes))
 
 
 def check_footer(file: SegmentFile) -> bytes:

@@ -7,11 +7,13 @@ chunk's dictionary again and again.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from txnlog.segments.batch_header import BytesLike
 from txnlog.segments.parquet.compact_values import BOOLEAN, I32, read_struct, struct_of
 from txnlog.segments.parquet.file_metadata import (
     BYTE_ARRAY,
@@ -34,7 +36,14 @@ _HEADER: Final = {
 }
 _PARTS: Final = {_DATA: 5, _DICTIONARY: 7, _DATA_V2: 8}
 _ENCODING: Final = {_DATA: 2, _DICTIONARY: 2, _DATA_V2: 4}
+_HEADER_BYTES: Final = 128
+"""More than a page's header takes, unless it has long bounds; then it takes at most this:"""
+_LONG_HEADER_BYTES: Final = 16 << 20
 _LENGTH: Final = struct.Struct("<I")
+
+
+ReadChunk: TypeAlias = Callable[[int, int], BytesLike]
+"""Reads bytes [start, stop) of a chunk, fewer only at its end."""
 
 
 @dataclass(slots=True)
@@ -42,41 +51,55 @@ class PageSizes:
     """What the pages of a chunk claim.
 
     ``plain_bytes`` are those of pages that have their values, ``named_count`` values are named by
-    others; ``dictionary`` is where these values are, and their uncompressed size.
+    others; ``dictionary`` is where these values are, from the chunk's beginning, and
+    ``dictionary_bytes`` their uncompressed size.
     """
 
     uncompressed_bytes: int = 0
     plain_bytes: int = 0
     named_count: int = 0
-    dictionary: memoryview | None = None
+    dictionary: tuple[int, int] | None = None
     dictionary_bytes: int = 0
 
 
-def page_sizes(chunk: ColumnChunk, data: memoryview) -> PageSizes:
-    """Read the headers of a chunk's pages, of all its bytes.
+def page_sizes(chunk: ColumnChunk, read: ReadChunk) -> PageSizes:
+    """Read the headers of a chunk's pages.
 
     Raises ValueError: they contradict the footer, or segments have no such pages.
     """
     try:
-        return _read_pages(chunk, data)
+        return _read_pages(chunk, read)
     except (IndexError, OverflowError):
         raise ValueError("a page ends within its header") from None
     except KeyError as error:
         raise ValueError(f"a page's header has no field {error}") from None
 
 
-def _read_pages(chunk: ColumnChunk, data: memoryview) -> PageSizes:
+def _read_header(read: ReadChunk, at: int) -> tuple[dict[int, Any], int]:
+    """A page's header, and the position behind it."""
+    for size_bytes in (_HEADER_BYTES, _LONG_HEADER_BYTES):
+        try:
+            header, length = read_struct(read(at, at + size_bytes), 0, _HEADER)
+        except (IndexError, ValueError):
+            if size_bytes == _LONG_HEADER_BYTES:
+                raise
+        else:
+            return header, at + length
+    raise AssertionError
+
+
+def _read_pages(chunk: ColumnChunk, read: ReadChunk) -> PageSizes:
     sizes = PageSizes()
     at = count = 0
     while count < chunk.value_count or (at == 0 and chunk.size_bytes):
-        header, body = read_struct(data, at, _HEADER)
+        header, body = _read_header(read, at)
         kind, uncompressed, compressed = header[1], header[2], header[3]
         if kind not in _PARTS:
             raise ValueError(f"a page is of type {kind}")
         part = header[_PARTS[kind]]
         values, encoding = part[1], part[_ENCODING[kind]]
         is_first, at = at == 0, body + compressed
-        if min(uncompressed, compressed, values) < 0 or at > len(data):
+        if min(uncompressed, compressed, values) < 0 or at > chunk.size_bytes:
             raise ValueError(f"a page claims {values} values in {compressed} bytes")
         if encoding not in ENCODINGS:
             raise ValueError(f"values are in encoding {encoding}, which no segment has")
@@ -88,7 +111,7 @@ def _read_pages(chunk: ColumnChunk, data: memoryview) -> PageSizes:
         if kind == _DICTIONARY:
             if not is_first or not chunk.has_dictionary:
                 raise ValueError("a dictionary is not at the beginning")
-            sizes.dictionary, sizes.dictionary_bytes = data[body:at], uncompressed
+            sizes.dictionary, sizes.dictionary_bytes = (body, at), uncompressed
             continue
         count += values
         if encoding in DICTIONARY_ENCODINGS:
@@ -100,7 +123,7 @@ def _read_pages(chunk: ColumnChunk, data: memoryview) -> PageSizes:
     return sizes
 
 
-def most_decoded_bytes(chunk: ColumnChunk, sizes: PageSizes, most: int) -> int:
+def most_decoded_bytes(chunk: ColumnChunk, sizes: PageSizes, read: ReadChunk, most: int) -> int:
     """At most how many bytes the values of a chunk of texts take; about, if it is over ``most``.
 
     Raises ValueError: its dictionary does not decompress.
@@ -111,7 +134,7 @@ def most_decoded_bytes(chunk: ColumnChunk, sizes: PageSizes, most: int) -> int:
     if sizes.dictionary is None or sizes.dictionary_bytes > most:
         return sizes.plain_bytes + sizes.dictionary_bytes
     name = CODECS[chunk.codec]
-    values: Any = sizes.dictionary
+    values: Any = read(*sizes.dictionary)
     if name is not None:
         values = pa.Codec(name).decompress(values, decompressed_size=sizes.dictionary_bytes)
     return sizes.plain_bytes + sizes.named_count * _longest(memoryview(values))

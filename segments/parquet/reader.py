@@ -22,7 +22,12 @@ from txnlog.segments.parquet.open_segment import Found, ParquetSegment
 from txnlog.segments.records import RECORD_SCHEMA, TIMESTAMP_COLUMNS, TIMESTAMP_TYPE, Int32Array
 from txnlog.segments.schema_columns import Columns, SchemaColumns, least_bytes
 from txnlog.segments.segment_file import SizedCall, work_on
-from txnlog.segments.untrusted import check_column_chunks, named_bytes, open_parquet
+from txnlog.segments.untrusted import (
+    check_column_chunks,
+    named_bytes,
+    open_parquet,
+    read_row_group,
+)
 
 _VALUE_BYTES: Final = 4
 _WORK_AHEAD_BYTES: Final = 8 << 20
@@ -152,7 +157,7 @@ class RowGroupReading:
         segment = self._segment
         chunks = [group.chunks[leaf] for name in {*self.stored} for leaf in segment.leaves[name]]
         check_column_chunks(
-            [(chunk, segment.bytes_of(chunk, found)) for chunk in chunks],
+            [(chunk, partial(_part_of, segment.bytes_of(chunk, found))) for chunk in chunks],
             self._max_bytes,
             partial(self._named_bytes, group, found),
         )
@@ -171,7 +176,7 @@ class RowGroupReading:
             pieces, file = self._open(self._repeating)
         pieces.hold(found)
         is_large = self._is_alone or self._sizes[group.number] > _WORK_AHEAD_BYTES
-        table = file.read_row_group(group.number, columns=self.stored, use_threads=is_large)
+        table = read_row_group(file, group.number, self.stored, use_threads=is_large)
         pieces.held = {}
         self._idle.append((pieces, file))
         if table.num_rows != group.header.record_count:
@@ -211,6 +216,10 @@ class RowGroupReading:
             return RowGroupRecords(group, batches[0], deltas)
         nothing = pa.table({"": pa.nulls(group.header.record_count)}).to_batches()[0].select([])
         return RowGroupRecords(group, nothing, deltas)
+
+
+def _part_of(data: memoryview, start: int, stop: int) -> memoryview:
+    return data[start:stop]
 
 
 def _check_names(segment: ParquetSegment, columns: Sequence[str] | None) -> list[str]:

@@ -158,7 +158,8 @@ class _Scanning:
         file_format = dataset.ParquetFileFormat(default_fragment_scan_options=checked)
         numbers: dict[str, int] = {}
         segments: dict[str, SegmentRange] = {}
-        files = segment_files(self._storage, segments, {})
+        read = columns.with_looked_at.schema
+        files = segment_files(self._storage, segments, {}, read.names)
         fragments = []
         for number, part in enumerate(self._parts):
             path = _local_path(self._storage, part, columns)
@@ -166,7 +167,6 @@ class _Scanning:
             numbers[path] = number
             segments[path] = part
             fragments.append(file_format.make_fragment(path, filesystem=files))
-        read = columns.with_looked_at.schema
         scanner = dataset.FileSystemDataset(fragments, read, file_format, files).scanner(
             columns=[*columns.names],
             filter=looked_at.expression,

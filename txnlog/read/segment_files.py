@@ -6,7 +6,7 @@ Arrow gets no paths of a store on this machine: what it opened by name might be 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
@@ -14,20 +14,24 @@ from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
 from txnlog.errors import CorruptRecord
 from txnlog.read.segment_ranges import SegmentRange
-from txnlog.segments.parquet.footer import check_footer
+from txnlog.segments.parquet.footer import check_footer, check_numbers
 from txnlog.segments.parquet.renamed_columns import rename_columns
 from txnlog.storage.base import Storage
 
 
 def segment_files(
-    storage: Storage, segments: Mapping[str, SegmentRange], names: Mapping[int, str]
+    storage: Storage,
+    segments: Mapping[str, SegmentRange],
+    names: Mapping[int, str],
+    numbers: Collection[str] = (),
 ) -> FileSystem:
     """A filesystem of segments, by whatever they are called in ``segments``.
 
     With ``names`` their columns have these names, by id. Opening one raises what reading a footer
-    does, and CorruptRecord if it is not the one that was placed.
+    does, and CorruptRecord if it is not the one that was placed. Of files on this machine the pages
+    of columns in ``numbers`` are checked, too: see ``check_numbers``.
     """
-    return PyFileSystem(_Segments(_Objects(storage, segments, names)))
+    return PyFileSystem(_Segments(_Objects(storage, segments, names, numbers)))
 
 
 class _Objects(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
@@ -39,9 +43,14 @@ class _Objects(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
     cachable = False
 
     def __init__(
-        self, storage: Storage, segments: Mapping[str, SegmentRange], names: Mapping[int, str]
+        self,
+        storage: Storage,
+        segments: Mapping[str, SegmentRange],
+        names: Mapping[int, str],
+        numbers: Collection[str],
     ) -> None:
         super().__init__()
+        self.numbers = numbers
         self.storage = storage
         self.segments = segments
         self.names = names
@@ -64,7 +73,11 @@ class _Segments(FSSpecHandler):  # type: ignore[misc]
         file = None if self.fs.names else _open_natively(storage, part.paths.log)
         if file is None:
             return super().open_input_file(path)
-        check_footer(part.open(storage, lambda start, stop: file.read_at(stop - start, start)))
+        opened = part.open(storage, lambda start, stop: file.read_at(stop - start, start))
+        if self.fs.numbers:
+            check_numbers(opened, self.fs.numbers)
+        else:
+            check_footer(opened)
         return file
 
 

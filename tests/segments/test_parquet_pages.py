@@ -1,0 +1,79 @@
+"""What page headers claim is added up, and checked against the footer, before a page is read."""
+
+from __future__ import annotations
+
+import pytest
+
+from txnlog.segments.parquet.compact_struct import varint
+from txnlog.segments.parquet.file_metadata import BYTE_ARRAY, ColumnChunk, Leaf
+from txnlog.segments.untrusted import check_column_chunks
+
+INT64 = 2
+PLAIN, RLE, NAMED, DELTA = 0, 3, 8, 7
+
+
+def number(value: int) -> bytes:
+    """The next field of a struct, a number of 32 bits."""
+    return b"\x15" + varint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def page(
+    count: int, encoding: int = PLAIN, *, kind: int = 0, size: int = 8, stored: int = 8
+) -> bytes:
+    """A page of zeros that claims to be ``size`` bytes."""
+    if kind == 2:
+        part = b"\x4c" + number(count) + number(encoding) + b"\0"
+    else:
+        part = b"\x2c" + number(count) + number(encoding) + number(RLE) + number(RLE) + b"\0"
+    return number(kind) + number(size) + number(stored) + part + b"\0" + bytes(max(stored, 0))
+
+
+def check(data: bytes, values: int, *, leaf: int = INT64, most: int = 1000) -> None:
+    """As a reader does it, for the only column of a row group."""
+    width = None if leaf == BYTE_ARRAY else 8
+    column = Leaf((b"x",), leaf, width, None, 1, 0)
+    has_dictionary = data[1:2] == b"\x04"
+    chunk = ColumnChunk(column, 0, values, 4, len(data), 0, has_dictionary, None, None)
+    check_column_chunks([(chunk, lambda start, stop: data[start:stop])], most, lambda _: 5000)
+
+
+def test_sound_pages_pass() -> None:
+    """Several pages, with and without a dictionary."""
+    check(page(60) + page(65), 125)
+    dictionary = page(1, kind=2, size=4, stored=4)
+    check(dictionary + page(100, NAMED) + page(10), 110, leaf=BYTE_ARRAY)
+
+
+@pytest.mark.parametrize(
+    ("data", "values", "reason"),
+    [
+        (page(1, size=(1 << 31) - 1), 1, "over the limit"),
+        (page(126), 126, "over the limit"),  # 8 bytes each
+        (page(1, size=600) + page(1, size=600), 2, "over the limit"),
+        (page(1, size=-1), 1, "claims 1 values"),
+        (page(-1) + page(2), 1, "claims -1 values"),
+        (page(1, stored=-1), 1, "claims 1 values in -1 bytes"),
+        (page(1)[:-1], 1, "claims 1 values in 8 bytes"),
+        (page(1), 2, "ends within its header"),
+        (page(3), 2, "its pages have 3 values, the footer says 2"),
+        (page(1, DELTA), 1, "encoding 7, which no segment has"),
+        (page(1, kind=9), 1, "type 9"),
+        (page(1) + page(1, kind=2), 2, "a dictionary is not at the beginning"),
+        (page(1)[:5], 1, "ends within its header"),
+        (b"\xff" * 100, 1, "of type 15"),
+    ],
+)
+def test_claims_that_cannot_be_are_refused(data: bytes, values: int, reason: str) -> None:
+    """Before anything is allocated for them."""
+    with pytest.raises(ValueError, match=reason):
+        check(data, values)
+
+
+def test_values_that_are_named_count_each_time() -> None:
+    """By the longest value of the dictionary, and exactly if that is too much: here it is, too."""
+    value = b"\x64\0\0\0" + bytes(100)
+    dictionary = page(1, kind=2, size=104, stored=0) + value
+    dictionary = dictionary.replace(number(104) + number(0), number(104) + number(104))
+    check(dictionary + page(9, NAMED), 9, leaf=BYTE_ARRAY)
+    with pytest.raises(ValueError, match="over the limit"):
+        check(dictionary + page(100, NAMED), 100, leaf=BYTE_ARRAY)
