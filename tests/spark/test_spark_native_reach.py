@@ -135,7 +135,7 @@ def test_an_answer_that_comes_late_counts_for_the_next_read(
     monkeypatch.setattr(hadoop_files, "_silent", silent)
     key = ("application", "s3a://bucket")
     with pytest.raises(NoAnswer):
-        hadoop_files._ask_within(0.05, key, lambda: 7 * may_answer.wait())
+        hadoop_files._ask_within(0.05, key, lambda: 7 * may_answer.wait(30))
     assert [*silent] == [key]
     may_answer.set()
     assert forgotten.wait(30)
