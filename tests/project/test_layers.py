@@ -35,7 +35,6 @@ FLOORS = (
 INSIDE = {
     "ui": (
         "server",
-        "connections",
         "app",
         "pages",
         "lag_curves",
