@@ -31,6 +31,7 @@ from txnlog.segments.records import (
     record_sizes,
     timestamps_ms,
 )
+from txnlog.segments.schema_columns import children
 
 # Measured with 16-byte keys and 100-byte values, 2 cores:
 # decoding 0.3 / 0.6 / 1.2 / 2.4 / 4.8 MiB batches of lz4 runs at 22 / 27 / 30 / 33 / 34 M rows/s.
@@ -45,6 +46,11 @@ DEFAULT_ROW_GROUP_BYTES: Final = 32 << 20
 DEFAULT_MAX_RECORD_BYTES: Final = DEFAULT_MAX_UNCOMPRESSED_BYTES // 2
 
 NO_TIMESTAMP_MS: Final = -1
+
+_REPEATED_BOOLEANS: Final = 32
+"""Of lists with booleans row groups are smaller by this: Parquet's readers keep four bytes for each
+of these bits, which counts against the most that they decode.
+"""
 
 # Validity bitmaps, and what a codec adds to bytes that it cannot compress: at most a part in 32.
 _GROWTH = 32
@@ -133,6 +139,7 @@ class SegmentWriter:
             is_parquet = record_format == "parquet"
             batch_bytes = DEFAULT_ROW_GROUP_BYTES if is_parquet else DEFAULT_BATCH_BYTES
         self._batch_bytes = batch_bytes
+        self._looks_at_schema = record_format == "parquet"
         self._max_record_bytes = max_record_bytes
         self._segment_bytes = segment_bytes
         self._pending: list[pa.RecordBatch] = []
@@ -205,6 +212,10 @@ class SegmentWriter:
             raise ValueError("the segment is finished")
         if offsets is not None:
             self._check_offsets(offsets, records.num_rows)
+        if self._looks_at_schema:
+            self._looks_at_schema = False
+            if any(_repeats_booleans(field.type) for field in records.schema):
+                self._batch_bytes = max(self._batch_bytes // _REPEATED_BOOLEANS, 1)
         total = records.nbytes
         whole = total <= min(self._batch_bytes, self._max_record_bytes)
         if whole and self.buffered_bytes + total > self._batch_bytes <= 2 * self.buffered_bytes:
@@ -313,6 +324,14 @@ class SegmentWriter:
         else:
             waiting.append(range(first, stop))
         self._next_offset = stop
+
+
+def _repeats_booleans(kind: pa.DataType, *, is_repeated: bool = False) -> bool:
+    """Whether there are booleans within lists or maps of a type."""
+    if pa.types.is_boolean(kind):
+        return is_repeated
+    repeats = is_repeated or not pa.types.is_struct(kind)
+    return any(_repeats_booleans(field.type, is_repeated=repeats) for field in children(kind))
 
 
 def _join_offsets(parts: Sequence[range | Int64Array]) -> tuple[int, Int32Array | None]:

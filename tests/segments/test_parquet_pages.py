@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import io
+
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from txnlog.segments.parquet.compact_struct import varint
 from txnlog.segments.parquet.file_metadata import BYTE_ARRAY, ColumnChunk, Leaf
+from txnlog.segments.reader import read_segment
+from txnlog.segments.segment_file import SegmentFile
 from txnlog.segments.untrusted import check_column_chunks
+from txnlog.segments.writer import DEFAULT_ROW_GROUP_BYTES, SegmentWriter
 
 INT64 = 2
 PLAIN, RLE, NAMED, DELTA = 0, 3, 8, 7
@@ -77,3 +84,25 @@ def test_values_that_are_named_count_each_time() -> None:
     check(dictionary + page(9, NAMED), 9, leaf=BYTE_ARRAY)
     with pytest.raises(ValueError, match="over the limit"):
         check(dictionary + page(100, NAMED), 100, leaf=BYTE_ARRAY)
+
+
+@pytest.mark.parametrize("kind", [pa.bool_(), pa.int8(), pa.string()])
+def test_small_values_in_lists_stay_below_a_readers_limit(kind: pa.DataType) -> None:
+    """Parquet's readers keep four bytes for each value in a list, also for a bit."""
+    rows, length = 100, 20_000
+    offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * length)
+    values = pa.array(np.arange(rows * length) % 2).cast(kind)
+    times = pa.array(np.arange(rows), pa.timestamp("ms", "UTC"))
+    records = pa.record_batch(
+        {"bits": pa.ListArray.from_arrays(offsets, values), "_timestamp": times}
+    )
+    out, batch_bytes = io.BytesIO(), 128 << 10
+    writer = SegmentWriter(out, record_format="parquet", batch_bytes=batch_bytes)
+    for row in range(rows):
+        writer.append(records.slice(row, 1))
+    writer.finish()
+    data = out.getvalue()
+    file = SegmentFile(lambda start, stop: data[start:stop], len(data), "x", is_parquet=True)
+    limit = (128 << 20) // DEFAULT_ROW_GROUP_BYTES * batch_bytes
+    found = read_segment(file, max_uncompressed_bytes=limit)
+    assert sum(batch.record_count for batch in found) == rows
