@@ -3,8 +3,9 @@
     s3_job.py SETTINGS
 
 Settings are a JSON file: ``root`` of a store with the topics ``in`` and ``out``, the ``storage``
-options of several runs by name, ``only_read``, the names of those that do no more, and ``hidden``,
-the names of those that run with the setting ``regex``.
+options of several runs by name, ``only_read``, the names of those that do no more, ``hidden``, the
+names of those that run with the setting ``regex``, ``streamed``, of those with a stream too, and
+``checkpoints``, a folder for those of streams.
 Prints one line of JSON: ``counts`` and ``texts``, by name.
 """
 
@@ -73,6 +74,18 @@ def run(spark: SparkSession, root: str, name: str, storage: dict[str, str]) -> i
     return txn.result.written_records
 
 
+def stream(spark: SparkSession, root: str, storage: dict[str, str], checkpoint: str) -> None:
+    """A query from topic to topic, which ends when it has read what there is."""
+    options = {"path": root, **{f"storage.{k}": v for k, v in storage.items()}}
+    frame = spark.readStream.format("txnlog").options(subscribe="in", **options).load()
+    writer = frame.select("value").writeStream.format("txnlog").options(topic="out", **options)
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+    TEXTS[f"progress {Path(checkpoint).name}"] = json.dumps(
+        [json.loads(progress.json) for progress in query.recentProgress]
+    )
+
+
 def main(settings: dict[str, Any]) -> None:
     spark = SparkSession.builder.getOrCreate()
     root, runs = settings["root"], settings["storage"]
@@ -86,6 +99,8 @@ def main(settings: dict[str, Any]) -> None:
             plans(f"plan {name}", frame)
             continue
         counts[name] = run(spark, root, name, storage)
+        if name in settings["streamed"]:
+            stream(spark, root, storage, f"{settings['checkpoints']}/{name}")
         absent = root.replace("s3://test/", "s3://absent/")
         error(f"bucket {name}", lambda s=storage, a=absent: read(spark, a, s, subscribe="in"))
         error(f"topic {name}", lambda s=storage: read(spark, root, s, subscribe="nowhere"))
