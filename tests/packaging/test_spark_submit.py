@@ -214,12 +214,9 @@ def test_no_secret_is_in_anything_that_a_job_leaves(
     assert leaks == []
     # The looking is not a formality: the texts are there, and show what docs/SPARK.md says they
     # show.
-    kinds = ("plan", "view", "sql", "error", "ui /api", "ui /SQL/execution", "log", "event log")
-    kinds += (
-        "progress",
-        "checkpoint options/offsets",
-        "checkpoint options/commits",
-        "object topics",
+    kinds = (
+        *("plan", "view", "sql", "error", "ui /api", "ui /SQL/execution", "log", "event log"),
+        *("progress", "checkpoint options/offsets", "checkpoint options/commits", "object topics"),
     )
     assert [kind for kind in kinds if not any(where.startswith(kind) for where in texts)] == []
     left = ("checkpoint", "object")
