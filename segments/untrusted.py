@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -36,6 +37,8 @@ ParquetFile: TypeAlias = Any  # pyarrow has no types
 ParquetMetadata: TypeAlias = Any
 
 _TAIL_BYTES: Final = 8
+_KEPT_BYTES: Final = 8 << 10
+"""Of footers up to this what they say is kept: by their bytes, so nobody else's can be taken."""
 _ARROW_SCHEMA: Final = b"ARROW:schema"
 _LEVEL_BYTES: Final = 4
 """What Arrow keeps for each nested value while it reads them."""
@@ -101,11 +104,20 @@ def check_parquet_footer(tail: bytes, position: int) -> FileMetadata:
         tail: the end of the file, from the footer on, with its length and the magic.
         position: where in the file it begins.
     """
+    if len(tail) <= _KEPT_BYTES:  # small files are opened again and again
+        return _check_small_footer(tail, position)
+    return _check_footer(tail, position)
+
+
+def _check_footer(tail: bytes, position: int) -> FileMetadata:
     described = read_file_metadata(tail[:-_TAIL_BYTES], position)
     arrow = described.pairs.get(_ARROW_SCHEMA)
     if arrow is not None:  # pyarrow goes by it
         read_schema(base64.b64decode(arrow, validate=True))
     return described
+
+
+_check_small_footer = lru_cache(maxsize=128)(_check_footer)
 
 
 def read_parquet_footer(tail: bytes, position: int) -> tuple[FileMetadata, ParquetMetadata]:
