@@ -144,7 +144,7 @@ class SchemaColumns:
 
 def _least_of(source: pa.Scalar | None, field: pa.Field) -> int:
     """The memory for one of many equal values: a default, or null."""
-    text = None if source is None or types.is_primitive(source.type) else source.as_buffer()
+    text = source.as_buffer() if isinstance(source, pa.BinaryScalar) else None
     return least_bytes(field.type) + (0 if text is None else int(text.size))
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -139,8 +140,8 @@ def test_a_round_of_puts_syncs_a_folder_once(storage: LocalStorage, disk: Disk) 
     links: list[int] = []
     real = os.link
 
-    def link(*paths: Path) -> None:
-        real(*paths)
+    def link(*names: str, **folders: Any) -> None:
+        real(*names, **folders)
         links.append(len([name for name in disk.synced if name != "file"]))
 
     uploads = [storage.upload(f"a/b/{number}") for number in range(5)]
@@ -246,10 +247,10 @@ def test_folders_above_the_root_that_cannot_be_synced_by_us_are_passed_over(
     """A folder that may not be read cannot be synced; that is no reason to refuse the store."""
     real = os.open
 
-    def guarded(path: object, flags: int, *rest: int) -> int:
-        if path == disk.root.parent:
+    def guarded(path: str, flags: int, *rest: int, **folder: Any) -> int:
+        if path == str(disk.root.parent):
             raise PermissionError(errno.EACCES, "Permission denied")
-        return real(path, flags, *rest)  # type: ignore[arg-type]
+        return real(path, flags, *rest, **folder)
 
     monkeypatch.setattr(os, "open", guarded)
     assert storage.put_if_absent("a", b"x")

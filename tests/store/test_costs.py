@@ -105,9 +105,9 @@ def test_a_small_commit_on_a_disk(
     def count(owner: object, name: str) -> None:
         real = getattr(owner, name)
 
-        def counted(*arguments: object) -> object:
+        def counted(*arguments: object, **named: object) -> object:
             done[name] += 1
-            return real(*arguments)
+            return real(*arguments, **named)
 
         monkeypatch.setattr(owner, name, counted)
 

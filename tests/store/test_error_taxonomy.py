@@ -76,6 +76,7 @@ CALLERS_MISTAKE_OR_STATE_OF_THE_STORE = {
     "UnknownCodec",
     "UnknownMagic",
     "UnknownTopicOrPartition",
+    "UnnamedUrl",
     "UnsupportedCompression",
     "UnsupportedFilesystem",
     "UnsupportedRecordFormat",
@@ -139,7 +140,7 @@ def test_kafkas_clients_agree_on_what_is_retriable() -> None:
 def test_public_errors_are_in_one_place() -> None:
     """All errors can be imported from txnlog.errors."""
     inner = {"Diverged", "MarkGone", "SegmentTooLarge", "UnknownCodec", "UnknownMagic"}
-    inner |= {"TookTooLong"}
+    inner |= {"TookTooLong", "UnnamedUrl"}
     assert set(errors.__all__) == set(CLASSES) - inner | {"TxnlogError"}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dis
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -90,6 +91,18 @@ def _interruptible(code: CodeType) -> frozenset[int]:
     return frozenset(one.offset for one in instructions if may_come(one.offset))
 
 
+def _is_finalizing(frame: FrameType | None) -> bool:
+    """Whether it runs because an object is collected, at whatever moment that is.
+
+    What is raised there leaves the finalizer, and reaches nobody.
+    """
+    while frame is not None:
+        if frame.f_code is weakref.finalize.__call__.__code__:
+            return True
+        frame = frame.f_back
+    return False
+
+
 class Tracer:
     """Counts the lines that run of some folders and files, and raises before one of them."""
 
@@ -119,7 +132,7 @@ class Tracer:
         at = self._at
         if not self._known[name] or self.raised:
             return None
-        if at is not None and name != at.file:
+        if (at is not None and name != at.file) or _is_finalizing(frame):
             return None
         return self._line
 
