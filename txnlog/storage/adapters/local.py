@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import Self
 
@@ -424,10 +425,10 @@ class _LocalUpload(Upload):
         check_name(name)
         self._storage = storage
         self._name = name
-        self._descriptor: int | None = None
         self._temporary = storage.temporary_name()
         try:
-            self._descriptor = storage.open_temporary(self._temporary)
+            # Not a number: after an interrupt it is still somebody's, who closes it once.
+            self._file = FileIO(storage.open_temporary(self._temporary), "wb")
         except OSError as error:
             raise failure("creating", storage.url, name, error) from error
         except BaseException:  # Ctrl-C: nobody else knows of the file yet
@@ -435,32 +436,37 @@ class _LocalUpload(Upload):
             raise
 
     def write(self, data: bytes) -> int:
-        if self._descriptor is None:
+        if self._file.closed:
             raise ValueError("the upload is closed")
         try:
-            write_all(self._descriptor, data)
+            write_all(self._file.fileno(), data)
         except OSError as error:
             raise failure("writing", self._storage.url, self._name, error) from error
         return len(data)
 
     def close(self) -> None:
-        if self._descriptor is None:
+        if self._file.closed:
             return
         try:
-            self._storage.publish_upload(self._descriptor, self._temporary, self._name)
+            self._storage.publish_upload(self._file.fileno(), self._temporary, self._name)
         except OSError as error:
             raise failure("creating", self._storage.url, self._name, error) from error
         finally:
             self.discard()
 
     def discard(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
+        if self._file.closed:
+            return
+        with suppress(OSError):
+            # Whatever happens here, the object is complete or was never there.
+            self._file.close()
+        with suppress(OSError):
+            self._storage.drop_temporary(self._temporary)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):  # it may have failed to open
             with suppress(OSError):
-                # Whatever happens here, the object is complete or was never there.
-                os.close(descriptor)
-            with suppress(OSError):
-                self._storage.drop_temporary(self._temporary)
+                self._file.close()
 
 
 def _folder_of(name: str) -> str:
