@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -281,3 +283,24 @@ def test_a_folder_that_nothing_can_be_called_is_passed_over(
     consumer = store.consumer(pattern=".*", group_id="all")
     assert {record.topic for record in consumer.poll(timeout_ms=0)} <= {"t"}
     consumer.close()
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"a\\b"], ids=["no-unicode", "backslash"])
+def test_nor_does_one_stop_the_listing_of_those_beside_it(
+    name: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Among a topic's segments it stopped maintenance, and the doctor called it damage."""
+    store = txnlog.open(tmp_path, create=True)
+    store.create_topic("t", partitions=1)
+    with store.producer() as producer:
+        producer.send("t", b"1")
+    for folder in ("topics/t/data", "topics/t/data/0"):
+        inside = os.fsencode(tmp_path / folder) + b"/" + name
+        Path(os.fsdecode(inside)).mkdir()
+        Path(os.fsdecode(inside + b"/file")).write_bytes(b"")
+    listed = [*store.storage.list_all("topics/t/data")]
+    assert len(listed) == 1
+    store.maintain()
+    assert [f for f in store.examine(with_probe=False) if f.state == "damage"] == []
+    told = {record.getMessage() for record in caplog.records if "passed over" in record.message}
+    assert len(told) == 2

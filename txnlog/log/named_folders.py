@@ -6,14 +6,10 @@ no group and no id can have is passed over with a warning, so that it stops nobo
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 
 from txnlog import names
-from txnlog.storage.base import Storage
-
-_logger = logging.getLogger(__name__)
+from txnlog.storage.base import Storage, warn_of_folder
 
 
 def list_topics(storage: Storage) -> list[str]:
@@ -47,14 +43,6 @@ def _known(storage: Storage, above: str, parse: Callable[[str], str | None]) -> 
     for folder in storage.list_folders(above):
         found = parse(folder)
         if found is None:
-            _warn(f"{storage.url}/{above}/{folder}")
+            warn_of_folder(f"{storage.url}/{above}/{folder}")
         else:
             yield found
-
-
-@lru_cache(maxsize=1024)
-def _warn(folder: str) -> None:
-    """Once for each folder: processes that follow a store list it every second."""
-    _logger.warning(
-        "%r is passed over: nothing in a store can be called so. Move it out of the store", folder
-    )

@@ -6,12 +6,13 @@ rename. Knows names and bytes, and nothing of what they mean.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, islice
 from threading import Barrier, BrokenBarrierError
 from types import TracebackType
@@ -22,6 +23,7 @@ from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, Waits, run_ahead
 from txnlog.storage.together import run_together
 
 T = TypeVar("T")
+_logger = logging.getLogger(__name__)
 
 PARALLEL_REQUESTS = 16
 MOST_WHOLE_BYTES = 256 << 20
@@ -45,6 +47,27 @@ def check_name(name: str) -> str:
             f"{name!r} cannot be the name of an object: it is not valid Unicode"
         ) from None
     return name
+
+
+def may_be_entered(url: str, folder: str) -> bool:
+    """Whether a folder that was found can hold objects of ours; one that cannot is passed over.
+
+    Nothing keeps others from making one, and it must not stop a listing of what is beside it.
+    """
+    try:
+        check_name(folder)
+    except InvalidOption:
+        warn_of_folder(f"{url}/{folder}")
+        return False
+    return True
+
+
+@lru_cache(maxsize=1024)
+def warn_of_folder(folder: str) -> None:
+    """Tell once that a folder is passed over: who follows a store lists it every second."""
+    _logger.warning(
+        "%r is passed over: nothing in a store can be called so. Move it out of the store", folder
+    )
 
 
 @dataclass(frozen=True, slots=True)

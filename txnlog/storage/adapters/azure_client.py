@@ -134,8 +134,9 @@ class AzureClient(ObjectClient):
         blob = self._container.get_blob_client(key)
 
         async def download() -> bytes:
+            # As it is stored: a blob that somebody has marked as compressed could be of any size.
             stream = await blob.download_blob(
-                max_concurrency=_PARTS_AT_ONCE, **byte_range, **self._each
+                max_concurrency=_PARTS_AT_ONCE, decompress=False, **byte_range, **self._each
             )
             data: bytes = await stream.readall()
             return data

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
-from txnlog.storage.base import Address, Upload, check_name, for_each
+from txnlog.storage.base import Address, Upload, check_name, for_each, may_be_entered
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.failure_messages import failure, secrets_of
 from txnlog.storage.fork_safe_lock import ForkSafeLock
@@ -338,7 +338,8 @@ class HdfsStorage(ServerStorage):
         prefix = f"{folder}/" if folder else ""
         for status in self._list(folder):
             if status.is_folder:
-                yield from self.list_all(prefix + status.name)
+                if may_be_entered(self.url, prefix + status.name):
+                    yield from self.list_all(prefix + status.name)
             else:
                 yield prefix + status.name, status.size_bytes
 

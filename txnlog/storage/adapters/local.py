@@ -25,7 +25,14 @@ from txnlog.errors import ObjectNotFound, UnsupportedFilesystem
 from txnlog.storage.adapters import inside
 from txnlog.storage.adapters.held_folders import HeldFolder, hold_folder
 from txnlog.storage.adapters.inside import Inside, open_folder_above
-from txnlog.storage.base import MOST_WHOLE_BYTES, Address, Storage, Upload, check_name
+from txnlog.storage.base import (
+    MOST_WHOLE_BYTES,
+    Address,
+    Storage,
+    Upload,
+    check_name,
+    may_be_entered,
+)
 from txnlog.storage.failure_messages import failure, too_large
 from txnlog.storage.spool import write_all
 
@@ -272,7 +279,8 @@ class LocalStorage(Storage):
         prefix = f"{folder}/" if folder else ""
         for name, size_bytes in sorted(found):
             if size_bytes is None:
-                yield from self.list_all(prefix + name, scanned)
+                if may_be_entered(self.url, prefix + name):
+                    yield from self.list_all(prefix + name, scanned)
             else:
                 yield prefix + name, size_bytes
 

@@ -25,7 +25,7 @@ from txnlog.errors import (
     UnsupportedFilesystem,
     how_to_install,
 )
-from txnlog.storage.base import Address, Storage, Upload, check_name
+from txnlog.storage.base import Address, Storage, Upload, check_name, may_be_entered
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.failure_messages import failure, secrets_of
 from txnlog.storage.fork_safe_lock import ForkSafeLock
@@ -298,7 +298,8 @@ class SftpStorage(ServerStorage):
         prefix = f"{folder}/" if folder else ""
         for name, size in sorted(self._entries(folder)):
             if size is None:
-                yield from self.list_all(prefix + name)
+                if may_be_entered(self.url, prefix + name):
+                    yield from self.list_all(prefix + name)
             else:
                 yield prefix + name, size
 

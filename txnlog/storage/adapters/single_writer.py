@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
-from txnlog.storage.base import Address, Storage, Upload, check_name
+from txnlog.storage.base import Address, Storage, Upload, check_name, may_be_entered
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.failure_messages import failure, redact, redact_url, secrets_of
 from txnlog.storage.fork_safe_lock import ForkSafeLock
@@ -203,7 +203,8 @@ class SingleWriterStorage(Storage):
         prefix = f"{folder}/" if folder else ""
         for name, kind in sorted(self._list_entries(folder)):
             if kind == "directory":
-                yield from self.list_all(prefix + name)
+                if may_be_entered(self.url, prefix + name):
+                    yield from self.list_all(prefix + name)
             else:
                 yield prefix + name, self.size(prefix + name)
 
