@@ -45,6 +45,8 @@ def read_settings(path: Path) -> Settings:
     except ValueError as error:
         # tomllib's message gives the position, and repeats at most one character.
         raise typer.BadParameter(f"config file {path} is not TOML: {error}") from None
+    except RecursionError:
+        raise typer.BadParameter(f"config file {path} is nested too deeply") from None
     for key in found:
         if key not in _KEYS:
             raise typer.BadParameter(f"config file {path}: {key} is not one of {', '.join(_KEYS)}")

@@ -38,6 +38,7 @@ def test_a_wrong_file_is_wrong_usage_and_its_values_stay_in_it(tmp_path: Path) -
         ("store = 1", "store must be a string"),
         ('storage_options = "hunter2"', "must be a table"),
         ('output = "xml"', "output 'xml'"),
+        (f"a = {'[' * 100_000}", "nested too deeply"),
     ):
         file.write_text(content)
         done = cli("--config-file", file, "topics", "ls")
