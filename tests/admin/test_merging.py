@@ -78,6 +78,29 @@ def no_damage(store: Store) -> bool:
     return True
 
 
+def test_no_offsets_are_in_no_segment(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that ends where it starts has no ranges, though a segment holds both sides of it.
+
+    A consumer asks so for the partitions of others: their views can end in what was merged since.
+    """
+    settle_early(monkeypatch)
+    for first in range(0, 12, 3):
+        append(store, *(b"%d" % number for number in range(first, first + 3)), partition=0)
+
+    def ranges(store: Store) -> list[int]:
+        snapshot = another(store).snapshot(["t"])
+        return [len(snapshot.scan("t", {0: at}, {0: at}).ranges) for at in range(13)]
+
+    assert ranges(store) == [0] * 13
+    assert merge(store)
+    assert len(segment_names(store)) == 1
+    assert ranges(store) == [0] * 13
+    for number in range(12):
+        append(store, b"%d" % number, partition=0)
+    checkpoint(store)
+    assert ranges(store) == [0] * 13
+
+
 def test_small_segments_become_one(store: Store) -> None:
     """Keys, values, headers, timestamps and offsets stay as they are."""
     with store.producer() as producer:

@@ -346,6 +346,7 @@ class ManifestTable:
         # Offsets ascend in a partition, and so do ends.
         first = low + int(np.searchsorted(self.end_offsets()[low:high], start, "right"))
         last = low + int(np.searchsorted(self.ints("base_offset")[low:high], end, "left"))
+        last = first if start >= end else last
         return ManifestTable(self.table.slice(first, max(last - first, 0)))
 
     # -- as values -------------------------------------------------------------------------------

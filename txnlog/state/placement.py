@@ -193,6 +193,8 @@ def placement_of(partition: int, segment: Segment) -> Placement:
 
 def overlapping(segments: Sequence[Segment], start: int, end: int) -> Sequence[Segment]:
     """The segments of a partition that hold any offset of [start, end), in order."""
+    if start >= end:
+        return ()  # also inside of one
     first = bisect_right(segments, start, key=lambda segment: segment.base_offset) - 1
     found = []
     for segment in segments[max(first, 0) :]:

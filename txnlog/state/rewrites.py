@@ -153,6 +153,8 @@ def resolve(rewrites: Iterable[Rewrite]) -> list[Rewrite]:
 
 def within(held: Sequence[Rewrite], start: int, end: int) -> Sequence[Rewrite]:
     """The results of :func:`resolve` that hold any offset of [start, end)."""
+    if start >= end:
+        return ()  # also inside of one
     first = bisect_left(held, start, key=lambda known: known.end)
     while first < len(held) and held[first].end <= start:
         first += 1
