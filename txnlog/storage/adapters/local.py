@@ -330,13 +330,10 @@ class LocalStorage(Storage):
             raise FileExistsError("the name is taken, though it should be unique")
 
     def _write_temporary(self, name: str, data: bytes) -> None:
-        descriptor = self.open_temporary(name)
-        try:
-            write_all(descriptor, data)
+        with FileIO(self.open_temporary(name), "wb") as file:
+            write_all(file.fileno(), data)
             if self._fsync:
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+                os.fsync(file.fileno())
 
     def _publish(self, temporary: str, name: str) -> bool:
         try:
