@@ -354,12 +354,14 @@ def test_a_flush_that_fails_leaves_what_it_held_in_doubt(
 
     reading, writing = os.pipe()
     os.close(writing)
+    stream = PacedStream(reading)
+    assert stream.read() == b""  # its thread is done: it would read what next has this number
     batches = iter([pa.record_batch({"value": [b"1", b"2", b"3", b"4", b"5"]})])
     paced = _write_paced(
         cast("Producer", Broken()),
         Target("t", None),
         batches,
-        PacedStream(reading),
+        stream,
         _Pace(None, 2),
     )
     with pytest.raises(StorageError):
