@@ -6,10 +6,12 @@ import io
 import json
 import logging
 import os
+import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from crc32c import crc32c
 
@@ -19,6 +21,7 @@ from txnlog.errors import CorruptEntry, InvalidConfig, InvalidOption, InvalidPar
 from txnlog.log.named_folders import list_groups, list_topics, list_transactional_ids
 from txnlog.names import STORE_FILE, TopicPartition
 from txnlog.standby.following import Standby
+from txnlog.state.topic import CHECKPOINT_DECODER
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 from txnlog.write.text_records import read_json_lines, read_json_values
@@ -251,6 +254,23 @@ def test_what_users_ask_for_has_the_same_limits() -> None:
     with pytest.raises(InvalidOption, match="at most 4096"):
         producer.begin_transaction(application_id="a" * 5000, version=1)
     assert store.topics() == ["sound", "t"]
+
+
+def test_partitions_that_nobody_has_written_to_take_next_to_nothing() -> None:
+    """A few bytes claim 100,000 of them, in each of many topics. Each was an object once."""
+    storage = SMALL.copy()
+    open_store(storage).create_topic("many", partitions=limits.MAX_PARTITIONS)
+    log = open_store(storage).logs.topic("many")
+    tracemalloc.start()
+    log.refresh()
+    # A checkpoint lists them one by one.
+    again = CHECKPOINT_DECODER.decode(msgspec.json.encode(log.state))
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held_bytes < 20 * limits.MAX_PARTITIONS
+    for state in (log.state, again):
+        state.to_change(7).end_offset = 1
+        assert [part.end_offset for part in state.partitions[6:9]] == [0, 1, 0]
 
 
 IMPOSSIBLE = ("topics/no topic", "topics/..x\u202e", "groups/%FF", "groups/a.b", "transactions/%")

@@ -15,7 +15,6 @@ from golden_stores import read_parquet
 
 import txnlog
 from txnlog import IsolationLevel, TopicPartition
-from txnlog.state.topic import CHECKPOINT_DECODER, TopicState
 from txnlog.store import Store
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -160,15 +159,3 @@ def test_what_older_versions_leave_out_of_checkpoints_is_no_damage(tmp_path: Pat
     log.checkpoint()
     assert not [f for f in store.examine() if f.state == "damage"]
     assert txnlog.open(store.url).scan("t").to_arrow().num_rows == 3
-
-
-def test_what_older_checkpoints_let_go_is_not_trusted() -> None:
-    """They kept numbers of transactions by producer; a time stands for all of them now."""
-    state = TopicState(next_entry=3, log_time_ms=1000, topic_id="t")
-    old = msgspec.json.decode(msgspec.json.encode(state))
-    del old["kept_since_ms"]
-    old["let_go"] = {"17": 4}
-    found = CHECKPOINT_DECODER.decode(msgspec.json.encode(old))
-    assert (found.kept_since_ms, found.let_go) == (1000, {})
-    old["let_go"] = {}
-    assert CHECKPOINT_DECODER.decode(msgspec.json.encode(old)).kept_since_ms == -1

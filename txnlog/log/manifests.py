@@ -287,12 +287,13 @@ class Manifests:
         for rewrite in untrimmed(rewrites, starts):
             settled_rewrites.setdefault(rewrite.partition, []).append(rewrite)
         for number, of_number in settled_rewrites.items():
-            whole.partitions[number].rewrites = [*of_number, *whole.partitions[number].rewrites]
+            partition = whole.to_change(number)
+            partition.rewrites = [*of_number, *partition.rewrites]
         if rows is None:
             return whole
         kept = rows.untrimmed(starts)
         for number, of_partition in kept.by_partition():
-            partition = whole.partitions[number]
+            partition = whole.to_change(number)
             partition.segments = [*of_partition.segments(), *partition.segments]
         if segments_alone:
             return whole

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -99,6 +99,10 @@ class Partition(msgspec.Struct, omit_defaults=True):
         return self.end_offset == 0
 
 
+UNTOUCHED: Final = Partition()
+"""Every partition with nothing in it, of which a topic may have 100,000; it is never changed."""
+
+
 class RecentEntry(msgspec.Struct, frozen=True):
     """An append that is remembered by itself, so that a consistent cut can fall before it.
 
@@ -156,17 +160,13 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     newest_size: Counter = 1
     earlier_schemas: Annotated[list[EarlierSchema], AnyNumber] = []
     """The schemas before the newest changes, oldest first; older versions keep none."""
-    let_go: Annotated[dict[PartitionNumber, Offset], PerPartition] = {}
-    """Older versions' field for ``kept_since_ms``."""
 
     def __post_init__(self) -> None:
         check_stored_topic_config(self.config)
         named = (max(entry.first_offsets, default=0) for entry in self.recent)
         if self.recent and max(named) >= max(len(self.partitions), 1):
             raise ValueError("an entry of it has written to a partition that it does not have")
-        if self.let_go:
-            self.kept_since_ms = max(self.kept_since_ms, self.log_time_ms)
-            self.let_go = {}
+        self.partitions = [UNTOUCHED if part == UNTOUCHED else part for part in self.partitions]
 
     # -- folding ---------------------------------------------------------------------------------
 
@@ -187,6 +187,12 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             self.recent[-self.newest_size :] = [
                 replace(one, file=number) for one in self.recent[-self.newest_size :]
             ]
+
+    def to_change(self, partition: int) -> Partition:
+        """One partition, as an object of its own."""
+        if self.partitions[partition] == UNTOUCHED:
+            self.partitions[partition] = Partition()
+        return self.partitions[partition]
 
     def undecided_entries(self) -> dict[int, TransactionRef]:
         return self.undecided
@@ -215,7 +221,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 self.config = dict(entry.config)
                 self.schema = entry.schema
                 self.earlier_schemas = []
-                self.partitions = [Partition() for _ in range(entry.partitions)]
+                self.partitions = [UNTOUCHED] * entry.partitions
             case Altered():
                 merged = {**self.config, **entry.config}
                 self.config = {key: value for key, value in merged.items() if value is not None}
@@ -224,14 +230,14 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                     self.earlier_schemas = [*self.earlier_schemas, before][-_EARLIER_SCHEMAS:]
                 self.schema = entry.schema or self.schema
                 missing = (entry.partitions or 0) - len(self.partitions)
-                self.partitions += [Partition() for _ in range(missing)]
+                self.partitions += [UNTOUCHED] * missing
             case Trimmed():
                 for index, offset in entry.log_start_offsets.items():
-                    self._trim(self.partitions[index], offset)
+                    self._trim(self.to_change(index), offset)
                 self._drop_unused_aborts()
             case Rewritten():
                 for place in entry.segments:
-                    self.partitions[place.partition].rewrites.append(
+                    self.to_change(place.partition).rewrites.append(
                         Rewrite(entry.at_ms, place.partition, placed_segment(number, place))
                     )
             case Deleted():
@@ -277,7 +283,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         producer_epoch = producer.producer_epoch if producer else -1
         transaction = append.transaction.number if append.transaction else -1
         for place in append.segments:
-            partition = self.partitions[place.partition]
+            partition = self.to_change(place.partition)
             first_offsets.setdefault(place.partition, place.base_offset)
             partition.segments.append(
                 placed_segment(number, place, producer_id, producer_epoch, transaction)
@@ -289,14 +295,14 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     def _apply_imported(self, number: int, entry: Imported) -> None:
         first_offsets = {}
         for index, span in entry.offsets.items():
-            partition = self.partitions[index]
+            partition = self.to_change(index)
             if partition.is_untouched:
                 partition.log_start_offset = span.start
                 partition.end_offset = span.start
             first_offsets[index] = partition.end_offset
             partition.end_offset = span.end
         for place in entry.segments:
-            self.partitions[place.partition].segments.append(placed_segment(number, place))
+            self.to_change(place.partition).segments.append(placed_segment(number, place))
         time_ms = self.append_time_ms
         self.recent.append(RecentEntry(number, entry.at_ms, first_offsets, None, time_ms, time_ms))
 
