@@ -16,8 +16,7 @@ from txnlog.segments.parquet.footer import MAGIC as PARQUET_MAGIC
 from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.inside import open_named
-from txnlog.storage.base import MOST_WHOLE_BYTES
-from txnlog.storage.failure_messages import too_large
+from txnlog.storage.whole import check_whole
 
 
 @contextmanager
@@ -53,8 +52,7 @@ def read_file(path: str, storage_options: Mapping[str, object] | None = None) ->
     try:
         descriptor, about = open_named(path)
         with os.fdopen(descriptor, "rb") as file:
-            if about.st_size > MOST_WHOLE_BYTES:
-                raise too_large("", path, about.st_size)
+            check_whole(about.st_size)
             return file.read(about.st_size)
     except FileNotFoundError as error:
         raise ObjectNotFound(f"{path} cannot be read: {error.strerror}") from error

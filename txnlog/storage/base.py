@@ -26,8 +26,6 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 PARALLEL_REQUESTS = 16
-MOST_WHOLE_BYTES = 256 << 20
-"""What is larger is not read whole: entries, checkpoints, manifests and indexes are smaller."""
 
 
 def check_name(name: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit, urlunsplit
 
 from txnlog.errors import StorageError
+from txnlog.storage.whole import TooLarge
 
 _HINTS = {
     errno.ENOSPC: "the disk is full: free some space and run it again",
@@ -80,6 +81,8 @@ def failure(
         retriable: whether the same request may succeed later; without it, what errno says.
     """
     number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, TooLarge):
+        hint, retriable = "restore it from a copy, or remove it", False
     if hint is None:
         hint = _HINTS.get(number or 0, _DEFAULT_HINT)
     text = _NEXT_CAUSE.sub(": ", _COLOUR.sub("", str(error)))
@@ -87,17 +90,6 @@ def failure(
     where = f"{url}/{name}" if name else url
     failed = StorageError(f"{operation} {where} failed: {what}; {hint}")
     failed.retriable = number not in _NOT_RETRIABLE if retriable is None else retriable
-    return failed
-
-
-def too_large(url: str, name: str, size_bytes: int) -> StorageError:
-    """An error for an object that is larger than what is read whole."""
-    where = f"{url}/{name}" if url else name
-    failed = StorageError(
-        f"{where} has {size_bytes:,} bytes, and is none of the small files that are read "
-        "whole: restore it from a copy, or remove it"
-    )
-    failed.retriable = False
     return failed
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from urllib.parse import unquote
 
 from txnlog.errors import InvalidOption
 from txnlog.replicas.reach import is_here, server_of
 from txnlog.storage.adapters.inside import Inside, check_regular
-from txnlog.storage.base import MOST_WHOLE_BYTES
-from txnlog.storage.failure_messages import failure, too_large
+from txnlog.storage.failure_messages import failure
+from txnlog.storage.whole import check_whole
 
 _READ_WHOLE = (".json", ".avro")
 
@@ -41,8 +40,8 @@ def check_log(url: str, folder: str) -> None:
                         continue
                     about = entry.stat(follow_symlinks=False)
                     check_regular(about, name)
-                    if about.st_size > MOST_WHOLE_BYTES and entry.name.endswith(_READ_WHOLE):
-                        raise too_large(str(Path(root)), name, about.st_size)
+                    if entry.name.endswith(_READ_WHOLE):
+                        check_whole(about.st_size)
         except FileNotFoundError:
             continue
         except OSError as error:

@@ -35,6 +35,7 @@ from txnlog.storage.adapters.http_answers import (
     pause_asked,
 )
 from txnlog.storage.adapters.object_store import PART_BYTES, ObjectClient, Page
+from txnlog.storage.whole import TooLarge, check_whole
 
 T = TypeVar("T")
 
@@ -131,6 +132,7 @@ class AzureClient(ObjectClient):
 
     def _download(self, key: str, **byte_range: int) -> bytes:
         """One request for up to 32 MiB, of which the library then asks for the rest."""
+        whole = not byte_range
         blob = self._container.get_blob_client(key)
 
         async def download() -> bytes:
@@ -138,6 +140,7 @@ class AzureClient(ObjectClient):
             stream = await blob.download_blob(
                 max_concurrency=_PARTS_AT_ONCE, decompress=False, **byte_range, **self._each
             )
+            check_whole(stream.size if whole else None)
             data: bytes = await stream.readall()
             return data
 
@@ -182,6 +185,8 @@ class AzureClient(ObjectClient):
         """One request; raises RequestFailed."""
         try:
             answer: T = sync(self._files.loop, request)
+        except TooLarge:
+            raise
         # The library lets errors of the connection below through, where a body breaks off.
         except (AzureError, aiohttp.ClientError, OSError) as error:
             raise _judge(error) from error

@@ -31,7 +31,7 @@ from txnlog.storage.adapters.http_answers import (
     pause_asked,
 )
 from txnlog.storage.adapters.object_store import PART_BYTES, ObjectClient, Page
-from txnlog.storage.base import MOST_WHOLE_BYTES
+from txnlog.storage.whole import TooLarge, check_whole
 
 _HINTS_BY_STATUS = {
     400: "the server did not understand the request: check the bucket's name and endpoint_url",
@@ -271,11 +271,11 @@ class _Session(GCSFileSystem):  # type: ignore[misc] # gcsfs has no types
                 allow_redirects=False,
             ) as answer:
                 return _Response(answer.status, answer.headers, await _read_body(answer))
+        except TooLarge:
+            raise
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             text = str(error) or type(error).__name__
             raise RequestFailed(Answer.BUSY, text, _NO_ANSWER) from error
-        except RequestFailed:
-            raise
         # Of google.auth and requests, where credentials are renewed.
         except Exception as error:
             if is_retriable(error) and not isinstance(error, HttpError):
@@ -286,18 +286,16 @@ class _Session(GCSFileSystem):  # type: ignore[misc] # gcsfs has no types
 async def _read_body(answer: aiohttp.ClientResponse) -> bytes:
     """All of an answer, if it has not grown: an object can be marked as compressed by anybody.
 
-    Raises RequestFailed.
+    Raises TooLarge.
     """
     encoded = answer.headers.get("Content-Encoding", "identity") != "identity"
     if not encoded:
+        check_whole(answer.content_length if answer.status == 200 else None)
         return await answer.read()
     body = bytearray()
     async for piece in answer.content.iter_any():
         body += piece
-        if len(body) > MOST_WHOLE_BYTES:
-            raise RequestFailed(
-                Answer.REFUSED, f"decompressed it has more than {MOST_WHOLE_BYTES} bytes"
-            )
+        check_whole(len(body))
     return bytes(body)
 
 

@@ -29,6 +29,7 @@ from txnlog.storage.base import Storage
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.option_types import parse_options
 from txnlog.storage.time_limits import NoAnswer, run_within
+from txnlog.storage.whole import check_whole
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus
@@ -180,6 +181,8 @@ class NativeHdfsClient(HdfsClient):
     def read(self, path: str, start: int, stop: int | None) -> bytes:
         def read(client: Client) -> bytes:
             reader = client.read(path)
+            if stop is None:
+                check_whole(len(reader))
             end = len(reader) if stop is None else min(stop, len(reader))
             return reader.read_range(start, end - start) if start < end else b""
 

@@ -25,16 +25,10 @@ from txnlog.errors import ObjectNotFound, UnsupportedFilesystem
 from txnlog.storage.adapters import inside
 from txnlog.storage.adapters.held_folders import HeldFolder, hold_folder
 from txnlog.storage.adapters.inside import Inside, open_folder_above
-from txnlog.storage.base import (
-    MOST_WHOLE_BYTES,
-    Address,
-    Storage,
-    Upload,
-    check_name,
-    may_be_entered,
-)
-from txnlog.storage.failure_messages import failure, too_large
+from txnlog.storage.base import Address, Storage, Upload, check_name, may_be_entered
+from txnlog.storage.failure_messages import failure
 from txnlog.storage.spool import write_all
+from txnlog.storage.whole import check_whole
 
 _TEMPORARY = ".tmp"
 _ONE_BY_ONE_S = 0.002
@@ -222,8 +216,8 @@ class LocalStorage(Storage):
         try:
             descriptor, about = self._inside.open_file(check_name(name))
             try:
-                if stop is None and about.st_size > MOST_WHOLE_BYTES:
-                    raise too_large(self.url, name, about.st_size)
+                if stop is None:
+                    check_whole(about.st_size)
                 left = min(about.st_size if stop is None else stop, about.st_size) - start
                 return _read_up_to(descriptor, start, left)
             finally:

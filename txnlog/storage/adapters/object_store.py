@@ -21,6 +21,7 @@ from txnlog.storage.failure_messages import failure
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.server_storage import ServerStorage
 from txnlog.storage.spool import Spool
+from txnlog.storage.whole import TooLarge
 
 _READING = "reading"
 PART_BYTES = 8 << 20
@@ -62,7 +63,7 @@ class ObjectClient(ABC):
 
     @abstractmethod
     def read(self, key: str) -> bytes:
-        """The whole object; else MISSING."""
+        """The whole object; else MISSING. Raises TooLarge."""
 
     @abstractmethod
     def read_range(self, key: str, start: int, stop: int) -> bytes:
@@ -216,7 +217,7 @@ class ObjectStore(ServerStorage):
         key, client = self._key(name), self.client
         try:
             return patiently(partial(client.read, key))
-        except RequestFailed as error:
+        except (RequestFailed, TooLarge) as error:
             raise self._failure(_READING, name, error) from error
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
@@ -225,8 +226,8 @@ class ObjectStore(ServerStorage):
             return b""
         try:
             return patiently(partial(client.read_range, key, start, stop))
-        except RequestFailed as error:
-            if error.answer is Answer.PAST_END:
+        except (RequestFailed, TooLarge) as error:
+            if isinstance(error, RequestFailed) and error.answer is Answer.PAST_END:
                 return b""
             raise self._failure(_READING, name, error) from error
 

@@ -19,6 +19,7 @@ from s3fs.core import S3_RETRYABLE_ERRORS
 from txnlog.storage.adapters.s3_credentials import Renewal, may_be_credentials
 from txnlog.storage.adapters.s3_models import make_session
 from txnlog.storage.adapters.s3_reads import QuickReads, noting_requests, watch_requests
+from txnlog.storage.whole import check_whole
 
 _BODY_ATTEMPTS = 3
 _INSTANCES_KEPT = 16
@@ -120,6 +121,8 @@ class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types
             with noting_requests() as sent:
                 answer = await self._call_s3("get_object", Bucket=bucket, Key=key, **ranged)
             try:
+                if byte_range is None:
+                    check_whole(answer.get("ContentLength"))
                 body: bytes = await answer["Body"].read()
             except S3_RETRYABLE_ERRORS:
                 # The connection broke within the body, which botocore does not repeat.

@@ -20,8 +20,11 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
+import aiohttp
 from botocore.awsrequest import AWSPreparedRequest  # type: ignore[import-untyped]
 from botocore.exceptions import ClientError, HTTPClientError  # type: ignore[import-untyped]
+
+from txnlog.storage.whole import TooLarge, check_whole
 
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _AUTHORIZATION: Final = re.compile(
@@ -92,7 +95,7 @@ class QuickReads:
     ) -> bytes | None:
         """The object, or a part such as ``bytes=0-9``; None if botocore must be asked.
 
-        Raises ClientError: there is no such object.
+        Raises ClientError if there is no such object, and TooLarge.
         """
         pattern = self._patterns.get(bucket)
         if pattern is None or pattern.client is not client:
@@ -103,8 +106,15 @@ class QuickReads:
             request = pattern.request(key, byte_range, credentials, time.gmtime())
             await client.meta.events.emit(_EVENT, request=request)
             answer = await endpoint.http_session.send(request)
-            body: bytes = await answer.content
-        except HTTPClientError:
+            try:
+                if byte_range is None:
+                    check_whole(answer.headers.get("content-length"))
+                body: bytes = await answer.content
+            finally:
+                answer.raw.close()
+        except TooLarge:
+            raise
+        except (HTTPClientError, aiohttp.ClientError, OSError):
             return None
         status = answer.status_code
         if status == 404 and _NO_SUCH_KEY.search(body):
@@ -162,7 +172,7 @@ class _Pattern:
         if credentials.token:
             headers["X-Amz-Security-Token"] = credentials.token
         headers["Authorization"] = self._signature(url, headers, credentials)
-        return AWSPreparedRequest("GET", url, headers, None, False)
+        return AWSPreparedRequest("GET", url, headers, None, stream_output=True)
 
     def _signature(self, url: str, headers: Mapping[str, str], credentials: Any) -> str:
         """The header that AWS Signature Version 4 prescribes."""

@@ -26,6 +26,8 @@ from asyncssh.sftp import (
 )
 from fsspec.asyn import get_loop, sync
 
+from txnlog.storage.whole import check_whole
+
 T = TypeVar("T")
 
 _CHANNELS = 4
@@ -164,7 +166,11 @@ class SftpClient:
             except _MISSING:
                 return None
             try:
-                data: Any = await file.read(-1 if stop is None else stop - start, start)
+                end = stop
+                if end is None:
+                    end = (await file.stat()).size or 0
+                    check_whole(end)
+                data: Any = await file.read(end - start, start)
                 return bytes(data)
             finally:
                 await file.close()

@@ -20,6 +20,7 @@ from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.failure_messages import failure, redact, redact_url, secrets_of
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.spool import Spool
+from txnlog.storage.whole import TooLarge, check_whole
 
 _TEMPORARY = ".tmp"
 _LOCK = ForkSafeLock()
@@ -138,6 +139,10 @@ class SingleWriterStorage(Storage):
             raise self._failure("uploading", name, error) from error
 
     def get(self, name: str) -> bytes:
+        try:
+            check_whole(self.size(name))
+        except TooLarge as error:
+            raise self._failure("reading", name, error) from error
         return self._read(name, None, None)
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:

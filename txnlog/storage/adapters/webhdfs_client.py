@@ -16,6 +16,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from txnlog.errors import UnsupportedFilesystem, how_to_install
+from txnlog.storage import whole
 from txnlog.storage.adapters.hdfs import (
     HdfsClient,
     NoParentFolder,
@@ -109,8 +110,8 @@ class WebHdfsClient(HdfsClient):
         arguments = {"noredirect": "true"}
         if start:
             arguments["offset"] = str(start)
-        if stop is not None:
-            arguments["length"] = str(stop - start)
+        end = whole.MOST_WHOLE_BYTES + 1 if stop is None else stop
+        arguments["length"] = str(end - start)
         try:
             answer = self._ask("GET", path, "OPEN", arguments)
         except RemoteError as error:
@@ -119,13 +120,17 @@ class WebHdfsClient(HdfsClient):
             raise
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return self._send("GET", self._location(answer)).content
+                data = self._send("GET", self._location(answer)).content
             except (_NoAnswer, _Elsewhere):
                 # Maybe the DataNode has gone: the NameNode may name another one. Or the NameNode
                 # is on standby since it has named this one: then it says so.
                 if attempt == _ATTEMPTS:
                     raise
                 answer = self._ask("GET", path, "OPEN", arguments)
+            else:
+                if stop is None:
+                    whole.check_whole(len(data))
+                return data
         raise AssertionError("the loop returns or raises")
 
     def status(self, path: str) -> Status:
