@@ -13,6 +13,7 @@ from listening_server import listening
 import txnlog
 from txnlog import root_names
 from txnlog.errors import InvalidOption, TxnlogError
+from txnlog.replicas import reach
 from txnlog.replicas.members import Mark, MemberOpener
 from txnlog.replicas.reach import Reach, UnnamedUrl
 from txnlog.state import envelope
@@ -39,6 +40,18 @@ def test_a_local_root_sends_nothing_to_its_controller(
         with pytest.raises(InvalidOption, match=f"webhdfs://{host}/control, and nothing is sent"):
             opens(str(root), storage_options=options)
         assert asked == []
+
+
+@pytest.mark.parametrize("path", [r"\\\\server\\share", "//server/share", r"\\/server\\share"])
+def test_windows_asks_no_server_that_a_path_names(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would prove there who the user is; elsewhere that is a path like any other."""
+    assert Reach().options_for(path) == {}
+    monkeypatch.setattr(reach, "_WINDOWS", True)
+    with pytest.raises(UnnamedUrl, match="nothing is sent there"):
+        Reach().options_for(path)
+    assert Reach(typed=["C:\\store"]).options_for("C:\\other") == {}
 
 
 def test_what_the_user_names_is_asked_with_its_own_options(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from txnlog.errors import InvalidOption
 _HERE = ("file", "local", "memory")
 _SAME_SCHEME = {"s3a": "s3", "gcs": "gs", "abfss": "abfs"}
 _OF_DISKS = ("links_to",)
+_WINDOWS = os.name == "nt"
 
 
 class UnnamedUrl(InvalidOption):
@@ -82,9 +83,14 @@ class Reach:
 
 
 def is_here(url: str) -> bool:
-    """Whether a path or URL is of this machine, or this process."""
+    """Whether a path or URL is of this machine, or this process.
+
+    Windows logs in to the server of a path that begins with two slashes, as whoever runs this.
+    """
     scheme, found, _ = url.partition("://")
-    return not found or scheme.lower() in _HERE
+    if not found:
+        return not (_WINDOWS and url.replace("\\", "/").startswith("//"))
+    return scheme.lower() in _HERE
 
 
 def _text(url: object) -> str:
