@@ -281,6 +281,7 @@ KINDS: dict[str, Attempt] = {
     "marker": Kind(
         ("logs", "settled"), r"\.(commit|abort|closed-\d)$", change_framed, says_nothing=True
     ),
+    "witness": Kind(("logs",), r"\.seen-\d+$", change_framed, says_nothing=True),
     "checkpoint": Kind(("settled",), r"\.checkpoint$", change_framed),
     "manifest-list": Kind(("settled",), r"\.list$", change_framed),
     "manifest": Kind(("settled",), r"\.arrow$", change_arrow),
@@ -303,6 +304,8 @@ KINDS: dict[str, Attempt] = {
     "epoch": Kind(("replicas",), r"/epochs/", change_framed, read_replicas),
     "kafka-segment": Kind(("kafka_folders",), r"\.log$", change_batches, read_folders),
     "kafka-index": Kind(("kafka_folders",), r"index$", change_bytes, read_folders),
+    "leader-epochs": Kind(("kafka_folders",), r"leader-epoch", change_bytes, read_folders),
+    "member": Kind(("logs",), r"/members/[^/]+$", change_bytes, says_nothing=True),
     "token": _read_token,
     "json-lines": _read_lines,
 }

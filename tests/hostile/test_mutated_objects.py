@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -100,6 +101,19 @@ def test_nothing_is_refused_that_was_not_changed(name: str) -> None:
     reads.get(name, read_files)(outcome, dict(world(name)), max(n for n in world(name) if "." in n))
     assert not outcome.refusals
     assert outcome.steps > 4
+
+
+def test_each_object_of_a_store_is_of_some_kind() -> None:
+    """What is new in a store is mutated, too, or this says that it is not."""
+    patterns = [kind.names for kind in KINDS.values() if isinstance(kind, Kind)]
+    roots = re.compile("^source/|^standby/(?!standby/)|^/mutated/[ab]/incarnation-00000/")
+    names = {name: roots.sub("", name) for chosen in WORLDS for name in world(chosen)}
+    left = [
+        name
+        for name, within in names.items()
+        if not any(re.search(one, name) or re.search(one, within) for one in patterns)
+    ]
+    assert left == []
 
 
 def end_by_signal() -> None:
