@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -623,3 +624,28 @@ def test_an_interrupt_leaves_no_unfinished_file(
         with pytest.raises(KeyboardInterrupt):
             storage.upload("b")
     assert list(storage.list_all("")) == [("kept", 1)]
+
+
+def test_an_interrupt_on_the_way_to_a_folder_closes_no_descriptor_twice(tmp_path: Path) -> None:
+    """It could be another thread's file by then; here the second time is an OSError."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    place = inside.Inside(str(tmp_path)).place
+    for line in itertools.count():
+        left = itertools.count(line, -1)
+
+        def interrupt(frame: FrameType, event: str, _: object, left: Any = left) -> Any:
+            if frame.f_code is not inside.Inside.place.__code__:
+                return None
+            if event == "line" and next(left) == 0:
+                raise KeyboardInterrupt
+            return interrupt
+
+        sys.settrace(interrupt)
+        try:
+            with place("a/b/c"):
+                break
+        except KeyboardInterrupt:
+            continue
+        finally:
+            sys.settrace(None)
+    assert line > 10

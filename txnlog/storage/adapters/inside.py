@@ -130,23 +130,25 @@ class Inside:
         *folders, last = name.split("/")
         if not BY_DESCRIPTOR:
             return Place(None, str(self._checked(folders) / last))
-        folder = open_inside(self.root, _PASS, None)
         has_followed = not self._links_to
+        held: list[int] = []
         try:
+            held.append(open_inside(self.root, _PASS, None))
             for depth, part in enumerate(folders):
                 try:
-                    inner = open_inside(part, _PASS, folder)
+                    held.append(open_inside(part, _PASS, held[0]))
                 except NotAFile:
                     if has_followed:
                         raise
-                    inner = self._follow(folders[: depth + 1])
+                    held.append(self._follow(folders[: depth + 1]))
                     has_followed = True
-                os.close(folder)
-                folder = inner
+                # Out of the list first: closed twice, it could be a file of another thread.
+                os.close(held.pop(0))
+            return Place(held[0], last)
         except BaseException:
-            os.close(folder)
+            while held:
+                os.close(held.pop())
             raise
-        return Place(folder, last)
 
     def _follow(self, parts: Sequence[str]) -> int:
         """The folder that a link leads to, if it may. Raises NotAFile."""
