@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import crc32c
 import numpy as np
+import numpy.typing as npt
 
 from txnlog.segments.batch_header import (
     MAGIC_COLUMNS,
@@ -43,13 +45,9 @@ from txnlog.segments.segment_file import SegmentFile
 _SEARCH_BYTES = 1 << 20
 _SEARCH_TIMES = 100
 """A search checksums at most this many times the file: bytes may be made to look like batches."""
-_MAGICS = (
-    MAGIC_V0,
-    MAGIC_V1,
-    MAGIC_KAFKA,
-    MAGIC_COLUMNS,
-    MAGIC_PACKED,
-    MAGIC_TYPED_COLUMNS,
+_IS_MAGIC = np.isin(
+    np.arange(256),
+    [MAGIC_V0, MAGIC_V1, MAGIC_KAFKA, MAGIC_COLUMNS, MAGIC_PACKED, MAGIC_TYPED_COLUMNS],
 )
 _LEAST_BATCH_BYTES = 26  # a message of magic 0 without key and value
 _LARGEST_OFFSET = 1 << 48  # more than any topic will have; other bytes mostly make larger ones
@@ -256,14 +254,18 @@ def _find_next_batch(window: Window, start: int, last_offset: int, tag: int) -> 
 
 def _find_candidates(block: bytes, last_offset: int, left: int) -> list[int]:
     """The positions in the block where a batch could start, by magic, length and offset alone."""
-    data = np.frombuffer(block, dtype=np.uint8)
-    at = np.flatnonzero(np.isin(data[MAGIC_POSITION:], _MAGICS))
-    heads = np.ascontiguousarray(data[at[:, None] + np.arange(MAGIC_POSITION - 4)])
-    fields = heads.view(np.dtype([("offset", ">i8"), ("length", ">i4")])).reshape(-1)
-    offset, size_bytes = fields["offset"], fields["length"].astype(np.int64) + 12
-    plausible = ((offset > last_offset) | (offset == 0)) & (offset <= _LARGEST_OFFSET)
-    plausible &= (size_bytes >= _LEAST_BATCH_BYTES) & (size_bytes <= left - at)
-    places: list[int] = at[plausible].tolist()
+    count = len(block) - MAGIC_POSITION
+
+    def field(dtype: str, at: int) -> npt.NDArray[Any]:
+        """What each position has there, without a copy."""
+        return np.ndarray(count, dtype, block, at, strides=(1,))
+
+    lengths = field(">i4", 8)
+    fits = lengths >= _LEAST_BATCH_BYTES - 12  # in zeros, say, none does
+    at = np.flatnonzero(fits & _IS_MAGIC[field("u1", MAGIC_POSITION)])
+    offsets, sizes_bytes = field(">i8", 0)[at], lengths[at].astype(np.int64) + 12
+    plausible = ((offsets > last_offset) | (offsets == 0)) & (offsets <= _LARGEST_OFFSET)
+    places: list[int] = at[plausible & (sizes_bytes <= left - at)].tolist()
     return places
 
 
