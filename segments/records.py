@@ -252,10 +252,12 @@ def _measure_values(array: pa.Array) -> Int64Array:
     if pa.types.is_binary_view(kind) or pa.types.is_string_view(kind):
         return _measure_views(array) + _OFFSET_BYTES
     if _is_text_or_bytes(kind):
-        lengths: Int64Array = (
-            pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-        )
-        return lengths + _OFFSET_BYTES
+        lengths = pc.binary_length(array)
+        if lengths.null_count:
+            lengths = pc.fill_null(lengths, 0)
+        sizes: Int64Array = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+        sizes += _OFFSET_BYTES
+        return sizes
     if pa.types.is_dictionary(kind):
         sizes = np.append(_measure_values(array.dictionary), _OFFSET_BYTES)
         # A null has no place in the dictionary: it takes the one that is added here.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+from call_counts import calls_of
 
 from txnlog.names import TopicPartition
 from txnlog.store import attach
 from txnlog.testing import HeapStorage, VirtualClock
-from txnlog.write import topic_buffer
+from txnlog.write import record_buffers, topic_buffer
 from txnlog.write.record_checks import Headers
 
 
@@ -22,17 +23,19 @@ def test_each_record_keeps_what_it_was_sent_with(
     seed: int, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Times, headers, partitions, nulls and text of some records are those of no other."""
-    monkeypatch.setattr(topic_buffer, "_ROWS_PER_BATCH", 30)
+    for module in (record_buffers, topic_buffer):
+        monkeypatch.setattr(module, "ROWS_PER_BATCH", 30)
     rng = random.Random(seed)
     store = attach(HeapStorage(), create=True, clock=clock)
     store.create_topic("t", partitions=2)
-    often = [rng.choice((0, 0, 0.2, 1)) for _ in range(5)]
+    often = [rng.choice((0, 0, 0.2, 1)) for _ in range(6)]
     expected: dict[int, list[tuple[object, ...]]] = {0: [], 1: []}
     with store.producer() as producer:
         for number in range(100):
-            nulls, timed, headed, placed, typed = (rng.random() < share for share in often)
+            nulls, timed, headed, placed, typed, plain = (rng.random() < share for share in often)
             text = f"välue {number}"
-            value = None if nulls else Text(text.encode()) if typed else text
+            kind = Text if typed else bytes
+            value = None if nulls else kind(text.encode()) if typed or plain else text
             time_ms = rng.randrange(2**40) if timed else None
             headers: Headers | None = rng.choice((None, ()))
             headers = [("h", b"%d" % number), ("n", None)] if headed else headers
@@ -49,3 +52,17 @@ def test_each_record_keeps_what_it_was_sent_with(
         consumer.assign([TopicPartition("t", partition)])
         found = [(r.key, r.value, r.timestamp, r.headers) for r in consumer]
         assert found == sent
+
+
+def test_a_record_of_bytes_takes_two_calls() -> None:
+    """Not more, or most of the time of a loop of sends goes into calls. Batches come besides."""
+    store = attach(HeapStorage(), create=True)
+    store.create_topic("t")
+    with store.producer() as producer:
+        producer.send("t", b"the topic is looked up")
+
+        def send() -> None:
+            for number in range(1000):
+                producer.send("t", b"%d" % number, b"key")
+
+        assert calls_of(send) == 1 + 2 * 1000

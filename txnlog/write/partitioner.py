@@ -332,6 +332,8 @@ def make_partitioner(
     by_chance = chosen in ("sticky", "random")
     seed = int(token(), 16) if token is not None and by_chance else first
     by_key, keyless = _PARTITIONERS[chosen]
+    if partitions == 1:  # whatever the keys are: nothing is hashed
+        by_key = _without_keys
     return by_key(partitions, keyless(partitions, first, seed))
 
 

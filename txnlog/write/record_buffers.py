@@ -17,7 +17,7 @@ from txnlog.log.uploads import UploadedSegment
 from txnlog.segments.records import CONVERSION_ERRORS
 from txnlog.write.record_checks import Headers, Value
 from txnlog.write.segment_uploads import UploadBudget
-from txnlog.write.topic_buffer import TopicBuffer, WritesAs
+from txnlog.write.topic_buffer import BYTES_PER_BATCH, ROWS_PER_BATCH, TopicBuffer, WritesAs
 from txnlog.write.writer_settings import WriterSettings
 
 _INSTEAD: Final = {
@@ -49,6 +49,7 @@ class RecordBuffers:
         self._budget = UploadBudget(self._settings.memory_bytes)
         self._topics: dict[str, TopicBuffer] = {}
         self._interrupted = False
+        self._monotonic_s = logs.clock.monotonic_s
 
     @property
     def lost(self) -> bool:
@@ -65,7 +66,30 @@ class RecordBuffers:
         headers: Headers | None = None,
     ) -> None:
         """Take one record. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
+        # This runs for each record, so bytes without rare attributes take no further call.
         buffer = self._topics.get(topic)
+        if (
+            buffer is not None
+            and type(value) is bytes
+            and (type(key) is bytes or (key is None and not buffer.needs_keys))
+            and partition is None
+            and timestamp_ms is None
+            and headers is None
+            and self._monotonic_s() <= buffer.fresh_until_s
+        ):
+            size_bytes = len(value) if key is None else len(key) + len(value)
+            if size_bytes <= buffer.most_bytes:
+                rows = buffer.rows
+                try:
+                    rows.values.append(value)
+                    rows.keys.append(key)
+                    rows.size_bytes += size_bytes
+                except BaseException:  # an interrupt
+                    buffer.lost = True
+                    raise
+                if len(rows.keys) >= ROWS_PER_BATCH or rows.size_bytes >= BYTES_PER_BATCH:
+                    buffer.flush_rows()
+                return
         if buffer is None or partition is not None or buffer.outdated:
             buffer = self._buffer_of(topic, partition)
         if buffer.spec.schema is None:

@@ -9,9 +9,8 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from txnlog.config import TopicConfig
@@ -66,10 +65,10 @@ and gathering by partition, hold it in memory twice.
 
 _logger = logging.getLogger(__name__)
 
-_ROWS_PER_BATCH = 10_000
+ROWS_PER_BATCH: Final = 10_000
 """After this many single sends to one topic the records become an Arrow batch ..."""
 
-_BYTES_PER_BATCH = 4 << 20
+BYTES_PER_BATCH: Final = 4 << 20
 """... or after this many bytes of keys and values."""
 
 _TYPED_ROWS_PER_BATCH = 500
@@ -80,7 +79,7 @@ _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 """The column name that pandas gives to an unnamed index."""
 
 
-class _Rows:
+class SentRows:
     """Records sent one by one, not in Arrow yet.
 
     Rare attributes are kept by the record's number: explicit timestamps, headers and partitions.
@@ -98,7 +97,8 @@ class _Rows:
 
     def to_batch(self) -> pa.RecordBatch:
         """The columns in use: a missing one means its default."""
-        columns = {"key": _binary(self.keys), "value": _binary(self.values)}
+        kind = pa.binary()
+        columns = {"key": pa.array(self.keys, kind), "value": pa.array(self.values, kind)}
         numbers = range(len(self.keys))
         if self.timestamps:
             columns["timestamp"] = pa.array(map(self.timestamps.get, numbers), pa.int64())
@@ -115,23 +115,13 @@ class _Rows:
         return pa.array(map(self.partitions.get, range(len(self.keys))), pa.int32())
 
 
-def _binary(values: list[bytes | None]) -> pa.Array:
-    """At least one value as a binary array: by one join, if there is no null among them."""
-    try:
-        data = b"".join(values)  # type: ignore[arg-type]
-    except TypeError:
-        return pa.array(values, pa.binary())
-    count = len(values)
-    ends = np.zeros(count + 1, dtype=np.int32)
-    np.cumsum(np.fromiter(map(len, values), np.int32, count), out=ends[1:])  # type: ignore[arg-type]
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), count, buffers)
-
-
 class TopicBuffer:
     """The buffer of one topic: rows, and the uploader that bounds memory.
 
-    It is ``lost`` once an error has lost records that were sent.
+    It is ``lost`` once an error has lost records that were sent. :meth:`RecordBuffers.send` adds to
+    ``rows`` itself until the metadata is older than ``fresh_until_s``, on the monotonic clock:
+    records of ``most_bytes`` of key and value at most, and if it ``needs_keys`` only those that
+    have one.
     """
 
     def __init__(
@@ -144,7 +134,8 @@ class TopicBuffer:
     ) -> None:
         self.lost = False
         self._writes_as = writes_as
-        self._rows = _Rows()
+        self.rows = SentRows()
+        self.fresh_until_s = 0.0
         self._records: list[tuple[pa.RecordBatch, int | None]] = []
         """Records of a typed topic that were sent one by one, and their explicit partitions."""
         self._logs = logs
@@ -165,13 +156,18 @@ class TopicBuffer:
         self._max_record_bytes = config.max_message_bytes
         self._timestamps = TimestampLimits(spec.topic, config)
         self._keys = KeyCheck(spec.topic, config)
+        self.needs_keys = config.compacts
         self._typed = None if spec.schema is None else TypedRecords(spec.topic, spec.schema)
-        self._refreshed_at_s = self._logs.clock.monotonic_s()
+        self.most_bytes = -1 if self._typed else config.max_message_bytes - EMPTY_RECORD_BYTES
+        self._note_refresh()
+
+    def _note_refresh(self) -> None:
+        self.fresh_until_s = self._logs.clock.monotonic_s() + METADATA_MAX_AGE_S
 
     def successor(self, budget: UploadBudget) -> TopicBuffer:
         """An empty buffer with the same metadata of the topic."""
         after = TopicBuffer(self._logs, self.spec, self._settings, budget, self._writes_as)
-        after._refreshed_at_s = self._refreshed_at_s
+        after.fresh_until_s = self.fresh_until_s
         return after
 
     @property
@@ -179,16 +175,16 @@ class TopicBuffer:
         """How many records were sent, and are not in a segment that was handed out."""
         uploading = self._uploader.record_count if self._uploader else 0
         finished = sum(segment.record_count for segment in self._finished)
-        return len(self._rows.keys) + len(self._records) + uploading + finished
+        return len(self.rows.keys) + len(self._records) + uploading + finished
 
     @property
     def outdated(self) -> bool:
         """True if the metadata is older than METADATA_MAX_AGE_S."""
-        return self._logs.clock.monotonic_s() - self._refreshed_at_s > METADATA_MAX_AGE_S
+        return self._logs.clock.monotonic_s() > self.fresh_until_s
 
     def is_current(self) -> bool:
         """True if the metadata matches the topic, which was refreshed just now."""
-        self._refreshed_at_s = self._logs.clock.monotonic_s()
+        self._note_refresh()
         try:
             return self._logs.topic(self.spec.topic).spec() == self.spec
         except UnknownTopicOrPartition:
@@ -202,7 +198,7 @@ class TopicBuffer:
         Raises:
             UnknownTopicOrPartition: the topic was deleted.
         """
-        self._refreshed_at_s = self._logs.clock.monotonic_s()
+        self._note_refresh()
         try:
             spec = self._logs.topic_spec(self.spec.topic)
         except StorageError as error:
@@ -230,7 +226,6 @@ class TopicBuffer:
         if self._typed is not None:
             self._send_typed(self._typed, value, key, partition, timestamp_ms, headers)
             return
-        # This runs for each record: omitted arguments cost nothing.
         if key is None:
             self._keys.check_one(None)
         elif type(key) is not bytes:
@@ -247,7 +242,7 @@ class TopicBuffer:
         whole_bytes = size_bytes + (record_size(None, None, pairs) if pairs else EMPTY_RECORD_BYTES)
         if whole_bytes > self._max_record_bytes:
             self._check_size(whole_bytes)
-        rows = self._rows
+        rows = self.rows
         try:
             if timestamp_ms is not None:
                 rows.timestamps[len(rows.keys)] = timestamp_ms
@@ -261,7 +256,7 @@ class TopicBuffer:
         except BaseException:  # an interrupt
             self.lost = True
             raise
-        if len(rows.keys) >= _ROWS_PER_BATCH or rows.size_bytes >= _BYTES_PER_BATCH:
+        if len(rows.keys) >= ROWS_PER_BATCH or rows.size_bytes >= BYTES_PER_BATCH:
             self.flush_rows()
 
     def _send_typed(
@@ -339,10 +334,10 @@ class TopicBuffer:
                 table = pa.Table.from_batches([record for record, _ in sent]).combine_chunks()
                 chosen = pa.array([partition for _, partition in sent], pa.int32())
                 self._add(table.to_batches()[0], chosen)
-        if not self._rows.keys:
+        if not self.rows.keys:
             return
         with self._lost_on_error():
-            rows, self._rows = self._rows, _Rows()
+            rows, self.rows = self.rows, SentRows()
             records = normalize(rows.to_batch(), now_ms=self._logs.clock.now_ms())
             self._add(records, rows.explicit_partitions())
 
@@ -384,7 +379,7 @@ class TopicBuffer:
     def discard(self) -> None:
         """Drop everything, best effort."""
         self.lost = False
-        self._rows = _Rows()
+        self.rows = SentRows()
         self._records = []
         uploader, self._uploader = self._uploader, None
         if uploader:
