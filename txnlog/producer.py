@@ -29,7 +29,7 @@ from txnlog.write.linger import Linger, tell_unsent
 from txnlog.write.plain_writer import BackgroundWriter, PlainWriter
 from txnlog.write.producer_lock import ProducerLock, exclusive
 from txnlog.write.producer_phase import Phase
-from txnlog.write.record_buffers import RecordBuffers, SupportsArrow
+from txnlog.write.record_buffers import Batch, RecordBuffers
 from txnlog.write.record_checks import Headers, Value
 from txnlog.write.topic_buffer import WritesAs
 from txnlog.write.writer_settings import WriterSettings
@@ -408,16 +408,17 @@ class Producer:
                 self._linger.arm()
 
     @exclusive
-    def send_batch(self, topic: str, batch: SupportsArrow, partition: int | None = None) -> None:
+    def send_batch(self, topic: str, batch: Batch, partition: int | None = None) -> None:
         """Buffer a whole batch.
 
         Args:
             topic: the topic to write to; it must exist.
-            batch: an Arrow batch or table, or a data frame of pandas or Polars. It has a column
-                ``value`` and optionally ``key``, ``timestamp``, ``headers`` and ``partition``
-                (null: by the key). Strings become UTF-8; timestamps may have any unit. For a topic
-                with a schema it has the schema's columns and optionally ``_timestamp``,
-                ``_headers``, ``_partition`` and, if there is a key, ``_deleted``.
+            batch: an Arrow batch or table, a data frame of pandas or Polars, or a list of mappings
+                or dataclasses. It has a column ``value`` and optionally ``key``, ``timestamp``,
+                ``headers`` and ``partition`` (null: by the key). Strings become UTF-8; timestamps
+                may have any unit. For a topic with a schema it has the schema's columns and
+                optionally ``_timestamp``, ``_headers``, ``_partition`` and, if there is a key,
+                ``_deleted``.
             partition: the partition of all its records, whatever the keys and the column say.
         """
         self._raise_late()

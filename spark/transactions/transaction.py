@@ -37,11 +37,10 @@ from txnlog.state.transaction import ConsumedOffset, Outcome, Version, check_ver
 from txnlog.store import Store, open_store
 from txnlog.write.coordinator import Coordinator, Placed
 from txnlog.write.producer_lock import ProducerLock, exclusive
-from txnlog.write.record_buffers import RecordBuffers
+from txnlog.write.record_buffers import Batch, RecordBuffers
 from txnlog.write.record_checks import Headers, Value
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from txnlog.config import CompressionType
@@ -438,10 +437,8 @@ class SparkTransaction:
             self._records.send(topic, value, key, partition, timestamp_ms, headers)
 
     @exclusive
-    def send_batch(
-        self, topic: str, batch: pa.RecordBatch | pa.Table, partition: int | None = None
-    ) -> None:
-        """Write Arrow data from this process, as :meth:`txnlog.Producer.send_batch` does."""
+    def send_batch(self, topic: str, batch: Batch, partition: int | None = None) -> None:
+        """Write a batch from this process, as :meth:`txnlog.Producer.send_batch` does."""
         self._require_open("send_batch")
         with self._fail_on_error():
             self._records.send_batch(topic, batch, partition)

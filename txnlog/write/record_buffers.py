@@ -5,9 +5,10 @@ Used by a producer between its sends and its flush, and by a Spark transaction f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -23,7 +24,6 @@ from txnlog.write.writer_settings import WriterSettings
 _INSTEAD: Final = {
     "LazyFrame": "its collect() makes a frame",
     "dict": "pyarrow.table() makes a table of columns, send() takes one record",
-    "list": "pyarrow.Table.from_pylist() makes a table of rows, send() takes one record",
 }
 """Advice for common wrong arguments instead of a batch, by class name."""
 
@@ -32,6 +32,16 @@ class SupportsArrow(Protocol):
     """Objects with Arrow's PyCapsule interface, from which Arrow can make a table."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
+
+
+class IsDataclass(Protocol):
+    """Instances of any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+Batch: TypeAlias = SupportsArrow | Sequence[Mapping[str, Any] | IsDataclass]
+"""What ``send_batch`` takes: columns, or a list of records."""
 
 
 class RecordBuffers:
@@ -98,10 +108,13 @@ class RecordBuffers:
         sending = partial(buffer.send, value, key, partition, timestamp_ms, headers)
         self._send_by_newest_schema(buffer, sending)
 
-    def send_batch(self, topic: str, batch: SupportsArrow, partition: int | None = None) -> None:
+    def send_batch(self, topic: str, batch: Batch, partition: int | None = None) -> None:
         """Take a whole batch. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
         buffer = self._buffer_of(topic, partition)
-        sending = partial(buffer.send_batches, _to_batches(batch), partition)
+        if isinstance(batch, list | tuple):
+            sending = partial(buffer.send_rows, batch, partition)
+        else:
+            sending = partial(buffer.send_batches, _to_batches(batch), partition)
         self._send_by_newest_schema(buffer, sending)
 
     def _send_by_newest_schema(self, buffer: TopicBuffer, sending: Callable[[], None]) -> None:
@@ -189,8 +202,9 @@ def _to_batches(batch: object) -> list[pa.RecordBatch]:
         instead = _INSTEAD.get(type(batch).__name__)
         hint = f"; {instead}" if instead else ""
         raise InvalidRecord(
-            "send_batch takes a pyarrow RecordBatch or Table, or what supports Arrow's PyCapsule "
-            f"interface as the frames of pandas and Polars do, not {type(batch).__name__}{hint}"
+            "send_batch takes a pyarrow RecordBatch or Table, what supports Arrow's PyCapsule "
+            "interface as the frames of pandas and Polars do, or a list of mappings or "
+            f"dataclasses, not {type(batch).__name__}{hint}"
         )
     try:
         return list(pa.table(batch).to_batches())

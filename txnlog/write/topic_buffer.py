@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -47,9 +48,10 @@ from txnlog.write.record_checks import (
     explicit_partitions,
     to_bytes,
 )
+from txnlog.write.row_values import make_rows, plain_columns
 from txnlog.write.segment_uploads import SegmentUploader, UploadBudget, discard_segments
 from txnlog.write.typed_records import TypedRecords
-from txnlog.write.typed_rows import make_record
+from txnlog.write.typed_rows import make_columns, make_record
 from txnlog.write.writer_settings import WriterSettings
 
 WritesAs: TypeAlias = Callable[[str], ProducerRef | TransactionRef]
@@ -290,6 +292,16 @@ class TopicBuffer:
                 f"a record of {size_bytes} bytes is larger than the {self._max_record_bytes} that "
                 f"max.message.bytes of topic {self.spec.topic!r} allows"
             )
+
+    def send_rows(self, rows: Sequence[object], partition: int | None) -> None:
+        """Take a list of mappings or dataclasses, or none of them. Raises as send_batches does."""
+        rows = [*rows]  # another thread may change the list
+        if rows:
+            if self._typed is not None:
+                batch = make_rows(rows, partial(make_columns, self._typed))
+            else:
+                batch = make_rows(rows, partial(plain_columns, self.spec.topic))
+            self.send_batches([batch], partition)
 
     def send_batches(self, batches: Sequence[pa.RecordBatch], partition: int | None) -> None:
         """Take batches of any size, or none of them.

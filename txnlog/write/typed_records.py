@@ -37,7 +37,7 @@ class TypedRecords:
             InvalidRecord: names the column, and the first row that is wrong.
         """
         names = batch.schema.names
-        self._check_names(names)
+        self.check_names(names)
         deleted = self._deleted(batch) if DELETED in names else None
         count = batch.num_rows
         arrays = []
@@ -66,7 +66,8 @@ class TypedRecords:
         """The key of each record as bytes, null for each if the topic has none."""
         return encode_keys([records.column(name) for name in self.schema.key], records.num_rows)
 
-    def _check_names(self, names: Sequence[str]) -> None:
+    def check_names(self, names: Sequence[str]) -> None:
+        """Raise InvalidRecord if a batch cannot have columns of these names."""
         columns = self.schema.columns
         extra = [TIMESTAMP, HEADERS, PARTITION, *([DELETED] if self.schema.key else [])]
         for name in names:

@@ -1,0 +1,125 @@
+"""Lists of mappings or dataclasses, as users send them, as the values of each column."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter, methodcaller
+from types import NoneType
+from typing import Any
+
+import pyarrow as pa
+
+from txnlog.errors import InvalidRecord
+from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP
+from txnlog.segments.records import CONVERSION_ERRORS, TIMESTAMP_TYPE
+
+_HEADERS = pa.map_(pa.string(), pa.binary())
+_PLAIN = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "timestamp": TIMESTAMP_TYPE,
+    "headers": _HEADERS,
+    "partition": pa.int64(),
+}
+_METADATA = {
+    TIMESTAMP: TIMESTAMP_TYPE,
+    HEADERS: _HEADERS,
+    PARTITION: pa.int64(),
+    DELETED: pa.bool_(),
+}
+"""Columns that are the same in all topics without, and in all topics with a schema."""
+
+
+def plain_columns(topic: str, rows: Sequence[Any]) -> dict[str, pa.Array]:
+    """The columns of records of keys and values. Raises InvalidRecord."""
+    columns = values_by_name(rows)
+    for name in columns:
+        if name not in _PLAIN:
+            raise InvalidRecord(
+                f"{name!r:.60} is not part of a record, which has {', '.join(_PLAIN)}: topic "
+                f"{topic!r} has no schema with columns of its own"
+            )
+    return {name: _make(name, values, _PLAIN[name]) for name, values in columns.items()}
+
+
+def metadata_column(name: str, values: Sequence[Any]) -> pa.Array | None:
+    """A column that every topic with a schema has; None for one of its own."""
+    return _make(name, values, _METADATA[name]) if name in _METADATA else None
+
+
+def values_by_name(rows: Sequence[Any]) -> dict[str, list[Any]]:
+    """Of at least one row the values of each column; None where a mapping has none.
+
+    Raises InvalidRecord: they are neither mappings nor dataclasses of one class.
+    """
+    kinds = {*map(type, rows)}
+    if all(issubclass(kind, Mapping) for kind in kinds):
+        names = dict.fromkeys(chain.from_iterable(rows))
+        for name in names:
+            if not isinstance(name, str):
+                raise InvalidRecord(f"a column is named {name!r:.60}, which is no string")
+        return {name: [*map(methodcaller("get", name), rows)] for name in names}
+    if len(kinds) == 1 and dataclasses.is_dataclass(kind := kinds.pop()):
+        fields = [field.name for field in dataclasses.fields(kind)]
+        return {name: [*map(attrgetter(name), rows)] for name in fields}
+    first, last = type(rows[0]).__name__, type(rows[-1]).__name__
+    raise InvalidRecord(
+        "a list of records has mappings, or dataclasses of one class: "
+        + (f"not {last}" if len(rows) == 1 else f"not both {first} and {last}")
+    )
+
+
+def kinds_of(values: Sequence[Any]) -> set[type]:
+    """The classes of the values that are not None."""
+    return {*map(type, values)} - {NoneType}
+
+
+def make_rows(
+    rows: Sequence[Any], make: Callable[[Sequence[Any]], dict[str, pa.Array]]
+) -> pa.RecordBatch:
+    """A batch of at least one row. Raises InvalidRecord, which names the first that is wrong."""
+    try:
+        return pa.RecordBatch.from_pydict(make(rows))
+    except InvalidRecord as error:
+        row, why = _first_wrong(rows, make, error)
+        raise InvalidRecord(f"record {row} of {len(rows)}: {why}") from error
+
+
+def _first_wrong(
+    rows: Sequence[Any],
+    make: Callable[[Sequence[Any]], dict[str, pa.Array]],
+    error: InvalidRecord,
+) -> tuple[int, InvalidRecord]:
+    """The number of the first row that cannot be taken after those before it, and why."""
+    low, high = 0, len(rows) - 1
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            make(rows[: middle + 1])
+        except InvalidRecord as earlier:
+            high, error = middle, earlier
+        else:
+            low = middle + 1
+    try:
+        make(rows[low : low + 1])
+    except InvalidRecord as alone:
+        error = alone
+    return low, error
+
+
+def _make(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    try:
+        if pa.types.is_timestamp(kind):  # Arrow would cut fractions off
+            for found in kinds_of(values):
+                if not issubclass(found, numbers.Integral | dt.datetime):
+                    raise TypeError(f"milliseconds or a datetime are needed, not {found.__name__}")
+        array = pa.array(values, kind)
+    except CONVERSION_ERRORS as error:
+        raise InvalidRecord(f"{name!r} cannot be {values[-1]!r:.60}: {error}") from error
+    if isinstance(array, pa.ChunkedArray):
+        raise InvalidRecord(f"{name!r} is larger than 2 GiB: send fewer records at once")
+    return array
