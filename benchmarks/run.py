@@ -111,6 +111,13 @@ def _codecs(scale: Scale) -> list[str]:
     return measure(scale.folder, scale.rows // 6, scale.repetitions)
 
 
+def _formats(scale: Scale) -> list[str]:
+    from formats import measure
+
+    with _session() as spark:
+        return measure(spark, scale.folder, scale.of(64, 32) << 20, scale.repetitions)
+
+
 def _many(scale: Scale) -> list[str]:
     from many_small import measure
 
@@ -214,6 +221,7 @@ _SECTIONS: Final[Mapping[str, tuple[str, Callable[[Scale], list[str]]]]] = {
     "scan": ("Without Spark", _scan),
     "records": ("Records one by one", _records),
     "codecs": ("Codecs", _codecs),
+    "formats": ("Batches or Parquet files", _formats),
     "many": ("Many small things", _many),
     "kafka-rows": ("Kafka's record format", _kafka_rows),
     "kafka-folders": ("Kafka's folders", _kafka_folders),

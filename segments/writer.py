@@ -42,6 +42,11 @@ DEFAULT_ROW_GROUP_BYTES: Final = 32 << 20
 """The size of a row group before it is encoded. Larger ones compress no better, and are read whole.
 """
 
+PARQUET_FROM_BYTES: Final = 1 << 20
+"""From how many bytes of records on, before they are encoded, a segment is a Parquet file if it may
+be one. No more than a batch: what is less is one batch.
+"""
+
 # A record must fit into a batch that every reader will decode.
 DEFAULT_MAX_RECORD_BYTES: Final = DEFAULT_MAX_UNCOMPRESSED_BYTES // 2
 
@@ -94,6 +99,10 @@ class SegmentWriter:
     ``segment_bytes`` is not refused: ``room`` tells the caller when to roll. With ``packs_few``
     columns of a few records are packed, which older versions cannot read. ``producer`` is the id
     and the epoch that Kafka's format tells.
+
+    With record_format "auto" a segment is a Parquet file, with its own codec, if there are
+    ``parquet_from_bytes`` of records when its first bytes are written, and else batches in columns:
+    until then up to a row group is buffered. ``is_parquet`` tells which.
     """
 
     def __init__(
@@ -112,22 +121,34 @@ class SegmentWriter:
         origin: Mapping[str, str] | None = None,
         packs_few: bool = False,
         producer: tuple[int, int] | None = None,
+        parquet_compression: Compression = Compression.ZSTD,
+        parquet_level: int | None = None,
+        parquet_from_bytes: int | None = None,
     ) -> None:
         if (batch_bytes is not None and batch_bytes < 1) or max_record_bytes < 1:
             raise ValueError("batch_bytes and max_record_bytes must be positive")
-        self._encoder: SegmentEncoder
-        if record_format == "parquet":
-            self._encoder = RowGroupEncoder(
+        if parquet_from_bytes is None:
+            parquet_from_bytes = PARQUET_FROM_BYTES
+        self._parquet: RowGroupEncoder | None = None
+        """What encodes the segment if it becomes a Parquet file; None once it is settled."""
+        is_auto = record_format == "auto"
+        # What never gathers as much need not wait for it.
+        if record_format == "parquet" or (is_auto and segment_bytes > parquet_from_bytes):
+            self._parquet = RowGroupEncoder(
                 sink,
-                compression=compression,
-                level=level,
+                compression=parquet_compression if is_auto else compression,
+                level=parquet_level if is_auto else level,
                 stores_offsets=stores_offsets,
                 origin=origin or {},
             )
+        self._encoder: SegmentEncoder
+        if record_format == "parquet":
+            assert self._parquet is not None
+            self._encoder, self._parquet = self._parquet, None
         else:
             self._encoder = BatchEncoder(
                 sink,
-                record_format=record_format,
+                record_format="columns" if is_auto else record_format,
                 compression=compression,
                 level=level,
                 index_interval_bytes=index_interval_bytes,
@@ -135,11 +156,14 @@ class SegmentWriter:
                 packs_few=packs_few,
                 producer=producer,
             )
-        if batch_bytes is None:
-            is_parquet = record_format == "parquet"
-            batch_bytes = DEFAULT_ROW_GROUP_BYTES if is_parquet else DEFAULT_BATCH_BYTES
-        self._batch_bytes = batch_bytes
-        self._looks_at_schema = record_format == "parquet"
+        self._is_parquet = record_format == "parquet"
+        may_be_parquet = self._is_parquet or self._parquet is not None
+        self._least_batch_bytes = batch_bytes or DEFAULT_BATCH_BYTES
+        self._batch_bytes = batch_bytes or (
+            DEFAULT_ROW_GROUP_BYTES if may_be_parquet else DEFAULT_BATCH_BYTES
+        )
+        self._parquet_from_bytes = parquet_from_bytes
+        self._looks_at_schema = may_be_parquet
         self._max_record_bytes = max_record_bytes
         self._segment_bytes = segment_bytes
         self._pending: list[pa.RecordBatch] = []
@@ -155,6 +179,16 @@ class SegmentWriter:
         self._min_timestamp_ms = NO_TIMESTAMP_MS
         self._max_timestamp_ms = NO_TIMESTAMP_MS
         self._summary: SegmentSummary | None = None
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether it is a Parquet file, or would be if it was finished now.
+
+        It is settled when the first bytes are written.
+        """
+        if self._parquet is None:
+            return self._is_parquet
+        return self._pending_bytes >= self._parquet_from_bytes
 
     @property
     def size_bytes(self) -> int:
@@ -184,7 +218,10 @@ class SegmentWriter:
         Of an empty segment a quarter is always for records: with little more than 1 KiB that may
         make it a batch's schema larger.
         """
-        room = self._segment_bytes - self._size_bytes - self._encoder.overhead_bytes
+        overhead_bytes = self._encoder.overhead_bytes
+        if self._parquet is not None:
+            overhead_bytes = max(overhead_bytes, self._parquet.overhead_bytes)
+        room = self._segment_bytes - self._size_bytes - overhead_bytes
         room = room * _GROWTH // (_GROWTH + 1)
         if self._size_bytes == 0:
             room = max(room, self._segment_bytes // _LEAST_PART)
@@ -216,6 +253,8 @@ class SegmentWriter:
             self._looks_at_schema = False
             if any(_repeats_booleans(field.type) for field in records.schema):
                 self._batch_bytes = max(self._batch_bytes // _REPEATED_BOOLEANS, 1)
+            # A full row group is enough, whatever its size; some end when they are half full.
+            self._parquet_from_bytes = min(self._parquet_from_bytes, self._batch_bytes // 2)
         total = records.nbytes
         whole = total <= min(self._batch_bytes, self._max_record_bytes)
         if whole and self.buffered_bytes + total > self._batch_bytes <= 2 * self.buffered_bytes:
@@ -247,6 +286,7 @@ class SegmentWriter:
         """Write the records that wait as a batch, however small."""
         if not self._pending:
             return
+        self._settle()
         base_offset, offset_deltas = _join_offsets(self._pending_offsets)
         size_bytes = self._encoder.write(self._pending, base_offset, offset_deltas)
         timestamps = [timestamps_ms(piece) for piece in self._pending]
@@ -262,6 +302,17 @@ class SegmentWriter:
         self._batch_count += 1
         self._pending, self._pending_offsets, self._unmerged = [], [], 0
         self._pending_bytes = self._pending_rows = 0
+
+    def _settle(self) -> None:
+        """Choose what the segment is, by what waits for it."""
+        if self._parquet is None:
+            return
+        self._is_parquet = self.is_parquet
+        if self._is_parquet:
+            self._encoder = self._parquet
+        else:
+            self._batch_bytes = self._least_batch_bytes
+        self._parquet = None
 
     def finish(self) -> SegmentSummary:
         """Write what waits and say what the segment holds. The sink is the caller's to close."""

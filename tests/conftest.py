@@ -60,6 +60,8 @@ class S3Request:
 def record_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The default format of typed topics: see ``typed_formats``."""
     chosen = str(request.param)
+    if chosen == "auto":
+        monkeypatch.setattr("txnlog.segments.writer.PARQUET_FROM_BYTES", 200)
     monkeypatch.setattr("txnlog.admin.topics.PARQUET", chosen)
     return chosen
 

@@ -23,6 +23,8 @@ FUTURE_MS = 3_600_000
 """How far ahead of the time a record's may lie by default."""
 PARQUET = "parquet"
 """The record.format of topics whose segments are Parquet files."""
+AUTO = "auto"
+"""The record.format of topics whose large segments are Parquet files, and small ones batches."""
 PRODUCER_CODEC = "producer"
 """The compression.type of topics whose writers choose it."""
 _LONG_MAX = (1 << 63) - 1
@@ -127,17 +129,20 @@ _TOPIC_KEYS = {
     "compression.type": _Key(
         PRODUCER_CODEC,
         _one_of(PRODUCER_CODEC, "none", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-        "codec of the topic's batches, whatever writers choose; record.format=columns has no gzip "
-        "and no snappy; producer: each writer's, and if it chooses none lz4, in Parquet files zstd",
+        "codec of the topic's batches, whatever writers choose; record.format=columns and auto "
+        "have no gzip and no snappy; producer: each writer's, and if it chooses none lz4, in "
+        "Parquet files zstd",
     ),
     "compression.gzip.level": _Key("", _level(1, 9), "empty: the codec's own default"),
     "compression.lz4.level": _Key("", _level(1, 12), "empty: the codec's own default"),
     "compression.zstd.level": _Key("", _level(-7, 22), "empty: the codec's own default"),
     "record.format": _Key(
         "columns",
-        _one_of("columns", "kafka", "parquet"),
-        "how records are stored: batches in Arrow's columns, or in Kafka's own format; or each "
-        "segment a Parquet file, which is settled when a topic is made",
+        _one_of("columns", "kafka", PARQUET, AUTO),
+        "how records are stored: batches in Arrow's columns, or in Kafka's own format; parquet: "
+        "each segment a Parquet file; auto: large segments, and what is merged or compacted, "
+        "Parquet files, small ones batches in columns. Whether there are Parquet files is settled "
+        "when a topic is made",
     ),
     "schema.compatibility": _Key(
         "BACKWARD",
@@ -253,10 +258,16 @@ _STORE_KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic's settings with defaults filled in. Sizes in bytes, times in milliseconds."""
+    """A topic's settings with defaults filled in. Sizes in bytes, times in milliseconds.
+
+    ``parquet_compression`` is the codec of Parquet files, ``compression`` that of batches, if a
+    topic has any.
+    """
 
     compression: Compression
     compression_level: int | None
+    parquet_compression: Compression
+    parquet_compression_level: int | None
     record_format: str
     schema_compatibility: str
     segment_bytes: int
@@ -277,9 +288,14 @@ class TopicConfig:
     delete_retention_ms: int
 
     @property
-    def is_parquet(self) -> bool:
-        """Whether segments are Parquet files."""
-        return self.record_format == PARQUET
+    def has_parquet(self) -> bool:
+        """Whether there may be segments that are Parquet files."""
+        return self.record_format in (PARQUET, AUTO)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether segments are made that are not Parquet files."""
+        return self.record_format != PARQUET
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> TopicConfig:
@@ -288,11 +304,13 @@ class TopicConfig:
         chosen = get["compression.type"]
         unchosen = Compression.ZSTD if get["record.format"] == PARQUET else Compression.LZ4
         compression = unchosen if chosen == PRODUCER_CODEC else Compression.parse(chosen)
-        level = get.get(f"compression.{compression.kafka_name}.level")
+        in_parquet = Compression.ZSTD if chosen == PRODUCER_CODEC else compression
         policies = get["cleanup.policy"].split(",")
         return cls(
             compression=compression,
-            compression_level=int(level) if level else None,
+            compression_level=_level_of(compression, get),
+            parquet_compression=in_parquet,
+            parquet_compression_level=_level_of(in_parquet, get),
             record_format=get["record.format"],
             schema_compatibility=get["schema.compatibility"],
             segment_bytes=int(get["segment.bytes"]),
@@ -312,6 +330,11 @@ class TopicConfig:
             max_compaction_lag_ms=int(get["max.compaction.lag.ms"]),
             delete_retention_ms=int(get["delete.retention.ms"]),
         )
+
+
+def _level_of(compression: Compression, config: Mapping[str, str]) -> int | None:
+    level = config.get(f"compression.{compression.kafka_name}.level")
+    return int(level) if level else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,46 +491,17 @@ def check_merged_topic_config(config: Mapping[str, str]) -> None:
     ``config`` is all of a topic's settings: when a topic is altered, those that result.
     """
     settings = TopicConfig.of(config)
-    if settings.record_format == "columns" and settings.compression in _ROWS_ONLY:
+    if settings.record_format in ("columns", AUTO) and settings.compression in _ROWS_ONLY:
         raise InvalidConfig(
             f"topic config compression.type: {settings.compression.kafka_name} needs "
-            "record.format=kafka or parquet; record.format=columns has only none, lz4 and zstd"
+            f"record.format=kafka or parquet; record.format={settings.record_format} has only "
+            "none, lz4 and zstd"
         )
     if settings.max_compaction_lag_ms < settings.min_compaction_lag_ms:
         raise InvalidConfig(
             f"topic config max.compaction.lag.ms: {settings.max_compaction_lag_ms} is less than "
             f"min.compaction.lag.ms ({settings.min_compaction_lag_ms})"
         )
-
-
-def check_record_format_change(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Raise InvalidConfig if a topic's segments would become Parquet files, or cease to be."""
-    if TopicConfig.of(before).is_parquet != TopicConfig.of(after).is_parquet:
-        raise InvalidConfig(
-            "topic config record.format: a topic is made with parquet or without, for good. Make "
-            "another topic, and copy the records in a transaction"
-        )
-
-
-def check_typed_config(config: Mapping[str, str], *, has_key: bool) -> None:
-    """Raise InvalidConfig if a topic with a schema cannot have these settings."""
-    settings = TopicConfig.of(config)
-    if settings.record_format == "kafka":
-        raise InvalidConfig(
-            "topic config record.format: kafka has keys and values, no columns of a schema; leave "
-            "it out for Parquet files, or set it to columns"
-        )
-    if settings.compacts and not has_key:
-        raise InvalidConfig(
-            "topic config cleanup.policy: the topic's schema has no key to compact by: use delete, "
-            "or make the topic with a key"
-        )
-
-
-def check_untyped_config(config: Mapping[str, str]) -> None:
-    """Raise InvalidConfig if settings are only for topics with a schema."""
-    if "schema.compatibility" in config:
-        raise InvalidConfig("topic config schema.compatibility: the topic has no schema")
 
 
 def check_topic_changes(config: Mapping[str, object | None] | None) -> dict[str, str | None]:

@@ -503,15 +503,18 @@ def parse_proposal(name: str) -> tuple[int, str] | None:
     return (int(match[1]), match[2]) if match else None
 
 
-def segment_name(
-    writer: str, counter: int, *, is_parquet: bool = False, schema_version: int = 0
-) -> str:
+def segment_name(writer: str, counter: int, *, schema_version: int = 0) -> str:
     """The stem of a segment's files: unique, because ``writer`` is a fresh random token.
 
     Of a typed topic it tells how many schemas there were before the one that it is written under.
     """
     version = f"-v{schema_version:d}" if schema_version else ""
-    return f"{writer}{version}-{counter:d}{PARQUET_ENDING if is_parquet else ''}"
+    return f"{writer}{version}-{counter:d}"
+
+
+def parquet_name(name: str) -> str:
+    """The same segment's stem if it is a Parquet file."""
+    return f"{name}{PARQUET_ENDING}"
 
 
 def schema_version(stem: str) -> int:

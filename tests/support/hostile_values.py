@@ -216,7 +216,7 @@ def table_of(rows: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.table(made)
 
 
-Form: TypeAlias = Literal["written", "merged", "compacted"]
+Form: TypeAlias = Literal["written", "merged", "compacted", "mixed"]
 """How a topic's files have come to be."""
 FORMS: Sequence[Form] = get_args(Form)
 
@@ -225,10 +225,14 @@ def fill(store: Store, topic: str, form: Form = "written") -> None:
     """Make the topic, with a file for each partition.
 
     Written: of two rows. Merged: of four, each of which was in a file, and is a row group.
-    Compacted: of two behind and between older ones of the same keys.
+    Compacted: of two behind and between older ones of the same keys. Mixed: there is a file for
+    each row, a Parquet file or one of batches.
     """
     if form == "compacted":
         _compact(store, topic)
+        return
+    if form == "mixed":
+        _mix(store, topic)
         return
     pieces = [rows_of(partition) for partition in range(PARTITIONS)]
     if form == "merged":
@@ -243,6 +247,20 @@ def fill(store: Store, topic: str, form: Form = "written") -> None:
         with patch.object(writer, "DEFAULT_ROW_GROUP_BYTES", 1):
             store.merge_topic(topic)
     assert [s.record_count for s in store.segments(topic)] == [len(rows) for rows in pieces]
+
+
+def _mix(store: Store, topic: str) -> None:
+    config = {**CONFIG, "record.format": "auto"}
+    store.create_topic(topic, partitions=PARTITIONS, schema=SCHEMA, config=config)
+    for partition in range(PARTITIONS):
+        for number, row in enumerate(rows_of(partition)):
+            # Both orders, and of each column's values both kinds of files.
+            large = (number + partition // 2) % 2
+            least = patch.object(writer, "PARQUET_FROM_BYTES", 1 if large else 1 << 20)
+            with least, store.producer() as producer:
+                producer.send_batch(topic, table_of([row]), partition=partition)
+    files = [(s.partition, s.paths.is_parquet) for s in store.segments(topic)]
+    assert sorted(files) == [(n, kind) for n in range(PARTITIONS) for kind in (False, True)]
 
 
 def _compact(store: Store, topic: str) -> None:

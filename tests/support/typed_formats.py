@@ -10,7 +10,9 @@ T = TypeVar("T")
 
 
 def in_either_format(test: T) -> T:
-    """Run a test with typed topics in Parquet files, and in batches of columns."""
-    chosen: Any = pytest.mark.parametrize("record_format", ["parquet", "columns"], indirect=True)
+    """Run a test with typed topics in Parquet files, in batches of columns, and in both."""
+    both = pytest.param("auto", marks=pytest.mark.more)
+    formats = ["parquet", "columns", both]
+    chosen: Any = pytest.mark.parametrize("record_format", formats, indirect=True)
     marked: T = pytest.mark.usefixtures("record_format")(chosen(test))
     return marked

@@ -1,7 +1,8 @@
 """Merging: many small adjacent segments become few large ones.
 
 Offsets, timestamps and headers stay as they are, and records are encoded again: in large batches,
-by the topic's current settings. Segments from Kafka stay as they are, byte for byte.
+by the topic's current settings, in Parquet files if the topic may have any. Segments from Kafka
+stay as they are, byte for byte.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from operator import attrgetter
 import numpy as np
 
 from txnlog.admin.rewrite_tasks import TaskRunner, run_here
-from txnlog.admin.rewriting import Replacement, Rewriting
+from txnlog.admin.rewriting import Replacement, Rewriting, rewriting_config
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.log.open_logs import Logs
@@ -101,7 +102,8 @@ def merge_topic(
 
 def _plan(view: TopicView, *, packs_few: bool) -> list[_MergeTask]:
     # Times are kept, and so are records that were within an older limit.
-    config = {k: v for k, v in view.config.items() if k != "message.timestamp.type"}
+    config = rewriting_config(view.config)
+    config.pop("message.timestamp.type", None)
     config["max.message.bytes"] = _MAX_RECORD_BYTES
     spec = TopicSpec(
         view.topic,

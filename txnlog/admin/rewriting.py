@@ -9,10 +9,11 @@ finds by their age.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from txnlog.admin.live_segments import files_let_go
+from txnlog.config import PARQUET, TopicConfig
 from txnlog.errors import TxnlogError
 from txnlog.log.open_logs import Logs
 from txnlog.log.retired_segments import put_notes
@@ -24,6 +25,13 @@ from txnlog.state.placement import Placement, RewrittenFile, Segment
 from txnlog.write.segment_uploads import discard_segments
 
 _logger = logging.getLogger(__name__)
+
+
+def rewriting_config(config: Mapping[str, str]) -> dict[str, str]:
+    """A topic's settings for segments that are written again: what may be Parquet files is."""
+    if TopicConfig.of(config).has_parquet:
+        return {**config, "record.format": PARQUET}
+    return {**config}
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class TableAdmin:
         and ``_partition``, by which the table is partitioned.
 
         Args:
-            topic: its name; its ``record.format`` is parquet.
+            topic: its name; its ``record.format`` is parquet or auto.
             url: the table's folder, outside of the store's.
             storage_options: for the table, as deltalake takes them.
 
@@ -62,7 +62,7 @@ class TableAdmin:
         ``_tombstone``, which is called ``_deleted`` elsewhere.
 
         Args:
-            topic: its name; its ``record.format`` is parquet.
+            topic: its name; its ``record.format`` is parquet or auto.
             catalog: of pyiceberg, as ``pyiceberg.catalog.load_catalog`` gives it.
             table: its name with its namespace, as ``sales.flights``; both are created if missing.
             location: the folder of a table that is created, outside of the store's; if left out,

@@ -14,6 +14,11 @@ from txnlog import names
 from txnlog.admin.disk_usage import PartitionUsage, disk_usage
 from txnlog.admin.live_segments import placed_refs
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
+from txnlog.admin.topic_checks import (
+    check_record_format_change,
+    check_typed_config,
+    check_untyped_config,
+)
 from txnlog.admin.trimming import trim
 from txnlog.columns.changes import evolve
 from txnlog.columns.checks import make_schema
@@ -22,11 +27,8 @@ from txnlog.config import (
     TopicConfig,
     check_merged_topic_config,
     check_partition_count,
-    check_record_format_change,
     check_topic_changes,
     check_topic_config,
-    check_typed_config,
-    check_untyped_config,
 )
 from txnlog.errors import InvalidOption, InvalidSchema, TxnlogError, UnknownTopicOrPartition
 from txnlog.inspect.describing import (
@@ -70,9 +72,9 @@ class TopicAdmin:
         """Create a topic; with ``dry_run`` only say what it would be.
 
         With a ``schema`` (a ``pyarrow.Schema``) its records have these columns instead of a key and
-        a value, and are stored in Parquet files unless ``record.format`` is ``columns``. The
-        columns named by ``key`` choose the partition. Columns with ``defaults`` (by name, as Python
-        or Arrow values) may be left out when records are sent.
+        a value, and are stored in Parquet files unless ``record.format`` says ``columns`` or
+        ``auto``. The columns named by ``key`` choose the partition. Columns with ``defaults`` (by
+        name, as Python or Arrow values) may be left out when records are sent.
 
         Raises:
             TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidSchema:
@@ -168,7 +170,8 @@ class TopicAdmin:
             merged = {**state.config, **checked}
             settings = {k: v for k, v in merged.items() if v is not None}
             check_merged_topic_config(settings)
-            check_record_format_change(state.config, settings)
+            is_typed = state.schema is not None
+            check_record_format_change(state.config, settings, is_typed=is_typed)
             changed = None
             if state.schema is not None:
                 check_typed_config(settings, has_key=bool(state.schema.key))

@@ -394,10 +394,10 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
     def _entry_version(self, entry: TopicEntry) -> int:
         made = entry if isinstance(entry, Created) else self._state
-        is_parquet = TopicConfig.of(made.config).is_parquet
+        config = TopicConfig.of(made.config)
         if made.schema is not None:
-            return envelope.WITH_SCHEMA if is_parquet else envelope.WITH_TYPED_BATCHES
-        if is_parquet:
+            return envelope.WITH_TYPED_BATCHES if config.has_batches else envelope.WITH_SCHEMA
+        if config.has_parquet:
             return envelope.WITH_PARQUET
         if isinstance(entry, Bundle):
             return envelope.WITH_BUNDLES
@@ -507,10 +507,10 @@ def _share_files(segments: Iterable[Placement | Segment]) -> bool:
 
 def checkpoint_version(state: TopicState) -> int:
     """The oldest format of a checkpoint that says what the state is."""
-    is_parquet = TopicConfig.of(state.config).is_parquet
+    config = TopicConfig.of(state.config)
     if state.schema is not None:
-        return envelope.WITH_SCHEMA if is_parquet else envelope.WITH_TYPED_BATCHES
-    if is_parquet:
+        return envelope.WITH_TYPED_BATCHES if config.has_batches else envelope.WITH_SCHEMA
+    if config.has_parquet:
         return envelope.WITH_PARQUET
     # Once all of that is old, an older version may read it; it cannot read the entries.
     if state.newest_size > 1 or any(entry.file >= 0 for entry in state.recent):

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from txnlog.config import PARQUET, TopicConfig
+from txnlog.config import TopicConfig
 from txnlog.errors import InvalidOption
 from txnlog.log.open_logs import Logs
 from txnlog.read.pinning import pin_topics
@@ -27,12 +27,12 @@ class PinnedTopic:
 
     @classmethod
     def of(cls, logs: Logs, topic: str) -> PinnedTopic:
-        """Pin a topic. Raises InvalidOption if it is not stored in Parquet files."""
+        """Pin a topic. Raises InvalidOption if none of its segments are Parquet files."""
         view = pin_topics(logs, [topic], "snapshot").views[topic]
-        if TopicConfig.of(view.config).record_format != PARQUET:
+        if not TopicConfig.of(view.config).has_parquet:
             raise InvalidOption(
                 f"topic {topic!r} is not stored in Parquet files, which a table could refer to; "
-                "record.format=parquet is chosen when a topic is created"
+                "record.format=parquet or auto is chosen when a topic is created"
             )
         return cls(view, table_columns(view))
 

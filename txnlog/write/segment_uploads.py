@@ -75,11 +75,11 @@ class _Sink:
 
 @dataclass(slots=True, eq=False)
 class _OpenSegment:
-    """A growing segment. ``name`` is the one it has if it shares no file."""
+    """A growing segment. ``stem`` is its name if it shares no file and is not a Parquet file."""
 
     uploader: SegmentUploader
     partition: int
-    name: str
+    stem: str
     sink: _Sink
     writer: SegmentWriter
     begun_ms: int
@@ -88,6 +88,11 @@ class _OpenSegment:
     @property
     def size_bytes(self) -> int:
         return self.writer.size_bytes + self.writer.buffered_bytes
+
+    @property
+    def name(self) -> str:
+        """Its name: settled when its first bytes are written."""
+        return names.parquet_name(self.stem) if self.writer.is_parquet else self.stem
 
     @property
     def ref(self) -> names.SegmentRef:
@@ -146,7 +151,8 @@ class SegmentUploader:
 
     A segment takes ``segment.bytes`` at most, or one record; further records begin the next one,
     even in the middle of a batch. Records of a partition keep their order. At the end small
-    segments of several partitions are put one after another into a file that they share. Batches in
+    segments of several partitions are put one after another into a file that they share. A segment
+    may be a Parquet file if the topic's ``record.format`` says so. Batches in
     Kafka's format tell ``producer``, if it is known; what places the segments decides. Use it
     once: :meth:`write` any number of times, then :meth:`finish` or :meth:`discard`.
     """
@@ -280,7 +286,6 @@ class SegmentUploader:
         name = names.segment_name(
             self._writer_token,
             self._counter,
-            is_parquet=self._config.is_parquet,
             schema_version=self._spec.schema_version,
         )
         self._counter += 1
@@ -322,7 +327,7 @@ class SegmentUploader:
         ref = names.SegmentRef(self._spec.topic, names.SHARED, name, position)
         upload = self._storage.upload(ref.paths.log)
         for segment in segments:
-            segment.name, segment.position, segment.sink.upload = name, position, upload
+            segment.stem, segment.position, segment.sink.upload = name, position, upload
             position += self._end(segment).size_bytes
         return upload
 
@@ -385,7 +390,7 @@ def _group_by_file(segments: Iterable[_OpenSegment]) -> Iterator[list[_OpenSegme
     total_bytes = 0
     for segment in segments:
         large = segment.writer.size_bytes > 0 or segment.size_bytes >= SHARED_FILE_BYTES
-        if large or segment.ref.paths.is_parquet:
+        if large or segment.writer.is_parquet:
             yield [segment]
             continue
         total_bytes += segment.size_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from txnlog.config import TopicConfig
 from txnlog.log.uploads import TopicSpec
+from txnlog.names import parquet_name
 from txnlog.segments.batch_encoder import SupportsWrite
 from txnlog.segments.identity import tag_of
 from txnlog.segments.writer import SegmentWriter
@@ -27,7 +28,7 @@ def new_segment_writer(
         sink: receives its bytes.
         spec: the topic.
         partition: of the topic.
-        name: the segment's.
+        name: the segment's; if it becomes a Parquet file ``names.parquet_name`` of it.
         stores_offsets: its records may have offsets with gaps.
         max_record_bytes: instead of the topic's ``max.message.bytes``.
         producer: whose records they are; None: not known, or those of several.
@@ -44,11 +45,13 @@ def new_segment_writer(
         segment_bytes=config.segment_bytes,
         stores_offsets=stores_offsets,
         packs_few=spec.packs_few,
+        parquet_compression=config.parquet_compression,
+        parquet_level=config.parquet_compression_level,
         producer=None if producer is None else (producer.producer_id, producer.producer_epoch),
         origin={
             "txnlog.topic": spec.topic,
             "txnlog.topic_id": spec.topic_id,
             "txnlog.partition": str(partition),
-            "txnlog.segment": name,
+            "txnlog.segment": parquet_name(name),
         },
     )

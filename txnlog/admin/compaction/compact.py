@@ -11,7 +11,7 @@ from txnlog.admin.compaction.sources import sources_of
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
 from txnlog.admin.record_times import lies_ahead, newest_record_ms
 from txnlog.admin.rewrite_tasks import TaskRunner, run_here
-from txnlog.admin.rewriting import Replacement, Rewriting
+from txnlog.admin.rewriting import Replacement, Rewriting, rewriting_config
 from txnlog.admin.times import Times
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
@@ -81,7 +81,8 @@ def compact_topic(
     if not config.compacts:
         return
     least_ratio = 0.0 if even_clean else config.min_cleanable_dirty_ratio
-    spec = TopicSpec(topic, view.topic_id, len(view.partitions), dict(view.config), view.schema)
+    rewritten = rewriting_config(view.config)
+    spec = TopicSpec(topic, view.topic_id, len(view.partitions), rewritten, view.schema)
     spans = {n: (part.log_start_offset, part.end_offset) for n, part in enumerate(view.partitions)}
     placed = view.placed(spans)
     tasks = []

@@ -77,7 +77,7 @@ class SpanWriter:
         self._clock = clock
         self._start = start  # of the span that is being written, or comes next
         self._horizon_ms = delete_horizon_ms
-        self._config = TopicConfig.of(spec.config)
+        self._is_parquet = not TopicConfig.of(spec.config).has_batches
         self._keys = RecordKeys(spec.schema)
         self._token = clock.token()
         self._counter = 0
@@ -134,11 +134,11 @@ class SpanWriter:
         name = names.segment_name(
             self._token,
             self._counter,
-            is_parquet=self._config.is_parquet,
             schema_version=self._spec.schema_version,
         )
         self._counter += 1
-        ref = names.SegmentRef(self._spec.topic, self._partition, name)
+        stem = names.parquet_name(name) if self._is_parquet else name
+        ref = names.SegmentRef(self._spec.topic, self._partition, stem)
         upload = self._storage.upload(ref.paths.log)
         writer = new_segment_writer(
             upload,
@@ -148,7 +148,7 @@ class SpanWriter:
             stores_offsets=True,
             max_record_bytes=_ANY_RECORD,
         )
-        self._open = _Open(self._start, name, upload, writer, self._clock.now_ms())
+        self._open = _Open(self._start, stem, upload, writer, self._clock.now_ms())
         return self._open
 
     def _end(self, end: int) -> None:
