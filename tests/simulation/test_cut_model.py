@@ -6,18 +6,22 @@ from collections import Counter
 
 import pytest
 from cut_model import BROKEN, LEVELS, Model, Violation
+from seeds import tried_first
+
+FIRST = {"looks ids up once": 1260, "never says that it is only atomic": 2707}
+"""Seeds that notice what is broken; where none is named, one of the first ones does."""
 
 
 def test_each_snapshot_is_what_it_says() -> None:
     said: Counter[tuple[str, str]] = Counter()
-    for seed in range(300):
+    for seed in range(150):
         model = Model(seed)
         model.run()
         said.update(model.said)
     for level in LEVELS:
-        assert said[level, "instant"] > 100
-        assert said[level, "causal"] > 100
-    assert said["read_committed", "atomic"] < 50
+        assert said[level, "instant"] > 50
+        assert said[level, "causal"] > 50
+    assert said["read_committed", "atomic"] < 25
 
 
 @pytest.mark.slow
@@ -29,8 +33,8 @@ def test_thousands_more() -> None:
 @pytest.mark.more
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_rule_that_is_left_out_is_missed(broken: str) -> None:
-    """Seeds are tried in order, so that the test does not depend on which of them it is."""
-    for seed in range(9000):
+    """Other seeds are tried after the first, so that the test does not depend on it."""
+    for seed in tried_first(FIRST.get(broken, 0), 9000):
         try:
             Model(seed, broken).run()
         except Violation:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 from placement_model import BROKEN, Lost, Model
+from seeds import tried_first
+
+FIRST = {"notes nothing": 157, "forgets the last copy": 134}
+"""Seeds that notice what is broken; where none is named, one of the first ones does."""
 
 
 @pytest.mark.condition(62)
@@ -16,8 +20,8 @@ def test_the_last_copy_is_never_deleted() -> None:
 @pytest.mark.more
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_rule_that_is_left_out_is_missed(broken: str) -> None:
-    """Seeds are tried in order, so that the test does not depend on which of them it is."""
-    for seed in range(3000):
+    """Other seeds are tried after the first, so that the test does not depend on it."""
+    for seed in tried_first(FIRST.get(broken, 0), 3000):
         try:
             Model(seed, broken).run()
         except Lost:

@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 from replica_gates import Disk, Patience
 from replica_world import CALM, ROUGH, STORMY, Violation, run_seeds
+from seeds import tried_first
 
 from txnlog.errors import ObjectNotFound
 from txnlog.replicas import (
@@ -47,20 +48,25 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.condition(59)
 def test_nothing_acknowledged_is_lost() -> None:
-    """Four runs, with elections and members that come back."""
-    total = run_seeds((2, 3, 4, 5), ROUGH)
-    assert total["acknowledged"] > 100
+    """Two runs, with elections and members that come back."""
+    total = run_seeds((2, 3), ROUGH)
+    assert total["acknowledged"] > 50
     assert total["elections"] > 0
     assert total["joined"] > 0
 
 
 @pytest.mark.condition(59)
-@pytest.mark.more
-@pytest.mark.parametrize("weather", [ROUGH, pytest.param(STORMY, marks=pytest.mark.slow)])
-def test_more_runs(weather: Any) -> None:
-    total = run_seeds(range(100, 140), weather)
-    assert total["elections"] > 20
-    assert total["joined"] > 10
+@pytest.mark.parametrize(
+    ("weather", "runs"),
+    [
+        pytest.param(ROUGH, 12, marks=pytest.mark.more),
+        *(pytest.param(weather, 40, marks=pytest.mark.slow) for weather in (ROUGH, STORMY)),
+    ],
+)
+def test_more_runs(weather: Any, runs: int) -> None:
+    total = run_seeds(range(100, 100 + runs), weather)
+    assert total["elections"] > runs / 2
+    assert total["joined"] > runs / 4
 
 
 @pytest.mark.more
@@ -145,10 +151,12 @@ def test_slow_roots_are_put_out_within_two_timeouts() -> None:
     assert total["elections"] > 0
 
 
-@pytest.mark.more
-def test_slow_roots_in_many_runs() -> None:
-    run_seeds(range(10), CALM, stalls=True)
-    run_seeds(range(10), ROUGH, stalls=True, timed=False)
+@pytest.mark.parametrize(
+    "runs", [pytest.param(3, marks=pytest.mark.more), pytest.param(10, marks=pytest.mark.slow)]
+)
+def test_slow_roots_in_many_runs(runs: int) -> None:
+    run_seeds(range(runs), CALM, stalls=True)
+    run_seeds(range(runs), ROUGH, stalls=True, timed=False)
 
 
 @pytest.mark.more
@@ -161,7 +169,7 @@ trace = World(6, CALM, stalls=True).run().simulation.trace
 print(len(trace), hashlib.sha256(repr(trace).encode()).hexdigest())
 """
     told = set()
-    for hash_seed in "0123":
+    for hash_seed in "01":
         env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-c", program]
         told.add(
@@ -292,7 +300,7 @@ def nothing_is_left_behind(patch: Patch) -> None:
 BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (followers_are_given_nothing, {}),
     (who_was_out_leads, {}),
-    (too_few_in_sync_will_do, {}),
+    (too_few_in_sync_will_do, {"first": 5}),
     (marks_are_not_looked_for, {"unmounts": True, "rates": CALM}),
     (what_is_not_found_was_deleted, {"unmounts": True, "rates": CALM}),
     (an_empty_controller_has_nothing_newer, {"unmounts": True, "rates": CALM}),
@@ -323,9 +331,9 @@ def test_deleting_before_copying_is_caught(monkeypatch: Patch) -> None:
     catch(deleted_before_it_is_copied, monkeypatch, placed=True)
 
 
-def catch(mutate: Callable[[Patch], None], monkeypatch: Patch, **how: Any) -> None:
-    """Seeds are tried in order, so that the test does not depend on which of them it is."""
-    for seed in range(200):
+def catch(mutate: Callable[[Patch], None], monkeypatch: Patch, first: int = 0, **how: Any) -> None:
+    """Other seeds are tried after the first, so that the test does not depend on it."""
+    for seed in tried_first(first, 200):
         with monkeypatch.context() as patch:
             mutate(patch)
             try:

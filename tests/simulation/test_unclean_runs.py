@@ -12,11 +12,15 @@ import pytest
 import unclean_model
 import unclean_world
 from replica_world import CALM, ROUGH, STORMY, Violation
+from seeds import tried_first
 from unclean_model import BROKEN, Lost, Model
 from unclean_world import run_seeds
 
 from txnlog.replicas.agreement import Agreement
 from txnlog.testing import FaultRates
+
+FIRST = {"counts what is noted": 83, "counts who was out later": 262}
+"""Seeds that notice what is broken; where none is named, one of the first ones does."""
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +41,8 @@ def test_the_rule_for_what_is_announced() -> None:
 @pytest.mark.more
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_rule_that_is_left_out_is_missed(broken: str) -> None:
-    """Seeds are tried in order, so that the test does not depend on which of them it is."""
-    for seed in range(2000):
+    """Other seeds are tried after the first, so that the test does not depend on it."""
+    for seed in tried_first(FIRST.get(broken, 0), 2000):
         try:
             Model(seed, broken).run()
         except Lost:
@@ -57,12 +61,14 @@ def test_what_is_not_announced_is_there() -> None:
 
 
 @pytest.mark.condition(60)
-@pytest.mark.more
-def test_more_runs() -> None:
-    total = run_seeds(range(28, 40), ROUGH)
-    assert total["told"] > 5
-    assert total["lost"] > 5
-    run_seeds(range(6), CALM, placed=False)
+@pytest.mark.parametrize(
+    "runs", [pytest.param(4, marks=pytest.mark.more), pytest.param(12, marks=pytest.mark.slow)]
+)
+def test_more_runs(runs: int) -> None:
+    total = run_seeds(range(28, 28 + runs), ROUGH)
+    assert total["told"] > runs / 3
+    assert total["lost"] > runs / 3
+    run_seeds(range(runs // 2), CALM, placed=False)
 
 
 @pytest.mark.condition(60)
@@ -81,7 +87,7 @@ def test_processes_that_go_on_with_what_they_knew_are_caught(
     with monkeypatch.context() as patch:
         patch.setattr(Agreement, "_check_history", lambda *_: None)
         with pytest.raises(Violation):
-            run_seeds(range(60), ROUGH, placed=False)
+            run_seeds(tried_first(7, 60), ROUGH, placed=False)
 
 
 @pytest.mark.more
@@ -91,7 +97,7 @@ def test_an_election_that_announces_epochs_alone_is_caught(
     with monkeypatch.context() as patch:
         patch.setattr(unclean_world, "named_segments", lambda _: iter(()))
         with pytest.raises(Violation):
-            run_seeds(range(100), ROUGH)
+            run_seeds(tried_first(12, 100), ROUGH)
 
 
 def test_the_model_is_the_one_that_is_meant() -> None:
