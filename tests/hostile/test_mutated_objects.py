@@ -25,8 +25,8 @@ from mutation_runs import CPU_S, Outcome, Report, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is counted as Linux does")
 
-TIERS = {"few": range(20), "many": range(20, 220), "very-many": range(220, 1220)}
-MARKS = {"few": (), "many": (pytest.mark.more,), "very-many": (pytest.mark.slow,)}
+TIERS = {"many": range(200), "very-many": range(200, 1200)}
+MARKS = {"many": (), "very-many": (pytest.mark.slow,)}
 OPEN: dict[tuple[str, str], str] = {}
 """What is known to fail, among which seeds, and why."""
 
@@ -52,7 +52,7 @@ def test_a_mutation_ends_in_an_answer_or_an_error_of_ours(
     kind: str, tier: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = mutated(kind, TIERS[tier])
-    if tier != "few":
+    if tier != "many":
         with capsys.disabled():
             sys.stderr.write(f"\n{report}")
     assert report.failures == [], report
@@ -100,7 +100,7 @@ def test_nothing_is_refused_that_was_not_changed(name: str) -> None:
     outcome = Outcome(0, always)
     reads.get(name, read_files)(outcome, dict(world(name)), max(n for n in world(name) if "." in n))
     assert not outcome.refusals
-    assert outcome.steps > 4
+    assert outcome.steps >= 4
 
 
 def test_each_object_of_a_store_is_of_some_kind() -> None:
