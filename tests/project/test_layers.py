@@ -72,6 +72,7 @@ INSIDE = {
 VOCABULARY = {"clock", "config", "display", "errors", "limits", "names", "root_names", "schema"}
 """Modules in the root of txnlog/ that users import, and so does everything else."""
 
+pytestmark = pytest.mark.xdist_group("checkout")  # the process that has parsed all modules
 MODULES = {module.name: module for module in modules() if module.name != "pyspark_txnlog"}
 HEIGHT = {room: -floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

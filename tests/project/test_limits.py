@@ -10,10 +10,12 @@ from functools import cache
 
 import msgspec
 import msgspec.inspect as shapes
+import pytest
 from checkout import Module, modules
 
 from txnlog.spark.stream.offsets import StreamOffset
 
+pytestmark = pytest.mark.xdist_group("checkout")  # the process that has parsed all modules
 MODULES = [module for module in modules() if module.name != "pyspark_txnlog"]
 CALLS = ("json.loads", "json.load", "msgspec.json.decode", "msgspec.msgpack.decode")
 """What decodes without a decoder that has a name."""
@@ -158,7 +160,7 @@ def test_decoders_have_names_by_which_they_are_found() -> None:
     inside = [
         f"{module.where}:{call.lineno}"
         for module in MODULES
-        for function in ast.walk(module.tree())
+        for function in module.nodes()
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
         for call in ast.walk(function)
         if isinstance(call, ast.Call)

@@ -6,16 +6,18 @@ import ast
 import re
 import sys
 
+import pytest
 from checkout import PYPROJECT, ROOT, Module, modules
 
 LONGEST_FILE_LINES = 600
 
+pytestmark = pytest.mark.xdist_group("checkout")  # the process that has parsed all modules
 MODULES = [module for module in modules() if module.name != "pyspark_txnlog"]
 
 
 def called_names(module: Module) -> set[str]:
     """Names of functions that are called without a dot."""
-    calls = (node.func for node in ast.walk(module.tree()) if isinstance(node, ast.Call))
+    calls = (node.func for node in module.nodes() if isinstance(node, ast.Call))
     return {function.id for function in calls if isinstance(function, ast.Name)}
 
 
@@ -90,7 +92,7 @@ def test_docstrings_say_of_each_error_when_it_is_raised() -> None:
     wrong = [
         f"{module.where}: {line.strip()}"
         for module in MODULES
-        for node in ast.walk(module.tree())
+        for node in module.nodes()
         if isinstance(node, ast.FunctionDef)
         for _, _, raised in [(ast.get_docstring(node) or "").partition("\nRaises:\n")]
         for line in raised.partition("\n\n")[0].splitlines()
@@ -117,7 +119,7 @@ def test_no_other_interpreter_is_started() -> None:
     started = [
         f"{module.where}:{node.lineno}"
         for module in MODULES
-        for node in ast.walk(module.tree())
+        for node in module.nodes()
         if isinstance(node, ast.List | ast.Tuple)
         and node.elts
         and ast.unparse(node.elts[0]) == "sys.executable"
@@ -137,7 +139,7 @@ DECODERS = re.compile(
 
 def decoders(module: Module) -> list[str]:
     """The calls and attributes by which a module decodes Arrow's formats."""
-    names = (ast.unparse(n) for n in ast.walk(module.tree()) if isinstance(n, ast.Attribute))
+    names = (ast.unparse(n) for n in module.nodes() if isinstance(n, ast.Attribute))
     return [name for name in names if DECODERS.match(name)]
 
 
@@ -161,7 +163,7 @@ def test_local_storage_opens_no_name_itself() -> None:
     found = {module.where: module for module in MODULES}
     local = found["txnlog/storage/adapters/local.py"]
     called = {*called_names(local)}
-    for node in ast.walk(local.tree()):
+    for node in local.nodes():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             owner = node.func.value
             name = node.func.attr
@@ -182,7 +184,7 @@ def test_names_of_segment_files_are_made_in_one_place() -> None:
         f"{module.where}:{node.lineno} has {node.value!r}"
         for module in MODULES
         if module.name != "txnlog.names"
-        for node in ast.walk(module.tree())
+        for node in module.nodes()
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and ending.search(node.value)
@@ -234,7 +236,7 @@ def test_no_generator_holds_a_lock_while_it_waits() -> None:
     held = [
         f"{module.name}:{block.lineno}"
         for module in MODULES
-        for block in ast.walk(module.tree())
+        for block in module.nodes()
         if isinstance(block, ast.With)
         and any(re.search(r"lock|mutex", ast.unparse(item.context_expr)) for item in block.items)
         and any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(block))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +18,27 @@ from txnlog.store import attach
 from txnlog.testing import HeapStorage, VirtualClock
 
 COUNT = 6000
+BEGAN_MS = 1_700_000_000_000
 
 
 @pytest.fixture(params=["columns", "kafka", "parquet"])
 def compacted(request: pytest.FixtureRequest) -> tuple[Store, list[Record]]:
     """A topic of several batches with gaps between them and in them, and what it holds."""
-    clock = VirtualClock(1_700_000_000_000)
+    made, left = compact_once(request.param)
+    storage, clock = made.copy(), VirtualClock(BEGAN_MS, seed=1)
+    storage.time_ms = lambda: clock.time_ms
+    return attach(storage, clock=clock), left
+
+
+@cache
+def compact_once(record_format: str) -> tuple[HeapStorage, list[Record]]:
+    clock = VirtualClock(BEGAN_MS)
     storage = HeapStorage()
     storage.time_ms = lambda: clock.time_ms
     store = attach(storage, create=True, clock=clock)
     config = {
         "cleanup.policy": "compact",
-        "record.format": request.param,
+        "record.format": record_format,
         "compression.type": "none",
         "index.interval.bytes": "1000",
     }
@@ -43,9 +53,9 @@ def compacted(request: pytest.FixtureRequest) -> tuple[Store, list[Record]]:
     compact(store)
     left = newest(before)
     (segment,) = store.segments("t")
-    assert segment.batch_count == 1 if request.param == "parquet" else segment.batch_count > 4
+    assert segment.batch_count == 1 if record_format == "parquet" else segment.batch_count > 4
     assert 2000 < segment.record_count == len(left) < 3500
-    return store, left
+    return storage, left
 
 
 def test_from_any_offset_to_any_other(compacted: tuple[Store, list[Record]]) -> None:

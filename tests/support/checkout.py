@@ -20,6 +20,11 @@ def _parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
+@cache
+def _walk(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(_parse(path)))
+
+
 @dataclass(frozen=True)
 class Module:
     """A source file of the package, and the name that it must be imported by."""
@@ -40,10 +45,14 @@ class Module:
     def tree(self) -> ast.Module:
         return _parse(self.path)
 
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All of the tree's."""
+        return _walk(self.path)
+
     def imports(self) -> Iterator[str]:
         """Full names of all that is imported, anywhere in the file, for type checkers too."""
         package = self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
-        for node in ast.walk(self.tree()):
+        for node in self.nodes():
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
