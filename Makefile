@@ -75,8 +75,9 @@ format: .venv/.dependencies  ## Rewrite the sources in the project's format
 bench: java venv  ## Run the benchmarks
 	.venv/bin/python benchmarks/run.py $(ARGS)
 
+soak: export TXNLOG_ALL_EXAMPLES := 1  # of Hypothesis, see tests/support/examples.py
 soak: java venv .venv/spark-classes.jsa  ## Run the tests that take minutes: 100,000 transactions, 32 processes
-	.venv/bin/pytest -n auto --dist loadgroup -m "slow and not cluster and not stores and not browser" $(ARGS)
+	.venv/bin/pytest -n auto --dist loadgroup -m "(slow or hypothesis) and not cluster and not stores and not browser" $(ARGS)
 
 soak-replicas: venv  ## Run random runs of replicas and standbys; ARGS="--runs 20000 --only stormy"
 	nice -n 19 .venv/bin/python scripts/soak_replicas.py $(ARGS)

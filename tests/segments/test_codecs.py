@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import snappy
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import some
 from txnlog.segments.compression import Compression
 from txnlog.segments.formats.codecs import XERIAL_MAGIC, compress, decompress
 from txnlog.segments.formats.lz4_checksum import with_standard_checksum, with_v0_checksum, xxh32
@@ -151,7 +152,7 @@ def test_the_limit_is_exact(codec: Compression) -> None:
             decompress(codec, stream, limit)
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
+@some(300)
 @given(codec=st.sampled_from(CODECS), data=st.binary(max_size=80), whole=st.booleans())
 def test_any_bytes(codec: Compression, data: bytes, whole: bool) -> None:
     """Hostile bytes raise or are within the limit; they never hang."""

@@ -8,11 +8,12 @@ import zlib
 import lz4.frame
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from message_layout import message, resealed_message
 from segment_samples import Row, batch_of, numbered, random_records, rows_of
 
+from examples import some
 from txnlog.segments.batches import DecodedBatch, decode_batch, decode_header
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnknownCodec, UnsupportedCompression
@@ -60,7 +61,7 @@ def wrapper(
 
 
 @pytest.mark.condition(46)
-@settings(derandomize=True, max_examples=150, deadline=None)
+@some(150)
 @given(
     rows=st.lists(some_row, min_size=1, max_size=20),
     magic=st.sampled_from([0, 1]),
@@ -105,14 +106,13 @@ def test_bytes_are_those_of_the_format(magic: int) -> None:
 @pytest.mark.parametrize(
     ("codec", "count"),
     [
-        (Compression.NONE, 1_000),  # each is a batch
-        pytest.param(Compression.NONE, 10_000, marks=pytest.mark.more),
-        *((codec, 10_000) for codec in CODECS[1:]),
+        *((codec, 1_000) for codec in CODECS),
+        *(pytest.param(codec, 10_000, marks=pytest.mark.slow) for codec in CODECS),
     ],
 )
 @pytest.mark.parametrize("magic", [0, 1])
 def test_many_records_and_large_values(magic: int, codec: Compression, count: int) -> None:
-    """10,000 records, and values up to 16 MiB."""
+    """Thousands of records, and values up to 16 MiB."""
     records = random_records(count, seed=4)
     rows, offsets = rows_and_offsets(encode_message_set(records, magic, compression=codec))
     assert [row[:2] for row in rows] == [row[:2] for row in rows_of(records)]
@@ -270,7 +270,7 @@ def test_wrapped_bombs_are_bounded() -> None:
             decode_batch(data, max_uncompressed_bytes=2 << 20)
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
+@some(300)
 @given(magic=st.sampled_from([0, 1]), inner=st.binary(max_size=60), wrap=st.booleans())
 def test_any_bytes_are_corrupt_or_records(magic: int, inner: bytes, wrap: bool) -> None:
     """Whatever the bytes, CorruptRecord or valid records."""

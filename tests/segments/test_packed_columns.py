@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 import zstandard
 from batch_damage import check_corrupt, check_flipped_bits, decode_damaged
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packed_layout import HEADERS, KEYS, TIMESTAMPS, VALUES, payload_of, rows_in
 from segment_layout import raw_batches, resealed
 from segment_samples import Row, batch_of, file_of, numbered, random_records, rows_of
 
+from examples import some
 from txnlog.segments.batches import decode_batch, encode_batch
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat
@@ -58,7 +59,7 @@ def with_payload(payload: bytes, count: int, codec: Compression = Compression.NO
 
 
 @pytest.mark.condition(46)
-@settings(derandomize=True, max_examples=60, deadline=None)
+@some(60)
 @given(rows=st.lists(some_row, min_size=1, max_size=30), codec=st.sampled_from(CODECS))
 def test_round_trip_of_any_records(rows: list[Row], codec: Compression) -> None:
     """Decoding gives back the records, also those encoded by hand; smaller than Arrow's stream."""
@@ -179,7 +180,7 @@ def test_projection() -> None:
 # -- in segments ---------------------------------------------------------------------------------
 
 
-@settings(derandomize=True, max_examples=15, deadline=None)
+@some(15)
 @given(counts=st.lists(st.sampled_from([1, 2, 60, 150, 400]), min_size=1, max_size=8))
 def test_segments_of_packed_and_other_batches(counts: list[int]) -> None:
     """They follow each other in a segment; reads, times, indexes and checks notice nothing."""

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from segment_samples import Row, batch_of, file_of, numbered, random_records
 
+from examples import share_of
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
 from txnlog.segments.identity import SegmentIdentity
@@ -207,8 +208,15 @@ def test_a_damaged_page_index_is_shown_apart() -> None:
     assert "page index" in str(last.damage)
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_no_flipped_bit_goes_unnoticed(known: bool) -> None:
+@pytest.mark.parametrize(
+    ("known", "every"),
+    [
+        (True, 2),
+        (False, 5),
+        *(pytest.param(known, 1, marks=pytest.mark.slow) for known in (True, False)),
+    ],
+)
+def test_no_flipped_bit_goes_unnoticed(known: bool, every: int) -> None:
     """Of a file that a log has placed each bit is covered; of a loose one all but the footer's.
 
     The file is named, and the row group, where the bit is of one.
@@ -220,7 +228,7 @@ def test_no_flipped_bit_goes_unnoticed(known: bool) -> None:
     assert summary.batch_count > 1
     footer = read_footer(placed(data, summary))
     rng = random.Random(5)
-    for position in range(len(data) if known else footer.position):
+    for position in range(0, len(data) if known else footer.position, every):
         damaged = bytearray(data)
         damaged[position] ^= 1 << rng.randrange(8)
         file = placed(bytes(damaged), summary)
@@ -340,7 +348,7 @@ def test_files_of_others_are_read_as_far_as_they_are_records() -> None:
         find_timestamp(file, 0)
 
 
-@settings(deadline=None)
+@settings(max_examples=share_of(100), deadline=None)
 @given(
     st.lists(
         st.tuples(

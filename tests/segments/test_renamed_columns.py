@@ -6,10 +6,11 @@ from io import BytesIO
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from examples import some
 from txnlog.segments.parquet.renamed_columns import rename_columns
 
 
@@ -77,7 +78,7 @@ def test_a_footer_that_is_none_is_an_error() -> None:
             rename_columns(data + TAIL[-8:], {})
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@some(200)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_footer_or_an_error(data: bytes) -> None:
     try:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rows_layout import HEADER, batch, raw_records, record
 from segment_layout import crc32c, resealed
 from segment_samples import Row, batch_of, numbered, random_records, rows_of
 
+from examples import some
 from txnlog.segments.batches import decode_batch, encode_batch, encode_marker
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import (
@@ -42,7 +43,7 @@ def encoded(records: pa.RecordBatch, **named: object) -> bytes:
 
 
 @pytest.mark.condition(46)
-@settings(derandomize=True, max_examples=200, deadline=None)
+@some(200)
 @given(rows=st.lists(some_row, min_size=1, max_size=30), codec=st.sampled_from(CODECS))
 def test_round_trip_of_any_records(rows: list[Row], codec: Compression) -> None:
     """Whatever the records, what is decoded is what was encoded."""
@@ -53,7 +54,7 @@ def test_round_trip_of_any_records(rows: list[Row], codec: Compression) -> None:
     assert decoded.offset_deltas is None
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@some(200)
 @given(rows=st.lists(some_row, min_size=1, max_size=30))
 def test_bytes_are_those_of_the_format(rows: list[Row]) -> None:
     """A decoder written by hand from the format's description finds every field."""

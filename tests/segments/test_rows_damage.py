@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rows_layout import batch, fields, record, resealed_rows, varint
 from segment_samples import Row, batch_of, numbered, random_records, rows_of
 
+from examples import some
 from txnlog.segments.batches import decode_batch, encode_batch
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnknownCodec
@@ -212,14 +213,14 @@ def test_control_records_that_are_none() -> None:
         check_corrupt(batch(payload, 1, attributes=0x20))
 
 
-@settings(derandomize=True, max_examples=400, deadline=None)
+@some(400)
 @given(payload=st.binary(max_size=60), count=st.integers(0, 9), attributes=st.integers(0, 0x7F))
 def test_any_bytes_are_corrupt_or_records(payload: bytes, count: int, attributes: int) -> None:
     """Whatever the payload, CorruptRecord or as many valid records as the header counts."""
     _decodes_or_is_corrupt(batch(payload, count, last_offset_delta=9, attributes=attributes))
 
 
-@settings(derandomize=True, max_examples=400, deadline=None)
+@some(400)
 @given(
     codec=st.sampled_from(CODECS),
     at=st.integers(17, 400),

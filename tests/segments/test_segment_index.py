@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import some
 from txnlog.segments.errors import CorruptRecord, SegmentTooLarge
 from txnlog.segments.indexes.sparse import SEGMENT_START, IndexBuilder, OffsetIndex, TimeIndex
 
@@ -68,7 +69,7 @@ def test_time_lookup() -> None:
 
 
 @pytest.mark.condition(41)
-@settings(derandomize=True, max_examples=100, deadline=None)
+@some(100)
 @given(offsets=st.sets(st.integers(0, 1000)), target=st.integers(0, 1100))
 def test_lookup_against_a_plain_loop(offsets: set[int], target: int) -> None:
     """The same answer as looking at every entry in turn."""

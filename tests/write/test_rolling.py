@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import some
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidRecord, RecordTooLarge, StorageError
 from txnlog.log.uploads import UploadedSegment
@@ -128,7 +129,7 @@ def test_one_batch_becomes_many_segments(
     _assert_holds(store, records)
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@some(60)
 @given(
     sends=st.lists(st.tuples(st.integers(1, 120), st.integers(0, 2000)), min_size=1, max_size=6),
     segment_bytes=st.sampled_from([4096, 10_000, 100_000, 1 << 30]),

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from typed_formats import in_either_format
 
+from examples import share_of
 from txnlog.admin import topics
 from txnlog.columns.checks import make_schema
 from txnlog.config import CompressionType, TopicConfig
@@ -460,7 +461,11 @@ def nested(
 TYPES = st.recursive(st.sampled_from([*LEAVES.items()]), nested, max_leaves=4)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=share_of(100),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
 @given(st.lists(TYPES, min_size=1, max_size=4), st.data())
 def test_any_schema(
     clock: VirtualClock,
