@@ -423,7 +423,7 @@ def test_a_segment_ends_at_segment_bytes(clock: VirtualClock) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(Fault.STOP_BEFORE, marks=pytest.mark.more),
+        pytest.param(Fault.STOP_BEFORE, marks=pytest.mark.slow),
         Fault.STOP_AFTER,
         pytest.param(Fault.LOSE_RESPONSE, marks=pytest.mark.more),
     ],

@@ -354,7 +354,9 @@ def test_segments_that_are_placed_again_are_found_in_shared_files(
     assert values(another(store)) == [b"a", b"b"] * (PARTITIONS - 1)
 
 
-@pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.FAIL])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(Fault.STOP_BEFORE, marks=pytest.mark.slow), Fault.STOP_AFTER, Fault.FAIL]
+)
 def test_a_fault_at_each_request_of_a_trim(fault: Fault) -> None:
     """Whatever is left undone, nothing that is needed goes, and in the end nothing is left."""
     number = 0

@@ -337,8 +337,9 @@ def build_everything(store: Store, storage: HeapStorage, clock: VirtualClock) ->
         *(Fault.STOP_AFTER, Fault.PARTIAL),
         *(
             pytest.param(fault, marks=pytest.mark.more)
-            for fault in (Fault.STOP_BEFORE, Fault.FAIL, Fault.LOSE_RESPONSE, Fault.LAND_LATE)
+            for fault in (Fault.FAIL, Fault.LOSE_RESPONSE, Fault.LAND_LATE)
         ),
+        pytest.param(Fault.STOP_BEFORE, marks=pytest.mark.slow),
     ],
 )
 def test_a_fault_at_each_request(fault: Fault) -> None:

@@ -95,7 +95,10 @@ def test_honest_checkpoints_agree() -> None:
     step()
 
 
-@pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.LAND_LATE])
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(Fault.STOP_BEFORE, marks=pytest.mark.slow), Fault.STOP_AFTER, Fault.LAND_LATE],
+)
 def test_a_crash_is_no_damage(fault: Fault) -> None:
     """Wherever a process stops, what it leaves breaks no rule; nor does what lands late."""
     for number in range(TOTAL):
@@ -109,7 +112,15 @@ def test_a_crash_is_no_damage(fault: Fault) -> None:
             faulty.land()
 
 
-@pytest.mark.parametrize("rates", [CALM, ROUGH, STORMY, STALLING], ids="crsS")
+@pytest.mark.parametrize(
+    "rates",
+    [
+        CALM,
+        STORMY,
+        *(pytest.param(rates, marks=pytest.mark.slow) for rates in (ROUGH, STALLING)),
+    ],
+    ids="csrS",
+)
 def test_looking_while_others_write(rates: FaultRates) -> None:
     """Eight writers with faults, and somebody who examines all the while: no false alarm."""
     seed = 4

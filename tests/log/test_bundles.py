@@ -367,7 +367,13 @@ def placed_with_others(fault: Fault | None, at: int) -> tuple[bool, int]:
 
 
 @pytest.mark.parametrize(
-    "fault", [Fault.FAIL, Fault.LOSE_RESPONSE, Fault.STOP_BEFORE, Fault.STOP_AFTER]
+    "fault",
+    [
+        Fault.FAIL,
+        Fault.LOSE_RESPONSE,
+        pytest.param(Fault.STOP_BEFORE, marks=pytest.mark.slow),
+        Fault.STOP_AFTER,
+    ],
 )
 def test_a_fault_at_each_request(fault: Fault) -> None:
     """All of the transaction shows or nothing of it, as its producer was told; the id goes on."""

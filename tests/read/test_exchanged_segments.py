@@ -155,7 +155,9 @@ def test_every_read_notices(
 
 
 @FORMATS
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 10))]
+)
 def test_of_files_that_were_shuffled_each_is_noticed_or_in_its_place(
     store: Store, record_format: str, seed: int
 ) -> None:

@@ -52,10 +52,10 @@ from pyiceberg.catalog import load_catalog
 import txnlog
 from txnlog import Store
 
-QUICK = ("f64", "at_ms")
-"""The columns at which readers go wrong most."""
-OFTEN = (*QUICK, "f32", "text")
-"""Those of which `make test-more` runs everything."""
+QUICK = "f64"
+"""The column at which readers go wrong most: by the quick ways it is in `make test`."""
+OFTEN = (QUICK, "text")
+"""Those of which `make test-more` runs every way, beside times by the quick ones."""
 
 
 @pytest.fixture(scope="module")
@@ -172,12 +172,12 @@ def _cases() -> list[object]:
 def _marks(
     form: Form, way: Callable[[Store, Path], Reader], column: Column
 ) -> list[pytest.MarkDecorator]:
-    is_quick = column.name in QUICK and way in (_dataset, _polars, _delta)
-    if form != "written":
-        return [pytest.mark.more if is_quick else pytest.mark.slow]
-    if is_quick:
-        return []
-    return [pytest.mark.more if column.name in OFTEN else pytest.mark.slow]
+    is_quick = way in (_dataset, _polars, _delta)
+    if is_quick and column.name == QUICK:
+        return [] if form == "written" else [pytest.mark.more]
+    often = (*OFTEN, "at_ms") if is_quick else OFTEN
+    is_often = form == "written" and column.name in often
+    return [pytest.mark.more if is_often else pytest.mark.slow]
 
 
 EACH_FORM = pytest.mark.parametrize(

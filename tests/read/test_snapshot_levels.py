@@ -350,7 +350,7 @@ def test_the_level_is_not_for_whoever_keeps_offsets(heap: HeapStorage, clock: Vi
         store.snapshot("t", isolation_level="whole")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("jobs", [400, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("jobs", [240, pytest.param(1000, marks=pytest.mark.slow)])
 def test_what_a_cut_must_know_does_not_grow(
     heap: HeapStorage, clock: VirtualClock, jobs: int
 ) -> None:

@@ -183,7 +183,7 @@ def _places(snapshot: Snapshot) -> dict[int, dict[TopicPartition, int]]:
     "seeds",
     [
         range(4),
-        pytest.param(range(100, 115), marks=pytest.mark.more),
+        pytest.param(range(100, 105), marks=pytest.mark.more),
         pytest.param(range(1000, 1500), marks=pytest.mark.slow),
     ],
     ids=["few", "more", "many"],

@@ -49,7 +49,9 @@ def check_recovery(storage: Storage, context: str) -> None:
 
 
 @pytest.mark.condition(14, 48)
-@pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(Fault.STOP_BEFORE, marks=pytest.mark.slow), Fault.STOP_AFTER]
+)
 def test_stop_at_each_request(fault: Fault) -> None:
     """A process that stops anywhere leaves what the next one finishes."""
     for number in range(TOTAL):

@@ -117,7 +117,7 @@ def offsets_of(store: Store) -> Iterator[GroupOffset]:
 @pytest.mark.parametrize("mode", ["commits", "transactions"])
 def test_three_workers_are_disturbed(tmp_path: Path, mode: str) -> None:
     """Each record comes out: in transactions exactly once."""
-    run_workers(tmp_path, mode, workers=3, partitions=6, records=6_000, disturbances=3)
+    run_workers(tmp_path, mode, workers=3, partitions=6, records=4_000, disturbances=2)
 
 
 @pytest.mark.slow

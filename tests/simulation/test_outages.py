@@ -126,7 +126,9 @@ def insist(outages: Outages, call: object) -> None:
 
 
 @pytest.mark.condition(22, 23)
-@pytest.mark.parametrize("first_seed", range(0, 80, 20))
+@pytest.mark.parametrize(
+    "first_seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (20, 40, 60))]
+)
 def test_a_producer_that_is_alone_is_never_fenced(first_seed: int) -> None:
     """Its results are true, and after an abort the next transaction works."""
     ends: Counter[bool] = Counter()

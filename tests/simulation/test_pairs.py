@@ -1,8 +1,8 @@
 """Every operation on a store, suspended at its requests while every other one runs whole.
 
 ``make test`` runs a slice in which each operation is suspended once and runs once, ``make
-test-more`` a few hundred cases for each way that time can pass, ``make soak`` all that differ, and
-random triples. A case that fails is its own reproduction: the note of the error is what
+test-more`` such a slice for each way that time can pass, ``make soak`` all that differ, and random
+triples. A case that fails is its own reproduction: the note of the error is what
 ``pairs.meeting.run`` takes.
 """
 
@@ -37,12 +37,12 @@ def test_a_slice(rules: str) -> None:
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("rules", RULES)
 def test_a_larger_slice(rules: str, how: How) -> None:
-    """The same with two partners of each, others in each way that time can pass."""
+    """The same with a partner of each, another one in each way that time can pass."""
     counts = Counts()
     first = RULES.index(rules) + 2 * HOWS.index(how)
-    for case in slice_of(rules, [how], [first, first + 23]):
+    for case in slice_of(rules, [how], [first]):
         counts.run(case)
-    assert len(counts.pairs) == 2 * len(OPERATIONS)
+    assert len(counts.pairs) == len(OPERATIONS)
 
 
 def test_an_instance_that_sleeps_until_its_successor_is_settled() -> None:

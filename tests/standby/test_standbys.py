@@ -490,7 +490,7 @@ def a_run() -> tuple[HeapStorage, HeapStorage]:
 
 
 SOURCE, TARGET = a_run()
-OTHER_FAULTS = (Fault.STOP_BEFORE, Fault.LOSE_RESPONSE, Fault.FAIL)
+OTHER_FAULTS = (Fault.LOSE_RESPONSE, Fault.FAIL)
 
 
 def requests_of(job: Callable[[Storage], object]) -> int:
@@ -526,6 +526,7 @@ def failed_at_each_request(
     "fault",
     [
         Fault.STOP_AFTER,
+        pytest.param(Fault.STOP_BEFORE, marks=pytest.mark.slow),
         *(pytest.param(fault, marks=pytest.mark.more) for fault in OTHER_FAULTS),
     ],
 )
@@ -543,7 +544,14 @@ def test_a_round_fails_at_each_request(fault: Fault) -> None:
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.LOSE_RESPONSE])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Fault.STOP_BEFORE, marks=pytest.mark.slow),
+        Fault.STOP_AFTER,
+        Fault.LOSE_RESPONSE,
+    ],
+)
 def test_a_promotion_fails_at_each_request(fault: Fault) -> None:
     """It is a standby until it is a store, with the same in it, and nobody follows any more."""
     for target, context in failed_at_each_request(promote, fault):

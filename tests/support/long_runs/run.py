@@ -76,6 +76,7 @@ def long_run(
     cleanup_ages_ms: tuple[int, ...] = (DAY_MS, 40_000, LEAST_AGE_MS),
     skew_ms: int = MOST_SKEW_MS,
     storage_ahead_ms: int | None = 0,
+    turns: int = TURNS,
 ) -> World:
     """Eight processes and some more, each with so many turns, then the last judgement.
 
@@ -86,7 +87,7 @@ def long_run(
     if storage is None:
         storage = HeapStorage(like_disk=seed % 2 == 0)
     with settling_early() if seed % 3 < 2 else nullcontext():
-        return _run(seed, rates, storage, cleanup_ages_ms, skew_ms, storage_ahead_ms)
+        return _run(seed, rates, storage, cleanup_ages_ms, skew_ms, storage_ahead_ms, turns)
 
 
 def _run(
@@ -96,6 +97,7 @@ def _run(
     cleanup_ages_ms: tuple[int, ...],
     skew_ms: int,
     storage_ahead_ms: int | None,
+    turns: int,
 ) -> World:
     cast = random.Random(seed)
     age_ms = cast.choice(cleanup_ages_ms)
@@ -108,7 +110,7 @@ def _run(
         clocks=replace(CLOCKS, most_ms=skew_ms),
         storage_ahead_ms=storage_ahead_ms,
     )
-    world = prepare(simulation, age_ms, TURNS, skew_ms)
+    world = prepare(simulation, age_ms, turns, skew_ms)
     banks: list[Body] = [transfer] * 3
     copiers: list[Body] = [copy] * 2
     if cast.random() < 0.3:
