@@ -1,7 +1,8 @@
 """Records one by one beside confluent-kafka, with a broker of Kafka's on the same machine.
 
-The broker is Kafka's own from Maven Central, fetched once into the user's cache. If something
-cannot be measured here, the report says so.
+The broker is Kafka's own from Maven Central, fetched once into the user's cache. Sending alone is
+also measured beside librdkafka's mock cluster, in a process of its own, which needs neither Java nor
+a download. If something cannot be measured here, the report says so.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 import socket
 import statistics
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -70,6 +72,78 @@ def measure(
         return [f"Not measured beside confluent-kafka: {error}"]
 
 
+def measure_sends(
+    count: int, repetitions: int, ours: Mapping[str, Callable[[], object]]
+) -> list[str]:
+    """Lines of Markdown: records a CPU second of ways to send, to those of confluent-kafka.
+
+    Args:
+        count: how many records each sends.
+        repetitions: how many alternating runs.
+        ours: txnlog's ways, by what the table calls them.
+    """
+    try:
+        import confluent_kafka
+    except ImportError:
+        return ["Not measured beside confluent-kafka: it is not installed."]
+    with _mock_cluster() as servers:
+        theirs = "`produce` and `flush` of confluent-kafka"
+        client = _Client(servers, count, fills=False)
+        used = _cpu_of({**ours, theirs: client.send}, repetitions)
+    lines = [
+        f"Beside confluent-kafka {confluent_kafka.__version__} with its mock cluster in a process",
+        f"of its own: {count:,} records of 16 + 100 bytes, one partition, the least of {repetitions}",
+        "alternating runs. CPU time is that of the process that sends, with all of its threads.",
+        "",
+        "| what | records a CPU second | to confluent-kafka's |",
+        "|---|---|---|",
+    ]
+    for what, cpu_s in used.items():
+        lines.append(f"| {what} | {count / cpu_s / 1e3:,.0f} k | {used[theirs] / cpu_s:.2f} |")
+    return lines
+
+
+def _cpu_of(runs: Mapping[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
+    """The least CPU seconds of this process alone; one turn before the first is not counted.
+
+    The least, because a busy neighbour on the same core makes each take longer, and none shorter.
+    """
+    used: dict[str, list[float]] = {what: [] for what in runs}
+    for turn in range(repetitions + 1):
+        for what, run in runs.items():
+            begun_s = time.process_time()
+            run()
+            if turn:
+                used[what].append(time.process_time() - begun_s)
+    return {what: min(seconds) for what, seconds in used.items()}
+
+
+@contextmanager
+def _mock_cluster() -> Iterator[str]:
+    """The address of a cluster of one broker in memory."""
+    with subprocess.Popen(
+        [sys.executable, __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def _serve_mock_cluster() -> None:
+    from confluent_kafka import Producer
+
+    cluster = Producer({"bootstrap.servers": "localhost", "test.mock.num.brokers": 1})
+    brokers = cluster.list_topics(timeout=_PATIENCE_S).brokers.values()
+    print(",".join(f"{broker.host}:{broker.port}" for broker in brokers), flush=True)
+    sys.stdin.read()
+
+
 def _lines(
     ours: Mapping[str, Callable[[], object]],
     theirs: Mapping[str, Callable[[], object]],
@@ -97,11 +171,12 @@ def _lines(
 class _Client:
     """The same calls of confluent-kafka, with that many records."""
 
-    def __init__(self, servers: str, count: int) -> None:
+    def __init__(self, servers: str, count: int, *, fills: bool = True) -> None:
         self._servers = servers
         self._keys = [b"%016d" % number for number in range(count)]
         self._count = count
-        self._send(_TOPIC)
+        if fills:
+            self._send(_TOPIC)
 
     def send(self) -> None:
         self._send("sent")
@@ -250,3 +325,7 @@ def _free_port() -> int:
 def _cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    _serve_mock_cluster()

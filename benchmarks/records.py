@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import beside_kafka
 import pyarrow as pa
@@ -58,6 +60,37 @@ def measure(folder: Path, count: int, repetitions: int) -> list[str]:
     return [*lines, "", *beside, "", *_memory(store, folder)]
 
 
+def measure_sends(folder: Path, count: int, repetitions: int) -> list[str]:
+    """Lines of Markdown: ways to send, beside confluent-kafka's."""
+    store = txnlog.open(str(folder / "sends"), create=True)
+    store.create_topic("sent")
+    store.create_topic("typed", schema=pa.schema([("id", pa.binary()), ("text", pa.binary())]))
+    keys = [b"%016d" % number for number in range(count)]
+    mappings = [{"key": key, "value": _VALUE} for key in keys]
+    dataclasses = [_Sent(key, _VALUE) for key in keys]
+    typed = [{"id": key, "text": _VALUE} for key in keys]
+    ours: dict[str, Callable[[], object]] = {
+        "`send`, and `flush`": lambda: _send(store, keys),
+        "`send` without a key": lambda: _send(store, [None] * count),
+        "`send_batch` of lists of 10,000 mappings": lambda: _send_lists(store, "sent", mappings),
+        "the same of dataclasses": lambda: _send_lists(store, "sent", dataclasses),
+        "the same of mappings, to a typed topic": lambda: _send_lists(store, "typed", typed),
+    }
+    return beside_kafka.measure_sends(count, repetitions, ours)
+
+
+@dataclass(slots=True)
+class _Sent:
+    key: bytes
+    value: bytes
+
+
+def _send_lists(store: Store, topic: str, rows: list[Any]) -> None:
+    with store.producer() as producer:
+        for start in range(0, len(rows), 10_000):
+            producer.send_batch(topic, rows[start : start + 10_000])
+
+
 def _list(store: Store) -> None:
     columns = ["key", "value", "offset", "timestamp"]
     for batch in store.scan("read", columns=columns).to_batches():
@@ -65,7 +98,7 @@ def _list(store: Store) -> None:
             pass
 
 
-def _send(store: Store, keys: list[bytes]) -> None:
+def _send(store: Store, keys: Sequence[bytes | None]) -> None:
     with store.producer() as producer:
         send = producer.send
         for key in keys:

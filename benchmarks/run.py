@@ -105,6 +105,12 @@ def _records(scale: Scale) -> list[str]:
     return measure(scale.folder, scale.of(500_000, 100_000), scale.repetitions)
 
 
+def _sends(scale: Scale) -> list[str]:
+    from records import measure_sends
+
+    return measure_sends(scale.folder, scale.of(500_000, 100_000), scale.of(7, 2))
+
+
 def _codecs(scale: Scale) -> list[str]:
     from codecs_compared import measure
 
@@ -220,6 +226,7 @@ _SECTIONS: Final[Mapping[str, tuple[str, Callable[[Scale], list[str]]]]] = {
     "memory": ("Memory and planning", _memory),
     "scan": ("Without Spark", _scan),
     "records": ("Records one by one", _records),
+    "send": ("Sending", _sends),
     "codecs": ("Codecs", _codecs),
     "formats": ("Batches or Parquet files", _formats),
     "many": ("Many small things", _many),
