@@ -1,8 +1,8 @@
 """Records one by one beside confluent-kafka, with a broker of Kafka's on the same machine.
 
 The broker is Kafka's own from Maven Central, fetched once into the user's cache. Sending alone is
-also measured beside librdkafka's mock cluster, in a process of its own, which needs neither Java nor
-a download. If something cannot be measured here, the report says so.
+also measured beside librdkafka's mock cluster, in a process of its own, which needs neither Java
+nor a download. If something cannot be measured here, the report says so.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def measure_sends(
         used = _cpu_of({**ours, theirs: client.send}, repetitions)
     lines = [
         f"Beside confluent-kafka {confluent_kafka.__version__} with its mock cluster in a process",
-        f"of its own: {count:,} records of 16 + 100 bytes, one partition, the least of {repetitions}",
-        "alternating runs. CPU time is that of the process that sends, with all of its threads.",
+        f"of its own: {count:,} records of 16 + 100 bytes, one partition, the least of",
+        f"{repetitions} alternating runs. CPU time is that of the process that sends, with all of its threads.",
         "",
         "| what | records a CPU second | to confluent-kafka's |",
         "|---|---|---|",
