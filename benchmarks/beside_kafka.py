@@ -93,7 +93,8 @@ def measure_sends(
     lines = [
         f"Beside confluent-kafka {confluent_kafka.__version__} with its mock cluster in a process",
         f"of its own: {count:,} records of 16 + 100 bytes, one partition, the least of",
-        f"{repetitions} alternating runs. CPU time is that of the process that sends, with all of its threads.",
+        f"{repetitions} alternating runs. CPU time is that of the process that sends, with all of",
+        "its threads.",
         "",
         "| what | records a CPU second | to confluent-kafka's |",
         "|---|---|---|",
