@@ -154,6 +154,11 @@ def take_groups(records: pa.RecordBatch, groups: Sequence[Int32Array]) -> Iterat
         yield pa.RecordBatch.from_arrays(arrays, schema=records.schema)
 
 
+def time_column(names: Sequence[str]) -> str | None:
+    """Which of these columns holds the records' times, if any does."""
+    return next((name for name in TIMESTAMP_COLUMNS if name in names), None)
+
+
 def timestamp_column(batch: pa.RecordBatch) -> str:
     """The name of the column that holds the records' times."""
     return next(name for name in TIMESTAMP_COLUMNS if name in batch.schema.names)

@@ -24,7 +24,7 @@ from txnlog.segments.parquet.footer import (
     RowGroup,
     read_footer,
 )
-from txnlog.segments.records import TIMESTAMP_COLUMNS
+from txnlog.segments.records import TIMESTAMP_COLUMNS, time_column
 from txnlog.segments.schema_columns import Columns, match_fields
 from txnlog.segments.segment_file import SegmentFile
 
@@ -73,10 +73,9 @@ class ParquetSegment:
     @property
     def timestamp_column(self) -> str:
         """The name of the column with the times of records. Raises CorruptRecord."""
-        names = self.schema.names
-        for name in TIMESTAMP_COLUMNS:
-            if name in names:
-                return name
+        name = time_column(self.schema.names)
+        if name is not None:
+            return name
         raise CorruptRecord(f"{self.file.name}: no column is called {TIMESTAMP_COLUMNS[1]}")
 
     def groups(self, start_offset: int, stop_offset: int | None) -> Iterator[RowGroup]:

@@ -19,7 +19,7 @@ from txnlog.segments.formats.codecs import check_uncompressed
 from txnlog.segments.parquet.file_metadata import ColumnChunk
 from txnlog.segments.parquet.footer import OFFSET_COLUMN, RowGroup
 from txnlog.segments.parquet.open_segment import Found, ParquetSegment
-from txnlog.segments.records import RECORD_SCHEMA, TIMESTAMP_COLUMNS, TIMESTAMP_TYPE, Int32Array
+from txnlog.segments.records import RECORD_SCHEMA, TIMESTAMP_TYPE, Int32Array, time_column
 from txnlog.segments.schema_columns import Columns, SchemaColumns, least_bytes
 from txnlog.segments.segment_file import SizedCall, work_on
 from txnlog.segments.untrusted import (
@@ -205,6 +205,9 @@ class RowGroupReading:
                 raise damaged(group, "its offsets do not ascend")
             if header.last_offset_delta + 1 > header.record_count:
                 deltas = (offsets - header.base_offset).astype(np.int32)
+        time = time_column(self._segment.schema.names)
+        if time in self.stored and table.column(time).null_count:
+            raise damaged(group, "a timestamp is null")
         if self._made is None:
             table = _as_records(table, self._segment.schema.names)
         if any(column.num_chunks > 1 for column in table.columns):
@@ -278,7 +281,7 @@ def _as_records(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
     ``names`` are those of all columns in the file: the records' times are in microseconds there.
     """
-    time = next((name for name in TIMESTAMP_COLUMNS if name in names), None)
+    time = time_column(names)
     fields = []
     for field in table.schema:
         known = RECORD_SCHEMA.get_field_index(field.name)

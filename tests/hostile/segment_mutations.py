@@ -97,6 +97,14 @@ def _change_payload(random: Random, magic: int, header: bytearray, payload: byte
 
 
 def _expand(codec: int, data: bytes) -> bytes:
+    """What was compressed; bytes of another codec, after the header was changed, as they are."""
+    try:
+        return _expanded(codec, data)
+    except (OSError, EOFError, RuntimeError, zlib.error, zstandard.ZstdError):
+        return data
+
+
+def _expanded(codec: int, data: bytes) -> bytes:
     if codec == 1:
         return gzip.decompress(data)
     if codec == 3:

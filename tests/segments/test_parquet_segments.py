@@ -348,6 +348,23 @@ def test_files_of_others_are_read_as_far_as_they_are_records() -> None:
         find_timestamp(file, 0)
 
 
+@pytest.mark.parametrize("own", ["timestamp", "_timestamp"])
+def test_a_time_that_is_null_is_damage(own: str) -> None:
+    """What reads times takes their numbers; a user's column of the other name may have nulls."""
+    times = pa.array([1000, None], pa.timestamp("us", "UTC"))
+    sink = io.BytesIO()
+    parquet.write_table(pa.table({own: times, "value": pa.array([b"x", b"y"])}), sink)
+    file = replace(file_of(sink.getvalue()), is_parquet=True)
+    with pytest.raises(CorruptRecord, match="a timestamp is null"):
+        rows(file)
+    assert rows(file, columns=["value"]).num_rows == 2
+    if own == "timestamp":
+        both = pa.table({"_timestamp": times.fill_null(times[0]), own: times})
+        parquet.write_table(both, sink := io.BytesIO())
+        file = replace(file_of(sink.getvalue()), is_parquet=True)
+        assert rows(file).column(own).null_count == 1
+
+
 @settings(max_examples=share_of(100), deadline=None)
 @given(
     st.lists(
