@@ -9,9 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from call_counts import lines_of
+from plain_sticky import assign_plainly
 
 from txnlog.errors import InvalidOption
-from txnlog.groups import assignors
+from txnlog.groups import assignors, sticky
 from txnlog.groups.assignors import Assignor, Owned, Subscriptions, check_assignors
 from txnlog.groups.sticky import assign_sticky
 from txnlog.names import TopicPartition
@@ -212,6 +214,57 @@ def test_a_large_group_is_assigned_in_no_time() -> None:
     again = assign_sticky(counts, subscriptions, first)
     assert {len(share) for share in again.values()} == {10, 11}
     assert all({*first[member]} <= {*share} for member, share in again.items())
+
+
+def change(
+    chance: random.Random, counts: Counts, subscriptions: dict[str, list[str]]
+) -> dict[str, list[str]]:
+    """Some members leave, others come, and a topic gets more partitions."""
+    kept = {member: topics for member, topics in subscriptions.items() if chance.random() < 0.7}
+    for _ in range(chance.randint(0 if kept else 1, 3)):
+        topics = chance.sample(sorted(counts), chance.randint(1, len(counts)))
+        kept[f"n{chance.randrange(10_000):04d}"] = sorted(topics)
+    grown = chance.choice(sorted(counts))
+    counts[grown] += chance.randint(0, 5)
+    return dict(sorted(kept.items()))
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_sticky_is_what_its_plain_form_is(alike: bool) -> None:
+    """Whoever comes and goes: to the partition, and in its order."""
+    for seed in range(100):
+        chance = random.Random(seed)
+        counts, subscriptions = random_group(chance, alike=alike)
+        if not counts:
+            continue
+        counts = {topic: count * chance.choice((1, 5)) for topic, count in counts.items()}
+        owned: Owned = {}
+        for _ in range(4):
+            found = assign_sticky(counts, subscriptions, owned)
+            assert found == assign_plainly(counts, subscriptions, owned), seed
+            assert [*found] == [*subscriptions]
+            if chance.random() < 0.2:  # members that claim what others have
+                found[chance.choice([*found])] += chance.choice([*found.values()])
+            owned, subscriptions = found, change(chance, counts, subscriptions)
+
+
+@pytest.mark.parametrize("case", ["first", "left", "joined", "one had all"])
+def test_a_group_of_twice_the_size_takes_twice_the_steps(case: str) -> None:
+    """Of members and of partitions: 1,000 members share 100,000 partitions within seconds."""
+    steps = [steps_of_sharing(case, scale) for scale in (1, 4)]
+    assert steps[1] < 6 * steps[0]
+
+
+def steps_of_sharing(case: str, scale: int) -> int:
+    """Lines of the assignor that run; ``scale`` is of members and partitions."""
+    counts = {f"t{n}": 20 * scale for n in range(4)}
+    members = {f"m{n:03d}": sorted(counts) for n in range(8 * scale)}
+    half = dict([*members.items()][: 4 * scale])
+    before = {"left": members, "joined": half, "one had all": dict([*members.items()][:1])}
+    owned = assign_sticky(counts, before[case], {}) if case in before else {}
+    return lines_of(
+        lambda: assign_sticky(counts, half if case == "left" else members, owned), sticky
+    )
 
 
 def _mine(counts: object, subscriptions: Subscriptions, owned: Owned) -> Any:
