@@ -51,7 +51,6 @@ def demo() -> ModuleType:
         return importlib.import_module("flights_tables")
 
 
-@pytest.mark.slow
 def test_tables_of_a_job_that_died(demo: ModuleType, spark: SparkSession, tmp_path: Path) -> None:
     """Committed flights are in the tables, each once; a later version has the rest."""
     flights = demo.as_table(demo.load_flights(SAMPLE))
@@ -95,6 +94,7 @@ def _rows(table: pa.Table, names: list[str]) -> list[tuple[str, ...]]:
     return sorted(tuple(map(str, _of(row, names))) for row in table.to_pylist())
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("flights-tables")
 def test_the_whole_story(tmp_path: Path) -> None:
     """As `make demo-tables` runs it: the job dies by SIGKILL."""

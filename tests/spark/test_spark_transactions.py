@@ -405,11 +405,9 @@ with transaction(spark, store, transactional_id="etl", group_id="g") as txn:
 """
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.condition(48)
-@pytest.mark.parametrize(
-    ("moment", "left"), [pytest.param("before", 100, marks=pytest.mark.slow), ("after", 0)]
-)
+@pytest.mark.parametrize(("moment", "left"), [("before", 100), ("after", 0)])
 def test_a_driver_killed_around_the_decision(
     spark: SparkSession, topics: Store, moment: str, left: int
 ) -> None:

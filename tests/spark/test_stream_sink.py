@@ -105,7 +105,13 @@ ENDS = {
 
 
 @pytest.mark.condition(48, 49)
-@pytest.mark.parametrize("fault", ENDS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=[pytest.mark.slow] * (fault is Fault.STOP_BEFORE))
+        for fault in ENDS
+    ],
+)
 def test_each_request_of_a_commit_goes_wrong(inner: HeapStorage, fault: Fault) -> None:
     """Whatever the second batch's commit dies of, its next run leaves it there once.
 
