@@ -115,7 +115,8 @@ def test_every_offset_and_time_is_found(
     records = known.committed if level == "read_committed" else known.uncommitted
     snapshot = store.snapshot([topic], isolation_level=level)
     nothing = snapshot.beginning_offsets(topic)
-    for offset in range(known.end_offset + 1):
+    # Without indexes each read is of the whole segment: whichever offset it begins at.
+    for offset in range(0, known.end_offset + 1, 1 if indexed else 5):
         stop = min(offset + 20, known.end_offset)
         ranges = ({**nothing, 0: offset}, {**nothing, 0: stop})
         found = snapshot.scan(topic, *ranges, ["offset"]).to_arrow().column("offset").to_pylist()

@@ -201,7 +201,7 @@ def test_cleaning_in_the_middle_of_a_listing(shown: str) -> None:
         at += 1
 
 
-@pytest.mark.parametrize("shown", [".json", ""])
+@pytest.mark.parametrize("shown", [".json", pytest.param("", marks=pytest.mark.slow)])
 def test_cleaning_that_stops_anywhere_in_the_middle_of_a_listing(shown: str) -> None:
     """Invariant L11: what such a cleaning leaves is not taken for a zombie's.
 

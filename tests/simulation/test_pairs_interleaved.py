@@ -90,7 +90,7 @@ def transact(process: Process, transactional_id: str, *topics: str) -> None:
     producer.commit_transaction()
 
 
-@strides(8, 2)
+@strides(12, 2)
 def test_a_timeout_meets_a_late_decision(stride: int) -> None:
     """Writer and reader both decide: one of them wins, and everybody agrees on who."""
     outcomes: list[bool] = []
@@ -148,7 +148,7 @@ SHOWS: dict[str, Callable[[str], bool]] = {
 """Which names a listing shows that appear or disappear while it is made."""
 
 
-@strides(9, 3)
+@strides(15, 3)
 @pytest.mark.parametrize("shown", SHOWS)
 def test_a_long_listing_meets_a_commit(shown: str, stride: int) -> None:
     """Hazard 5 within one topic: a listing may show the marker of an entry, and miss the next."""
@@ -229,7 +229,7 @@ def sleepers(plain: bool) -> Callable[[Simulation], dict[str, Body]]:
     return bodies
 
 
-@strides(9, 3)
+@strides(15, 3)
 @pytest.mark.condition(52)
 @pytest.mark.parametrize("plain", [True, False])
 def test_cleaning_meets_a_writer_that_slept(plain: bool, stride: int) -> None:

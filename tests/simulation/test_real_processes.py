@@ -116,7 +116,7 @@ KINDS = ["local", pytest.param("s3", marks=pytest.mark.s3)]
 @pytest.mark.condition(51)
 @pytest.mark.parametrize(
     ("kind", "processes"),
-    [("local", 6), pytest.param("s3", 3, marks=[pytest.mark.s3, pytest.mark.more])],
+    [("local", 4), pytest.param("s3", 3, marks=[pytest.mark.s3, pytest.mark.more])],
 )
 def test_processes_commit_to_one_topic(
     kind: str,

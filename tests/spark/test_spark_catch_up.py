@@ -47,7 +47,9 @@ def test_it_goes_on_until_nothing_is_new(spark: SparkSession, topics: Store) -> 
     "start",
     [
         {"starting_offsets": "earliest"},
-        {"options": {"startingTimestamp": 0, "includeHeaders": True}},
+        pytest.param(
+            {"options": {"startingTimestamp": 0, "includeHeaders": True}}, marks=pytest.mark.slow
+        ),
     ],
     ids=["starting_offsets", "startingTimestamp"],
 )
