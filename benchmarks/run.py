@@ -80,6 +80,13 @@ def _spark(scale: Scale) -> list[str]:
     return [head, "", *lines]
 
 
+def _frames(scale: Scale) -> list[str]:
+    from spark_speed import measure_frames
+
+    with _session() as spark:
+        return measure_frames(spark, scale.folder, 20_000, scale.of(9, 3))
+
+
 def _typed(scale: Scale) -> list[str]:
     import typed
 
@@ -222,6 +229,7 @@ def _week(scale: Scale) -> list[str]:
 
 _SECTIONS: Final[Mapping[str, tuple[str, Callable[[Scale], list[str]]]]] = {
     "spark": ("Spark", _spark),
+    "frames": ("Frames of Spark", _frames),
     "typed": ("Typed topics", _typed),
     "memory": ("Memory and planning", _memory),
     "scan": ("Without Spark", _scan),

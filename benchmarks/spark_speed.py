@@ -8,16 +8,20 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 from noop import NoopSource
+from py4j.clientserver import JavaClient
 from pyspark.sql import DataFrame, SparkSession
 from rows import ROW_BYTES, write_parquet
 from timing import Taken, interleaved
 
 import txnlog
-from txnlog.spark import register
+from txnlog.spark import read, register
 
 CORES = 2
 PARTITIONS = 8
+_FRAMES_A_TURN = 4
+"""They are short, and CPU time is counted in hundredths of a second."""
 
 
 def measure(spark: SparkSession, folder: Path, count: int, repetitions: int) -> list[str]:
@@ -37,6 +41,83 @@ def measure(spark: SparkSession, folder: Path, count: int, repetitions: int) -> 
         "",
         *_small_jobs(spark, store, repetitions),
     ]
+
+
+def measure_frames(spark: SparkSession, folder: Path, count: int, repetitions: int) -> list[str]:
+    """Lines of Markdown: frames, and counts of kept ones, beside Spark's own of the same files."""
+    register(spark)
+    store = txnlog.open(str(folder / "frames"), create=True)
+    store.create_topic("t", partitions=PARTITIONS, config={"record.format": "parquet"})
+    numbers = pa.array(range(count)).cast(pa.string()).cast(pa.binary())
+    with store.producer() as producer:
+        for number in range(2 * PARTITIONS):
+            # The files differ in size, as they do in practice.
+            rows = pa.table({"key": numbers, "value": numbers}).slice(number)
+            producer.send_batch("t", rows, partition=number % PARTITIONS)
+            producer.flush()
+    files = [f"file:{store.url}/{part.paths.log}" for part in store.scan("t").ranges]
+    middle = {"t": dict.fromkeys(range(PARTITIONS), count // 2)}
+    frames: dict[str, Callable[[], DataFrame]] = {
+        "Spark's own, which looks at a footer": partial(spark.read.parquet, *files),
+        "Spark's own, with the schema": partial(
+            spark.read.schema("key binary, value binary").parquet, *files
+        ),
+        "the data source": partial(read, spark, store, "t", native=False),
+        "native, key and value": partial(read, spark, store, "t", columns="key,value", native=True),
+        "native, all columns": partial(read, spark, store, "t", native=True),
+        "native, all columns, from the middle of files": partial(
+            read, spark, store, "t", starting_offsets=middle, native=True
+        ),
+    }
+    calls = {name: _calls(make) for name, make in frames.items()}
+    made = interleaved({n: partial(_often, make) for n, make in frames.items()}, repetitions)
+    kept = {name: make() for name, make in frames.items()}
+    counted = interleaved(
+        {name: partial(_often, frame.count) for name, frame in kept.items()}, repetitions
+    )
+    first = next(iter(frames))
+    lines = [
+        f"{len(files)} files, of which half are cut where a frame begins in their middle.",
+        "",
+        "| frame | ms | / Spark's own | by CPU | JVM calls | count(), ms | / its own | by CPU |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in frames:
+        making = _beside(made[name], made[first])
+        lines.append(
+            f"| {name} | {making} | {calls[name]} | {_beside(counted[name], counted[first])} |"
+        )
+    return lines
+
+
+def _calls(make: Callable[[], object]) -> int:
+    """How many commands it sends to the JVM, when it is done once more."""
+    make()
+    sent = 0
+    send = JavaClient.send_command
+
+    def count(self: JavaClient, command: str, *args: object, **more: object) -> object:
+        nonlocal sent
+        sent += not command.startswith("m\nd\n")  # garbage is collected at any time
+        return send(self, command, *args, **more)
+
+    JavaClient.send_command = count
+    try:
+        make()
+    finally:
+        JavaClient.send_command = send
+    return sent
+
+
+def _often(run: Callable[[], object]) -> None:
+    for _ in range(_FRAMES_A_TURN):
+        run()
+
+
+def _beside(taken: Taken, own: Taken) -> str:
+    by_cpu = taken.cpu_s / own.cpu_s if own.cpu_s else 0.0
+    ms = 1000 * taken.elapsed_s / _FRAMES_A_TURN
+    return f"{ms:.0f} | {taken.elapsed_s / own.elapsed_s:.2f} | {by_cpu:.2f}"
 
 
 def _reads(

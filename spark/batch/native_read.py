@@ -4,20 +4,31 @@ Exactly the planned files are read: they are named, and the rows of those in whi
 ends. Catalyst prunes columns, pushes filters down and counts by footers. Knows ranges and columns,
 and nothing of logs, groups and transactions. The caller reads ranges outside of Parquet files in
 another way.
+
+Expressions are SQL text: each ``Column`` of PySpark, and each path in a list, is a call to the JVM
+or several, and hundreds of them took longer than all that Spark does for a frame.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import and_
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyarrow import types
 from pyspark.sql import functions as sf
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from txnlog.columns.layouts import FileLayout, file_layout
 from txnlog.names import OWN_FILE, schema_version
@@ -28,15 +39,19 @@ from txnlog.spark.batch.row_schema import read_schema
 from txnlog.spark.batch.typed_rows import spark_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
     from txnlog.read.schema import ScanColumns
     from txnlog.read.segment_ranges import SegmentRange
     from txnlog.schema import TopicSchema
 
-MOST_IN_TREE = 64
-"""Up to this many files are distinguished by a binary search in the plan; more by a broadcast join,
-which costs a third of a read's CPU time.
+MOST_IN_MAP = 64
+"""The plan distinguishes up to this many files by a map in it; more by a broadcast join, which
+costs a third of a read's CPU time.
+"""
+MOST_TO_FILTER = 250_000
+"""With up to this many records in whole files, these share a relation with the files that a range
+cuts. A second one takes longer to make and to run than it takes to look at each row's number.
 """
 
 _FILE_OPTIONS = {
@@ -89,8 +104,7 @@ def split_ranges(ranges: Sequence[SegmentRange], schema: TopicSchema | None = No
             others.append(part)
             continue
         names.add(segment.name)
-        covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
-        (whole if covered else cut).append(part)
+        (cut if _is_cut(part) else whole).append(part)
     return SplitRanges(tuple(whole), tuple(cut), tuple(others))
 
 
@@ -106,10 +120,14 @@ def native_frames(
         columns: which; offsets and the like have a cost only if they are among them.
     """
     reader = _Reader(spark, root, columns)
-    groups = _by_layout(ranges.whole, columns.topic_schema)
-    frames = [reader.whole(parts, layout) for layout, parts in groups]
-    groups = _by_layout(ranges.cut, columns.topic_schema)
-    return [*frames, *(reader.cut(parts, layout) for layout, parts in groups)]
+    frames = []
+    for layout, parts in _by_layout(ranges.native, columns.topic_schema):
+        whole = [part for part in parts if not _is_cut(part)]
+        cut = [part for part in parts if _is_cut(part)]
+        is_one = not cut or sum(part.record_count for part in whole) <= MOST_TO_FILTER
+        groups = [parts] if is_one else [whole, cut]
+        frames += [reader.frame(group, layout) for group in groups]
+    return frames
 
 
 def _by_layout(
@@ -154,31 +172,25 @@ class _Reader:
         stored = columns.stored
         self._stored = frozenset(stored if isinstance(stored, list) else stored.names)
 
-    def whole(self, parts: Sequence[SegmentRange], layout: FileLayout | None) -> DataFrame:
-        """All records of these files."""
-        if layout is None and self._stored == {*self._columns.names}:
+    def frame(self, parts: Sequence[SegmentRange], layout: FileLayout | None) -> DataFrame:
+        """The records of these files within their ranges."""
+        is_whole = not any(map(_is_cut, parts))
+        if layout is None and is_whole and self._stored == {*self._columns.names}:
             return self._files(parts, self._schema)
-        files = self._files(parts, self._file_schema(layout))
-        if "offset" not in self._meanings() and len({_constants(part) for part in parts}) == 1:
-            return files.select(*self._select(files, _same_place(parts[0]), layout))
-        frame, place = _placed(self._spark, files, parts)
-        return frame.select(*self._select(files, place, layout))
-
-    def cut(self, parts: Sequence[SegmentRange], layout: FileLayout | None) -> DataFrame:
-        """The records of these files within the ranges."""
-        files = self._files(parts, self._file_schema(layout))
-        frame, place = _placed(self._spark, files, parts)
-        row = _row(files)
-        inside = (row >= place("first")) & (row < place("stop"))
-        return frame.where(inside).select(*self._select(files, place, layout))
+        schema = self._file_schema(layout)
+        places = _Places(parts, schema.names)
+        chosen = self._select(places, layout)
+        inside = places.inside()
+        files = places.joined(self._spark, self._files(parts, schema))
+        return (files.where(inside) if inside else files).selectExpr(*chosen)
 
     def _files(self, parts: Sequence[SegmentRange], schema: StructType) -> DataFrame:
         paths = [_escape(f"{self._root}/{part.paths.log}") for part in parts]
         reader = self._spark.read.schema(schema).options(**_FILE_OPTIONS)
         if not self._root.startswith("file:") or len(paths) <= int(_listing_limit(self._spark)):
-            return reader.parquet(*paths)
+            return _parquet(reader, self._spark, paths)
         with _listing_here(self._spark, len(paths)):
-            return reader.parquet(*paths)
+            return _parquet(reader, self._spark, paths)
 
     def _file_schema(self, layout: FileLayout | None) -> StructType:
         """The columns to read from files, under their names there."""
@@ -198,34 +210,44 @@ class _Reader:
                     found[name] = there and StructField(there.name, spark_type(there.type))
         return found
 
-    def _meanings(self) -> set[str]:
-        return {self._columns.meaning(n) for n in self._columns.names if n not in self._stored}
-
-    def _select(self, files: DataFrame, place: _Place, layout: FileLayout | None) -> list[Column]:
+    def _select(self, places: _Places, layout: FileLayout | None) -> list[str]:
         """The requested columns, from the files' own and their positions."""
         chosen = []
         stored = self._fields_in_files(layout)
         for field in self._schema:
-            if field.name in stored:
-                there = stored[field.name]
-                column = files[quote(there.name)] if there else self._default(field.name)
-            elif self._columns.meaning(field.name) == "offset":
-                column = place("base") + _row(files)
+            name = field.name
+            if name not in stored:
+                text = places.of(self._columns.meaning(name))
+            elif (there := stored[name]) is None:
+                text = self._default(field)
             else:
-                column = place(self._columns.meaning(field.name))
-            chosen.append(column.cast(field.dataType).alias(field.name))
+                is_same = there.dataType == field.dataType
+                text = quote(there.name) if is_same else _cast(quote(there.name), field.dataType)
+            chosen.append(f"{text} AS {quote(name)}")
         return chosen
 
-    def _default(self, name: str) -> Column:
-        """The value in a column that the files lack; of its type once it is cast."""
+    def _default(self, field: StructField) -> str:
+        """The value in a column that the files lack."""
         schema = self._columns.topic_schema
         assert schema is not None
-        field = schema.columns.field(name)
-        value = default_of(field)
+        column = schema.columns.field(field.name)
+        value = default_of(column)
         if value is None:
-            return sf.lit(None)
-        is_text = not types.is_binary(field.type)
-        return sf.lit(default_as_text(value).decode() if is_text else value.as_py())
+            return _cast("NULL", field.dataType)
+        if types.is_binary(column.type):
+            return f"X'{value.as_py().hex()}'"
+        # In hexadecimal form, because settings of the session say what a backslash means.
+        text = _cast(f"X'{default_as_text(value).hex()}'", StringType())
+        return _cast(text, field.dataType)
+
+
+def _parquet(reader: DataFrameReader, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """``reader.parquet(*paths)``, without a call to the JVM for each path."""
+    within: Any = reader
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - no other way
+    array = jvm.java.util.regex.Pattern.compile("\0").split("\0".join(paths))
+    frame: DataFrame = within._df(within._jreader.parquet(array))  # noqa: SLF001 - the same
+    return frame
 
 
 def _listing_limit(spark: SparkSession) -> str:
@@ -257,17 +279,25 @@ def quote(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _row(files: DataFrame) -> Column:
-    """The offset of a row within its segment: its number, unless the file stores it."""
-    number = files.metadataColumn("_metadata").getField("row_index")
-    return sf.coalesce(files[quote(OFFSET_COLUMN)], number)
+def _cast(text: str, kind: DataType) -> str:
+    return f"CAST({text} AS {_sql(kind)})"
+
+
+def _sql(kind: DataType) -> str:
+    """A type's name in SQL. PySpark's own leaves the names of nested fields as they are."""
+    if isinstance(kind, StructType):
+        return f"STRUCT<{', '.join(f'{quote(f.name)}: {_sql(f.dataType)}' for f in kind)}>"
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{_sql(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{_sql(kind.keyType)}, {_sql(kind.valueType)}>"
+    return kind.simpleString()
 
 
 # -- constants of a file -------------------------------------------------------------------------
 
+MOST = (1 << 63) - 1
 _PLACE = {
-    "size": "long",
-    "name": "string",
     "topic": "string",
     "partition": "int",
     "timestampType": "int",
@@ -275,60 +305,114 @@ _PLACE = {
     "first": "long",
     "stop": "long",
 }
-"""The facts about a file: its size and name, its topic and partition, the offset of its first row,
-and the numbers of the rows to read.
+"""The facts about a file: its topic and partition, the offset of its first row, and the numbers of
+the rows to read, up to MOST if it is read to its end.
 """
-_Place = Callable[[str], "Column"]
+_Value = str | int
 
 
-def _constants(part: SegmentRange) -> tuple[str, int, int]:
-    return part.topic, part.partition, int(part.log_append_time)
+def _first(part: SegmentRange) -> int:
+    return part.start_offset - part.segment.base_offset
 
 
-def _place_of(part: SegmentRange) -> tuple[int, str, str, int, int, int, int, int]:
+def _stop(part: SegmentRange) -> int:
     segment = part.segment
-    within = part.start_offset - segment.base_offset, part.stop_offset - segment.base_offset
-    file = segment.size_bytes, segment.name
-    return *file, *_constants(part), segment.base_offset, *within
+    is_end = part.stop_offset == segment.end_offset
+    return MOST if is_end else part.stop_offset - segment.base_offset
 
 
-def _same_place(part: SegmentRange) -> _Place:
-    values = dict(zip(_PLACE, _place_of(part), strict=True))
-    return lambda name: sf.lit(values[name])
+def _is_cut(part: SegmentRange) -> bool:
+    return (_first(part), _stop(part)) != (0, MOST)
 
 
-def _placed(
-    spark: SparkSession, files: DataFrame, parts: Sequence[SegmentRange]
-) -> tuple[DataFrame, _Place]:
-    """The rows of files, and how to find each row's file."""
-    metadata = files.metadataColumn("_metadata")
-    file = metadata.getField("file_size"), metadata.getField("file_name")
-    rows = sorted(map(_place_of, parts))
-    if len(rows) <= MOST_IN_TREE:
-        keys = [row[:2] for row in rows]
-        columns = dict(zip(_PLACE, zip(*rows, strict=True), strict=True))
-        return files, lambda name: _search(file, keys, columns[name]).cast(_PLACE[name])
-    places = spark.createDataFrame(rows, ", ".join(f"{n} {kind}" for n, kind in _PLACE.items()))
-    joined = files.join(sf.broadcast(places), file[1] == places["name"])
-    return joined, lambda name: places[name]
+def _place(part: SegmentRange) -> tuple[_Value, ...]:
+    own = part.topic, part.partition, int(part.log_append_time)
+    return *own, part.segment.base_offset, _first(part), _stop(part)
 
 
-def _search(
-    file: tuple[Column, Column], keys: Sequence[tuple[int, str]], values: Sequence[object]
-) -> Column:
-    """The value of a file, by its size and name, which ascend: a binary search.
+class _Places:
+    """What belongs to the file of a row, as SQL: by the file's size, its name, or a join.
 
-    Usually the size suffices: it is compared for each row, and names begin with the same 30 bytes
-    or so.
+    Args:
+        parts: the ranges of the files.
+        names: the columns that are read from them.
     """
-    if len(set(values)) == 1:
-        return sf.lit(values[0])
-    middle = len(keys) // 2
-    size, name = file
-    middle_size, middle_name = keys[middle]
-    is_before = size < middle_size
-    if keys[middle - 1][0] == middle_size:
-        is_before |= (size == middle_size) & (name < middle_name)
-    lower = _search(file, keys[:middle], values[:middle])
-    upper = _search(file, keys[middle:], values[middle:])
-    return sf.when(is_before, lower).otherwise(upper)
+
+    def __init__(self, parts: Sequence[SegmentRange], names: Sequence[str]) -> None:
+        taken = {name.casefold() for name in names}
+        # Spark renames its column in the same way.
+        metadata = _unused("_metadata", taken)
+        self._size, self._name = f"{metadata}.file_size", f"{metadata}.file_name"
+        self._row = f"coalesce({quote(OFFSET_COLUMN)}, {metadata}.row_index)"
+        self._files = [(part.segment.size_bytes, part.segment.name) for part in parts]
+        values = zip(*map(_place, parts), strict=True)
+        self._values: dict[str, Sequence[_Value]] = dict(zip(_PLACE, values, strict=True))
+        self._columns = {name: _unused(f"_{name}", taken) for name in ("file", *_PLACE)}
+        self._joined: dict[str, None] = {}
+
+    def of(self, meaning: str) -> str:
+        """A column: the offset, topic, partition or timestampType."""
+        if meaning == "offset":
+            return f"{self._find('base')} + {self._row}"
+        return self._find(meaning)
+
+    def inside(self) -> str:
+        """Whether a row is in its file's range; "" if all are."""
+        found = []
+        if any(self._values["first"]):
+            found.append(f"{self._row} >= {self._find('first', 0)}")
+        if {*self._values["stop"]} != {MOST}:
+            found.append(f"{self._row} < {self._find('stop', MOST)}")
+        return " AND ".join(found)
+
+    def joined(self, spark: SparkSession, files: DataFrame) -> DataFrame:
+        """The files, with the columns that the expressions up to now have named."""
+        if not self._joined:
+            return files
+        names = ["file", *self._joined]
+        columns = [[name for _, name in self._files], *(self._values[n] for n in self._joined)]
+        kinds = [f"{self._columns[n]} {_PLACE.get(n, 'string')}" for n in names]
+        places = spark.createDataFrame([*zip(*columns, strict=True)], ", ".join(kinds))
+        by_name = sf.expr(f"{self._name} = {self._columns['file']}")
+        return files.join(sf.broadcast(places), by_name)
+
+    def _find(self, fact: str, usual: int | None = None) -> str:
+        """The fact about a row's file. With ``usual`` files that have it are not listed."""
+        values = self._values[fact]
+        if len({*values}) == 1:
+            return _literal(fact, values[0])
+        if len(values) > MOST_IN_MAP:
+            self._joined[fact] = None
+            return self._columns[fact]
+        by_size: dict[int, set[_Value]] = {}
+        for (size, _), value in zip(self._files, values, strict=True):
+            by_size.setdefault(size, set()).add(value)
+        # Sizes are compared faster than names, and usually tell.
+        sizes: dict[str, str] = {}
+        names: dict[str, str] = {}
+        for (size, name), value in zip(self._files, values, strict=True):
+            if value != usual and len(by_size[size]) == 1:
+                sizes[f"{size}L"] = _literal(fact, value)
+            elif value != usual:
+                names[f"'{name}'"] = _literal(fact, value)
+        found = [_map(sizes, self._size)] if sizes else []
+        found += [_map(names, self._name)] if names else []
+        found += [] if usual is None else [_literal(fact, usual)]
+        return found[0] if len(found) == 1 else f"coalesce({', '.join(found)})"
+
+
+def _unused(name: str, taken: Collection[str]) -> str:
+    while name.casefold() in taken:
+        name = f"_{name}"
+    return name
+
+
+def _literal(fact: str, value: _Value) -> str:
+    if isinstance(value, str):
+        return f"'{value}'"  # a topic's name, which needs no escapes
+    return f"{value}L" if _PLACE[fact] == "long" else f"{value}"
+
+
+def _map(values: Mapping[str, str], key: str) -> str:
+    pairs = ", ".join(f"{known}, {value}" for known, value in values.items())
+    return f"map({pairs})[{key}]"

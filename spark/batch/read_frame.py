@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sf
-
 from txnlog.errors import InvalidOption
 from txnlog.spark.batch.hadoop_files import find_root, say_how
-from txnlog.spark.batch.native_read import native_frames, quote, split_ranges
+from txnlog.spark.batch.native_read import native_frames, split_ranges
 from txnlog.spark.batch.provenance import Origin, column_metadata, format_origin, leave_note
 from txnlog.spark.batch.row_schema import read_schema
 from txnlog.spark.options.option_names import (
@@ -84,13 +82,10 @@ def read_frame(
         else:
             frames.append(spark.createDataFrame([], read_schema(columns)))
     if origin is not None:
-        frames.append(_note(spark, storage, origin, read_schema(columns)))
-    united = reduce(lambda one, other: one.union(other), frames)
-    if origin is None:
-        return united
-    named = [(quote(name), name) for name in united.columns]
-    metadata = column_metadata(origin)
-    return united.select(*(sf.col(it).alias(name, metadata=metadata) for it, name in named))
+        # First: a union has the metadata of its first frame's columns.
+        schema = read_schema(columns, column_metadata(origin))
+        frames.insert(0, _note(spark, storage, origin, schema))
+    return reduce(lambda one, other: one.union(other), frames)
 
 
 def _note(spark: SparkSession, storage: Storage, origin: Origin, schema: StructType) -> DataFrame:

@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from py4j.clientserver import JavaClient
 from pyspark.sql import DataFrame, SparkSession
 from spark_helpers import save
 
 from txnlog import Store
 from txnlog.segments.writer import DEFAULT_ROW_GROUP_BYTES
-from txnlog.spark import read
+from txnlog.spark import read, transaction
 from txnlog.spark.batch import native_read
 from txnlog.spark.batch.rows_to_records import _ByRowGroup
 
@@ -63,14 +64,118 @@ def test_spark_reads_only_what_it_needs(spark: SparkSession, store: Store) -> No
     assert scan_metric(mine, "numFiles") == 1
 
 
-@pytest.mark.more
-def test_files_of_one_size_are_told_apart_by_name(spark: SparkSession) -> None:
+PLACES = ["id", "_partition", "_offset"]
+
+
+def placed(store: Store, ids: str = "id") -> list[tuple[int, ...]]:
+    """The rows of the topic with their places, read without Spark."""
+    found = store.scan("t", columns=[ids, *PLACES[1:]]).to_arrow().to_pydict()
+    return sorted(zip(*found.values(), strict=True))
+
+
+def test_files_of_one_size_are_told_apart_by_name(spark: SparkSession, store: Store) -> None:
     """Each file has its own place, whichever sizes they share."""
-    keys = sorted((size, f"s-{number}") for number, size in enumerate([7, 3, 7, 7, 9, 3, 5, 9, 9]))
-    rows = [(*key, number) for number, key in enumerate(keys)]
-    files = spark.createDataFrame(rows, "size long, name string, number int")
-    found = native_read._search((files["size"], files["name"]), keys, range(len(keys)))
-    assert files.where(found == files["number"]).count() == len(keys)
+    store.create_topic("t", partitions=2, schema=NUMBERED)
+    for start, partition in ((10, 0), (20, 1), (30, 0), (100, 1)):
+        send_numbers(store, start, start + 10, partition)
+    sizes = [segment.size_bytes for segment in store.segments("t")]
+    assert 1 < len({*sizes}) < len(sizes)
+    frame = read(spark, store, "t", columns=PLACES, native=True)
+    assert sorted(map(tuple, frame.collect())) == placed(store)
+
+
+@pytest.mark.parametrize("most_in_map", [64, 1])
+def test_columns_that_are_called_as_those_of_the_plan(
+    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch, most_in_map: int
+) -> None:
+    """What tells a row's place is none of the topic's columns."""
+    monkeypatch.setattr(native_read, "MOST_IN_MAP", most_in_map)
+    names = ["_metadata", "__metadata", "_base", "_file", "_First", "_stop", "a`b.c"]
+    schema = pa.schema([(name, pa.int64()) for name in names])
+    store.create_topic("t", partitions=2, schema=schema)
+    with store.producer() as producer:
+        for partition in (0, 1, 1):
+            rows = pa.table([range(partition, 10)] * len(names), schema=schema)
+            producer.send_batch("t", rows, partition=partition)
+    frame = read(spark, store, "t", columns=[*names, "_partition", "_offset"], native=True)
+    found = frame.toDF(*(f"c{number}" for number in range(len(names))), "_partition", "_offset")
+    for number, name in enumerate(names):
+        rows = found.select(f"c{number}", "_partition", "_offset").collect()
+        assert sorted(map(tuple, rows)) == placed(store, name)
+
+
+@pytest.mark.parametrize(("most", "scans"), [(250_000, 1), (8, 2)])
+def test_few_whole_files_share_a_relation_with_cut_ones(
+    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch, most: int, scans: int
+) -> None:
+    """A second one costs more than a look at each of their rows' numbers; many are only counted."""
+    monkeypatch.setattr(native_read, "MOST_TO_FILTER", most)
+    store.create_topic("t", schema=NUMBERED)
+    for start in (0, 10, 20):
+        send_numbers(store, start, start + 10)
+    starts, stops = {"t": {0: 3}}, {"t": {0: 27}}
+    frame = read(spark, store, "t", starting_offsets=starts, ending_offsets=stops, native=True)
+    assert explained(frame).count("Scan parquet") == 2 * scans  # in the tree, and its details
+    assert sorted(row["id"] for row in frame.collect()) == [*range(3, 27)]
+    assert frame.count() == 24
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands that this process has sent to the JVM."""
+    found: list[str] = []
+    send = JavaClient.send_command
+
+    def sent(self: Any, command: str, *args: Any, **more: Any) -> Any:
+        # Spark's own collector sends these at any time.
+        if not command.startswith("m\nd\n"):
+            found.append(command)
+        return send(self, command, *args, **more)
+
+    monkeypatch.setattr(JavaClient, "send_command", sent)
+    return found
+
+
+def test_a_frame_takes_few_calls_to_the_jvm(
+    spark: SparkSession, store: Store, calls: list[str]
+) -> None:
+    """As many for many files as for few: hundreds of them take longer than all else of a frame."""
+    store.create_topic("t", partitions=4, config={"record.format": "parquet"})
+    taken = []
+    for number in range(1, 17):
+        with store.producer() as producer:
+            for partition in range(4):
+                producer.send("t", b"%d" % number, partition=partition)
+        if number in (1, 8, 16):
+            starts = {"t": dict.fromkeys(range(4), number // 2)}
+            read(spark, store, "t", starting_offsets=starts, native=True)
+            calls.clear()
+            read(spark, store, "t", starting_offsets=starts, native=True)
+            taken.append(len(calls))
+    few, more, many = taken
+    assert few == more <= 55
+    assert many <= few + 5  # the limit of listings is raised and put back
+
+
+def test_a_frame_of_a_block_takes_few_calls_to_the_jvm(
+    spark: SparkSession, store: Store, calls: list[str]
+) -> None:
+    """Each column tells which block it was read in, without a call for each."""
+    names = [f"c{number}" for number in range(30)]
+    taken = []
+    for topic, some in (("few", names[:2]), ("many", names)):
+        schema = pa.schema([(name, pa.int64()) for name in some])
+        store.create_topic(topic, schema=schema)
+        with store.producer() as producer:
+            producer.send_batch(topic, pa.table([[1, 2]] * len(some), schema=schema))
+        for _ in range(2):
+            with transaction(spark, store, transactional_id="t", group_id="g") as txn:
+                calls.clear()
+                frame = txn.read(topic, starting_offsets="earliest", native=True)
+                taken.append(len(calls))
+                assert all(field.metadata for field in frame.schema)
+                assert frame.count() == 2
+    assert taken[1] == taken[3] <= 120
 
 
 def test_many_files_are_planned_without_a_job(spark: SparkSession, store: Store) -> None:

@@ -171,12 +171,17 @@ def placed(store: Store, topic: str) -> list[tuple[Any, ...]]:
     return sorted((r["_topic"], r["_partition"], r["_offset"], r["id"]) for r in rows)
 
 
-@pytest.mark.parametrize("most_in_tree", [64, 1])
+@pytest.mark.parametrize(("most_in_map", "most_to_filter"), [(64, 90), (64, 0), (1, 90), (1, 0)])
 def test_offsets_are_those_of_the_log(
-    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch, most_in_tree: int
+    spark: SparkSession,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    most_in_map: int,
+    most_to_filter: int,
 ) -> None:
-    """Of whole files and of files that a range cuts; with few files and with many."""
-    monkeypatch.setattr(native_read, "MOST_IN_TREE", most_in_tree)
+    """Of whole files and of files that a range cuts, alone or together; with few and with many."""
+    monkeypatch.setattr(native_read, "MOST_IN_MAP", most_in_map)
+    monkeypatch.setattr(native_read, "MOST_TO_FILTER", most_to_filter)
     store.create_topic("t", partitions=3, schema=NUMBERED)
     for start in range(0, 90, 30):
         number_rows(store, "t", start, start + 30)
