@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from txnlog.names import OWN_FILE
 from txnlog.segments.compression import Compression
 from txnlog.segments.inspect.dump import dump_segment
 from txnlog.segments.records import normalize
-from txnlog.segments.writer import PARQUET_FROM_BYTES
+from txnlog.segments.writer import PARQUET_FROM_BYTES, SegmentSummary, SegmentWriter
 from txnlog.state import envelope
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store
@@ -94,15 +95,50 @@ def test_what_is_large_is_a_parquet_file_and_the_rest_shares_one(store: Store) -
 
 def test_it_is_settled_when_the_first_bytes_are_written(store: Store) -> None:
     """A writer whose memory is full before there is enough writes batches from then on."""
-    sizes = dict.fromkeys(range(PARTITIONS), 3 * PARQUET_FROM_BYTES)
-    pressed = upload(store, sizes, memory_bytes=PARQUET_FROM_BYTES, pieces=24)
+    sizes = dict.fromkeys(range(4), 2 * PARQUET_FROM_BYTES)
+    pressed = upload(store, sizes, memory_bytes=PARQUET_FROM_BYTES, pieces=16)
     assert {kind for found in kinds(pressed).values() for kind in found} == {"own"}
-    roomy = upload(store, sizes, pieces=24)
-    assert kinds(roomy) == {partition: ["parquet"] for partition in range(PARTITIONS)}
+    roomy = upload(store, sizes, pieces=16)
+    assert kinds(roomy) == {partition: ["parquet"] for partition in range(4)}
     store.logs.topic("t").place(pressed)
     store.logs.topic("t").place(roomy)
-    count = 2 * PARTITIONS * 3 * PARQUET_FROM_BYTES >> 10
+    count = 2 * 4 * 2 * PARQUET_FROM_BYTES >> 10
     assert another(store).scan("t").to_arrow().num_rows == count
+
+
+def write(*pieces: pa.RecordBatch, flushes: bool = False) -> tuple[SegmentSummary, bool]:
+    """A segment of these records, and whether it is a Parquet file."""
+    writer = SegmentWriter(io.BytesIO(), record_format="auto")
+    for piece in pieces:
+        writer.append(piece)
+        if flushes:
+            writer.flush()
+            flushes = False
+    return writer.finish(), writer.is_parquet
+
+
+def test_batches_are_no_larger_than_in_columns() -> None:
+    """Once it is settled that it is no Parquet file nothing waits for a row group."""
+    values = pa.array([b"%01000d" % number for number in range(500)], pa.binary())
+    piece = normalize(pa.record_batch({"value": values}), now_ms=1)
+    summary, is_parquet = write(*[piece] * 20, flushes=True)
+    assert not is_parquet
+    assert summary.batch_count - 1 >= 19 * piece.nbytes // (2 << 20)
+    summary, is_parquet = write(*[piece] * 20)
+    assert is_parquet
+    assert summary.batch_count == 1
+
+
+def test_a_full_row_group_is_enough() -> None:
+    """With booleans in lists they are smaller, and end before there is as much as for others."""
+    row = [[True, False] * 2000]
+    kinds = pa.schema([("many", pa.list_(pa.bool_())), ("_timestamp", pa.timestamp("ms", "UTC"))])
+    size = pa.record_batch([pa.array(row, kinds[0].type)], names=["many"]).nbytes
+    count = PARQUET_FROM_BYTES * 6 // 10 // size
+    columns = [pa.array(row * count, kinds[0].type), pa.array([1] * count, kinds[1].type)]
+    piece = pa.record_batch(columns, schema=kinds)
+    assert piece.nbytes < PARQUET_FROM_BYTES < 2 * piece.nbytes
+    assert write(piece, piece)[1]
 
 
 def test_a_small_commit_costs_what_it_costs_in_columns(clock: VirtualClock) -> None:

@@ -195,11 +195,12 @@ from txnlog.storage import open_storage
 from txnlog.store import attach
 from txnlog.write.segment_uploads import SegmentUploader
 store = attach(open_storage(sys.argv[1]), create=True, clock=SystemClock())
-store.create_topic("t", partitions=200)
+partitions = int(sys.argv[3])
+store.create_topic("t", partitions=partitions, config={"record.format": sys.argv[2]})
 rows = 36_000
 values = pa.array([bytes(100)] * rows, pa.binary())
 records = normalize(pa.RecordBatch.from_arrays([values], names=["value"]), now_ms=1)
-chosen = np.random.default_rng(5).integers(0, 200, rows, dtype=np.int32)
+chosen = np.random.default_rng(5).integers(0, partitions, rows, dtype=np.int32)
 def peak_kib():
     # Not ru_maxrss: that begins with what the parent had.
     (line,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
@@ -216,9 +217,15 @@ print(peak_kib() - before)
 
 @pytest.mark.more
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_memory_is_bounded_with_many_partitions(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("record_format", "partitions"), [("columns", 200), ("auto", 4), ("auto", 40)]
+)
+def test_memory_is_bounded_with_many_partitions(
+    tmp_path: Path, record_format: str, partitions: int
+) -> None:
     """Two hundred partitions take the 64 MiB that wait, and not a multiple of them."""
-    command = [sys.executable, "-c", _MEMORY, str(tmp_path / "store")]
+    path = str(tmp_path / "store")
+    command = [sys.executable, "-c", _MEMORY, path, record_format, str(partitions)]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert 50 < int(found.stdout) / 1024 < 170
 
