@@ -17,6 +17,7 @@ from txnlog.cli.input.options import (
     StorageOptions,
     StoreOption,
 )
+from txnlog.cli.output.escaping import shortening
 from txnlog.cli.session import read_root_options
 from txnlog.cli.verbs import verb_group
 
@@ -66,6 +67,14 @@ class LazyRoot(AliasedRoot):
         super().__init__(**settings)
         for name, summary in SUMMARIES.items():
             self.add_command(TyperCommand(name, help=summary, rich_markup_mode=None))
+
+    def make_context(self, *arguments: Any, **settings: Any) -> Any:  # noqa: ANN401 - typer's own
+        with shortening():
+            return super().make_context(*arguments, **settings)
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's own
+        with shortening():
+            return super().invoke(ctx)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - typer's own
         if cmd_name in self.commands and self.commands[cmd_name].callback is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
@@ -14,6 +15,9 @@ _OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Characters that JSON permits but a terminal obeys: C1 controls, line separators, direction
 changes.
 """
+
+_MOST_CHARACTERS = 2000
+"""Of a message for people."""
 
 
 def escape_text(value: str) -> str:
@@ -31,6 +35,31 @@ def escape_bytes(data: bytes | None) -> str:
         return escape_text(data.decode())
     except UnicodeDecodeError:
         return data.decode(errors="surrogateescape").translate(_ESCAPED_BYTES)
+
+
+def shorten(message: str) -> str:
+    """A message for people that repeats no value of any size: its beginning, and its end.
+
+    Advice comes last. Every message of the command passes here, those of wrong usage too.
+    """
+    left_out = len(message) - _MOST_CHARACTERS
+    if left_out <= 0:
+        return message
+    ends_at = len(message) - _MOST_CHARACTERS // 4
+    begins = message[: ends_at - left_out]
+    return f"{begins} ... ({left_out:,} characters left out) ... {message[ends_at:]}"
+
+
+@contextmanager
+def shortening() -> Iterator[None]:
+    """Wrong usage that is found in the block is said in a message of moderate length."""
+    try:
+        yield
+    except Exception as error:
+        message = getattr(error, "message", None)
+        if isinstance(message, str):  # an exception of typer's, which prints it
+            error.message = shorten(message)  # type: ignore[attr-defined]
+        raise
 
 
 def escape_controls(message: str) -> str:

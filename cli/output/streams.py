@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from txnlog.cli.input.storage_options import redact
-from txnlog.cli.output.escaping import escape_controls
+from txnlog.cli.output.escaping import escape_controls, shorten
 from txnlog.cli.output.exits import OutputClosed
 
 
@@ -46,7 +46,7 @@ def warn(message: str) -> None:
     if _said is not None:
         _said.append(message)
         return
-    print("txnlog: " + escape_controls(redact(message)), file=sys.stderr)
+    print("txnlog: " + escape_controls(shorten(redact(message))), file=sys.stderr)
 
 
 def warned() -> int:

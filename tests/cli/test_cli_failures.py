@@ -75,6 +75,24 @@ def test_wrong_usage_is_exit_2_and_repeats_no_secret(store_path: Path) -> None:
     assert (done.code, "hunter2" in done.err) == (1, False)
 
 
+def test_a_value_of_any_size_is_not_repeated_in_full(store_path: Path) -> None:
+    """Neither as usage nor as an error of the library; what to do instead is still said."""
+    store = ("--store", store_path)
+    large = "x" * 10_000
+    cases = (
+        (("records", "read", "orders", "--from", large, *store), "write earliest, latest"),
+        (("records", "read", "orders", "--where", large, *store), "a place in the JSON"),
+        (("topics", "create", "t", "--config", large, *store), "is not of the form KEY=VALUE"),
+        (("topics", "ls", *store, f"--{large}"), "No such option"),
+        ((large,), "No such command"),
+        (("topics", "ls", "--store", f"{store_path}/{large}"), "too long"),
+    )
+    for done, (_, said) in zip(cli_each(*(case[0] for case in cases)), cases, strict=True):
+        assert (done.code in (1, 2), done.out) == (True, ""), done
+        assert 20 < len(done.err) < 2500
+        assert said in done.err, done
+
+
 def test_a_damaged_log_is_exit_3_and_hides_no_other(own_store: Path) -> None:
     """A damaged topic, group or transactional id is reported; the healthy ones are listed."""
     for folder in ("topics/paid/log", "groups/etl", "transactions/etl-2"):
