@@ -57,7 +57,8 @@ def read_store(
     for store in _opened(outcome, lambda: attach(storage, clock=VirtualClock(BEGAN_MS + 10_000))):
         for topic in [only] if only else _topics(outcome, store):
             levels = ("read_committed", "read_uncommitted", "snapshot")
-            outcome.step(partial(_scan, store, topic, outcome.random.choice(levels)))
+            if folder != "groups" or outcome.sometimes():
+                outcome.step(partial(_scan, store, topic, outcome.random.choice(levels)))
             if outcome.sometimes():
                 outcome.step(partial(store.describe_topic, topic))
             if outcome.sometimes():

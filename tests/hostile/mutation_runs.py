@@ -46,7 +46,7 @@ class Outcome:
 
     def sometimes(self) -> bool:
         """For what need not be done after each mutation, as there are many."""
-        return self.random.random() < 0.2
+        return self.random.random() < 0.1
 
     def step(self, do: Callable[[], object]) -> None:
         """Do one thing that a user may do: it succeeds, or raises one of the project's errors."""
