@@ -73,6 +73,7 @@ def placed(store: Store, ids: str = "id") -> list[tuple[int, ...]]:
     return sorted(zip(*found.values(), strict=True))
 
 
+@pytest.mark.more
 def test_files_of_one_size_are_told_apart_by_name(spark: SparkSession, store: Store) -> None:
     """Each file has its own place, whichever sizes they share."""
     store.create_topic("t", partitions=2, schema=NUMBERED)
@@ -84,6 +85,7 @@ def test_files_of_one_size_are_told_apart_by_name(spark: SparkSession, store: St
     assert sorted(map(tuple, frame.collect())) == placed(store)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("most_in_map", [64, 1])
 def test_columns_that_are_called_as_those_of_the_plan(
     spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch, most_in_map: int
