@@ -88,6 +88,9 @@ DurationMs: TypeAlias = Annotated[int, Meta(ge=0, le=_MAX_TIME_MS)]
 
 Name: TypeAlias = Annotated[str, Meta(max_length=MOST_NAME)]
 """Of a topic, a group, a file; an id; a random token."""
+SEGMENT_NAME: Final = "([A-Za-z0-9][A-Za-z0-9._-]*)?"
+"""A pattern for names of segments: they stand in paths and in SQL. Empty: there is no file."""
+SegmentName: TypeAlias = Annotated[str, Meta(max_length=MOST_NAME, pattern=rf"\A{SEGMENT_NAME}\Z")]
 Metadata: TypeAlias = Annotated[str, Meta(max_length=4096)]
 """Of a committed offset: Kafka's offset.metadata.max.bytes."""
 Text: TypeAlias = Annotated[str, Meta(max_length=MOST_TEXT)]

@@ -236,9 +236,7 @@ class _Reader:
             return _cast("NULL", field.dataType)
         if types.is_binary(column.type):
             return f"X'{value.as_py().hex()}'"
-        # In hexadecimal form, because settings of the session say what a backslash means.
-        text = _cast(f"X'{default_as_text(value).hex()}'", StringType())
-        return _cast(text, field.dataType)
+        return _cast(_text(default_as_text(value).decode()), field.dataType)
 
 
 def _parquet(reader: DataFrameReader, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
@@ -277,6 +275,11 @@ def _escape(path: str) -> str:
 def quote(name: str) -> str:
     """A column's name quoted for Spark's parser."""
     return f"`{name.replace('`', '``')}`"
+
+
+def _text(value: str) -> str:
+    """A text as SQL, whoever has chosen it: settings of the session say what a backslash means."""
+    return _cast(f"X'{value.encode().hex()}'", StringType())
 
 
 def _cast(text: str, kind: DataType) -> str:
@@ -394,7 +397,7 @@ class _Places:
             if value != usual and len(by_size[size]) == 1:
                 sizes[f"{size}L"] = _literal(fact, value)
             elif value != usual:
-                names[f"'{name}'"] = _literal(fact, value)
+                names[_text(name)] = _literal(fact, value)
         found = [_map(sizes, self._size)] if sizes else []
         found += [_map(names, self._name)] if names else []
         found += [] if usual is None else [_literal(fact, usual)]
@@ -409,7 +412,7 @@ def _unused(name: str, taken: Collection[str]) -> str:
 
 def _literal(fact: str, value: _Value) -> str:
     if isinstance(value, str):
-        return f"'{value}'"  # a topic's name, which needs no escapes
+        return _text(value)
     return f"{value}L" if _PLACE[fact] == "long" else f"{value}"
 
 

@@ -31,7 +31,7 @@ from starlette.testclient import TestClient
 import txnlog
 from txnlog.cli.output.exits import DAMAGE
 from txnlog.cli.run import run
-from txnlog.errors import TxnlogError
+from txnlog.errors import CorruptEntry, TxnlogError
 from txnlog.log.manifest_table import SCHEMA, ManifestTable
 from txnlog.segments.inspect.verify import verify_segment
 from txnlog.segments.parquet.footer import TAIL_BYTES, footer_tag
@@ -547,3 +547,15 @@ def test_mutated_manifests_are_read_or_refused(settled: Path, count: int) -> Non
         ManifestTable.decode(data, ref, "m").segments()
 
     assert refused(count, attempt) > count // 4
+
+
+@pytest.mark.parametrize("name", ["../../../x", "a'), reflect('java", "a\n", "a\0b"])
+def test_a_manifest_names_no_other_files(settled: Path, name: str) -> None:
+    """Names of segments stand in paths that Spark reads by itself, and once in its SQL."""
+    table = manifest_of(settled)
+    names = [name, *table.column("name").to_pylist()[1:]]
+    at = table.schema.get_field_index("name")
+    data = stream_of(table.set_column(at, "name", pa.array(names)))
+    ref = ManifestRef("m", 0, 9, len(table), len(data), crc32c.crc32c(data), 0, 0, False)
+    with pytest.raises(CorruptEntry, match="name has characters"):
+        ManifestTable.decode(data, ref, "m")

@@ -120,6 +120,20 @@ OUT_OF_RANGE: list[tuple[str, tuple[str | int, ...], object]] = [
     (APPEND, ("segments", 0, "position"), -2),
     (APPEND, ("segments", 0, "max_timestamp_ms"), LONG_MAX),
     (APPEND, ("segments", 0, "name"), "n" * 300),
+    *(
+        (APPEND, ("segments", 0, "name"), name)
+        for name in (
+            "../../../x",
+            "a/b",
+            "..",
+            ".x",
+            "a\\b",
+            "a\0b",
+            "a'), reflect('java",
+            "a\n",
+            "\u00e9",
+        )
+    ),
     (APPEND, ("producer", "producer_epoch"), 1 << 15),
     (APPEND, ("at_ms",), 10**30),
     (APPEND, ("nonce",), "n" * 100_000),

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 from txnlog.errors import CorruptEntry
+from txnlog.limits import SEGMENT_NAME
 from txnlog.names import OWN_FILE
 from txnlog.segments.untrusted import read_table
 from txnlog.state.manifest import ManifestRef, PartitionSpan
@@ -57,6 +58,7 @@ SCHEMA = pa.schema(
         ("position", pa.int64()),
     ]
 )
+_NAME = f"^{SEGMENT_NAME}$"
 _WITHOUT_SHARED = pa.schema([field for field in SCHEMA if field.name != "position"])
 """The columns if every segment has a file of its own: older versions read them, too."""
 _NULLABLE = frozenset(
@@ -480,6 +482,8 @@ def _check_rows(table: pa.Table) -> None:
         column = table.column(name)
         if column.null_count and name not in _NULLABLE:
             raise ValueError(f"column {name} has nulls")
+        if name == "name" and not pc.all(pc.match_substring_regex(column, _NAME)).as_py():
+            raise ValueError("a segment's name has characters that no segment's has")
         if name not in _LEAST or not len(table):
             continue
         ends = pc.min_max(column).as_py()

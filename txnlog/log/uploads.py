@@ -14,6 +14,7 @@ from txnlog.limits import (
     Name,
     PartitionNumber,
     RecordCount,
+    SegmentName,
     TimeMs,
 )
 from txnlog.names import OWN_FILE, SegmentRef, TopicPartition
@@ -66,7 +67,7 @@ class UploadedSegment:
     topic: Name
     topic_id: Name
     partition: PartitionNumber
-    name: Name
+    name: SegmentName
     record_count: RecordCount
     batch_count: RecordCount
     size_bytes: FileBytes

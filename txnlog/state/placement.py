@@ -15,13 +15,13 @@ from txnlog.limits import (
     FileBytes,
     FilePosition,
     HorizonMs,
-    Name,
     Offset,
     OffsetCount,
     PartitionNumber,
     ProducerEpoch,
     ProducerId,
     RecordCount,
+    SegmentName,
     SequenceNumber,
     TimeMs,
 )
@@ -67,7 +67,7 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     partition: PartitionNumber
-    name: Name
+    name: SegmentName
     base_offset: BaseOffset
     record_count: RecordCount
     size_bytes: FileBytes
@@ -94,7 +94,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     entry: Counter
-    name: Name
+    name: SegmentName
     base_offset: BaseOffset
     record_count: RecordCount
     size_bytes: FileBytes
