@@ -15,7 +15,7 @@ from txnlog.errors import InvalidOption
 from txnlog.replicas.reach import is_here, server_of
 from txnlog.storage.adapters.inside import Inside, check_regular
 from txnlog.storage.failure_messages import failure
-from txnlog.storage.whole import check_whole
+from txnlog.storage.whole import TooLarge, check_whole
 
 _READ_WHOLE = (".json", ".avro")
 
@@ -41,7 +41,10 @@ def check_log(url: str, folder: str) -> None:
                     about = entry.stat(follow_symlinks=False)
                     check_regular(about, name)
                     if entry.name.endswith(_READ_WHOLE):
-                        check_whole(about.st_size)
+                        try:
+                            check_whole(about.st_size)
+                        except TooLarge as error:
+                            raise failure("publishing to", root, name, error) from error
         except FileNotFoundError:
             continue
         except OSError as error:
