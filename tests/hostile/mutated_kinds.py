@@ -131,14 +131,14 @@ def read_standby(outcome: Outcome, files: Files, name: str) -> None:
 def read_replicas(outcome: Outcome, files: Files, name: str) -> None:
     """The store as it is found by its controller or by a root, and what operators ask of it."""
     fill_memory(files)
-    place = outcome.random.choice(("control", "a", "b"))
-    url, clock = f"memory://mutated/{place}", VirtualClock(BEGAN_MS + 10_000, 5)
-    for store in _opened(outcome, partial(txnlog.open, url, clock=clock)):
-        for topic in _topics(outcome, store):
-            outcome.step(partial(_scan, store, topic, "snapshot"))
-        if outcome.sometimes():
-            _drain(outcome, partial(store.examine, with_probe=False))
-    outcome.step(partial(_describe_replicas, url, clock))
+    for place in outcome.some_of("control", "a", "b"):
+        url, clock = f"memory://mutated/{place}", VirtualClock(BEGAN_MS + 10_000, 5)
+        for store in _opened(outcome, partial(txnlog.open, url, clock=clock)):
+            for topic in _topics(outcome, store):
+                outcome.step(partial(_scan, store, topic, "snapshot"))
+            if outcome.sometimes():
+                _drain(outcome, partial(store.examine, with_probe=False))
+        outcome.step(partial(_describe_replicas, url, clock))
 
 
 def _describe_replicas(url: str, clock: VirtualClock) -> None:
@@ -150,12 +150,12 @@ def read_folders(outcome: Outcome, files: Files, name: str) -> None:
     fill_memory(files)
     folder, _, _ = name.rpartition("/")
     topic = folder.rpartition("/")[2].rpartition("-")[0]
-    store = attach(HeapStorage(), create=True, clock=VirtualClock(BEGAN_MS))
-    skips = outcome.random.random() < 0.5
-    imported = partial(store.import_kafka, topic, [f"memory:/{folder}"], skip_corrupt=skips)
-    outcome.step(imported)
-    if store.topics():
-        outcome.step(partial(_scan, store, topic, "read_committed"))
+    for skips in outcome.some_of(False, True):
+        store = attach(HeapStorage(), create=True, clock=VirtualClock(BEGAN_MS))
+        imported = partial(store.import_kafka, topic, [f"memory:/{folder}"], skip_corrupt=skips)
+        outcome.step(imported)
+        if store.topics():
+            outcome.step(partial(_scan, store, topic, "read_committed"))
     segment = name.rpartition(".")[0] + ".log"
     if outcome.sometimes():
         outcome.step(lambda: [*dump_file_indexes(f"memory:/{segment}")])

@@ -20,7 +20,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
+from examples import tries_all
 from txnlog.errors import TxnlogError
 
 CPU_S = 10
@@ -32,6 +34,7 @@ _MOST_VIRTUAL = 4 << 30
 _RESTART_BYTES = 64 << 20
 """A child that has taken so much makes place for another, as it might use that again."""
 
+T = TypeVar("T")
 Attempt = Callable[[int], "Outcome"]
 
 
@@ -43,10 +46,17 @@ class Outcome:
     random: Random = field(default_factory=Random)
     steps: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
+    whole: bool = tries_all()
+    """Whether everything is done after each mutation."""
 
     def sometimes(self) -> bool:
         """For what need not be done after each mutation, as there are many."""
-        return self.random.random() < 0.1
+        return self.random.random() < 0.1 or self.whole
+
+    def some_of(self, *ways: T) -> Sequence[T]:
+        """One of several ways, or all."""
+        chosen = self.random.choice(ways)
+        return ways if self.whole else (chosen,)
 
     def step(self, do: Callable[[], object]) -> None:
         """Do one thing that a user may do: it succeeds, or raises one of the project's errors."""

@@ -95,12 +95,10 @@ def test_nothing_is_refused_that_was_not_changed(name: str) -> None:
         "replicas": read_replicas,
         "kafka_folders": read_folders,
     }
-    always = Random()
-    always.random = lambda: 0.0  # type: ignore[method-assign]
-    outcome = Outcome(0, always)
+    outcome = Outcome(whole=True)
     reads.get(name, read_files)(outcome, dict(world(name)), max(n for n in world(name) if "." in n))
     assert not outcome.refusals
-    assert outcome.steps >= 4
+    assert outcome.steps > 4
 
 
 def test_each_object_of_a_store_is_of_some_kind() -> None:

@@ -35,6 +35,10 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         ("module", "segments verify"),
         ("module", "index verify"),
         ("module", "index rebuild"),
+        *(
+            pytest.param("script", verb, marks=pytest.mark.slow)
+            for verb in ("segments verify", "index verify", "index rebuild")
+        ),
     ],
 )
 def test_nothing_is_imported_from_the_working_folder(folder: Path, started: str, verb: str) -> None:

@@ -101,10 +101,12 @@ def test_bytes_stay_as_they_are(store: Store) -> None:
 
 @pytest.mark.condition(39, 41, 42)
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize(
+    ("indexed", "every"), [(True, 1), (False, 5), pytest.param(False, 1, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("topic", ["orders", "mixed"])
 def test_every_offset_and_time_is_found(
-    store: Store, level: IsolationLevel, indexed: bool, topic: str
+    store: Store, level: IsolationLevel, indexed: bool, every: int, topic: str
 ) -> None:
     """From gaps and the middle of batches too, with indexes and without."""
     store.create_topic(topic, partitions=ALL[topic], config={"index.interval.bytes": "0"})
@@ -116,7 +118,7 @@ def test_every_offset_and_time_is_found(
     snapshot = store.snapshot([topic], isolation_level=level)
     nothing = snapshot.beginning_offsets(topic)
     # Without indexes each read is of the whole segment: whichever offset it begins at.
-    for offset in range(0, known.end_offset + 1, 1 if indexed else 5):
+    for offset in range(0, known.end_offset + 1, every):
         stop = min(offset + 20, known.end_offset)
         ranges = ({**nothing, 0: offset}, {**nothing, 0: stop})
         found = snapshot.scan(topic, *ranges, ["offset"]).to_arrow().column("offset").to_pylist()

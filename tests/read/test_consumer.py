@@ -69,23 +69,24 @@ def test_seek_and_read_from_any_offset(store: Store) -> None:
 
 
 @pytest.mark.condition(37, 47)
+@pytest.mark.parametrize("turns", [12, pytest.param(40, marks=pytest.mark.slow)])
 def test_committed_offsets_are_dense_and_survive_reopening(
-    store: Store, clock: VirtualClock
+    store: Store, clock: VirtualClock, turns: int
 ) -> None:
     """No gaps where nothing was aborted; end - start is the count."""
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
-    for turn in range(12):
+    for turn in range(turns):
         with producer.transaction():
             send(producer, b"%d" % turn)
             producer.send_offsets_to_transaction({T0: turn + 1}, "g")
     fresh = elsewhere(store.storage, clock)
     assert [
         r.offset for r in fresh.consumer("t", auto_offset_reset="earliest", stop_at_end=True)
-    ] == list(range(12))
+    ] == list(range(turns))
     group = fresh.describe_group("g")
-    assert [(o.offset, o.end_offset, o.lag) for o in group.offsets] == [(12, 12, 0)]
-    assert values(fresh) == [b"%d" % turn for turn in range(12)]
+    assert [(o.offset, o.end_offset, o.lag) for o in group.offsets] == [(turns, turns, 0)]
+    assert values(fresh) == [b"%d" % turn for turn in range(turns)]
 
 
 @pytest.mark.condition(46)

@@ -26,11 +26,12 @@ def checked(
     return check_indexes(file_of(data, base_offset=base_offset), index, times, exact=exact)
 
 
+@pytest.mark.parametrize("count", [80, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("record_format", ["columns", "kafka"])
-def test_a_changed_entry_is_noticed(record_format: str) -> None:
+def test_a_changed_entry_is_noticed(record_format: str, count: int) -> None:
     """Every single field of every entry, moved by a little, is a problem; as it was, none."""
     data, summary = segment(
-        *[numbered(20, start=start) for start in range(0, 80, 20)],
+        *[numbered(20, start=start) for start in range(0, count, 20)],
         index_interval_bytes=0,
         record_format=record_format,
         batch_bytes=1,

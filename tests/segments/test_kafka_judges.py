@@ -24,11 +24,23 @@ MIXED: list[Row] = [
     (None, b"v" * 8192, 1_600_000_000_000, []),
 ]
 MANY = rows_of(random_records(10_000, seed=9))
-LARGE: list[Row] = [
-    (b"large", np.random.default_rng(1).bytes(1 << 20) * 2, 5, []),
-    (None, b"", 0, []),
-]
-CASES = {"mixed": MIXED, "many": MANY, "some": MANY[:1000], "large": LARGE, "one": MIXED[:1]}
+
+
+def of_size(mebibytes: int) -> list[Row]:
+    return [
+        (b"large", np.random.default_rng(1).bytes(1 << 20) * mebibytes, 5, []),
+        (None, b"", 0, []),
+    ]
+
+
+CASES = {
+    "mixed": MIXED,
+    "many": MANY,
+    "some": MANY[:1000],
+    "large": of_size(2),
+    "largest": of_size(16),
+    "one": MIXED[:1],
+}
 
 PAIRS = [
     pytest.param(judge, magic, codec, id=f"{judge.name}-v{magic}-{codec.kafka_name}")
@@ -48,7 +60,8 @@ def cases() -> list[Any]:
     for pair in PAIRS:
         _, magic, _ = pair.values
         for case in CASES:
-            marks = [pytest.mark.slow] if magic != 2 and case == "many" else []
+            is_slow = case == "largest" or (magic != 2 and case == "many")
+            marks = [pytest.mark.slow] if is_slow else []
             if magic != 2 or case != "some":
                 found.append(pytest.param(*pair.values, case, marks=marks, id=f"{pair.id}-{case}"))
     return found

@@ -10,8 +10,12 @@ ALL = "TXNLOG_ALL_EXAMPLES"
 """The variable of the environment that `make soak` sets."""
 
 
+def tries_all() -> bool:
+    return bool(os.environ.get(ALL))
+
+
 def share_of(count: int) -> int:
-    return count if os.environ.get(ALL) else -(-count // 3)
+    return count if tries_all() else -(-count // 3)
 
 
 def some(most: int) -> settings:
