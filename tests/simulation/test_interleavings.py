@@ -145,7 +145,7 @@ def test_a_job_and_a_reader_with_every_preemption(stride: int) -> None:
     [
         range(20),
         pytest.param(range(20, 40), marks=pytest.mark.more),
-        *(pytest.param(range(n, n + 50), marks=pytest.mark.slow) for n in (40, 90, 150)),
+        *(pytest.param(range(n, n + 40), marks=pytest.mark.slow) for n in range(40, 200, 40)),
     ],
 )
 def test_random_schedules_with_faults(seeds: range) -> None:
