@@ -15,6 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from sftp_server import run_sftp_server
 
 from txnlog.errors import StorageError
+from txnlog.inspect.files import read_file
 from txnlog.storage import open_storage, whole
 from txnlog.storage.base import Storage
 
@@ -66,3 +67,15 @@ def test_it_is_not_read_whole(storage: Storage, monkeypatch: pytest.MonkeyPatch)
         assert not told.value.retriable
     assert storage.get_range("large", MOST - 10, MOST + 1) == bytes(11)
     assert storage.get("small") == bytes(MOST)
+
+
+def test_nor_is_a_file_that_is_named_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index, say, that somebody has given to a user."""
+    path = tmp_path / "00000000000000000000.index"
+    path.write_bytes(bytes(MOST + 1))
+    monkeypatch.setattr(whole, "MOST_WHOLE_BYTES", MOST)
+    with pytest.raises(
+        StorageError, match=r"\.index failed.*none of the small files.*restore"
+    ) as told:
+        read_file(str(path))
+    assert not told.value.retriable

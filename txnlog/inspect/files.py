@@ -16,7 +16,8 @@ from txnlog.segments.parquet.footer import MAGIC as PARQUET_MAGIC
 from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.inside import open_named
-from txnlog.storage.whole import check_whole
+from txnlog.storage.failure_messages import failure
+from txnlog.storage.whole import TooLarge, check_whole
 
 
 @contextmanager
@@ -54,6 +55,8 @@ def read_file(path: str, storage_options: Mapping[str, object] | None = None) ->
         with os.fdopen(descriptor, "rb") as file:
             check_whole(about.st_size)
             return file.read(about.st_size)
+    except TooLarge as error:
+        raise failure("reading", path, "", error) from error
     except FileNotFoundError as error:
         raise ObjectNotFound(f"{path} cannot be read: {error.strerror}") from error
     except OSError as error:
