@@ -93,6 +93,7 @@ class _TopicUploaders:
         self._store = plan.store
         self._options = plan.options
         self._seed = plan.seed
+        self._producer = plan.producer
         self._budget = UploadBudget()
         self._specs = {plan.spec.topic: plan.spec} if plan.spec else {}
         self._topics: dict[str, tuple[TopicRecords, SegmentUploader]] = {}
@@ -115,7 +116,11 @@ class _TopicUploaders:
         opened = (
             TopicRecords(spec, clock, self._options.partitioner, self._seed),
             SegmentUploader(
-                self._store.storage, spec.with_codec(self._options.codec), clock, self._budget
+                self._store.storage,
+                spec.with_codec(self._options.codec),
+                clock,
+                self._budget,
+                self._producer,
             ),
         )
         self._topics[topic] = opened

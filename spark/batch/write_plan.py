@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from txnlog.log.uploads import TopicSpec
 from txnlog.spark.options.store_options import open_at
 from txnlog.spark.options.write_options import WriteOptions
+from txnlog.state.transaction import TransactionRef
 from txnlog.store import Store
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class WritePlan:
         used: the columns that count.
         spec: of the topic, if the options name it.
         seed: chance for the partitioner, the same for a task that runs again.
+        producer: as whom segments will be placed; None: decided when the tasks are over.
     """
 
     store: Store
@@ -34,6 +36,7 @@ class WritePlan:
     used: tuple[str, ...]
     spec: TopicSpec | None
     seed: int = 0
+    producer: TransactionRef | None = None
 
 
 def draw_seed() -> int:

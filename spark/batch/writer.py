@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -34,8 +35,9 @@ def open_writer(options: Mapping[str, str], schema: StructType) -> TxnlogWriter:
     continued = None
     if parsed.transactional_id is not None and parsed.staging is None:
         continued = commit.find_open_transaction(plan.store, parsed.transactional_id)
-    provenance.check_columns(plan.store, schema, _scope_of(parsed, continued))
-    return TxnlogWriter(plan, continued)
+    scope = _scope_of(parsed, continued)
+    provenance.check_columns(plan.store, schema, scope)
+    return TxnlogWriter(replace(plan, producer=continued or scope.block), continued)
 
 
 def _scope_of(options: WriteOptions, continued: TransactionRef | None) -> CommitScope:

@@ -8,10 +8,12 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from spark_helpers import load, numbers, save, stored, values
+from spark_helpers import fill, load, numbers, save, stored, values
 
 from txnlog import Store
-from txnlog.segments.batches import encode_batch, encode_marker
+from txnlog.inspect.descriptions import SegmentDescription
+from txnlog.segments.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, BatchHeader
+from txnlog.segments.batches import decode_header, encode_batch, encode_marker
 from txnlog.segments.compression import Compression
 from txnlog.segments.records import normalize
 from txnlog.spark import transaction
@@ -61,6 +63,14 @@ def imported(store: Store, tmp_path: Path) -> Store:
     return store
 
 
+def first_headers(store: Store, topic: str) -> list[tuple[BatchHeader, SegmentDescription]]:
+    """Each segment with the header that its bytes begin with."""
+    return [
+        (decode_header(Path(store.url, s.paths.log).read_bytes()[s.ref.start :]), s)
+        for s in store.segments(topic)
+    ]
+
+
 ALL = sorted(1000 * p + n for p in range(2) for n in range(4 * RECORDS))
 COMMITTED = [n for n in ALL if not RECORDS <= n % 1000 < 2 * RECORDS]
 
@@ -91,10 +101,7 @@ def test_an_imported_topic_is_consumed_exactly_once(spark: SparkSession, importe
     assert runs > 4
     assert stored(imported, "out") == COMMITTED
     assert imported.describe_group("g").lag == 0
-    codecs = {
-        Compression(Path(imported.url, segment.paths.log).read_bytes()[segment.ref.start + 22] & 7)
-        for segment in imported.segments("out")
-    }
+    codecs = {header.codec for header, _ in first_headers(imported, "out")}
     assert codecs == {Compression.SNAPPY}
 
 
@@ -105,9 +112,31 @@ def test_a_write_chooses_its_codec(spark: SparkSession, store: Store) -> None:
     save(numbers(spark, 0, 1000), store, "rows", compression_type="gzip", compression_level=9)
     assert stored(store, "rows") == list(range(1000))
     assert values(load(spark, store, "rows")) == list(range(1000))
-    for segment in store.segments("rows"):
-        data = Path(store.url, segment.paths.log).read_bytes()
-        assert Compression(data[segment.ref.start + 22] & 7) is Compression.GZIP
+    for header, _ in first_headers(store, "rows"):
+        assert header.codec is Compression.GZIP
+        # The driver places them under an id that it draws when the tasks are over.
+        assert (header.producer_id, header.producer_epoch) == (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
     with pytest.raises(PySparkException, match=r"gzip needs record\.format=kafka"):
         save(numbers(spark, 0, 1000), store, "columns", compression_type="gzip")
     assert stored(store, "columns") == []
+
+
+@pytest.mark.parametrize("in_block", [True, False])
+def test_headers_tell_the_producer_that_a_task_writes_for(
+    spark: SparkSession, store: Store, in_block: bool
+) -> None:
+    """In a block, and where options alone go on with the transaction of a read."""
+    store.create_topic("in")
+    fill(store, "in", 0, 4)
+    store.create_topic("out", partitions=2, config={"record.format": "kafka"})
+    if in_block:
+        with transaction(spark, store, transactional_id="etl", group_id="g") as txn:
+            txn.write(txn.read("in"), topic="out")
+    else:
+        read = load(spark, store, "in", transactional_id="etl", group_id="g")
+        save(read.select("value"), store, "out", transactional_id="etl")
+    found = first_headers(store, "out")
+    told = [(header.producer_id, header.producer_epoch) for header, _ in found]
+    assert told == [(segment.producer_id, segment.producer_epoch) for _, segment in found]
+    assert len(set(told)) == 1
+    assert told[0][0] >= 0
