@@ -18,7 +18,7 @@ from txnlog.log import manifests, topic_log
 from txnlog.log.manifest_table import ManifestTable
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import OWN_FILE, LogFile, SegmentRef
-from txnlog.read import segment_ranges
+from txnlog.read import joined_reads
 from txnlog.segments.inspect.dump import is_shared
 from txnlog.segments.records import normalize
 from txnlog.segments.segment_file import SegmentFile
@@ -219,7 +219,7 @@ def test_what_lies_side_by_side_is_read_in_one_request(clock: VirtualClock) -> N
     assert [row["value"] for row in found.to_arrow().to_pylist()] == [
         b"%d %s" % (partition, word) for partition in (2, 3, 4, 7) for word in (b"a", b"b")
     ]
-    assert counting.take()["get_range"] == 2, "three side by side, and one"
+    assert counting.take()["get_range"] == 1, "three side by side, and one near them"
     part = store.scan("t", dict.fromkeys(range(PARTITIONS), 1), dict.fromkeys(range(PARTITIONS), 2))
     assert part.to_arrow()["value"].to_pylist() == [b"%d b" % p for p in range(PARTITIONS)]
     assert counting.take()["get_range"] == 1
@@ -231,10 +231,31 @@ def test_not_more_than_a_megabyte_is_read_together(
     """A file that somebody has made larger is read in pieces."""
     send_to_each(store, b"x")
     size_bytes = store.segments("t")[0].size_bytes
-    monkeypatch.setattr(segment_ranges, "_MOST_TOGETHER_BYTES", 2 * size_bytes)
+    monkeypatch.setattr(joined_reads, "MOST_JOINED_BYTES", 2 * size_bytes)
     counting = CountingStorage(store.storage)
     assert len(values(another(store, counting))) == PARTITIONS
     assert counting.take()["get_range"] == PARTITIONS // 2
+
+
+def test_a_file_is_read_once_for_all_partitions(
+    store: Store, storage: HeapStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the plan has one partition after the other; again only for what may not wait."""
+    commits = 40
+    for turn in range(commits):
+        send_to_each(store, b"%d" % turn)
+    expected = [b"%d %d" % (p, turn) for p in range(PARTITIONS) for turn in range(commits)]
+    counting = CountingStorage(storage)
+    fresh = another(store, counting)
+    scan = fresh.scan("t", columns=["value"])
+    assert len(scan.ranges) == PARTITIONS * commits
+    counting.take()
+    assert scan.to_arrow()["value"].to_pylist() == expected
+    assert counting.take() == {"get_range": commits}
+    size_bytes = sum(part.segment.size_bytes for part in scan.ranges)
+    monkeypatch.setattr(joined_reads, "MOST_WAITING_BYTES", size_bytes // 2 + 1)
+    assert scan.to_arrow()["value"].to_pylist() == expected
+    assert counting.take() == {"get_range": 2 * commits}
 
 
 @FORMATS

@@ -10,8 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import crc32c
 import msgspec
@@ -27,6 +26,7 @@ from txnlog.errors import (
 from txnlog.log.rewriting import current_records
 from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
 from txnlog.read.in_turn import InTurn
+from txnlog.read.joined_reads import Place, join_reads
 from txnlog.read.other_copies import read_any_copy
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
@@ -46,8 +46,6 @@ from txnlog.state.placement import Segment
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, work_ahead
 from txnlog.storage.base import Storage
 
-_MOST_TOGETHER_BYTES = 1 << 20
-"""Adjacent ranges of a file are read in one request, up to this many bytes and one range."""
 _SMALL_BYTES = 64 << 10
 """Reads up to this size may be combined: see ``Storage.small_reads_at_once``."""
 
@@ -146,6 +144,10 @@ def read_batches(storage: Storage, part: SegmentRange, columns: Columns) -> Iter
             yield from batches
 
 
+_Run: TypeAlias = list[tuple[int, SegmentRange]]
+"""Ranges that one request reads, in the order of their places, with their numbers in the plan."""
+
+
 class Wanted(NamedTuple):
     """What to read from a range: columns; from a Parquet file only the selected rows."""
 
@@ -171,12 +173,12 @@ def read_stored(
         UnknownTopicOrPartition: the topic was deleted since the range was planned.
         CorruptRecord: the segment is damaged or gone; the message says where.
     """
-    together = _read_together(_side_by_side(parts), storage.small_reads_at_once())
+    together = _read_together(_joined(parts), storage.small_reads_at_once())
     calls = (call for runs in together for call in _requests(storage, runs))
     of = wanted or (lambda _: Wanted(columns))
     with closing(storage.run_ahead(calls, ahead_bytes)) as results:
         readings = InTurn(
-            _readings(storage, together, results, ahead_bytes),
+            _readings(storage, parts, results, ahead_bytes),
             lambda reading: reading.calls(*of(reading.part)),
             lambda reading: reading.runs_ahead,
         )
@@ -188,41 +190,37 @@ def read_stored(
 
 def _readings(
     storage: Storage,
-    together: Sequence[list[list[SegmentRange]]],
-    results: Iterator[list[_Opened] | bytes],
+    parts: Sequence[SegmentRange],
+    results: Iterator[dict[int, _Opened] | bytes],
     ahead_bytes: int,
 ) -> Iterator[_Reading]:
-    for runs in together:
-        opened: deque[_Opened] = deque()
-        for part in chain.from_iterable(runs):
-            yield _Reading(storage, part, results, opened, ahead_bytes)
+    opened: dict[int, _Opened] = {}
+    for number, part in enumerate(parts):
+        yield _Reading(storage, number, part, results, opened, ahead_bytes)
 
 
-def _side_by_side(parts: Sequence[SegmentRange]) -> list[list[SegmentRange]]:
-    """Consecutive ranges in one file: one request gets them all."""
-    runs: list[list[SegmentRange]] = []
-    end: tuple[str, str, int] | None = None
-    run_bytes = 0
-    for part in parts:
-        segment = part.segment
-        at = part.topic, segment.name, segment.position
-        if at == end and run_bytes < _MOST_TOGETHER_BYTES:
-            runs[-1].append(part)
-        else:
-            runs.append([part])
-            run_bytes = 0
-        run_bytes += segment.size_bytes
-        stop = segment.position + segment.size_bytes
-        end = None if segment.position == OWN_FILE else (part.topic, segment.name, stop)
-    return runs
+def _joined(parts: Sequence[SegmentRange]) -> list[_Run]:
+    """The ranges that each request begins with: of a shared file those that are near each other."""
+    joined = join_reads([_shared_place(part) for part in parts])
+    return [[(number, parts[number]) for number in numbers] for numbers in joined]
 
 
-def _read_together(runs: Sequence[list[SegmentRange]], most: int) -> list[list[list[SegmentRange]]]:
+def _shared_place(part: SegmentRange) -> Place | None:
+    """The place of a range that may be read together with others; None if it is read by itself."""
+    segment = part.segment
+    alone = segment.position == OWN_FILE or part.hides_aborted
+    if alone or segment.size_bytes > DEFAULT_CHUNK_BYTES:
+        return None
+    stop = segment.position + segment.size_bytes
+    return (part.topic, segment.name), segment.position, stop
+
+
+def _read_together(runs: Sequence[_Run], most: int) -> list[list[_Run]]:
     """Small runs are read by one call, up to ``most``; the first calls read fewer.
 
     So a reader that only looks at the beginning has requested little more.
     """
-    calls: list[list[list[SegmentRange]]] = []
+    calls: list[list[_Run]] = []
     room, wanted = 0, 1
     for run in runs:
         is_small = most > 1 and _is_small(run)
@@ -236,11 +234,13 @@ def _read_together(runs: Sequence[list[SegmentRange]], most: int) -> list[list[l
     return calls
 
 
-def _is_small(run: Sequence[SegmentRange]) -> bool:
+def _is_small(run: _Run) -> bool:
     """Whether a run is read in one step, without examining anything first."""
-    part = run[0]
-    if sum(part.segment.size_bytes for part in run) > _SMALL_BYTES or part.hides_aborted:
+    _, part = run[0]
+    if _size_bytes(run) > _SMALL_BYTES or part.hides_aborted:
         return False
+    if len(run) > 1:
+        return True
     return part.paths.is_parquet or part.start_offset <= part.segment.base_offset
 
 
@@ -257,30 +257,35 @@ class _Opened:
     data: bytes
 
 
-def _open_runs(storage: Storage, runs: Sequence[Sequence[SegmentRange]]) -> list[_Opened]:
+def _open_runs(storage: Storage, runs: Sequence[_Run]) -> dict[int, _Opened]:
     (run, *others) = runs
     if not others and len(run) == 1:
-        return [_open(storage, run[0])]
+        ((number, part),) = run
+        return {number: _open(storage, part)}
     try:
-        found = storage.get_ranges([run[0].place(sum(_sizes(run))) for run in runs])
+        found = storage.get_ranges([run[0][1].place(_size_bytes(run)) for run in runs])
     except ObjectNotFound:
         # Each is read in turn, so a missing one is reported by its own name.
-        return [_Opened(None, None, None, b"") for run in runs for _ in run]
-    return [opened for run, data in zip(runs, found, strict=True) for opened in _cut(run, data)]
+        return {number: _Opened(None, None, None, b"") for run in runs for number, _ in run}
+    return {
+        number: opened
+        for run, data in zip(runs, found, strict=True)
+        for number, opened in _cut(run, data)
+    }
 
 
-def _sizes(run: Sequence[SegmentRange]) -> list[int]:
-    return [part.segment.size_bytes for part in run]
+def _size_bytes(run: _Run) -> int:
+    """How much is read, with what lies between the ranges."""
+    first, last = run[0][1].segment, run[-1][1].segment
+    return last.position - first.position + last.size_bytes
 
 
-def _cut(run: Sequence[SegmentRange], data: bytes) -> list[_Opened]:
-    """Split the bytes of a combined read."""
-    sizes = _sizes(run)
-    ends = [*accumulate(sizes)]
-    return [
-        _Opened(None, None, range(size), data[end - size : end])
-        for size, end in zip(sizes, ends, strict=True)
-    ]
+def _cut(run: _Run, data: bytes) -> Iterator[tuple[int, _Opened]]:
+    """Split the bytes of a combined read. In a file that was truncated some are missing."""
+    origin = run[0][1].segment.position
+    for number, part in run:
+        start, size = part.segment.position - origin, part.segment.size_bytes
+        yield number, _Opened(None, None, range(size), data[start : start + size])
 
 
 def _open(storage: Storage, part: SegmentRange) -> _Opened:
@@ -323,12 +328,14 @@ def _later_chunks(part: SegmentRange) -> list[range]:
 
 
 def _requests(
-    storage: Storage, runs: Sequence[Sequence[SegmentRange]]
-) -> Iterator[SizedCall[list[_Opened] | bytes]]:
+    storage: Storage, runs: Sequence[_Run]
+) -> Iterator[SizedCall[dict[int, _Opened] | bytes]]:
     """The requests for reading ranges, as far as they are known in advance."""
-    part = runs[0][0]
-    size_bytes = sum(min(size, DEFAULT_CHUNK_BYTES) for run in runs for size in _sizes(run))
+    _, part = runs[0][0]
+    size_bytes = sum(min(_size_bytes(run), DEFAULT_CHUNK_BYTES) for run in runs)
     yield size_bytes, partial(_open_runs, storage, runs)
+    if len(runs[0]) > 1:
+        return
     for chunk in _later_chunks(part):
         yield len(chunk), partial(part.read_bytes, storage, chunk.start, chunk.stop)
 
@@ -336,22 +343,24 @@ def _requests(
 class _Reading:
     """Reads one range from the results of its requests, and by further ones if needed.
 
-    ``opened`` are the opened ranges of its run whose turn has not come yet.
+    ``opened`` are ranges, by their numbers, that earlier requests have opened together with theirs.
     """
 
     def __init__(
         self,
         storage: Storage,
+        number: int,
         part: SegmentRange,
-        results: Iterator[list[_Opened] | bytes],
-        opened: deque[_Opened],
+        results: Iterator[dict[int, _Opened] | bytes],
+        opened: dict[int, _Opened],
         ahead_bytes: int,
     ) -> None:
         self._storage = storage
         self._ahead_bytes = ahead_bytes
+        self._number = number
         self.part = part
         self._results = results
-        self._of_run = opened
+        self._waiting = opened
         self._opened: _Opened | None = None
         self._later = deque(_later_chunks(part))
 
@@ -414,11 +423,11 @@ class _Reading:
 
     def _open(self) -> _Opened:
         if self._opened is None:
-            if not self._of_run:
+            if self._number not in self._waiting:
                 opened = next(self._results)
-                assert isinstance(opened, list)
-                self._of_run += opened
-            self._opened = self._of_run.popleft()
+                assert isinstance(opened, dict)
+                self._waiting |= opened
+            self._opened = self._waiting.pop(self._number)
         return self._opened
 
     def _read(self, start: int, stop: int) -> bytes:
