@@ -7,6 +7,7 @@ it looks for is planted into a clean history here.
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,28 @@ def test_porcupine_sees_what_is_not_linearizable(porcupine: Path) -> None:
         assert {*verdicts(porcupine, clean).values()} == {"Ok"}
         wrong = verdicts(porcupine, planted(clean, exchange))
         assert [where for where, verdict in wrong.items() if verdict != "Ok"] == ["a:0"]
+
+
+@pytest.mark.parametrize(("share", "ticks"), [(1.0, 4), (0.5, 8)])
+def test_silence_ends_a_run_later_on_a_busy_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, ticks: int
+) -> None:
+    """Processes that get half of the time have twice as long to say something."""
+    measured: list[float] = []
+
+    def measure() -> float:
+        measured.append(share)
+        return share
+
+    monkeypatch.setattr("histories.run.SILENCE_S", 2**-6)
+    monkeypatch.setattr("histories.run.TICK_S", 2**-8)
+    monkeypatch.setattr("histories.run.share_of_time", measure)
+    silent = [sys.executable, "-c", "import time; time.sleep(600)"]
+    monkeypatch.setattr("histories.run.Job.command", lambda _: silent)
+    run = Run(tmp_path, str(tmp_path / "store"), {}, seed=7, staff=("append",))
+    with pytest.raises(AssertionError, match="seed 7: nobody says anything"):
+        run.make(10)
+    assert len(measured) == ticks
 
 
 def _judge(run: Run, lines: int, porcupine: Path | None) -> None:
