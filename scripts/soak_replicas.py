@@ -43,6 +43,7 @@ def _unclean(rates: FaultRates, **options: bool | int) -> Run:
 KINDS: Final[Mapping[str, Run]] = {
     "rough": _on_roots(ROUGH),
     "stormy": _on_roots(STORMY, roots=5),
+    "scarce": _on_roots(ROUGH, roots=2, scarce=True),
     "slow": _on_roots(CALM, stalls=True),
     "slow-rough": _on_roots(ROUGH, stalls=True, timed=False),
     "unmounted": _on_roots(ROUGH, unmounts=True),

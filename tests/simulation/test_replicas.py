@@ -9,6 +9,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -243,6 +244,25 @@ def too_few_in_sync_will_do(patch: Patch) -> None:
     patch.setattr(ReplicatedStorage, "_need", lambda *_: None)
 
 
+def what_is_found_again_counts(patch: Patch) -> None:
+    """R6. Whoever finds what he has put may acknowledge it, however few have it."""
+    need, confirm, this = ReplicatedStorage._need, ReplicatedStorage.confirm, threading.local()
+
+    def confirm_anyway(self: ReplicatedStorage, name: str) -> None:
+        this.confirms = True
+        try:
+            confirm(self, name)
+        finally:
+            this.confirms = False
+
+    def need_to_put(self: ReplicatedStorage, epoch: Epoch) -> None:
+        if not getattr(this, "confirms", False):
+            need(self, epoch)
+
+    patch.setattr(ReplicatedStorage, "confirm", confirm_anyway)
+    patch.setattr(ReplicatedStorage, "_need", need_to_put)
+
+
 def marks_are_not_looked_for(patch: Patch) -> None:
     """R7. An empty folder is taken for the root."""
     patch.setattr(Disk, "check", lambda _: None)
@@ -305,6 +325,7 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (followers_are_given_nothing, {}),
     (who_was_out_leads, {}),
     (too_few_in_sync_will_do, {"first": 5}),
+    (what_is_found_again_counts, {"roots": 2, "scarce": True}),
     (marks_are_not_looked_for, {"unmounts": True, "rates": CALM}),
     (what_is_not_found_was_deleted, {"unmounts": True, "rates": CALM}),
     (an_empty_controller_has_nothing_newer, {"unmounts": True, "rates": CALM}),

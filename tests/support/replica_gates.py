@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txnlog.errors import StorageError
 from txnlog.replicas.members import MarkedDisk, MarkGone
@@ -12,6 +12,9 @@ from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.storage.left_behind import TookTooLong
 from txnlog.testing import HeapStorage, Process, Simulation
+
+if TYPE_CHECKING:
+    from replica_world import World
 
 _REQUESTS = {
     "put_if_absent",
@@ -88,6 +91,24 @@ class Disk(MarkedDisk):
     def check(self) -> None:
         if self.inner is not self._mounted:
             raise MarkGone(f"{self.url} is not mounted")
+
+
+class TimedPuts(ForwardingStorage):
+    """Tells a world how long each put-if-absent took that went well."""
+
+    def __init__(self, inner: Storage, world: World, process: Process) -> None:
+        super().__init__(inner)
+        self._world = world
+        self._clock = process.clock
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        world = self._world
+        began_s, stalls = self._clock.monotonic_s(), max(len(world.slow_roots) - 1, 0)
+        began_in = world.roots.epoch().number
+        put = super().put_if_absent(name, data)
+        took_s = self._clock.monotonic_s() - began_s
+        world.check_time(took_s, world.slow_roots[stalls:], began_in)
+        return put
 
 
 class Patience:

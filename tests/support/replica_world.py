@@ -11,13 +11,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
-from replica_gates import Disk, Gate, Patience, view_of
+from replica_gates import Disk, Gate, Patience, TimedPuts, view_of
 
 from txnlog import names, root_names
 from txnlog.clock import Clock
 from txnlog.errors import InvalidOption, LogTruncated, NotAStore, ObjectNotFound, StorageError
+from txnlog.log.create_once import create_once
 from txnlog.replicas.controller import Controller
 from txnlog.replicas.electing import change_settings, elect, take_out
 from txnlog.replicas.epochs import (
@@ -199,9 +201,13 @@ class World:
         timed: bool = True,
         unmounts: bool = False,
         completes: bool = True,
+        scarce: bool = False,
     ) -> None:
         chance = random.Random(seed)
-        settings = {MIN_INSYNC: str(chance.choice([1, 1, 2]))}
+        least = chance.choice([1, 1, 2])
+        settings = {MIN_INSYNC: str(2 if scarce else least)}
+        self.scarce = scarce
+        """Two roots are wanted in sync, and who is out comes back late."""
         self.completes = completes
         """Whether writers put what everybody puts alike, too."""
         self.placed = placed
@@ -314,13 +320,9 @@ class World:
             if listed != [f"{number:03d}" for number in range(len(listed))]:
                 return  # a listing is not a snapshot: it may show one and miss the one before it
             name = f"topics/t/log/{len(listed):03d}"
-            began_s, stalls = process.clock.monotonic_s(), max(len(self.slow_roots) - 1, 0)
             began_in = self.roots.epoch().number
-            put = storage.put_if_absent(name, entry)
-            took_s = process.clock.monotonic_s() - began_s
-            self._check_time(took_s, self.slow_roots[stalls:], began_in)
-            if put:
-                self.acknowledge(storage, name, entry)
+            if create_once(TimedPuts(storage, self, process), name, entry, process.clock):
+                self.acknowledge(storage, name, entry, began_in)
                 break
         if self.completes and process.chance.random() < 0.7:
             self._complete(process, storage)
@@ -331,18 +333,26 @@ class World:
         with suppress(ObjectNotFound):
             entry = storage.get(f"topics/t/log/{last}")
             name = f"transactions/t/{int(last):020d}.json"
+            began_in = self.roots.epoch().number
+            put = partial(create_once, storage, name, entry, process.clock, decided=True)
             if process.chance.random() < 0.5:
-                storage.put_decided(name, entry)
+                put()
             else:
-                storage.put_round([lambda: storage.put_decided(name, entry)])
-            self.acknowledge(storage, name, entry)
+                storage.put_round([put])
+            self.acknowledge(storage, name, entry, began_in)
 
-    def acknowledge(self, storage: ReplicatedStorage, name: str, entry: bytes) -> None:  # noqa: ARG002
+    def acknowledge(
+        self,
+        storage: ReplicatedStorage,  # noqa: ARG002 - for other worlds
+        name: str,
+        entry: bytes,
+        began_in: int,
+    ) -> None:
         self.acked[name] = entry
         self.show(name, entry)
-        self._check_copies(name, entry)
+        self._check_copies(name, entry, began_in)
 
-    def _check_time(self, took_s: float, slow: list[str], began_in: int) -> None:
+    def check_time(self, took_s: float, slow: list[str], began_in: int) -> None:
         # The half is for the requests themselves.
         if not self.timed or took_s <= (2 * max(len(slow), 1) + 0.5) * LAG_MS / 1000:
             return
@@ -353,8 +363,11 @@ class World:
                 return  # the last one in sync stays in, however slow it is
         raise Violation(f"stuck: {took_s} s for a put while {slow} were slow in turn")
 
-    def _check_copies(self, name: str, entry: bytes) -> None:
+    def _check_copies(self, name: str, entry: bytes, began_in: int) -> None:
         """When it is acknowledged, as many roots as ``min.insync.replicas`` says have it."""
+        since = self.roots.epochs()[began_in:]
+        if all(len(epoch.in_sync) < epoch.min_insync for epoch in since):
+            raise Violation(f"too few: {name} was acknowledged in {since}")
         heaps = self.roots.heaps.items()
         having = {root_of(member) for member, heap in heaps if _get(heap, name) == entry}
         named = entry.decode().partition(" ")[0]
@@ -436,7 +449,8 @@ class World:
         """Bring roots back that are out, as an operator does."""
         storage = self.roots.storage(process)
         while self.writing:
-            process.clock.sleep(process.chance.uniform(0, 20 if self.operated else 2))
+            late = self.operated or self.scarce
+            process.clock.sleep(process.chance.uniform(0, 20 if late else 2))
             with suppress(StorageError):
                 epoch = storage.agreement.refresh()
                 known = {root_of(member) for member in epoch.in_sync}

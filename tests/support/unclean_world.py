@@ -50,13 +50,15 @@ class UncleanWorld(World):
         self.is_electing = False
         self.kept = 0
 
-    def acknowledge(self, storage: ReplicatedStorage, name: str, entry: bytes) -> None:
+    def acknowledge(
+        self, storage: ReplicatedStorage, name: str, entry: bytes, began_in: int
+    ) -> None:
         self.heed()
         under = storage.agreement.epoch().number
         if any(one.number > under for one in self.elections()):
             return  # it may be lost, and the election says so
         self.acked_under[name] = under
-        super().acknowledge(storage, name, entry)
+        super().acknowledge(storage, name, entry, began_in)
 
     def elections(self) -> list[Epoch]:
         return [epoch for epoch in self.roots.epochs() if epoch.unclean is not None]
@@ -102,9 +104,9 @@ class UncleanWorld(World):
         if self.knows_losses() and not self.is_lost:
             super().judge()
 
-    def _check_copies(self, name: str, entry: bytes) -> None:
+    def _check_copies(self, name: str, entry: bytes, began_in: int) -> None:
         if not self.is_lost:  # else it may have been lost when it had been put
-            super()._check_copies(name, entry)
+            super()._check_copies(name, entry, began_in)
 
     def _check_data(self, storage: ReplicatedStorage, named: str) -> None:
         if self.knows_losses():

@@ -154,6 +154,8 @@ class ReplicatedStorage(Storage):
 
     def confirm(self, name: str) -> None:
         def step(epoch: Epoch) -> None:
+            # Who has found an object that he may have put acknowledges it, or builds on it.
+            self._need(epoch)
             if is_placed(epoch, name):
                 confirm_placed(self.agreement, epoch, name)
                 return
