@@ -111,10 +111,21 @@ class WhileItUploads(ExecutorLost):
 
 
 class BeforeItReports(ExecutorLost):
-    """A task has uploaded everything, and its message has not left the worker."""
+    """A task has uploaded everything, and its message has not left the worker.
+
+    One without rows has nothing that could be lost, or placed twice.
+    """
+
+    _had_rows = False
+
+    def rows(self, given: Rows) -> Rows:
+        for batch in given:
+            self._had_rows |= batch.num_rows > 0
+            yield batch
 
     def written(self) -> None:
-        self._kill()
+        if self._had_rows:
+            self._kill()
 
 
 FAULTS: dict[str, type[ExecutorLost]] = {
@@ -123,6 +134,8 @@ FAULTS: dict[str, type[ExecutorLost]] = {
     "uploading": WhileItUploads,
     "uploaded": BeforeItReports,
 }
+LEAVES = {"uploading", "uploaded"}
+"""Those after which segments of the lost executor are in no log."""
 
 
 # -- paths ---------------------------------------------------------------------------------------
