@@ -59,7 +59,7 @@ def _forge(storage: Storage, count: int) -> None:
         state.apply(number, _append(number))
         if number % _SETTLED_TOGETHER == 0:
             _settle(log)
-    checkpoint = envelope.encode(state, envelope.WITH_MANIFESTS)
+    checkpoint = envelope.encode(state)
     storage.put(log.log.path(count, LogFile.CHECKPOINT), checkpoint)
     for number in range(count - 64, count + 1):
         storage.put(log.log.path(number), envelope.encode(_append(number)))

@@ -63,7 +63,7 @@ _COLUMN_BYTES = 128
 
 
 class BatchEncoder:
-    """Batches in columns, which are packed if ``packs_few``, or in Kafka's own format.
+    """Batches in columns, packed if they are few, or in Kafka's own format.
 
     Each carries the tag, if there is one, and in Kafka's format the producer's id and epoch.
     """
@@ -77,7 +77,6 @@ class BatchEncoder:
         level: int | None,
         index_interval_bytes: int,
         tag: int,
-        packs_few: bool,
         producer: tuple[int, int] | None,
     ) -> None:
         check_format(record_format)
@@ -85,7 +84,6 @@ class BatchEncoder:
         self._sink = sink
         self._record_format = record_format
         self._tag = tag
-        self._packs_few = packs_few
         self._leader_epoch = NO_LEADER_EPOCH if tag == NO_TAG else tag
         self._is_rows = record_format == "kafka"
         self._producer_id, self._producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
@@ -118,7 +116,7 @@ class BatchEncoder:
             guarded=self._is_rows,
             producer_epoch=self._producer_epoch,
             leader_epoch=self._leader_epoch,
-            packs_few=self._packs_few,
+            packs_few=True,
         )
         last_delta = records.num_rows - 1 if offset_deltas is None else int(offset_deltas[-1])
         # Before the bytes: a batch that does not fit must not be in the file either.

@@ -96,9 +96,8 @@ class SegmentWriter:
     error the segment is to be thrown away. Every batch carries ``tag`` (see SegmentIdentity), if
     there is one. A Parquet file, whose batches are row groups, has a tag of its own instead, tells
     its ``origin``, and takes offsets with gaps only with ``stores_offsets``. What goes beyond
-    ``segment_bytes`` is not refused: ``room`` tells the caller when to roll. With ``packs_few``
-    columns of a few records are packed, which older versions cannot read. ``producer`` is the id
-    and the epoch that Kafka's format tells.
+    ``segment_bytes`` is not refused: ``room`` tells the caller when to roll. ``producer`` is
+    the id and the epoch that Kafka's format tells.
 
     With record_format "auto" a segment is a Parquet file, with its own codec, if there are
     ``parquet_from_bytes`` of records when its first bytes are written, and else batches in columns:
@@ -119,7 +118,6 @@ class SegmentWriter:
         segment_bytes: int = MAX_SEGMENT_BYTES,
         stores_offsets: bool = False,
         origin: Mapping[str, str] | None = None,
-        packs_few: bool = False,
         producer: tuple[int, int] | None = None,
         parquet_compression: Compression = Compression.ZSTD,
         parquet_level: int | None = None,
@@ -153,7 +151,6 @@ class SegmentWriter:
                 level=level,
                 index_interval_bytes=index_interval_bytes,
                 tag=tag,
-                packs_few=packs_few,
                 producer=producer,
             )
         self._is_parquet = record_format == "parquet"

@@ -18,7 +18,7 @@ from txnlog.segments.compression import Compression
 from txnlog.segments.errors import UnsupportedCompression
 
 DAY_MS = 86_400_000
-"""The log.cleanup.age.ms of stores that older versions have made, unless they say otherwise."""
+"""The age at which leftovers count as abandoned, unless log.cleanup.age.ms is set."""
 FUTURE_MS = 3_600_000
 """How far ahead of the time a record's may lie by default."""
 PARQUET = "parquet"
@@ -245,7 +245,7 @@ _STORE_KEYS = {
         "900000",
         _integer(1, (1 << 53)),
         "log entries that nobody needs any more are deleted after this, on disks when there are "
-        "many; at least transaction.max.timeout.ms. In stores of older versions it is 86400000",
+        "many; at least transaction.max.timeout.ms",
     ),
     "offsets.retention.ms": _Key(
         "-1",
@@ -453,28 +453,24 @@ class StoreConfig:
     log_cleanup_age_ms: int
     left_over_age_ms: int
     offsets_retention_ms: int
-    closes_chapters: bool = True
 
     @classmethod
-    def of(cls, config: Mapping[str, str], *, closes_chapters: bool = True) -> StoreConfig:
+    def of(cls, config: Mapping[str, str]) -> StoreConfig:
         """Read validated settings; keys that are missing have their defaults.
 
-        ``closes_chapters`` is that of the store's file. ``left_over_age_ms`` is the age at which
-        leftovers count as abandoned: log.cleanup.age.ms if it is set, else a day.
+        ``left_over_age_ms`` is the age at which leftovers count as abandoned: log.cleanup.age.ms if
+        it is set, else a day.
         """
         get = {key: int(config.get(key, entry.default)) for key, entry in _STORE_KEYS.items()}
         left_over_ms = int(config.get("log.cleanup.age.ms", DAY_MS))
-        cleanup_ms = get["log.cleanup.age.ms"] if closes_chapters else left_over_ms
         return cls(
             transaction_max_timeout_ms=get["transaction.max.timeout.ms"],
             transactional_id_expiration_ms=get["transactional.id.expiration.ms"],
             producer_id_expiration_ms=get["producer.id.expiration.ms"],
-            # Older versions accepted any age. Below it, entries that a transaction needs could be
-            # cleaned up.
-            log_cleanup_age_ms=max(cleanup_ms, get["transaction.max.timeout.ms"]),
+            # Below it, entries that a transaction needs could be cleaned up.
+            log_cleanup_age_ms=max(get["log.cleanup.age.ms"], get["transaction.max.timeout.ms"]),
             left_over_age_ms=max(left_over_ms, get["transaction.max.timeout.ms"]),
             offsets_retention_ms=get["offsets.retention.ms"],
-            closes_chapters=closes_chapters,
         )
 
 

@@ -46,14 +46,12 @@ class TopicSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``arrow`` is the Arrow schema as Arrow's IPC format has it, in base64. ``newest_id`` is the
     largest id that any column has had; ``earlier`` is what that was under each schema before this
-    one. ``former`` are names of earlier schemas, and ``dropped`` names of columns that were gone
-    before any of these.
+    one. ``former`` are names of earlier schemas.
     """
 
     arrow: EncodedSchema
     key: Annotated[tuple[LongName, ...], AnyNumber] = ()
     newest_id: ColumnId = 0
-    dropped: Annotated[tuple[LongName, ...], AnyNumber] = ()
     earlier: Annotated[tuple[ColumnId, ...], AnyNumber] = ()
     former: Annotated[tuple[FormerName, ...], AnyNumber] = ()
 

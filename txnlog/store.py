@@ -156,8 +156,8 @@ def attach(
             ) from None
         if not storage.was_probed():
             probe(storage)
-        found = StoreFile(clock.token(), clock.now_ms(), checked, closes_chapters=True)
-        data = envelope.encode(found, envelope.WITH_CHAPTERS)
+        found = StoreFile(clock.token(), clock.now_ms(), checked)
+        data = envelope.encode(found)
         if not create_once(storage, names.STORE_FILE, data, clock):
             found = _read_store_file(storage)
     if checked and checked != found.config:
@@ -185,7 +185,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
         self._storage = storage
         self._file = store_file
         self._clock = clock
-        config = StoreConfig.of(store_file.config, closes_chapters=store_file.closes_chapters)
+        config = StoreConfig.of(store_file.config)
         self._logs = Logs(storage, config, clock)
         self._logs.upkeep = Upkeep()
 

@@ -12,7 +12,6 @@ import msgspec
 
 from txnlog.limits import AnyNumber, Name
 from txnlog.log.uploads import UploadedSegment
-from txnlog.names import OWN_FILE
 from txnlog.spark.batch.commit import SegmentsByTopic
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
@@ -30,9 +29,7 @@ _DECODER = msgspec.json.Decoder(StagedWrite)
 def write_manifest(storage: Storage, path: str, segments: SegmentsByTopic) -> None:
     """Leave one. Raises StorageError; then the write counts as failed."""
     staged = StagedWrite({topic: list(uploaded) for topic, uploaded in segments.items()})
-    shares = any(s.position != OWN_FILE for uploaded in segments.values() for s in uploaded)
-    version = envelope.WITH_SHARED_FILES if shares else envelope.FORMAT_VERSION
-    storage.put(path, envelope.encode(staged, version))
+    storage.put(path, envelope.encode(staged))
 
 
 def read_manifest(storage: Storage, path: str) -> StagedWrite:

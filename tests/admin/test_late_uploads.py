@@ -11,7 +11,6 @@ from steps import another, append, begin, maintain, new_store, reasons, upload
 
 from txnlog import TopicPartition
 from txnlog.errors import CommitStateUnknown, StorageError, UploadExpired
-from txnlog.log.uploads import UploadedSegment
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
@@ -166,12 +165,3 @@ def test_young_uploads_cost_no_request(store: Store) -> None:
     faulty = FaultyStorage(store.storage)
     append(another(store, faulty), b"a")
     assert not [text for text in faulty.requests if "retired" in text or text.startswith("size")]
-
-
-def test_uploads_of_older_versions_have_no_time(store: Store, clock: VirtualClock) -> None:
-    """Uploads in their manifests are placed as usual."""
-    (segment,) = upload(store, b"a")
-    fields = {f: getattr(segment, f) for f in UploadedSegment.__slots__ if f != "begun_ms"}
-    clock.time_ms += DAY_MS
-    store.logs.topic("t").place([UploadedSegment(**fields)])
-    assert store.scan("t").to_arrow().num_rows == 1

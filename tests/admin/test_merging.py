@@ -18,16 +18,12 @@ from txnlog.errors import (
     SnapshotExpired,
     StorageError,
     UnknownTopicOrPartition,
-    UnsupportedVersion,
 )
 from txnlog.log.retired_segments import UploadCheck
 from txnlog.results import FileDeletion, MaintenanceFailure, Merge
 from txnlog.scan import Scan
-from txnlog.state import envelope
 from txnlog.state.placement import RewrittenFile, Segment
 from txnlog.state.rewrites import Rewrite, still_of_use
-from txnlog.state.topic import CHECKPOINT_DECODER
-from txnlog.state.topic_entries import ENTRY_DECODER
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import (
@@ -395,22 +391,6 @@ def test_a_deleted_topic_is_not_rewritten(store: Store, heap: HeapStorage) -> No
     with pytest.raises(UnknownTopicOrPartition):
         [*merge_topic(another(store, hooked).logs, "t")]
     assert values(store) == [b"new"]
-
-
-def test_older_versions_refuse_what_was_rewritten(store: Store) -> None:
-    """They would read files that are gone."""
-    for number in range(5):
-        append(store, b"%d" % number)
-    merge(store)
-    log = store.logs.topic("t").log
-    number = log.listing().entries[-1]
-    with pytest.raises(UnsupportedVersion):
-        envelope.decode(log.read([number])[0], ENTRY_DECODER, "x", envelope.WITH_MANIFESTS)
-    checkpoint(store)
-    with pytest.raises(UnsupportedVersion):
-        envelope.decode(
-            log.read_checkpoint(number), CHECKPOINT_DECODER, "x", envelope.WITH_MANIFESTS
-        )
 
 
 @pytest.mark.parametrize(

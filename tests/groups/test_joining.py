@@ -162,7 +162,7 @@ def put(group: Group, entry: MembersJoined | MembersLeft) -> None:
 
 def ask(group: Group, asked: GroupMember, next_entry: int, *, named: str = "") -> None:
     request = JoinRequest(named or asked.member_id, next_entry)
-    data = envelope.encode(JoinAsked(group.clock.time_ms, asked), envelope.WITH_MEMBERS)
+    data = envelope.encode(JoinAsked(group.clock.time_ms, asked))
     assert group.heap.put_if_absent(names.join_request("g", request), data)
 
 

@@ -13,11 +13,8 @@ from txnlog.errors import (
     InvalidTxnState,
     StorageError,
     TxnlogError,
-    UnsupportedVersion,
 )
 from txnlog.producer import Producer
-from txnlog.state import envelope
-from txnlog.state.topic_entries import ENTRY_DECODER
 from txnlog.state.transaction import TransactionRef
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
@@ -283,23 +280,6 @@ def test_the_doctor_names_the_file_of_an_entry_that_is_gone(store: Store) -> Non
     found = [one.detail for one in store.examine() if one.rule == "L10"]
     assert len(found) == 3
     assert all(f"/{bundle:020}.json is gone" in detail for detail in found)
-
-
-def test_an_older_version_is_refused(store: Store) -> None:
-    """It would take the numbers without a file for lost entries; proposals it passes over."""
-    segments = propose(store, b"open", transaction=ongoing(store, "open"), partition=1)
-    (name,) = store.storage.list_names("topics/t/proposals")
-    assert segments[0].name in name
-    assert b'"format":4' in store.storage.get(f"topics/t/proposals/{name}")[:12]
-    producer = bundling(store)
-    send(producer, b"mine")
-    (bundle,) = (number for number, kind in files(store).items() if kind == "bundle")
-    data = store.storage.get(f"{LOG}/{bundle:020}.json")
-    with pytest.raises(UnsupportedVersion):
-        envelope.decode(data, ENTRY_DECODER, "a path", newest=3)
-    checkpoint(another(store))
-    (path,) = (n for n in store.storage.list_names(LOG) if n.endswith(".checkpoint"))
-    assert b'"format":4' in store.storage.get(f"{LOG}/{path}")[:12]
 
 
 def test_a_fenced_producers_proposal_is_an_epoch_too_late(store: Store) -> None:

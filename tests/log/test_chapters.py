@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from steps import append, begin, checkpoint, new_store, upload, values
+from steps import begin, new_store, values
 
-from txnlog.errors import StorageError, UnsupportedVersion
+from txnlog.errors import StorageError
 from txnlog.log import chapters
 from txnlog.log.chapters import Chapters, FreeingRule
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import CHECKPOINT_INTERVAL
-from txnlog.names import STORE_FILE, LogFile, parse_closing_mark, parse_log_file
-from txnlog.state import envelope
+from txnlog.names import LogFile, parse_closing_mark, parse_log_file
 from txnlog.state.group import OffsetCommit
-from txnlog.state.store import DECODER, StoreFile
 from txnlog.storage.base import Storage
 from txnlog.store import attach
 from txnlog.testing import FaultRates, FaultyStorage, HeapStorage, Process, Simulation, VirtualClock
@@ -385,34 +383,3 @@ def test_folders_on_a_disk_stay_small_however_fast_it_is(
     assert most["topics/t/log"] <= 2 * (4 * 8 + at_a_checkpoint) + 2
     assert most["transactions/p"] <= 4 * 8 + 64 + 2 * 96 + 8
     assert [found for found in store.examine(with_probe=False) if found.state == "damage"] == []
-
-
-def test_older_versions_refuse_a_store_that_closes_chapters(clock: VirtualClock) -> None:
-    """They would put entries without a look for marks; in stores of theirs a day is waited."""
-    heap = HeapStorage()
-    store = new_store(heap, clock, {})
-    data = heap.get(STORE_FILE)
-    with pytest.raises(UnsupportedVersion, match=r"txnlog\.json has format version 5"):
-        envelope.decode(data, DECODER, STORE_FILE, newest=4)
-    assert store.logs.config.log_cleanup_age_ms == 900_000
-
-
-def test_in_a_store_of_an_older_version_names_may_be_freed_unmarked(clock: VirtualClock) -> None:
-    """So a writer that slept for long looks at the entries around its own, too."""
-    heap = HeapStorage()
-    old = StoreFile("0" * 32, clock.now_ms(), {}, closes_chapters=False)
-    heap.put(STORE_FILE, envelope.encode(old))
-    store = attach(heap, clock=clock)
-    assert store.logs.config.log_cleanup_age_ms == 86_400_000
-    store.create_topic("t")
-    own = VirtualClock(clock.time_ms, seed=5)
-    sleeper = attach(heap, clock=own)
-    segments = upload(sleeper, b"late")
-    sleeper.logs.topic("t").refresh()
-    for turn in range(4):
-        append(store, b"%d" % turn)
-    checkpoint(store)
-    store.logs.topic("t").log.delete_below(4)
-    own.time_ms += 86_400_000
-    sleeper.logs.topic("t").place(segments, refreshed=True)
-    assert values(attach(heap, clock=clock)) == [b"0", b"1", b"2", b"3", b"late"]

@@ -283,23 +283,6 @@ def test_producers_expire_when_most_clocks_were_wrong_for_a_while(ahead_ms: int)
     assert len(state.producers) <= 49
 
 
-def test_a_topic_that_an_older_version_left_in_the_future_recovers() -> None:
-    """Its checkpoint says that it is next year, and that all producers wrote then."""
-    state = after_many_producers(40, {})
-    old = msgspec.to_builtins(state)
-    for field in ("append_times", "clock_ms"):
-        del old[field]
-    old["append_time_ms"] = old["log_time_ms"] = 3 * YEAR_MS
-    for known in old["producers"].values():
-        del known["active_ms"]
-        known["last_at_ms"] = 3 * YEAR_MS
-    state = CHECKPOINT_DECODER.decode(msgspec.json.encode(old))
-    write_on(state, 48, {})
-    assert len(state.producers) >= 48
-    write_on(state, 48, {})
-    assert len(state.producers) <= 49
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_who_is_forgotten_follows_from_the_entries_alone(seed: int) -> None:
     """Invariants L7 and L9: whatever the clocks say, and whenever somebody looks."""

@@ -235,7 +235,7 @@ def test_cleaning_that_stops_anywhere_in_the_middle_of_a_listing(shown: str) -> 
         run(at, part, context)
 
 
-def clean_as_older_versions(log: SequenceLog) -> None:
+def clean_at_once(log: SequenceLog) -> None:
     """At once behind a checkpoint, and nothing is closed before."""
     log.delete_below(log.listing().checkpoints[0])
 
@@ -277,7 +277,7 @@ def test_the_newest_checkpoint_may_be_of_somebody_who_knew_less() -> None:
     storage, store, other = decide_behind_a_back(clock)
     late = upload(attach(storage, clock=clock), b"late")
     store.logs.topic("t").checkpoint()
-    clean_as_older_versions(store.logs.topic("t").log)
+    clean_at_once(store.logs.topic("t").log)
     assert f"{1:020d}.json" not in storage.list_names("topics/t/log")
     other.logs.topic("t").place(late, refreshed=True)
     assert 1 in other.logs.topic("t").undecided()
@@ -288,7 +288,7 @@ def test_the_newest_checkpoint_may_be_of_somebody_who_knew_less() -> None:
 
 
 def test_a_checkpoint_goes_before_the_absence_of_a_marker() -> None:
-    """Invariant L11: older versions have deleted markers before their entries, and stopped."""
+    """Invariant L11: whatever has deleted a marker before its entry."""
     scene = Scene()
     scene.play()
     scene.storage.delete([f"topics/t/log/{1:020d}.commit"])
@@ -377,7 +377,7 @@ def test_what_no_checkpoint_holds_any_more_is_no_longer_undecided() -> None:
     store.producer(transactional_id="w").init_transactions()
     mine.refresh()
     mine.checkpoint()
-    clean_as_older_versions(mine.log)
+    clean_at_once(mine.log)
     assert mine.log.listing().entries[0] > min(late.undecided())
     late.commit([OffsetCommit("t", 1, 3)], refreshed=True)
     late.checkpoint()

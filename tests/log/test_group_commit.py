@@ -17,7 +17,6 @@ from txnlog.errors import (
     OutOfOrderSequence,
     StorageError,
     UnknownTopicOrPartition,
-    UnsupportedVersion,
     UploadExpired,
 )
 from txnlog.log.group_commit import MOST_AGE_MS
@@ -25,10 +24,8 @@ from txnlog.log.retired_segments import RECHECK_AFTER_MS
 from txnlog.log.uploads import Appended, Writer
 from txnlog.names import TopicPartition
 from txnlog.results import FileDeletion
-from txnlog.state import envelope
 from txnlog.state.producers import ProducerRef
 from txnlog.state.proposal import MOST_BEHIND
-from txnlog.state.topic_entries import ENTRY_DECODER
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store
 from txnlog.testing import HeapStorage, ProcessStopped, VirtualClock
@@ -310,18 +307,6 @@ def test_placing_others_costs_a_read_each(store: Store) -> None:
 
 
 # -- what knows of it ----------------------------------------------------------------------------
-
-
-def test_an_older_version_refuses_the_entry(store: Store) -> None:
-    """It does not know the kind, and must not read on as if the entry were not there."""
-    propose(store, b"one")
-    place(store, b"two")
-    path = f"{LOG}/{entries(store)[-1]}"
-    data = store.storage.get(path)
-    assert data.startswith(b'{"format":3,')
-    for newest in (envelope.FORMAT_VERSION, envelope.WITH_MANIFESTS):
-        with pytest.raises(UnsupportedVersion):
-            envelope.decode(data, ENTRY_DECODER, path, newest)
 
 
 @pytest.mark.parametrize("then", [checkpoint, lambda _: None])

@@ -20,13 +20,12 @@ from txnlog.errors import (
     StorageError,
     TxnlogError,
     UnknownTopicOrPartition,
-    UnsupportedVersion,
 )
 from txnlog.log.uploads import Writer
-from txnlog.names import LogFile, TopicPartition
+from txnlog.names import TopicPartition
 from txnlog.state import envelope
 from txnlog.state.manifest import ManifestList
-from txnlog.state.topic import CHECKPOINT_DECODER, TopicState
+from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import ENTRY_DECODER
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
@@ -70,8 +69,7 @@ def facts(state: TopicState) -> dict[str, Any]:
     said["recent"] = [entry for entry in said["recent"] if entry["number"] in used]
     for known in said["producers"].values():
         del known["is_whole"], known["since_ms"], known["since_entry"]
-    for kept in ("settled", "let_go_entry", "kept_since_ms"):
-        del said[kept]
+    del said["settled"]
     return said
 
 
@@ -361,54 +359,6 @@ def test_a_damaged_manifest_is_told(heap: HeapStorage, store: Store, ending: str
     newest = another(store).scan("t", starting_offsets={0: end - 1})
     assert newest.to_arrow().column("value").to_pylist() == [b"29"]
     assert any(doomed in str(found) for found in store.examine() if found.state == "damage")
-
-
-@pytest.mark.usefixtures("small")
-def test_older_versions_refuse_what_they_would_misread(heap: HeapStorage, store: Store) -> None:
-    """A checkpoint that leaves a part to manifests says that it is of a newer format."""
-    append(store, b"x")
-    checkpoint(store)
-    for turn in range(30):
-        append(store, b"%d" % turn)
-    listed = heap.list_names("topics/t/log")
-    paths = [f"topics/t/log/{name}" for name in listed if name.endswith(".checkpoint")]
-    with pytest.raises(UnsupportedVersion, match="format version 2"):
-        envelope.decode(heap.get(max(paths)), CHECKPOINT_DECODER, max(paths), newest=1)
-
-
-def test_a_checkpoint_of_an_older_version_is_carried_over(
-    heap: HeapStorage, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It holds all segments: they are left to manifests, in pieces, and nothing else changes."""
-    for turn in range(100):
-        append(store, b"%d" % turn)
-    whole = store.logs.fresh_topic("t").whole_state()
-    old = msgspec.to_builtins(whole)
-    for field in ("settled",):
-        del old[field]
-    for known in old["producers"].values():
-        for field in ("entry", "is_whole", "since_ms", "since_entry"):
-            del known[field]
-    old["recent"] = [
-        {key: entry[key] for key in ("number", "at_ms", "first_offsets", "transaction")}
-        for entry in old["recent"][-10:]
-    ]
-    old["let_go_entry"], old["kept_since_ms"] = old["next_entry"] - 11, 0
-    state = CHECKPOINT_DECODER.decode(msgspec.json.encode(old))
-    log = store.logs.topic("t").log
-    for number in log.listing().checkpoints:
-        heap.delete([log.path(number, LogFile.CHECKPOINT)])
-    log.put_checkpoint(state.next_entry - 1, envelope.encode(state))
-    log.delete_below(state.next_entry - 1)
-    settle_early(monkeypatch)
-    later = another(store)
-    for turn in range(100, 120):
-        append(later, b"%d" % turn)
-    found = newest_list(later)
-    assert len(found.manifests) > 2
-    assert max(ref.segment_count for ref in found.manifests) <= 32
-    assert sorted(values(another(store))) == sorted(b"%d" % turn for turn in range(120))
-    assert [f for f in store.examine() if f.state == "damage"] == []
 
 
 def requests_of_commits(storage: Storage, clock: VirtualClock, count: int) -> list[int]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from txnlog import names
@@ -17,8 +16,7 @@ from txnlog.inspect.placed_indexes import check_placed_indexes, rebuild_placed_i
 from txnlog.inspect.segments import check_placed_segment
 from txnlog.names import TopicPartition
 from txnlog.segments.batches import decode_batch, decode_header
-from txnlog.segments.identity import NO_TAG, tag_of
-from txnlog.state.placement import Placement
+from txnlog.segments.identity import tag_of
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
@@ -243,19 +241,3 @@ def test_imported_segments_keep_their_bytes_and_are_told_apart_from_their_start(
     with pytest.raises(CorruptRecord, match="exchanged"):
         store.export_kafka("b", str(tmp_path / "again"))
     assert any("exchanged" in f.detail for f in store.examine(with_contents=True))
-
-
-def test_segments_of_older_versions_are_read_as_before(store: Store) -> None:
-    """Their entries have no tag: nothing is compared, and nothing is written for it."""
-    old = b'{"partition":0,"name":"x-0","base_offset":0,"record_count":1,"size_bytes":1,'
-    old += b'"min_timestamp_ms":1,"max_timestamp_ms":1}'
-    place = msgspec.json.decode(old, type=Placement)
-    assert place.tag == NO_TAG
-    assert msgspec.json.encode(place) == old
-    fill(store, "a", "columns", partitions=1)
-    log = store.logs.topic("a")
-    for partition in log._state.partitions:
-        partition.segments = [msgspec.structs.replace(s, tag=NO_TAG) for s in partition.segments]
-    one, other = paths(store, "a")
-    exchange(store, one, other)
-    assert store.scan("a").to_arrow().num_rows == 2 * ROWS

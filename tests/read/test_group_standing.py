@@ -169,7 +169,7 @@ def test_of_two_resets_at_a_time_one_is_refused(
     assert committed_offset(store) == 4
 
 
-def test_what_older_versions_wrote_is_compared_by_value(store: Store) -> None:
+def test_what_does_not_tell_the_entry_is_compared_by_value(store: Store) -> None:
     """Entries, metadata, consumed offsets, checkpoints without what moved an offset."""
     old = b'{"topic":"t","partition":0,"offset":6,"compare":true,"start":4}'
     move = msgspec.json.decode(old, type=OffsetCommit)

@@ -91,7 +91,7 @@ def test_the_leader_is_lost_meanwhile(roots: Roots, storage: ReplicatedStorage) 
 def test_nobody_is_put_out_who_has_what_the_leader_has(
     roots: Roots, storage: ReplicatedStorage, clock: VirtualClock
 ) -> None:
-    """An older version has completed with bytes of its own."""
+    """Somebody has completed with bytes of their own."""
     assert roots.plain(clock).put_if_absent(NAME, b"theirs")
     assert not storage.put_decided(NAME, b"ours")
     assert roots.epoch().number == 0
@@ -101,7 +101,7 @@ def test_nobody_is_put_out_who_has_what_the_leader_has(
 def test_who_has_other_bytes_than_the_leader_is_put_out(
     roots: Roots, storage: ReplicatedStorage
 ) -> None:
-    """The older version has reached the leader alone."""
+    """They have reached the leader alone."""
     at(roots, "b-0", lambda: roots.heap("a-0").put(NAME, b"theirs"))
     at(roots, "a-0", lambda: roots.heap("a-0").put(NAME, b"theirs"))
     assert not storage.put_decided(NAME, b"ours")

@@ -23,12 +23,11 @@ from txnlog.errors import (
     PutIfAbsentBroken,
     StorageError,
     StoreExists,
-    UnsupportedVersion,
 )
 from txnlog.replicas import moving
 from txnlog.replicas.agreement import Agreement
 from txnlog.replicas.controller import Controller
-from txnlog.replicas.epochs import DECODER, Epoch
+from txnlog.replicas.epochs import Epoch
 from txnlog.replicas.members import Mark
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
@@ -411,13 +410,3 @@ def test_a_listing_that_misses_what_came_before_is_not_believed(
     monkeypatch.setattr(LocalStorage, "list_names", torn)
     place = LocalStorage(str(tmp_path / "new"))
     assert Controller(place).newest().number == 2
-
-
-def test_a_store_that_never_moved_is_as_it_was(made: txnlog.Store, tmp_path: Path) -> None:
-    """One that did is refused by versions that would go on at the old place."""
-    made.remove_replica("r1")
-    assert all(data.startswith(b'{"format":1,') for data in epochs(tmp_path / "control").values())
-    made.move_controller(str(tmp_path / "new"))
-    moved = epochs(tmp_path / "control")[Path(root_names.epoch_file(3)).name]
-    with pytest.raises(UnsupportedVersion):
-        envelope.decode(moved, DECODER, "epoch", envelope.FORMAT_VERSION)

@@ -97,7 +97,7 @@ def files() -> Iterator[tuple[str, bytes]]:
         writer.finish()
         yield f"txnlog-{name}-tagged.log", sink.getvalue()
     sink = io.BytesIO()
-    writer = SegmentWriter(sink, tag=GOLDEN_TAG, packs_few=True)
+    writer = SegmentWriter(sink, tag=GOLDEN_TAG)
     writer.append(records)
     writer.finish()
     yield "txnlog-packed-tagged.log", sink.getvalue()

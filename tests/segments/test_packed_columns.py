@@ -185,7 +185,7 @@ def test_projection() -> None:
 def test_segments_of_packed_and_other_batches(counts: list[int]) -> None:
     """They follow each other in a segment; reads, times, indexes and checks notice nothing."""
     sink = io.BytesIO()
-    writer = SegmentWriter(sink, tag=77, index_interval_bytes=1, packs_few=True)
+    writer = SegmentWriter(sink, tag=77, index_interval_bytes=1)
     records = numbered(sum(counts), value_bytes=60)
     start = 0
     for count in counts:

@@ -127,7 +127,7 @@ def test_segment_over_two_gib_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     writer.append(numbered(1))
     writer.flush()
     written = sink.getvalue()
-    writer.append(numbered(5, value_bytes=100))
+    writer.append(numbered(10, value_bytes=100))
     with pytest.raises(SegmentTooLarge):
         writer.flush()
     assert sink.getvalue() == written

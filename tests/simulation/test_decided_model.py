@@ -14,7 +14,7 @@ FIRST = {"believes a listing of states": 566, "leaves the look for data to the a
 
 @pytest.mark.parametrize("older", [False, True])
 def test_nothing_is_lost_and_nobody_is_put_out_for_nothing(*, older: bool) -> None:
-    """Also where others complete with bytes of their own, as older versions do."""
+    """Also where others complete with bytes of their own."""
     check(range(50), older=older)
 
 

@@ -8,12 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from txnlog.errors import CorruptEntry, TxnlogError, UnsupportedVersion
+from txnlog.errors import TxnlogError
 from txnlog.groups.assignors import BUILT_IN
 from txnlog.groups.planning import plan_assignment
-from txnlog.log.chapters import FreeingRule
-from txnlog.log.group_log import GroupLog
-from txnlog.log.state_log import LogPolicy
 from txnlog.names import TopicPartition
 from txnlog.state import envelope, membership
 from txnlog.state import group as kinds
@@ -32,8 +29,6 @@ from txnlog.state.membership import (
     Silence,
 )
 from txnlog.state.transaction import TransactionRef
-from txnlog.testing.heap_storage import HeapStorage
-from txnlog.testing.virtual_clock import VirtualClock
 
 TOPICS = {"t": AssignedTopic("id-t", 5), "u": AssignedTopic("id-u", 3)}
 
@@ -82,7 +77,7 @@ class Model:
 
     def put(self, entry: Any) -> None:
         # As it travels: through the bytes of the log.
-        data = envelope.encode(entry, envelope.WITH_MEMBERS)
+        data = envelope.encode(entry)
         self.state.apply(
             self.state.next_entry, envelope.decode(data, kinds.ENTRY_DECODER, "an entry")
         )
@@ -328,49 +323,6 @@ def test_what_a_group_is_about() -> None:
     group.fold(MembersLeft("n", 0, ("m",), ""), 2)
     assert group.status(has_offsets=False) == "Dead"
     assert group.generation == 1
-    assert group.ever
-
-
-def test_who_has_left_before_anything_was_assigned_was_a_member() -> None:
-    """Older versions would drop who is gone."""
-    group = membership.Membership()
-    assert not group.ever
-    group.fold(MembersJoined("n", 0, (member(),)), 0)
-    group.fold(MembersLeft("n", 0, ("m",), ""), 1)
-    assert group.generation == 0
-    assert group.ever
-
-
-def test_older_versions_refuse_a_group_that_had_members() -> None:
-    """Its entries, and its checkpoints for ever; a group without stays as it was."""
-    heap, clock = HeapStorage(), VirtualClock()
-    policy = LogPolicy(FreeingRule(1 << 40), 1 << 40, has_older_writers=False)
-    plain = GroupLog(heap, "plain", clock, policy, lambda _: None)
-    plain.commit([OffsetCommit("t", 0, 1)])
-    plain.checkpoint()
-    shared = GroupLog(heap, "shared", clock, policy, lambda _: None)
-    shared.append(lambda _: MembersJoined("n", 0, (member(),)))
-    shared.append(lambda _: PartitionsAssigned("n", 0, "", 1, "range", {}, {"m": {"t": (0,)}}))
-    shared.commit([OffsetCommit("t", 0, 1)], committer=Committer("m", 1))
-    shared.append(lambda _: MembersLeft("n", 0, ("m",), ""))
-    shared.commit([OffsetCommit("t", 0, 2)])
-    shared.checkpoint()
-    older = envelope.WITH_MEMBERS - 1
-    for path in [f"groups/plain/{name}" for name in heap.list_names("groups/plain")]:
-        if path.endswith("checkpoint"):
-            envelope.decode(heap.get(path), kinds.CHECKPOINT_DECODER, path, older)
-        else:
-            envelope.decode(heap.get(path), kinds.ENTRY_DECODER, path, older)
-    refused = []
-    for name in heap.list_names("groups/shared"):
-        path = f"groups/shared/{name}"
-        try:
-            envelope.decode(heap.get(path), kinds.CHECKPOINT_DECODER, path, older)
-        except UnsupportedVersion:
-            refused.append(name)
-        except CorruptEntry:  # an entry is not a checkpoint
-            assert name == f"{4:020d}.json"
-    assert refused == [f"{n:020d}.json" for n in range(4)] + [f"{4:020d}.checkpoint"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How the stores in ``golden/`` were made, from the one with shared files on.
+"""How the stores in ``golden/`` were made.
 
 ``PYTHONPATH=tests/support python tests/store/golden_stores.py NAME`` writes ``golden/NAME.zip``
 and, beside it, what is read from it: for a format that is new. What is there already is never
@@ -163,11 +163,7 @@ def read_parquet(store: Store) -> dict[str, list[list[str]]]:
     }
 
 
-KINDS = {
-    "store-0.1-shared-files": (fill, read),
-    "store-0.1-parquet": (fill_parquet, read_parquet),
-    "store-0.1-packed": (fill, read),
-}
+KINDS = {"format-1": (fill, read), "format-1-parquet": (fill_parquet, read_parquet)}
 
 
 def main(name: str) -> None:

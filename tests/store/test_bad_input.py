@@ -71,8 +71,8 @@ def test_a_store_of_a_newer_version_is_refused(store: Store) -> None:
     """The message says which version it is and what to do."""
     path = Path(store.url) / "txnlog.json"
     text = path.read_text()
-    path.write_text(text.replace('"format":5', '"format":7'))
-    with pytest.raises(errors.UnsupportedVersion, match=r"version 7.*newer txnlog"):
+    path.write_text(text.replace('"format":1', '"format":2'))
+    with pytest.raises(errors.UnsupportedVersion, match=r"version 2.*newer txnlog"):
         txnlog.open(store.url)
     path.write_text(text.replace("store_id", "stork_id"))
     with pytest.raises(errors.CorruptEntry, match=r"txnlog\.json is damaged"):
@@ -82,7 +82,7 @@ def test_a_store_of_a_newer_version_is_refused(store: Store) -> None:
 def test_a_newer_entry_is_not_called_damage(store: Store) -> None:
     """An entry that a newer txnlog wrote: upgrade, do not restore a backup."""
     name = Path(store.url) / "topics/t/log/00000000000000000001.json"
-    newer = envelope.NEWEST + 1
+    newer = envelope.FORMAT_VERSION + 1
     name.write_text(f'{{"format":{newer},"checksum":"00000000","kind":"telepathy"}}\n')
     with pytest.raises(
         errors.UnsupportedVersion, match=rf"0{{19}}1\.json has format version {newer}"
@@ -100,7 +100,7 @@ def test_store_settings_are_fixed(store: Store) -> None:
 
 @pytest.mark.parametrize("key", ["log.cleanup.age.ms", "producer.id.expiration.ms"])
 def test_what_a_transaction_needs_is_kept_for_the_longest_timeout(tmp_path: Path, key: str) -> None:
-    """Shorter ages are refused, and not believed where an older version has taken them."""
+    """Shorter ages are refused, and not believed where a store's file has them."""
     config = {"transaction.max.timeout.ms": 60_000, key: 59_999}
     with pytest.raises(errors.InvalidConfig, match=f"{key}.* not be shorter than transaction.max"):
         txnlog.open(str(tmp_path / "new"), create=True, config=config)

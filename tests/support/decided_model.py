@@ -5,7 +5,7 @@ markers and CompleteCommit. Rules (what the real thing keeps, beside those of re
  1. The bytes of a commit's marker, and of the state behind a prepared one, follow from the prepared
     state alone: no clock, no token. So they are put at the leader and at all others side by side;
     then the epochs are looked at. Whether such a name was taken is for the leader to say.
- 2. If the leader has other bytes (an older version's), members are compared with those.
+ 2. If the leader has other bytes (somebody else's), members are compared with those.
  3. A state is believed to be everywhere only where its bytes were compared, never by a listing.
  4. Data is put without a look of its own. Any look that begins after it, and before something
     names it, will do; if it finds another epoch, the data is put anew under that one.

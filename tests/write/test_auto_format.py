@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from steps import another, begin, checkpoint, new_store
+from steps import another, begin, new_store
 
 from txnlog import IsolationLevel, TopicPartition
 from txnlog.config import CompressionType
@@ -22,7 +22,6 @@ from txnlog.segments.compression import Compression
 from txnlog.segments.inspect.dump import dump_segment
 from txnlog.segments.records import normalize
 from txnlog.segments.writer import PARQUET_FROM_BYTES, SegmentSummary, SegmentWriter
-from txnlog.state import envelope
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store
 from txnlog.testing import HeapStorage, VirtualClock
@@ -243,19 +242,6 @@ def test_parquet_files_are_settled_when_a_topic_is_made(store: Store) -> None:
     store.alter_topic("typed", config=AUTO)
     with pytest.raises(InvalidConfig, match="stays so"):
         store.alter_topic("typed", config={"record.format": "parquet"})
-
-
-def test_older_versions_refuse_the_topic(store: Store) -> None:
-    """Each entry has the version that knows Parquet files, whatever it places."""
-    with store.producer() as producer:
-        producer.send("t", b"x")
-    checkpoint(store)
-    begins = {
-        store.storage.get(path)[:12]
-        for path, _ in store.storage.list_all("topics/t/log")
-        if path.endswith(("json", "checkpoint"))
-    }
-    assert begins == {b'{"format":%d,' % envelope.WITH_PARQUET}
 
 
 # -- merging and compaction ----------------------------------------------------------------------

@@ -9,10 +9,7 @@ from steps import another, begin, new_store, send
 
 from txnlog import TopicPartition
 from txnlog.admin.merging import merge_topic
-from txnlog.names import STORE_FILE
-from txnlog.state import envelope
-from txnlog.state.store import StoreFile
-from txnlog.store import Store, attach
+from txnlog.store import Store
 from txnlog.testing import HeapStorage, VirtualClock
 
 PARTITIONS = 4
@@ -65,19 +62,6 @@ def test_a_topic_in_kafkas_format_is_not_packed(clock: VirtualClock) -> None:
     store.create_topic("rows", partitions=PARTITIONS, config={"record.format": "kafka"})
     commit(store, b"a", topic="rows")
     assert magics(store, "rows") == [KAFKA] * PARTITIONS
-
-
-def test_versions_that_cannot_read_it_refuse_the_store(clock: VirtualClock) -> None:
-    """In a store of theirs, which some of them may read, nothing is packed."""
-    heap = HeapStorage()
-    heap.put(STORE_FILE, envelope.encode(StoreFile("0" * 32, clock.now_ms(), {})))
-    store = attach(heap, clock=clock)
-    store.create_topic("t", partitions=PARTITIONS)
-    for _ in range(4):
-        commit(store, b"a", b"b")
-    assert magics(store) == [COLUMNS] * 4 * PARTITIONS
-    assert [*merge_topic(another(store).logs, "t")]
-    assert magics(store) == [COLUMNS] * PARTITIONS
 
 
 def test_what_is_merged_is_packed_no_more(store: Store) -> None:

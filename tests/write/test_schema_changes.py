@@ -294,21 +294,6 @@ def test_ids_are_never_given_twice(store: Store) -> None:
     assert read(store) == [{"a": 1, "d": None}]
 
 
-def test_names_that_were_dropped_before_schemas_had_numbers_stay_taken() -> None:
-    """In logs of older versions they stand without ids; files of then may have such a column."""
-    known = make_schema(pa.schema([("a", pa.int8()), ("b", pa.int8())]))
-    known = msgspec.structs.replace(known, newest_id=5, dropped=("gone",))
-    wanted = pa.schema([("a", pa.int8()), ("b", pa.int8()), ("Gone", pa.int8())])
-    with pytest.raises(InvalidSchema, match="there was a column 'Gone'"):
-        evolve(known, wanted)
-    again = evolve(known, wanted, compatibility="NONE")
-    first, second = file_layout(again, 0), file_layout(again, 1)
-    assert first is not None
-    assert second is not None
-    assert (first.is_plain, first.columns[2]) == (False, None)
-    assert second.is_plain
-
-
 def test_what_stays_as_it_is_makes_no_new_schema(store: Store) -> None:
     schema = pa.schema([("a", pa.int8()), ("in", pa.struct([("x", pa.list_(pa.int8()))]))])
     store.create_topic("t", schema=schema, defaults={"a": 3})

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 
-import msgspec
 import pytest
 from steps import begin, new_store, send, upload
 
@@ -201,20 +200,6 @@ def test_other_records_with_the_numbers_of_a_batch_are_no_repeat(
         check_refused(store, OutOfOrderSequence, sequence, count=2)
     with pytest.raises(OutOfOrderSequence, match=r"have that number already: .* new producer"):
         place(store, 2, 2)
-
-
-def test_a_batch_whose_name_an_older_version_forgot_is_known_by_its_segment(store: Store) -> None:
-    """A checkpoint without names: the segment at the batch's offset tells, while it is there."""
-    segments = upload(store, b"v", b"v")
-    place(store, 0, segments=segments)
-    place(store, 2, 2)
-    log = store.logs.topic("t")
-    for batches in [p.partitions for p in log._state.producers.values()]:
-        batches[0] = [msgspec.structs.replace(batch, name="") for batch in batches[0]]
-    assert place(store, 0, segments=segments).offsets == {T0: range(2)}
-    check_refused(store, OutOfOrderSequence, 0, count=2)
-    store.delete_records({T0: 2})
-    check_refused(store, OutOfOrderSequence, 0, segments=segments)
 
 
 @pytest.mark.condition(6, 10)

@@ -12,20 +12,17 @@ import pytest
 from steps import another, new_store, values
 
 from txnlog import TopicPartition
-from txnlog.errors import CorruptRecord, StorageError, UnsupportedVersion
+from txnlog.errors import CorruptRecord, StorageError
 from txnlog.inspect.segments import check_placed_segment, check_segment_file
 from txnlog.log import manifests, topic_log
 from txnlog.log.manifest_table import ManifestTable
 from txnlog.log.uploads import UploadedSegment
-from txnlog.names import OWN_FILE, LogFile, SegmentRef
+from txnlog.names import OWN_FILE, SegmentRef
 from txnlog.read import joined_reads
 from txnlog.segments.inspect.dump import is_shared
 from txnlog.segments.records import normalize
 from txnlog.segments.segment_file import SegmentFile
-from txnlog.state import envelope
-from txnlog.state.manifest import LIST_DECODER
 from txnlog.state.topic import CHECKPOINT_DECODER
-from txnlog.state.topic_entries import ENTRY_DECODER
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
@@ -365,73 +362,28 @@ def test_a_shared_file_is_shown_as_a_file_of_batches(
     assert check(data[: segments[1].position] * 2)[2] == 1
 
 
-# -- what older versions read --------------------------------------------------------------------
-
-
-def test_only_entries_that_share_files_are_of_the_new_version(
-    store: Store, storage: HeapStorage
-) -> None:
-    """An older version reads the others, and refuses these instead of looking for other files."""
-    with store.producer() as producer:
-        producer.send("t", b"alone", partition=0)
-    send_to_each(store, b"x")
-    versions = []
-    for number in (1, 2):
-        path = f"topics/t/log/{number:020d}.json"
-        data = storage.get(path)
-        try:
-            envelope.decode(data, ENTRY_DECODER, path, newest=envelope.FORMAT_VERSION)
-            versions.append(1)
-        except UnsupportedVersion:
-            assert data.startswith(b'{"format":3,')
-            assert b'"position":0' not in data[:10]
-            versions.append(3)
-    assert versions == [1, 3]
-
-
 @pytest.mark.parametrize("shares", [False, True])
-def test_checkpoints_and_lists_say_what_their_readers_must_know(
-    store: Store, storage: HeapStorage, monkeypatch: pytest.MonkeyPatch, shares: bool
+def test_manifests_keep_where_a_segment_lies_in_its_file(
+    store: Store, monkeypatch: pytest.MonkeyPatch, shares: bool
 ) -> None:
-    """Version 3 where a segment shares its file; and without any, what was written ever since."""
+    """And lists say which manifests have any that share one."""
     for module in (manifests, topic_log):
         monkeypatch.setattr(module, "KEPT_ENTRIES", 2)
         monkeypatch.setattr(module, "SETTLED_AT_ONCE", 3)
-
-    def append(word: bytes) -> None:
+    for turn in range(6):
         if shares:
-            send_to_each(store, word)
+            send_to_each(store, b"%d" % turn)
         else:
             with store.producer() as producer:
-                producer.send("t", word, partition=0)
-
-    def version(data: bytes) -> int:
-        return int(msgspec.json.decode(data)["format"])
-
+                producer.send("t", b"%d" % turn, partition=0)
     log = store.logs.topic("t")
-    append(b"0")
     log.checkpoint()
-    checkpoint = storage.get(log.log.path(1, LogFile.CHECKPOINT))
-    assert version(checkpoint) == (3 if shares else 1)
-    for turn in range(1, 6):
-        append(b"%d" % turn)
-    log.checkpoint()
-    assert version(storage.get(log.log.path(6, LogFile.CHECKPOINT))) == (3 if shares else 2)
     newest = log.manifests.newest()
     assert newest is not None
-    data = storage.get(f"{log.manifests.folder}/{newest.number:020d}.list")
-    assert version(data) == (3 if shares else 2)
     (ref,) = newest.manifests
     assert ref.has_shared == shares
     path = f"{log.manifests.folder}/{ref.name}"
-    with pa.ipc.open_stream(storage.get(path)) as stream:
-        columns = stream.schema.names
-    assert ("position" in columns) == shares
-    old = msgspec.json.decode(data)
-    for manifest in old["manifests"]:
-        del manifest["has_shared"]  # as older versions write it
-    assert LIST_DECODER.decode(msgspec.json.encode(old)).manifests[0].has_shared is False
-    table = ManifestTable.decode(storage.get(path), ref, path)
+    table = ManifestTable.decode(store.storage.get(path), ref, path)
     assert {segment.position != OWN_FILE for segment in table.segments()} == {shares}
     fresh = another(store)
     assert len(values(fresh)) == 6 * (PARTITIONS if shares else 1)

@@ -33,13 +33,11 @@ from txnlog.errors import (
     InvalidRecord,
     InvalidSchema,
     RecordTooLarge,
-    UnsupportedVersion,
 )
-from txnlog.names import TopicPartition, topic_log
+from txnlog.names import TopicPartition
 from txnlog.schema import TopicSchema
 from txnlog.segments.identity import NO_TAG
 from txnlog.segments.records import HEADERS_TYPE
-from txnlog.state import envelope
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
@@ -394,27 +392,6 @@ def test_a_snapshot_is_a_dataset(any_storage: Storage) -> None:
     assert sorted(trimmed.to_table().column("n").to_pylist()) == list(range(400, 2000))
     store.create_topic("none", schema=schema)
     assert store.snapshot(["none"]).dataset("none").to_table().schema.names == ["n", "t"]
-
-
-@pytest.mark.parametrize(
-    ("record_format", "version"),
-    [("parquet", envelope.WITH_SCHEMA), ("columns", envelope.WITH_TYPED_BATCHES)],
-    indirect=["record_format"],
-)
-@pytest.mark.usefixtures("record_format")
-def test_older_versions_refuse_the_topic(
-    flights: Store, version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They would look for its segments under other names, and write others."""
-    send(flights, pa.Table.from_pylist([ROW], schema=FLIGHTS))
-    entries = flights.storage.list_names(topic_log("f"))
-    assert len([name for name in entries if name.endswith(".json")]) == 2
-    for name in entries:
-        data = flights.storage.get(f"{topic_log('f')}/{name}")
-        assert data.startswith(b'{"format":%d,' % version)
-    monkeypatch.setattr(envelope.decode, "__defaults__", (version - 1,))
-    with pytest.raises(UnsupportedVersion):
-        attach(flights.storage).scan("f")
 
 
 # -- any schema ----------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def merge_topic(
         StorageError: some of it may be done; a later call goes on.
     """
     view = pin_topics(logs, [topic]).views[topic]
-    tasks = _plan(view, packs_few=logs.config.closes_chapters)
+    tasks = _plan(view)
     if dry_run:
         yield from (Merge(topic, t.partition, len(t.segments), t.size_bytes) for t in tasks)
         return
@@ -100,7 +100,7 @@ def merge_topic(
         yield from done
 
 
-def _plan(view: TopicView, *, packs_few: bool) -> list[_MergeTask]:
+def _plan(view: TopicView) -> list[_MergeTask]:
     # Times are kept, and so are records that were within an older limit.
     config = rewriting_config(view.config)
     config.pop("message.timestamp.type", None)
@@ -111,7 +111,6 @@ def _plan(view: TopicView, *, packs_few: bool) -> list[_MergeTask]:
         len(view.partitions),
         config,
         view.schema,
-        packs_few=packs_few,
     )
     spans = {n: (p.log_start_offset, p.end_offset) for n, p in enumerate(view.partitions)}
     placed = view.placed(spans)

@@ -54,7 +54,7 @@ def named_segments(storage: Storage, clock: Clock) -> Iterator[NamedSegment]:
     except ObjectNotFound:
         return  # it was out before the store existed
     found = envelope.decode(data, DECODER, names.STORE_FILE)
-    config = StoreConfig.of(found.config, closes_chapters=found.closes_chapters)
+    config = StoreConfig.of(found.config)
     for topic in sorted(list_topics(alone)):
         # Its own logs: a topic's memory is freed before the next one.
         log = Logs(alone, config, clock).topic(topic)

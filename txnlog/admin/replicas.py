@@ -52,7 +52,7 @@ def open_replicas(
         raise InvalidOption(
             f"{url} has no replicas: it is a store on one root, or no store, or not mounted"
         )
-    return ReplicaSet(Logs(found, StoreConfig.of({}, closes_chapters=True), clock))
+    return ReplicaSet(Logs(found, StoreConfig.of({}), clock))
 
 
 class ReplicaAdmin:

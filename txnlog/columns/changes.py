@@ -66,7 +66,6 @@ def evolve(
         encode_columns(after),
         key,
         max(known.newest_id, *map(_largest_id, fields)),
-        known.dropped,
         (*known.earlier, known.newest_id),
         (*known.former, *change.former),
     )
@@ -145,16 +144,13 @@ class _Change:
         return made
 
     def _taken_names(self, old: Sequence[_Old], parent: int) -> dict[str, set[int]]:
-        """Names that fields of a struct have or had, with the field's id; 0: not known."""
+        """Names that fields of a struct have or had, with the field's id."""
         taken: dict[str, set[int]] = {}
         for one in old:
             taken.setdefault(one.field.name.casefold(), set()).add(one.id)
         for former in self._known.former:
             if former.parent == parent:
                 taken.setdefault(former.name.casefold(), set()).add(former.id)
-        if not parent:
-            for name in self._known.dropped:
-                taken.setdefault(name.casefold(), set()).add(0)
         return taken
 
     def _note(self, one: _Old, parent: int) -> None:

@@ -74,8 +74,6 @@ class _Names:
             if former.until >= version:
                 self._names.setdefault(former.id, former.name)
                 self._gone.setdefault(former.parent, set()).add(former.name.casefold())
-        if version == 0:
-            self._gone.setdefault(0, set()).update(name.casefold() for name in schema.dropped)
 
     def find(self, field: pa.Field, parent: int) -> pa.Field | None:
         from pyarrow import types

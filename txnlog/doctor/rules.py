@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec.structs import replace
-
 from txnlog.columns.layouts import has_become
 from txnlog.config import check_partition_count
 from txnlog.errors import CommitFailed, InvalidProducerEpoch, TxnlogError
@@ -216,10 +214,8 @@ def topic_checkpoint_violations(
             "log_start_offset": ours.log_start_offset == theirs.log_start_offset,
             "end_offset": ours.end_offset == theirs.end_offset,
             "rewrites": _same_rewrites(ours, theirs, trimmed.get(number, 0)),
-            "segments": _same_segments(
-                [s for s in ours.segments if s.end_offset > trimmed.get(number, 0)],
-                [s for s in theirs.segments if s.end_offset > trimmed.get(number, 0)],
-            ),
+            "segments": _kept(ours, trimmed.get(number, 0))
+            == _kept(theirs, trimmed.get(number, 0)),
         }
         for what, is_same in same.items():
             if not is_same:
@@ -229,24 +225,16 @@ def topic_checkpoint_violations(
                 )
 
 
+def _kept(partition: Partition, trimmed: int) -> list[Segment]:
+    """The segments that are not trimmed away."""
+    return [segment for segment in partition.segments if segment.end_offset > trimmed]
+
+
 def _same_rewrites(ours: Partition, theirs: Partition, trimmed: int) -> bool:
     """Whether the same rewrites are in force; a list may leave out replaced ones."""
     return [r for r in resolve(ours.rewrites) if r.end > trimmed] == [
         r for r in resolve(theirs.rewrites) if r.end > trimmed
     ]
-
-
-def _same_segments(ours: Sequence[Segment], theirs: Sequence[Segment]) -> bool:
-    """Whether a checkpoint has these segments; older versions leave out unknown fields."""
-    return len(ours) == len(theirs) and all(map(_same_segment, ours, theirs))
-
-
-def _same_segment(ours: Segment, theirs: Segment) -> bool:
-    if theirs.tag < 0:
-        ours = replace(ours, tag=-1)
-    if ours.kafka is not None and theirs.kafka is not None and theirs.kafka.first_crc < 0:
-        ours = replace(ours, kafka=replace(ours.kafka, first_crc=-1))
-    return ours == theirs
 
 
 # -- groups --------------------------------------------------------------------------------------

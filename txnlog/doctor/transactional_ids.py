@@ -218,4 +218,4 @@ _DAMAGED_NEWEST = (
 def _is_newer(found: DumpedEntry[TransactionState]) -> bool:
     """True for objects of a newer txnlog, which are not damage to be repaired."""
     version = (found.content or {}).get("format")
-    return isinstance(version, int) and version > envelope.NEWEST
+    return isinstance(version, int) and version > envelope.FORMAT_VERSION

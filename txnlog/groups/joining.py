@@ -151,7 +151,7 @@ class Joining:
         request = JoinRequest(member.member_id, state.next_entry)
         self._own = request
         asked = JoinAsked(self._clock.now_ms(), member)
-        data = envelope.encode(asked, envelope.WITH_MEMBERS)
+        data = envelope.encode(asked)
         put_request(self._log, names.join_request(self._log.name, request), data)
 
     def _waiting(self, state: GroupState, shown: Iterable[JoinRequest]) -> list[JoinRequest]:

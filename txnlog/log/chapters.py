@@ -223,7 +223,7 @@ class Chapters:
         return mark
 
     def _put(self, first: int, level: int) -> bool:
-        data = envelope.encode(ClosingMark(self._clock.now_ms()), envelope.WITH_CHAPTERS)
+        data = envelope.encode(ClosingMark(self._clock.now_ms()))
         return self._storage.put_if_absent(self.path(first, level), data)
 
     def _freed_end(

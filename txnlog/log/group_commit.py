@@ -22,7 +22,6 @@ from txnlog.log.retired_segments import RECHECK_AFTER_MS, UploadCheck
 from txnlog.log.state_log import StateLog
 from txnlog.names import SegmentRef
 from txnlog.state.proposal import (
-    MOST_BEHIND,
     MOST_TOGETHER,
     Proposal,
     combine,
@@ -179,9 +178,7 @@ class GroupCommit:
         begun_ms = (min(self._begun_ms), max(self._begun_ms))
         number, time_ms = state.next_entry, state.append_time_ms
         history = self._log.log.storage.history()
-        self._own = Proposal(
-            state.topic_id, number, time_ms, begun_ms, append, MOST_BEHIND, history
-        )
+        self._own = Proposal(state.topic_id, number, time_ms, begun_ms, append, history)
         self._own_name = names.proposal(number, append.segments[0].name)
         self._is_sent = False
 

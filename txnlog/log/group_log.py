@@ -13,7 +13,6 @@ from txnlog.log.dead_members import delete_heartbeats, find_dead_members
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import LogPolicy, StateLog
 from txnlog.names import TopicPartition
-from txnlog.state import envelope
 from txnlog.state import group as kinds
 from txnlog.state.group import (
     GroupDeleted,
@@ -53,16 +52,6 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             policy=policy,
         )
         self._topic_id_of = topic_id_of
-
-    def _entry_version(self, entry: GroupEntry) -> int:
-        known = entry if isinstance(entry, OffsetsCommitted) else None
-        plain = isinstance(entry, GroupDeleted | OffsetsDeleted) or (
-            known is not None and known.committer is None and not known.force
-        )
-        return envelope.FORMAT_VERSION if plain else envelope.WITH_MEMBERS
-
-    def _checkpoint_version(self) -> int:
-        return checkpoint_version(self._state)
 
     def commit(
         self,
@@ -259,8 +248,3 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
                 state = self.state
                 return build(state) is not None
         return self.append(build, refreshed=True) is not None
-
-
-def checkpoint_version(state: GroupState) -> int:
-    """The oldest format of a checkpoint that can hold the state."""
-    return envelope.WITH_MEMBERS if state.membership.ever else envelope.FORMAT_VERSION

@@ -59,8 +59,6 @@ SCHEMA = pa.schema(
     ]
 )
 _NAME = f"^{SEGMENT_NAME}$"
-_WITHOUT_SHARED = pa.schema([field for field in SCHEMA if field.name != "position"])
-"""The columns if every segment has a file of its own: older versions read them, too."""
 _NULLABLE = frozenset(
     field.name for field in SCHEMA if field.name.startswith(("kafka_", "transactional_"))
 )
@@ -122,8 +120,7 @@ class ManifestTable:
         for partition, of_partition in placed:
             segments += of_partition
             partitions += [partition] * len(of_partition)
-        unknown = RecentEntry(-1, -1, {})
-        by_segment = [entries.get(segment.entry, unknown) for segment in segments]
+        by_segment = [entries[segment.entry] for segment in segments]
         gone = set(aborted)
         owners = [entry.transaction for entry in by_segment]
         columns: dict[str, list[object]] = {
@@ -159,26 +156,21 @@ class ManifestTable:
                 f"list says {ref.size_bytes} and {ref.crc:08x}; restore this file from a backup"
             )
         try:
-            table = read_table(data, (SCHEMA, _WITHOUT_SHARED), ref.segment_count, _MAX_BYTES)
+            table = read_table(data, (SCHEMA,), ref.segment_count, _MAX_BYTES)
             _check_rows(table)
         except (ValueError, pa.ArrowException, OSError) as error:
             raise CorruptEntry(
                 f"{path} does not decode, though its checksum is right: {error}; restore this file "
                 "from a backup, and ask who has written it"
             ) from error
-        table = table.combine_chunks()
-        if table.num_columns < len(SCHEMA):
-            own = np.full(len(table), OWN_FILE, dtype=np.int64)
-            table = table.append_column("position", pa.array(own))
-        return cls(table)
+        return cls(table.combine_chunks())
 
     def encode(self) -> bytes:
         """The bytes of a manifest: an Arrow IPC stream, its buffers compressed."""
-        table = self.table if self.has_shared() else self.table.drop_columns(["position"])
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd")
-        with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-            writer.write_table(table)
+        with pa.ipc.new_stream(sink, self.table.schema, options=options) as writer:
+            writer.write_table(self.table)
         return bytes(sink.getvalue())
 
     def has_shared(self) -> bool:
@@ -249,10 +241,6 @@ class ManifestTable:
 
     def of_producers(self, producer_ids: Sequence[int]) -> ManifestTable:
         return self.where(np.isin(self.ints("producer_id"), np.asarray(producer_ids, np.int64)))
-
-    def timed(self) -> ManifestTable:
-        """The rows whose append time is known, by the topic's own time."""
-        return self.where(self.ints("topic_time_ms") >= 0)
 
     def first_time_before_ms(self) -> int:
         """The topic's own time before the first of these appends."""
@@ -427,8 +415,7 @@ class ManifestTable:
             is_whole: there are no older appends of them elsewhere.
         """
         found: dict[int, ProducerState] = {}
-        rows = self.timed()
-        rows = rows.where(rows.ints("producer_id") >= 0)
+        rows = self.where(self.ints("producer_id") >= 0)
         columns = (
             "entry",
             "partition",

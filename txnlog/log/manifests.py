@@ -513,14 +513,14 @@ class Manifests:
             spans[one.partition] = min(low, one.start), max(high, one.end)
         assert state.topic_id is not None
         name = names.rewrites_file(number, self._clock.token())
-        data = envelope.encode(RewriteFile(state.topic_id, tuple(kept)), envelope.WITH_REWRITES)
+        data = envelope.encode(RewriteFile(state.topic_id, tuple(kept)))
         self._storage.put(f"{self.folder}/{name}", data)
         return RewriteRef(name, len(data), spans)
 
     def publish(self, staged: _Staged) -> bool:
         """Put the list; False if another process was first. Raises StorageError: unknown."""
         path = f"{self.folder}/{names.manifest_list(staged.listing.number)}"
-        data = envelope.encode(staged.listing, list_version(staged.listing))
+        data = envelope.encode(staged.listing)
         if not create_once(self._storage, path, data, self._clock):
             self._withdraw(staged)
             return False
@@ -577,14 +577,6 @@ class Manifests:
                 and made_for > number
             ]
         return _superseded(paths, newest, live) if newest else [], loose
-
-
-def list_version(listing: ManifestList) -> int:
-    """The oldest format of a list whose readers can read what it names."""
-    if listing.rewrites:
-        return envelope.WITH_REWRITES
-    shares = any(ref.has_shared for ref in listing.manifests)
-    return envelope.WITH_SHARED_FILES if shares else envelope.WITH_MANIFESTS
 
 
 def _superseded(paths: Iterable[str], newest: ManifestList, live: Collection[str]) -> list[str]:

@@ -43,20 +43,16 @@ class Logs:
         self.storage = storage
         self.config = config
         self.clock = clock
-        is_looked_at = config.closes_chapters and storage.lists_whole_folders()
+        is_looked_at = storage.lists_whole_folders()
         most_closed = chapters.MOST_CLOSED if is_looked_at else None
         freeing = FreeingRule(config.log_cleanup_age_ms, most_closed)
-        has_older_writers = not config.closes_chapters
-        self.transactions = TransactionLog(
-            storage, clock, freeing, has_older_writers=has_older_writers
-        )
+        self.transactions = TransactionLog(storage, clock, freeing)
         self.settlement = Settlement(
             storage, self.transactions, clock, self, config.transaction_max_timeout_ms
         )
         self._policy = LogPolicy(
             freeing=freeing,
             recent_ms=_TIMEOUTS * config.transaction_max_timeout_ms + SKEW_MS,
-            has_older_writers=has_older_writers,
         )
         self._lock = threading.Lock()
         self._topics: dict[str, TopicLog] = {}

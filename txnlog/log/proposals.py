@@ -42,10 +42,7 @@ class Proposals:
     def put(self, name: str, proposal: Proposal) -> None:
         """Put one. It need not be durable: its writer can do without."""
         try:
-            # Older versions would place an append with a transaction as if it had none.
-            in_transaction = proposal.append.transaction is not None
-            version = envelope.WITH_BUNDLES if in_transaction else envelope.WITH_PROPOSALS
-            data = envelope.encode(proposal, version)
+            data = envelope.encode(proposal)
             self._storage.relaxed().put_if_absent(f"{self.folder}/{name}", data)
         except (StorageError, TypeError, ValueError) as error:
             _logger.debug("a proposal was not put into %s: %s", self.folder, error)
@@ -67,7 +64,7 @@ class Proposals:
     def _read(self, name: str) -> Proposal | None:
         path = f"{self.folder}/{name}"
         try:
-            return envelope.decode(self._storage.get(path), DECODER, path, envelope.NEWEST)
+            return envelope.decode(self._storage.get(path), DECODER, path)
         except ObjectNotFound:
             return None
         except (StorageError, CorruptEntry, UnsupportedVersion) as error:

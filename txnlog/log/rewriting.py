@@ -234,7 +234,7 @@ def current_records(
     storage: Storage, where: TopicPartition, start: int, end: int
 ) -> CurrentRecords:
     """Find where the records of [start, end) are now, from the topic's log."""
-    policy = LogPolicy(FreeingRule(DAY_MS), recent_ms=0, has_older_writers=False)
+    policy = LogPolicy(FreeingRule(DAY_MS), recent_ms=0)
     log = TopicLog(storage, where.topic, SystemClock(), policy, 0)
     log.refresh()
     with log.lock:

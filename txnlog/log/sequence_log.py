@@ -233,17 +233,6 @@ class SequenceLog:
         """Delete the entries [first, end) by their names, without listing."""
         self.storage.delete([self.path(number) for number in range(first, end)])
 
-    def was_freed(self, number: int, newest_file: int | None = None, size: int = 1) -> bool:
-        """True if entry ``number``, which we have put, may have a name that cleaning had freed.
-
-        Cleaning deletes entries below a checkpoint. So if there is one at this entry or beyond, it
-        cannot be told, and the answer is yes (hazard 3).
-        """
-        before = number - 1 if newest_file is None else newest_file
-        listing = self.listing(max(before, 0))
-        later = any(n >= number for n in listing.checkpoints)
-        return later or _is_stray(listing, number, before, number + size)
-
     def is_stray(self, number: int, newest_file: int | None = None, size: int = 1) -> bool:
         """True if file ``number`` certainly has a name that cleaning had freed: nobody reads it.
 

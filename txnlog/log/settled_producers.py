@@ -84,7 +84,7 @@ def settled_producer(
             if not some:
                 break
             for table in manifests.tables(some, settled):
-                rows = table.of_producers([owner.producer_id]).timed()
+                rows = table.of_producers([owner.producer_id])
                 rows = rows if known is None else rows.before(known.since_entry)
                 if not len(rows):
                     continue

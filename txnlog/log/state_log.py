@@ -47,12 +47,11 @@ class LogPolicy:
     """How logs of a store age. Milliseconds.
 
     ``freeing``: when names are freed. ``recent_ms``: consistent cuts look at no older appends than
-    this. ``has_older_writers``: older versions, which free names without closing them, may write.
+    this.
     """
 
     freeing: FreeingRule
     recent_ms: int
-    has_older_writers: bool
 
 
 class StateLog(Generic[EntryT, StateT]):
@@ -341,10 +340,6 @@ class StateLog(Generic[EntryT, StateT]):
         """How an entry was decided according to a state, perhaps of an older checkpoint."""
         return state.outcome_of(number)
 
-    def _checkpoint_version(self) -> int:
-        """The oldest format that can hold the state."""
-        return envelope.FORMAT_VERSION
-
     def _fold(self, state: StateT, files: tuple[int, ...]) -> None:
         """Fold these files in, up to the first gap."""
         if files[:1] != (state.next_entry,):
@@ -358,10 +353,6 @@ class StateLog(Generic[EntryT, StateT]):
     def _decode(self, number: int, data: bytes) -> EntryT:
         path = self.log.path(number)
         return envelope.decode(data, self._entry_decoder, path)
-
-    def _entry_version(self, entry: EntryT) -> int:  # noqa: ARG002 - for those with several
-        """The oldest format that can hold an entry."""
-        return envelope.FORMAT_VERSION
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -439,12 +430,7 @@ class StateLog(Generic[EntryT, StateT]):
         number, newest_file = self._state.next_entry, self._state.newest_file
         if not self.log.create(number, self._encode(number, entry), newest_file):
             return None
-        size = len(unbundled(entry))
-        if self._may_be_freed(number, self._listed_at) or (
-            self._policy.has_older_writers
-            and self._stalled()
-            and self.log.was_freed(number, newest_file, size)
-        ):
+        if self._may_be_freed(number, self._listed_at):
             _logger.warning("%s was put, and its name may have been freed", self.log.path(number))
             self._drop()
             return None
@@ -462,7 +448,6 @@ class StateLog(Generic[EntryT, StateT]):
             self._entry_decoder,
             f"{self.kind} {self.name!r}",
             self.log.path(number),
-            self._entry_version(entry),
         )
 
     def preview(self, build: Callable[[StateT], EntryT | None]) -> StateT:
@@ -543,7 +528,7 @@ class StateLog(Generic[EntryT, StateT]):
         with self.lock:
             number = self.state.next_entry - 1
             self._newest_checkpoint = max(self._newest_checkpoint, number)
-            data = envelope.encode(self._state, self._checkpoint_version())
+            data = envelope.encode(self._state)
             # Only behind a checkpoint that knows what we know: readers that miss entries ask it.
             if self.log.put_checkpoint(number, data):
                 self._clean(number)

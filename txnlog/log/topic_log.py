@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from txnlog import names
 from txnlog.clock import Clock, Moment
-from txnlog.config import TopicConfig, check_partition_count
+from txnlog.config import check_partition_count
 from txnlog.errors import (
     CorruptEntry,
     InvalidTopic,
@@ -33,17 +33,12 @@ from txnlog.log.state_log import CHECKPOINT_INTERVAL, DELIVERY_TIMEOUT_MS, LogPo
 from txnlog.log.uploads import Appended, TopicSpec, UploadedSegment, Writer
 from txnlog.names import TopicPartition
 from txnlog.schema import TopicSchema
-from txnlog.state import envelope
 from txnlog.state.folded_state import Unsettled
 from txnlog.state.manifest import ManifestList, Settled
 from txnlog.state.placement import Placement, Segment
-from txnlog.state.rewrites import Rewritten
 from txnlog.state.topic import CHECKPOINT_DECODER, RecentEntry, TopicState
 from txnlog.state.topic_entries import (
     ENTRY_DECODER,
-    Append,
-    Appends,
-    Bundle,
     Created,
     Imported,
     OffsetSpan,
@@ -100,7 +95,6 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                 count,
                 dict(state.config),
                 state.schema,
-                packs_few=not self._policy.has_older_writers,
             )
 
     def is_busy(self) -> bool:
@@ -337,15 +331,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             state = self.state
             # The earlier of two clocks: one that runs ahead must not make us forget too early.
             now_ms = min(self.clock.now_ms(), state.log_time_ms)
-            apart = self.manifests.kept_apart(
+            return self.manifests.kept_apart(
                 state.settled, state.topic_id, now_ms - self._policy.recent_ms
-            )
-            let_go_ms = state.kept_since_ms
-            if let_go_ms > state.append_time_ms + _DAY_MS:
-                # A clock ran ahead by days. By the topic's own time it is old enough by now.
-                let_go_ms = state.append_time_ms
-            return KeptApart(
-                max(apart.first_entry, state.let_go_entry + 1), max(apart.kept_since_ms, let_go_ms)
             )
 
     def appends_since(self, first_entry: int) -> list[RecentEntry]:
@@ -391,25 +378,6 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         if is_abort is None:
             return "gone"
         return Outcome.ABORT if is_abort else Outcome.COMMIT
-
-    def _entry_version(self, entry: TopicEntry) -> int:
-        made = entry if isinstance(entry, Created) else self._state
-        config = TopicConfig.of(made.config)
-        if made.schema is not None:
-            return envelope.WITH_TYPED_BATCHES if config.has_batches else envelope.WITH_SCHEMA
-        if config.has_parquet:
-            return envelope.WITH_PARQUET
-        if isinstance(entry, Bundle):
-            return envelope.WITH_BUNDLES
-        if isinstance(entry, Appends):
-            return envelope.WITH_PROPOSALS
-        if isinstance(entry, Rewritten):
-            return envelope.WITH_REWRITES
-        shares = isinstance(entry, Append) and _share_files(entry.segments)
-        return envelope.WITH_SHARED_FILES if shares else envelope.FORMAT_VERSION
-
-    def _checkpoint_version(self) -> int:
-        return checkpoint_version(self._state)
 
     def _find_beginning(self) -> int:
         # Names that are not cleaned up yet may take a hundred listings.
@@ -498,25 +466,3 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         settled, starts = staged.settled, staged.listing.log_start_offsets
         self._change(lambda state: state.leave_to_manifests(settled, starts, self._writers_here))
         return staged.listing
-
-
-def _share_files(segments: Iterable[Placement | Segment]) -> bool:
-    """Whether some of the segments lie in files that they share."""
-    return any(segment.position != names.OWN_FILE for segment in segments)
-
-
-def checkpoint_version(state: TopicState) -> int:
-    """The oldest format of a checkpoint that says what the state is."""
-    config = TopicConfig.of(state.config)
-    if state.schema is not None:
-        return envelope.WITH_TYPED_BATCHES if config.has_batches else envelope.WITH_SCHEMA
-    if config.has_parquet:
-        return envelope.WITH_PARQUET
-    # Once all of that is old, an older version may read it; it cannot read the entries.
-    if state.newest_size > 1 or any(entry.file >= 0 for entry in state.recent):
-        return envelope.WITH_BUNDLES
-    if any(
-        partition.rewrites or _share_files(partition.segments) for partition in state.partitions
-    ):
-        return envelope.WITH_REWRITES
-    return envelope.FORMAT_VERSION if state.settled is None else envelope.WITH_MANIFESTS

@@ -82,13 +82,10 @@ class TransactionLog:
         storage: Storage,
         clock: Clock,
         freeing: FreeingRule = _READ_ONLY,
-        *,
-        has_older_writers: bool = False,
     ) -> None:
         self._storage = storage
         self._clock = clock
         self._freeing = freeing
-        self._has_older_writers = has_older_writers
         self._newest: dict[str, int] = {}
         self._told_apart: set[str] = set()
         self._cleaned: dict[str, SequenceLog] = {}
@@ -284,22 +281,9 @@ class TransactionLog:
         if not stalled and not self._storage.lists_whole_folders():
             return True
         # In this order: the marks are deleted once the copy that an expiry leaves exists.
-        if log.chapters.is_closed(number) or self._is_stray(state.transactional_id, number - 1):
-            return False
-        return not (stalled and self._has_older_writers) or not (
-            log.was_freed(number) or self._was_passed(log, number, state)
+        return not (
+            log.chapters.is_closed(number) or self._is_stray(state.transactional_id, number - 1)
         )
-
-    def _was_passed(self, log: SequenceLog, number: int, state: TransactionState) -> bool:
-        """True if the entry after ours was built on another one than ours.
-
-        A cleaning that failed in part leaves neighbours of a name that it has freed.
-        """
-        try:
-            later = self._decode(log, number + 1)
-        except ObjectNotFound:
-            return False
-        return not may_follow(later, state)
 
     def confirm(self, head: Head) -> None:
         """Make sure that a state which was found in its log is durable.

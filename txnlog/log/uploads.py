@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 class TopicSpec:
     """What an uploader must know about a topic. Plain data, to be sent to Spark's tasks.
 
-    ``schema`` is that of a typed topic; else records have a key and a value. ``packs_few``: all
-    versions that read the store know batches of packed columns.
+    ``schema`` is that of a typed topic; else records have a key and a value.
     """
 
     topic: str
@@ -40,7 +39,6 @@ class TopicSpec:
     partitions: int
     config: dict[str, str]
     schema: TopicSchema | None = None
-    packs_few: bool = False
 
     @property
     def schema_version(self) -> int:

@@ -119,9 +119,7 @@ def _probable_times(state: TopicState, entries: Sequence[RecentEntry]) -> list[i
     its own is taken, so no single clock can be far off.
     """
     times = [entry.at_ms for entry in entries]
-    before_all_ms = max(
-        state.created_at_ms, state.kept_since_ms, entries[0].time_before_ms if entries else -1
-    )
+    before_all_ms = max(state.created_at_ms, entries[0].time_before_ms if entries else -1)
     latest_before = accumulate(times[:-1], max, initial=before_all_ms)
     earliest_after = [*[*accumulate(reversed(times), min)][-2::-1], *times[-1:]]
     return [sorted(three)[1] for three in zip(latest_before, times, earliest_after, strict=False)]

@@ -106,9 +106,9 @@ class FirstReading:
         """
         new = self.next_entries[log.name]
         with log.lock:
-            state = log.state
-            if state.settled is None or state.settled.end <= new:
-                return state.let_go_entry >= new
+            settled = log.state.settled
+            if settled is None or settled.end <= new:
+                return False
         return log.kept_apart().first_entry > new
 
     def finds_part(self, log: TopicLog) -> bool:

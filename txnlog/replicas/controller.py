@@ -145,7 +145,7 @@ class Controller:
             storage.confirm(path)
         except ObjectNotFound as error:
             raise StorageError(f"{where} was listed, and is gone") from error
-        epoch = envelope.decode(data, DECODER, where, envelope.WITH_MOVES)
+        epoch = envelope.decode(data, DECODER, where)
         try:
             check_epoch(epoch, number)
         except (ValueError, TxnlogError) as error:
@@ -164,9 +164,8 @@ class Controller:
         """
         where = at or epoch.controller
         storage = self._place(where) if where else self.storage
-        version = envelope.WITH_MOVES if epoch.controllers else envelope.FORMAT_VERSION
         path = root_names.epoch_file(epoch.number)
-        data = envelope.encode_readable(epoch, DECODER, "replicas", path, version)
+        data = envelope.encode_readable(epoch, DECODER, "replicas", path)
         try:
             if storage.put_if_absent(path, data):
                 return True

@@ -44,7 +44,7 @@ class PutIfAbsent:
     def side_by_side(self, epoch: Epoch) -> bool:
         """Put it at all members at once: nobody ever puts other bytes. Raises MemberFailed.
 
-        If somebody has all the same (an older version, say), the others are compared with what the
+        If somebody has all the same (what was damaged, say), the others are compared with what the
         leader has, not with ours.
         """
         self._need(epoch)

@@ -409,8 +409,8 @@ class ReplicatedStorage(Storage):
 def _tells_all(name: str) -> bool:
     """Whether an object that a listing shows at each member is the same there.
 
-    A member may have a completion before the leader has it; and then the leader another one, by an
-    older version, or because the decision was damaged.
+    A member may have a completion before the leader has it; and then the leader another one,
+    because the decision was damaged.
     """
     return not (names.is_unique(name) or names.is_state(name))
 

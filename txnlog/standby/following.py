@@ -26,10 +26,9 @@ from txnlog.errors import (
     StorageError,
     StoreExists,
 )
-from txnlog.log import group_log, topic_log
 from txnlog.log.create_once import create_once
-from txnlog.log.manifests import list_version
 from txnlog.log.open_logs import Logs
+from txnlog.log.topic_log import TopicLog
 from txnlog.names import LogFile
 from txnlog.replicas.copying import put_same
 from txnlog.replicas.members import MarkedDisk
@@ -39,7 +38,6 @@ from txnlog.standby.source import Source, SourceLog, SourceMoved, View, read_new
 from txnlog.standby.standby_storage import find_shown
 from txnlog.standby.sweeping import sweep_data, sweep_rounds
 from txnlog.state import envelope
-from txnlog.state.group import GroupState
 from txnlog.state.store import DECODER
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
@@ -272,7 +270,7 @@ class Standby:
             return
         for one in unsure:
             self._read_anew.add(one.log.log.folder)
-            if isinstance(one.log, topic_log.TopicLog):
+            if isinstance(one.log, TopicLog):
                 self._data.forget(one.log.name)
         self._logs = Logs(storage, self._logs.config, self._logs.clock)
         self._source = Source(self._logs)
@@ -371,7 +369,7 @@ class Standby:
         state, log, folder = one.state, one.log, one.log.log.folder
         version = _version_of(one, attempt)
         is_sure = known is not None and folder not in self._read_anew
-        if isinstance(log, topic_log.TopicLog) and isinstance(state, TopicState):
+        if isinstance(log, TopicLog) and isinstance(state, TopicState):
             self._data.copy(log, state, known.next_entry if known and is_sure else 0)
         if version.shows_same(known):
             assert known is not None
@@ -379,7 +377,7 @@ class Standby:
         if one.manifests is not None:
             self._data.copy_manifests(log.name, one.manifests)
             path = f"{names.topic_manifests(log.name)}/{names.manifest_list(one.manifests.number)}"
-            files[path] = envelope.encode(one.manifests, list_version(one.manifests))
+            files[path] = envelope.encode(one.manifests)
         beside = [(number, LogFile.ENTRY) for number in one.files]
         beside += [(number, LogFile(outcome.value)) for number, outcome in one.markers.items()]
         for kept in beside:
@@ -389,7 +387,7 @@ class Standby:
         data = files[f"{folder}/{names.log_file(newest, LogFile.ENTRY)}"]
         self._newest_files[folder] = _NewestFile(attempt, newest, blake2b(data).digest())
         path = f"{folder}/{names.log_file(state.next_entry - 1, LogFile.CHECKPOINT)}"
-        files[path] = _encode(state)
+        files[path] = envelope.encode(state)
         return version
 
     def _get(self, path: str) -> bytes:
@@ -411,9 +409,3 @@ def _version_of(one: SourceLog, attempt: str) -> LogVersion:
 def _kept(version: LogVersion, known: LogVersion | None) -> LogVersion:
     """The existing version, if it says the same."""
     return known if known is not None and version.shows_same(known) else version
-
-
-def _encode(state: TopicState | GroupState) -> bytes:
-    if isinstance(state, TopicState):
-        return envelope.encode(state, topic_log.checkpoint_version(state))
-    return envelope.encode(state, group_log.checkpoint_version(state))

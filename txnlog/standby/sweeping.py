@@ -94,7 +94,7 @@ def sweep_data(
     if standing is None or standing.is_promoted:
         return 0
     found = envelope.decode(store_file, DECODER, names.STORE_FILE)
-    config = StoreConfig.of(found.config, closes_chapters=found.closes_chapters)
+    config = StoreConfig.of(found.config)
     logs = Logs(StandbyStorage(target), config, clock)
     candidates = {}
     for topic, files in listed.items():

@@ -18,51 +18,7 @@ from txnlog.errors import CorruptEntry, InvalidOption, UnsupportedVersion
 from txnlog.limits import MOST_BYTES, MOST_ITEMS
 
 FORMAT_VERSION = 1
-WITH_MANIFESTS = 2
-"""Of checkpoints with a part in manifests, and of manifest lists: older versions must not read them
-as if that part did not exist.
-"""
-WITH_MOVES = 2
-"""Of epochs of stores whose controller has moved, or is about to: older versions would go on at the
-old one."""
-WITH_REWRITES = 3
-"""Of entries that rewrite records, and of checkpoints and lists with rewrites: older versions must
-not go on with the old segments, which are deleted.
-"""
-WITH_SHARED_FILES = 3
-"""Of entries, checkpoints, manifest lists and staged writes with a segment in a shared file, which
-older versions would look for in a file of its own.
-"""
-WITH_PROPOSALS = 3
-"""Of entries that place several writers' proposals, and of proposals: older versions, which do not
-know the kind, must refuse the topic, not ignore them.
-"""
-WITH_PARQUET = 4
-"""Of entries with segments in Parquet files, or of topics that have them: older versions would
-neither find nor write them.
-"""
-WITH_BUNDLES = 4
-"""Of bundles, of proposals for them, and of checkpoints that call an entry in one undecided: older
-versions would take the numbers without a file for lost entries.
-"""
-WITH_SCHEMA = 5
-"""Of the entries and checkpoints of typed topics, whose columns may have been renamed, and may have
-defaults: older versions would find neither, nor know the schema under which a segment was written.
-"""
-WITH_MEMBERS = 5
-"""Of entries about the members of a group, of offsets that one commits, and of checkpoints of a
-group that ever had any: older versions would commit offsets of a member's partitions.
-"""
-WITH_CHAPTERS = 5
-"""Of stores in which names of closed chapters are freed early, and of the marks that close them:
-older versions put entries without checking for these marks.
-"""
-WITH_TYPED_BATCHES = 6
-"""Of the entries and checkpoints of typed topics that are not stored in Parquet files: older
-versions know their columns only there.
-"""
-NEWEST = 6
-"""The newest version of any kind that this code reads."""
+"""It rises when something is kept that a version before it would misread, see docs/FORMAT.md."""
 
 _HEAD = re.compile(rb'\{"format":(\d{1,9}),"checksum":"([0-9a-f]{8})",')
 _FORMAT = re.compile(rb'\{"format":(\d{1,9})[,}]')
@@ -72,29 +28,27 @@ _BYTES_PER_BRACKET = 32
 T = TypeVar("T")
 
 
-def encode(value: msgspec.Struct, version: int = FORMAT_VERSION) -> bytes:
+def encode(value: msgspec.Struct) -> bytes:
     """Serialise a struct with its format version and checksum, ending in a newline.
 
     Raises:
         CorruptEntry: it is larger than what :func:`decode` takes of its kind.
     """
     body = msgspec.json.encode(value)[1:] + b"\n"
-    data = b'{"format":%d,"checksum":"%08x",' % (version, crc32c(body)) + body
+    data = b'{"format":%d,"checksum":"%08x",' % (FORMAT_VERSION, crc32c(body)) + body
     if (excess := _excess(data, type(value))) is not None:
         raise CorruptEntry(f"a {type(value).__name__} {excess}")
     return data
 
 
-def encode_readable(
-    value: T, decoder: msgspec.json.Decoder[T], what: str, path: str, version: int = FORMAT_VERSION
-) -> bytes:
-    """The same for what callers have given values for: what nobody can read makes a log useless.
+def encode_readable(value: T, decoder: msgspec.json.Decoder[T], what: str, path: str) -> bytes:
+    """Serialise what callers have given values for: what nobody can read makes a log useless.
 
     Raises:
         InvalidOption: a value has the wrong type, or is over a limit; ``what`` it is of.
     """
     try:
-        data = encode(cast("msgspec.Struct", value), version)
+        data = encode(cast("msgspec.Struct", value))
         decode(data, decoder, path)
     except (CorruptEntry, TypeError, ValueError) as error:
         raise InvalidOption(
@@ -119,8 +73,8 @@ def _excess(data: bytes, kind: object) -> str | None:
     return None
 
 
-def decode(data: bytes, decoder: msgspec.json.Decoder[T], path: str, newest: int = NEWEST) -> T:
-    """Check and decode what :func:`encode` wrote, in version ``newest`` or an older one.
+def decode(data: bytes, decoder: msgspec.json.Decoder[T], path: str) -> T:
+    """Check and decode what :func:`encode` wrote.
 
     What it says is within the limits of the struct's types (``txnlog/limits.py``).
 
@@ -129,10 +83,10 @@ def decode(data: bytes, decoder: msgspec.json.Decoder[T], path: str, newest: int
         CorruptEntry: anything else is wrong; the message names ``path``.
     """
     version = _FORMAT.match(data)
-    if version and int(version[1]) > newest:
+    if version and int(version[1]) > FORMAT_VERSION:
         raise UnsupportedVersion(
             f"{path} has format version {int(version[1])}; this txnlog reads versions up to "
-            f"{newest}: install a newer txnlog to use this store"
+            f"{FORMAT_VERSION}: install a newer txnlog to use this store"
         )
     if (excess := _excess(data, decoder.type)) is not None:
         raise CorruptEntry(

@@ -265,7 +265,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
     def _moved_by(self, topic: str, partition: int) -> int:
         """The entry that last moved or deleted the partition's offset, for whatever topic.
 
-        -1 if there is none, or none is known: older versions did not keep it.
+        -1 if there is none.
         """
         known = self.committed.get(topic, {}).get(partition)
         if known is not None:

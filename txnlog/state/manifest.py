@@ -55,7 +55,7 @@ class ManifestRef(msgspec.Struct, frozen=True):
     """One manifest: the appends among entries [first_entry, end_entry).
 
     ``crc`` is the CRC-32C of its bytes, ``max_at_ms`` the latest time in its entries and
-    ``topic_time_ms`` the topic's own at the last of them; -1 if an older version has not kept one.
+    ``topic_time_ms`` the topic's own at the last of them.
     ``spans`` are its partitions in order; None if there are too many to name them here.
     ``has_shared``: some of its segments lie in shared files.
     """

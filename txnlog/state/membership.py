@@ -222,11 +222,6 @@ class Membership(msgspec.Struct, omit_defaults=True):
 
     # -- reading ---------------------------------------------------------------------------------
 
-    @property
-    def ever(self) -> bool:
-        """Whether the group ever had a member: then versions without members must refuse it."""
-        return self.generation > 0 or bool(self.members or self.gone)
-
     def status(self, *, has_offsets: bool) -> GroupStatus:
         """The group's state, in Kafka's terms."""
         if not self.members:

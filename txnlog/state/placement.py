@@ -35,7 +35,7 @@ class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     The offsets in the file are the topic's own and may have gaps: it stands for ``offset_count``
     of them. ``aborted_count`` transactions in its transaction index hide records of it;
     ``aborted_crc`` is the CRC-32C of that index, whose format has none. ``first_crc`` is the
-    checksum in the header of its first batch; -1 in what older versions have imported.
+    checksum in the header of its first batch.
     """
 
     offset_count: OffsetCount

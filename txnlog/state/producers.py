@@ -48,13 +48,13 @@ class ProducerRef(msgspec.Struct, frozen=True, order=True):
 class SequenceRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A batch that a producer wrote to a partition: its sequences and where it went.
 
-    ``name`` is that of its first segment; empty in states of older versions.
+    ``name`` is that of its first segment.
     """
 
     base_sequence: SequenceNumber
     record_count: OffsetCount
     base_offset: BaseOffset
-    name: Name = ""
+    name: Name
 
     @property
     def next_sequence(self) -> int:
@@ -70,10 +70,9 @@ class ProducerState(msgspec.Struct):
 
     ``transaction`` is the number of the transaction that it wrote in last; -1 for none.
     ``last_at_ms`` is the time in its last append, ``active_ms`` the topic's own time then
-    (``TopicState.append_time_ms``), by which it is idle; -1 in states of older versions. ``entry``
-    is its last append; -1 in states of older versions. Unless it ``is_whole``, it covers entries
-    from ``since_entry`` on: manifests may hold older appends of this producer, which count if they
-    are not older than ``since_ms`` of the topic's own time.
+    (``TopicState.append_time_ms``), by which it is idle. ``entry`` is its last append. Unless it
+    ``is_whole``, it covers entries from ``since_entry`` on: manifests may hold older appends of
+    this producer, which count if they are not older than ``since_ms`` of the topic's own time.
     """
 
     producer_epoch: ProducerEpoch
@@ -90,7 +89,7 @@ class ProducerState(msgspec.Struct):
 
     def was_idle(self, since_ms: int) -> bool:
         """Whether it has written nothing since ``since_ms``, by the topic's own time."""
-        return (self.last_at_ms if self.active_ms < 0 else self.active_ms) < since_ms
+        return self.active_ms < since_ms
 
     def reaches_below(self, offsets: Mapping[int, int]) -> bool:
         """Whether a batch of it begins below these offsets, by partition."""
@@ -194,7 +193,6 @@ def pass_time(
     full = len(times) == TIMED_APPENDS
     now_ms = sorted(times)[TIMED_APPENDS // 2] if full else max(times)
     if clock_ms < 0:
-        # The first append, or the first after a checkpoint of an older version.
         return times, now_ms, time_ms or now_ms
     if now_ms < clock_ms:
         return times, now_ms if now_ms < clock_ms - back_ms else clock_ms, time_ms

@@ -22,8 +22,6 @@ from txnlog.state.transaction import TransactionRef
 
 MOST_BEHIND = 128
 """Once this many entries have overtaken a proposal, only its own writer places it."""
-_MOST_BEHIND_ONCE = 16
-"""The same for proposals of older versions, which rely on it."""
 MOST_TOGETHER = 128
 """How many appends are placed together at most."""
 MOST_SEGMENTS = 1024
@@ -47,7 +45,6 @@ class Proposal(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"
     topic_time_ms: TimeMs
     begun_ms: Annotated[tuple[TimeMs, ...], AnyNumber]
     append: Append
-    most_behind: Counter = _MOST_BEHIND_ONCE
     history: CounterOrNone = -1
 
     @property
@@ -63,7 +60,7 @@ class Proposal(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"
         """
         return (
             state.topic_id == self.topic_id
-            and state.next_entry - self.entry <= self.most_behind
+            and state.next_entry - self.entry <= MOST_BEHIND
             and state.append_time_ms - self.topic_time_ms
             <= state.producer_id_expiration_ms // _EXPIRY_SHARE
             and not self.was_overtaken(state)

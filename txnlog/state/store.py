@@ -11,18 +11,13 @@ from txnlog.limits import MOST_MARK_BYTES, Name, Settings, TimeMs
 
 
 class StoreFile(msgspec.Struct, frozen=True, tag_field="kind", tag="store"):
-    """A store's identity and settings; written once, never changed.
-
-    ``closes_chapters``: writers check, after a put, whether the entry's chapter is closed, so names
-    may be freed soon. False for stores that older versions have created, and may write to.
-    """
+    """A store's identity and settings; written once, never changed."""
 
     most_bytes: ClassVar[int] = MOST_MARK_BYTES
 
     store_id: Name
     created_at_ms: TimeMs
     config: Settings
-    closes_chapters: bool = False
 
     def __post_init__(self) -> None:
         check_stored_store_config(self.config)

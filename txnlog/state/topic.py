@@ -107,16 +107,15 @@ class RecentEntry(msgspec.Struct, frozen=True):
     """An append that is remembered by itself, so that a consistent cut can fall before it.
 
     ``file`` is the number of the bundle that holds it; -1 if it has a file of its own.
-    ``time_before_ms`` and ``topic_time_ms`` are the topic's own time before and after it; -1 in
-    states of older versions.
+    ``time_before_ms`` and ``topic_time_ms`` are the topic's own time before and after it.
     """
 
     number: Counter
     at_ms: TimeMs
     first_offsets: Annotated[dict[PartitionNumber, Offset], PerPartition]
-    transaction: TransactionRef | None = None
-    time_before_ms: TimeMs = -1
-    topic_time_ms: TimeMs = -1
+    transaction: TransactionRef | None
+    time_before_ms: TimeMs
+    topic_time_ms: TimeMs
     file: CounterOrNone = -1
 
 
@@ -133,12 +132,11 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
 
     Changes through ``apply``, ``decide``, ``expire`` and ``leave_to_manifests``. Appends before
     ``settled.end`` are in manifests, and nothing of them is here: no segments, no outcomes, and
-    only producers that wrote since. ``recent`` holds the later ones, without gaps. Appends that
-    older versions did not keep end with ``let_go_entry``, and ``kept_since_ms`` is the time of the
-    newest of these. ``append_time_ms`` is the topic's own time, by which producers are idle; it
-    only grows, see :func:`pass_time`. ``append_times`` are the times in the newest appends, oldest
-    first, and ``clock_ms`` the time that most of their clocks have last reached; -1 if not known.
-    The newest file holds ``newest_size`` entries.
+    only producers that wrote since. ``recent`` holds the later ones, without gaps.
+    ``append_time_ms`` is the topic's own time, by which producers are idle; it only grows, see
+    :func:`pass_time`. ``append_times`` are the times in the newest appends, oldest first, and
+    ``clock_ms`` the time that most of their clocks have last reached; -1 if not known. The newest
+    file holds ``newest_size`` entries.
     """
 
     topic_id: Name | None = None
@@ -148,8 +146,6 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     undecided: Annotated[dict[Counter, TransactionRef], AnyNumber] = {}
     aborted: Annotated[list[Counter], AnyNumber] = []
     recent: Annotated[list[RecentEntry], AnyNumber] = []
-    kept_since_ms: TimeMs = -1
-    let_go_entry: CounterOrNone = -1
     producers: Annotated[dict[ProducerId, ProducerState], AnyNumber] = {}
     append_time_ms: TimeMs = 0
     append_times: Annotated[list[TimeMs], AnyNumber] = []
@@ -159,7 +155,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     schema: TopicSchema | None = None
     newest_size: Counter = 1
     earlier_schemas: Annotated[list[EarlierSchema], AnyNumber] = []
-    """The schemas before the newest changes, oldest first; older versions keep none."""
+    """The schemas before the newest changes, oldest first."""
 
     def __post_init__(self) -> None:
         check_stored_topic_config(self.config)
@@ -249,8 +245,6 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 self.undecided = {}
                 self.aborted = []
                 self.recent = []
-                self.kept_since_ms = -1
-                self.let_go_entry = -1
                 self.producers = {}
                 self.settled = None
         return entry.at_ms
@@ -530,7 +524,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         def is_same(partition: int, batch: SequenceRange) -> bool:
             if names is None:
                 return True
-            return names[partition] == (batch.name or self._name_at(partition, batch.base_offset))
+            return names[partition] == batch.name
 
         known = self.producers.get(producer.producer_id)
         repeated = judge_batches(topic, producer, known, batches, is_same)
@@ -542,13 +536,6 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                         f"transaction, while {open_one} is open: commit or abort that first"
                     )
         return repeated
-
-    def _name_at(self, partition: int, offset: int) -> str | None:
-        """The name of the segment that begins at an offset; None if it is no longer in it."""
-        segments = self.partitions[partition].segments
-        at = bisect_left(segments, offset, key=lambda segment: segment.base_offset)
-        found = segments[at] if at < len(segments) else None
-        return found.name if found and found.base_offset == offset else None
 
     def check_import(self, topic: str, offsets: Mapping[int, OffsetSpan]) -> None:
         """Raise OffsetOutOfRange unless each span begins where its partition ends, or is its first.

@@ -205,7 +205,7 @@ class Storage(ABC):
         """:meth:`put_if_absent`, of an object that everybody who creates it gives the same bytes.
 
         So no race is decided, and where an object is put at several places all can be asked at
-        once. Other bytes under the name, of older versions say, are not replaced either.
+        once. Other bytes under the name are not replaced either.
         """
         return self.put_if_absent(name, data)
 

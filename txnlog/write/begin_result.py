@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 
@@ -15,12 +14,3 @@ class BeginResult:
     """
 
     already_committed: bool = False
-
-    def __bool__(self) -> bool:
-        warnings.warn(
-            "taking what begin_transaction() returns for a boolean is deprecated, and will fail in "
-            "the next release: look at its already_committed",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return self.already_committed

@@ -44,7 +44,6 @@ def new_segment_writer(
         tag=tag_of(name),
         segment_bytes=config.segment_bytes,
         stores_offsets=stores_offsets,
-        packs_few=spec.packs_few,
         parquet_compression=config.parquet_compression,
         parquet_level=config.parquet_compression_level,
         producer=None if producer is None else (producer.producer_id, producer.producer_epoch),
