@@ -226,11 +226,6 @@ class BatchHeader:
         """Whether the batch is one of Kafka's transaction markers and holds no user's records."""
         return bool(self.attributes & CONTROL)
 
-    @property
-    def has_delete_horizon(self) -> bool:
-        """Whether the base timestamp holds Kafka's delete horizon instead of a timestamp."""
-        return bool(self.attributes & DELETE_HORIZON)
-
 
 def guard_of(leader_epoch: int) -> int:
     """The bits of the attributes that guard rows with this leader epoch.

@@ -15,6 +15,7 @@ from segment_layout import crc32c, resealed
 from segment_samples import Row, batch_of, numbered, random_records, rows_of
 
 from examples import some
+from txnlog.segments.batch_header import DELETE_HORIZON
 from txnlog.segments.batches import decode_batch, encode_batch, encode_marker
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import (
@@ -236,7 +237,7 @@ def test_delete_horizon() -> None:
     rows: list[Row] = [(b"a", None, 700, []), (b"b", None, 900, [])]
     data = encoded(batch_of(rows), delete_horizon_ms=1_000_000)
     decoded = decode_batch(data)
-    assert decoded.header.has_delete_horizon
+    assert decoded.header.attributes & DELETE_HORIZON
     assert decoded.header.base_timestamp_ms == 1_000_000
     assert rows_of(decoded.records) == rows
     assert raw_records(data[61:])[0].timestamp_delta == 700 - 1_000_000

@@ -10,7 +10,7 @@ import pytest
 from segment_layout import crc32c, raw_batches, resealed
 from segment_samples import batch_of, numbered, segment
 
-from txnlog.segments.batch_header import HEADER_BYTES, BatchHeader
+from txnlog.segments.batch_header import DELETE_HORIZON, HEADER_BYTES, BatchHeader
 from txnlog.segments.batches import decode_batch, encode_batch
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnknownMagic, UnsupportedCompression
@@ -73,7 +73,7 @@ def test_header_decodes_what_kafka_writes() -> None:
     assert header.is_log_append_time
     assert header.is_transactional
     assert header.is_control
-    assert not header.has_delete_horizon
+    assert not header.attributes & DELETE_HORIZON
     assert header.last_sequence == 2  # 2^31 - 3, plus 5, wraps to 0 after 2^31 - 1
     assert header.encode() == data
 

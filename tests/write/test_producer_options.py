@@ -362,18 +362,6 @@ def test_a_batch_that_comes_again_is_skipped(store: Store, clock: VirtualClock) 
     assert values(store) == expected
 
 
-def test_the_truth_of_a_beginning_is_deprecated(store: Store) -> None:
-    """For a release it stays what it was: True for a version that was committed already."""
-    run_batch(store, 1)
-    with store.producer(transactional_id="sink") as producer:
-        producer.init_transactions()
-        for version, known in ((1, True), (2, False)):
-            begun = producer.begin_transaction(application_id="stream", version=version)
-            with pytest.warns(DeprecationWarning, match="already_committed"):
-                assert bool(begun) is known
-        producer.abort_transaction()
-
-
 def test_an_aborted_version_may_come_again(store: Store) -> None:
     """Only a commit makes a version known; one without records does too."""
     with store.producer(transactional_id="sink") as producer:

@@ -48,13 +48,6 @@ class SourceMoved(Exception):
     """What was read is inconsistent, because of cleaning meanwhile: read again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expired:
-    """An id whose log is gone: the number of its last state."""
-
-    number: int
-
-
 @dataclass(slots=True)
 class _Read:
     """One log as read: its state before the moment, and the entries of its new files."""

@@ -348,11 +348,6 @@ class SegmentUploader:
         return summary
 
     @property
-    def written_bytes(self) -> int:
-        """About how many bytes were added and are not in a finished segment yet."""
-        return sum(segment.size_bytes for segment in self._open.values())
-
-    @property
     def record_count(self) -> int:
         """How many records were added."""
         growing = sum(open_.writer.record_count for open_ in [*self._open.values(), *self._full])
