@@ -13,11 +13,11 @@ MIN_TASK_BYTES = 32 << 20
 many bytes 0.2 s.
 """
 OPEN_COST_BYTES = 4 << 20
-"""The cost of opening a segment, in bytes read in the same time: Spark's own
+"""The cost of opening a file, in bytes read in the same time: Spark's own
 spark.sql.files.openCostInBytes.
 """
 _FILES_AT_LEAST = 8
-"""Unless the option says otherwise, at least this many tiny segments go into a task."""
+"""Unless the option says otherwise, at least this many tiny files go into a task."""
 _TASKS_WANTED = 16
 """Less than 16 full tasks is split finer: the planner does not know how many cores wait."""
 
@@ -26,7 +26,7 @@ _TASKS_WANTED = 16
 class TaskSizes:
     """How much a task reads at most (stored bytes: about), and the least number of tasks.
 
-    ``open_cost_bytes`` is added for each segment of a task but the first.
+    ``open_cost_bytes`` is added for each file of a task but the first.
     """
 
     min_partitions: int | None = None
@@ -45,10 +45,10 @@ class TaskSizes:
             tried(lambda: values.size_bytes("openCostInBytes", least=0)),
         )
 
-    def target_bytes(self, total_bytes: int, segments: int = 1) -> int:
+    def target_bytes(self, total_bytes: int, files: int = 1) -> int:
         """The size of a task, in bytes and costs, such that there are enough tasks."""
         cost = OPEN_COST_BYTES if self.open_cost_bytes is None else self.open_cost_bytes
-        work = total_bytes + cost * max(segments - 1, 0)
+        work = total_bytes + cost * max(files - 1, 0)
         if self.max_bytes is not None:
             target = self.max_bytes
         else:
@@ -58,7 +58,7 @@ class TaskSizes:
         return max(target, 1)
 
     def cost_bytes(self, target_bytes: int) -> int:
-        """The cost of opening another segment in tasks of this size."""
+        """The cost of opening another file in tasks of this size."""
         if self.open_cost_bytes is not None:
             return self.open_cost_bytes
         return min(OPEN_COST_BYTES, target_bytes // _FILES_AT_LEAST)

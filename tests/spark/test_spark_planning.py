@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 
 import pytest
 
 from txnlog import Store, TopicPartition
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
+from txnlog.names import OWN_FILE
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.spark.batch.pinned_read import fair_shares, pin_read
 from txnlog.spark.batch.tasks import group_ranges
@@ -75,6 +77,48 @@ def test_small_segments_share_a_task() -> None:
     tasks = group_ranges(ranges, TaskSizes(open_cost_bytes=0))
     assert len(tasks) == 1
     assert list(tasks[0]) == ranges
+
+
+def _shared(partition: int, file: int, base: int, size_bytes: int = 100) -> SegmentRange:
+    """A segment of 10 records in a file that others share."""
+    at = partition * size_bytes
+    segment = Segment(0, f"f{file}", base, 10, size_bytes, 0, 0, 1, -1, -1, -1, position=at)
+    return SegmentRange("t", partition, segment, base, base + 10)
+
+
+def test_a_file_that_segments_share_is_opened_once() -> None:
+    """By one task, or two where it is cut; over the tasks each partition is in order."""
+    partitions, files = 40, 100
+    ranges = []
+    for partition in range(partitions):
+        base = 0
+        for file in range(files):
+            ranges.append(_shared(partition, file, base))
+            base += 10
+            if (partition + file) % 20 == 0:  # a large commit to it
+                ranges.append(_range(partition, base, 10, 50_000))
+                base += 10
+    own = [part for part in ranges if part.segment.position == OWN_FILE]
+    tasks = group_ranges(ranges)
+    assert sorted(itertools.chain(*map(_records, tasks))) == sorted(_records(tuple(ranges)))
+    assert len(tasks) == len(
+        group_ranges([*ranges[:2], *own, *(_shared(0, f, 0) for f in range(98))])
+    )
+    opened = Counter(file for task in tasks for file in {part.segment.name for part in task})
+    assert sum(opened[f"f{file}"] for file in range(files)) <= files + len(tasks)
+    for task in tasks:
+        assert _records(task) == sorted(_records(task))
+    for partition in range(partitions):
+        read = [part for task in tasks for part in task if part.partition == partition]
+        assert all(a.stop_offset == b.start_offset for a, b in itertools.pairwise(read))
+
+
+def test_an_order_that_files_do_not_have_is_kept() -> None:
+    """Nothing is lost where two partitions have two files in different orders."""
+    crossed = [_shared(0, 1, 0), _shared(0, 2, 10), _shared(1, 2, 0), _shared(1, 1, 10)]
+    assert group_ranges(crossed) == [tuple(crossed)]
+    each = group_ranges(crossed, TaskSizes(max_records=10))
+    assert [part for task in each for part in task] == crossed
 
 
 def test_little_is_read_by_fewer_tasks() -> None:
