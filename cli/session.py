@@ -56,6 +56,7 @@ class Session:
     """The store named by an option; one from a variable or a file is not for experiments."""
     output: Output
     output_format: Format
+    in_bytes: bool
     _explicit_options: Mapping[str, str]
     _configured_options: Mapping[str, object]
 
@@ -84,6 +85,11 @@ class Session:
         if self.explicit_url is not None:
             raise typer.BadParameter("name the store once: as an argument or with --store")
         return replace(self, url=url, explicit_url=url)
+
+    def printing(self, chosen: Format) -> Session:
+        """This session with another format of its output."""
+        output = _make_output(chosen, in_bytes=self.in_bytes)
+        return replace(self, output=output, output_format=chosen)
 
     def open_store(self) -> Store:
         """Open the store. Raises BadParameter if none is named, and what ``txnlog.open`` raises."""
@@ -154,11 +160,13 @@ def open_session(
     explicit_options = {**root.storage_options, **parse_storage_options(storage_option or ())}
     settings = root.settings
     chosen = output or root.output or _parse_format(settings.output) or Format.TABLE
+    in_bytes = in_bytes or root.in_bytes
     return Session(
         explicit_url or os.environ.get(STORE_VARIABLE) or settings.store,
         explicit_url,
-        _make_output(chosen, in_bytes=in_bytes or root.in_bytes),
+        _make_output(chosen, in_bytes=in_bytes),
         chosen,
+        in_bytes,
         explicit_options,
         settings.storage_options,
     )

@@ -22,6 +22,8 @@ from txnlog.cli.session import Session, open_session
 
 Verb: TypeAlias = Callable[Concatenate[Session, ...], None]
 
+OWN_OUTPUT: Final = "file_output"
+"""The parameter of a verb that takes the place of the common ``-o``."""
 _FIRST: Final = Parameter("ctx", Parameter.KEYWORD_ONLY, annotation=typer.Context)
 _COMMON: Final = [
     Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
@@ -52,8 +54,8 @@ def _with_session(verb: Verb) -> Callable[..., None]:
         ctx: typer.Context,
         store: str | None,
         storage_option: list[str] | None,
-        output: Format | None,
         in_bytes: bool,
+        output: Format | None = None,
         **own: Any,  # noqa: ANN401 - whatever the verb takes
     ) -> None:
         verb(open_session(ctx.obj, store, storage_option, output, in_bytes), **own)
@@ -61,7 +63,11 @@ def _with_session(verb: Verb) -> Callable[..., None]:
     _, *own = inspect.signature(verb, eval_str=True).parameters.values()
     complete(own)
     named = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own]
+    # A verb that writes files has an option -o of its own, with more to choose from.
+    replaced = {OWN_OUTPUT: "output"}
+    taken = {replaced.get(parameter.name) for parameter in own}
+    common = [parameter for parameter in _COMMON if parameter.name not in taken]
     # What typer reads; its annotations are evaluated already.
-    run.__signature__ = inspect.Signature([_FIRST, *named, *_COMMON])  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature([_FIRST, *named, *common])  # type: ignore[attr-defined]
     run.__annotations__ = {}
     return run

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from txnlog.schema import TopicSchema
+
 FindKeyOption = Annotated[
     str | None,
     typer.Option("-k", "--key", metavar="KEY", help="Only with this key.", show_default=False),
@@ -82,8 +84,16 @@ class RecordFilter:
     def __bool__(self) -> bool:
         return self.of_scan is not None or bool(self.conditions)
 
-    def keep(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of each batch of the scan that meet all conditions."""
+    def keep(
+        self, batches: Iterable[pa.RecordBatch], schema: TopicSchema | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of each batch of the scan that meet all conditions.
+
+        With a ``schema`` these are the columns of a typed topic, all of them, which ``of_scan`` was
+        not used for: keys and values are made of them to look into.
+        """
+        if schema is not None and self:
+            return (self._keep_typed(batch, schema) for batch in batches)
         return map(self._keep, batches) if self.conditions else iter(batches)
 
     def _keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -92,6 +102,23 @@ class RecordFilter:
         for condition in self.conditions:
             batch = batch.filter(pa.array(condition.holds_of(batch), pa.bool_()))
         return batch
+
+    def _keep_typed(self, batch: pa.RecordBatch, schema: TopicSchema) -> pa.RecordBatch:
+        import numpy as np
+        import pyarrow as pa
+
+        from txnlog.read.json_records import json_keys, json_values
+
+        shown = pa.record_batch(
+            {
+                "key": json_keys(batch, schema),
+                "value": json_values(batch, schema),
+                "row": pa.array(np.arange(batch.num_rows)),
+            }
+        )
+        if self.of_scan is not None:
+            shown = shown.filter(self.of_scan)
+        return batch.take(self._keep(shown).column("row"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from txnlog.cli.input.places import Offset, Target, Time
@@ -20,6 +21,7 @@ def plan_scan(
     chosen: Range,
     *,
     row_filter: pc.Expression | None = None,
+    columns: Sequence[str] | None = None,
     as_json: bool = True,
     latest: bool = False,
 ) -> Scan:
@@ -42,7 +44,7 @@ def plan_scan(
         # If the end lies before the beginning there is simply nothing to read.
         ends[number] = max(_find_offset(snapshot, where, number, chosen.stop), starts[number])
     return snapshot.scan(
-        where.topic, starts, ends, filter=row_filter, as_json=as_json, latest=latest
+        where.topic, starts, ends, columns, filter=row_filter, as_json=as_json, latest=latest
     )
 
 

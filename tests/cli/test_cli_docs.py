@@ -92,6 +92,7 @@ KEYS = {
         *keys(*topic_fields.PARTITIONS, *transaction_fields.REF),
     ],
     "topics create": [],
+    "topics alter": [],
     "topics add-partitions": [],
     "topics delete": [],
     "topics trim": keys(*trim.FIELDS),

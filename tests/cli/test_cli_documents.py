@@ -30,7 +30,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.create_topic("orders", partitions=2, config={"cleanup.policy": "compact"})
     for topic in ("paid", "copy", "old-topic"):
         store.create_topic(topic, partitions=2)
-    columns = pa.schema([("carrier", pa.string()), ("flight", pa.int32())])
+    columns = pa.schema([("carrier", pa.string()), ("flight", pa.int32()), ("gate", pa.string())])
     store.create_topic("flights", schema=columns, key=["carrier"])
     with store.producer() as producer:
         for number in range(1200):

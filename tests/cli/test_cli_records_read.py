@@ -189,7 +189,7 @@ def test_files_hold_what_a_scan_returns(store_path: Path, tmp_path: Path) -> Non
     again = cli(*read, parquet)
     assert (again.code, "exists already" in again.err) == (1, True)
     assert parquet.read_bytes() == before
-    for wrong in ((tmp_path / "o.xls",), (tmp_path / "a.csv", "-n", "1")):
+    for wrong in ((tmp_path / "o.xls",), (tmp_path / "a.csv", "--format", "%v")):
         assert cli(*read, *wrong).code == 2
     assert cli(*read, tmp_path / "absent" / "o.csv", "--encoding", "hex").code == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["o.csv", "o.parquet", "records"]

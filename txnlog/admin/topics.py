@@ -5,7 +5,7 @@ What is about all topics goes through a few at a time, so that memory does not g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
@@ -130,7 +130,7 @@ class TopicAdmin:
         *,
         partitions: int | None = None,
         config: Mapping[str, object | None] | None = None,
-        schema: pa.Schema | None = None,
+        schema: pa.Schema | Callable[[pa.Schema], pa.Schema] | None = None,
         rename: Mapping[str, str] | None = None,
         defaults: Mapping[str, object] | None = None,
         dry_run: bool = False,
@@ -148,7 +148,9 @@ class TopicAdmin:
             partitions: the new number of partitions; it cannot shrink.
             config: settings by key.
             schema: all columns that a typed topic is to have: others are dropped; new ones are
-                added; types may become wider and the order may change.
+                added; types may become wider and the order may change. Or a function from its
+                columns (renamed already) to these: what others change meanwhile is not lost. It
+                may be called more than once.
             rename: new names by old names, of columns; ``schema`` has the new names.
             defaults: values for added columns, in records that were or will be written without
                 them.

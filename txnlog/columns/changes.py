@@ -32,7 +32,8 @@ def evolve(
 
     Args:
         known: the schema so far.
-        columns: a ``pyarrow.Schema``, all columns from now on; None: the existing ones.
+        columns: a ``pyarrow.Schema``, all columns from now on; None: the existing ones. Or a
+            function that makes it of these, which have their new names.
         rename: new names of columns by their names so far; ``columns`` has the new ones.
         defaults: values of new columns, see :func:`make_schema`; older records have them too.
         compatibility: what is allowed, see docs/TYPED.md.
@@ -46,8 +47,9 @@ def evolve(
 
     before = known.columns
     renamed = _check_rename(before, rename)
-    if columns is None:
-        columns = pa.schema([f.with_name(renamed.get(f.name, f.name)) for f in before])
+    if columns is None or callable(columns):
+        named = [f.with_name(renamed.get(f.name, f.name)) for f in before]
+        columns = columns(pa.schema(map(without_ids, named))) if columns else pa.schema(named)
     wanted = check_columns(columns, Ids(known.newest_id))
     names = frozenset(wanted.names)
     for name in renamed.values():

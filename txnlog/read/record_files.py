@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnlog.errors import InvalidOption, StorageError
-from txnlog.read.schema import SCAN_SCHEMA
 from txnlog.segments.records import HEADERS_TYPE
 
 _ENDINGS: Final = {
@@ -30,6 +29,7 @@ ENCODINGS: Final = ("text", "hex", "base64")
 _FORMULA: Final = r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"
 """How a cell begins that spreadsheets may take for a formula; with the wide forms of =, +, - and @.
 """
+_BYTES: Final = ("key", "value")
 _GROUP_BYTES: Final = 16 << 20
 """About how many bytes of records are buffered for one row group or batch."""
 
@@ -52,18 +52,41 @@ def write_file(
     """See :meth:`txnlog.Scan.to_file`."""
     target = Path(path)
     chosen = check_file_format(target, file_format)
+    if target.exists():
+        raise StorageError(f"{target} exists already; nothing is overwritten: choose another name")
+    with _publish(target) as file:
+        return write_stream(
+            batches,
+            schema,
+            file,
+            chosen,
+            encoding=encoding,
+            escape_formulas=escape_formulas,
+            progress=progress,
+        )
+
+
+def write_stream(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    file: IO[bytes],
+    chosen: str,
+    *,
+    encoding: str,
+    escape_formulas: bool,
+    progress: Callable[[int], None] = lambda _: None,
+) -> int:
+    """Write records in one of the formats, front to back; Arrow's as a stream if it is a pipe.
+
+    Raises InvalidOption: an argument is not valid, or a value is not UTF-8.
+    """
     if encoding not in ENCODINGS:
         raise InvalidOption(f"encoding {encoding!r} is not one of {', '.join(ENCODINGS)}")
     if escape_formulas and chosen != "csv":
         raise InvalidOption(f"escape_formulas is for csv, not for {chosen}: only text has formulas")
-    if target.exists():
-        raise StorageError(f"{target} exists already; nothing is overwritten: choose another name")
     done = 0
     # The writer is closed in any case: otherwise it would close itself later.
-    with (
-        _publish(target) as file,
-        closing(_WRITERS[chosen](file, _without_formulas(schema, escape_formulas))) as writer,
-    ):
+    with closing(_WRITERS[chosen](file, _without_formulas(schema, escape_formulas))) as writer:
         for table in _groups(batches):
             if chosen == "csv":
                 table = _as_text(table, encoding)
@@ -132,7 +155,8 @@ def _parquet(file: IO[bytes], schema: pa.Schema) -> _Writer:
 
 def _arrow(file: IO[bytes], schema: pa.Schema) -> _Writer:
     options = pa.ipc.IpcWriteOptions(compression="lz4")
-    return pa.ipc.new_file(file, schema, options=options)  # type: ignore[no-any-return]
+    new = pa.ipc.new_file if file.seekable() else pa.ipc.new_stream
+    return new(file, schema, options=options)  # type: ignore[no-any-return]
 
 
 def _csv(file: IO[bytes], schema: pa.Schema) -> _Writer:
@@ -144,10 +168,9 @@ def _csv(file: IO[bytes], schema: pa.Schema) -> _Writer:
                 f"column {field.name!r} is {field.type}, which CSV cannot hold; choose parquet or "
                 "arrow, or other columns"
             )
-    text = {"key": pa.string(), "value": pa.string(), "headers": pa.string()}
     fields = [
-        pa.field(field.name, text[field.name])
-        if field.name in text and field.type == SCAN_SCHEMA.field(field.name).type
+        pa.field(field.name, pa.string())
+        if (field.name in _BYTES and pa.types.is_binary(field.type)) or field.type == HEADERS_TYPE
         else field
         for field in schema
     ]
@@ -163,14 +186,14 @@ _WRITERS: Final[dict[str, Callable[[IO[bytes], pa.Schema], _Writer]]] = {
 
 def _as_text(table: pa.Table, encoding: str) -> pa.Table:
     """CSV has no bytes and no lists: keys and values become text, headers JSON."""
-    for name in ("key", "value"):
+    for name in _BYTES:
         if name in table.schema.names and pa.types.is_binary(table.schema.field(name).type):
             column = _text_column(table.column(name), name, encoding)
             table = table.set_column(table.schema.get_field_index(name), name, column)
-    if "headers" in table.schema.names and table.schema.field("headers").type == HEADERS_TYPE:
-        lines = [_headers_json(headers) for headers in table.column("headers").to_pylist()]
-        index = table.schema.get_field_index("headers")
-        table = table.set_column(index, "headers", pa.array(lines, pa.string()))
+    for at, field in enumerate(table.schema):
+        if field.type == HEADERS_TYPE:
+            lines = [_headers_json(headers) for headers in table.column(at).to_pylist()]
+            table = table.set_column(at, field.name, pa.array(lines, pa.string()))
     return table
 
 

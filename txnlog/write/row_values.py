@@ -85,11 +85,11 @@ def make_rows(
     try:
         return pa.RecordBatch.from_pydict(make(rows))
     except InvalidRecord as error:
-        row, why = _first_wrong(rows, make, error)
+        row, why = first_wrong(rows, make, error)
         raise InvalidRecord(f"record {row} of {len(rows)}: {why}") from error
 
 
-def _first_wrong(
+def first_wrong(
     rows: Sequence[Any],
     make: Callable[[Sequence[Any]], dict[str, pa.Array]],
     error: InvalidRecord,

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnlog.errors import InvalidRecord, RecordTooLarge
+from txnlog.schema import PARTITION, TIMESTAMP
 from txnlog.segments.records import (
     HEADERS_TYPE,
     MAX_TIMESTAMP_MS,
@@ -34,10 +35,11 @@ if TYPE_CHECKING:
     from txnlog.write.paced_stream import PacedStream
 
 _CHUNK_BYTES: Final = 4 << 20
-_BINARY_FACTOR: Final = 8
+BINARY_FACTOR: Final = 8
 """How many times longer than its record a line of JSON may be: \\u0000 is one byte."""
 
 _TIMESTAMP_BYTES: Final = 8
+_OF_FIXED_SIZE: Final = ("timestamp", "partition", TIMESTAMP, PARTITION)
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -70,7 +72,7 @@ def read_lines(
         RecordTooLarge: a line is longer than ``max_line_bytes``.
     """
     first = 1
-    for chunk in _read_line_chunks(stream, max_line_bytes):
+    for chunk in read_line_chunks(stream, max_line_bytes):
         lines = pa.array([], pa.binary())
         if chunk is not None:
             whole = pa.array([chunk], pa.binary())
@@ -185,18 +187,22 @@ def _replace_marker(column: pa.Array, marker: bytes) -> pa.Array:
     return pc.if_else(pc.equal(column, marker), pa.scalar(None, pa.binary()), column)
 
 
-_Partition = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
-_Timestamp = Annotated[int, msgspec.Meta(ge=-MAX_TIMESTAMP_MS, le=MAX_TIMESTAMP_MS)]
+JsonPartition = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+JsonTimestamp = Annotated[int, msgspec.Meta(ge=-MAX_TIMESTAMP_MS, le=MAX_TIMESTAMP_MS)]
 
 
-class _Bytes(msgspec.Struct, forbid_unknown_fields=True):
+class JsonBytes(msgspec.Struct, forbid_unknown_fields=True):
+    """Bytes that are not given as text."""
+
     base64: str | None = None
     hex: str | None = None
 
 
-class _Header(msgspec.Struct, forbid_unknown_fields=True):
+class JsonHeader(msgspec.Struct, forbid_unknown_fields=True):
+    """A header of a record."""
+
     key: str
-    value: str | _Bytes | None
+    value: str | JsonBytes | None
 
 
 class _JsonRecord(msgspec.Struct, forbid_unknown_fields=True):
@@ -206,11 +212,11 @@ class _JsonRecord(msgspec.Struct, forbid_unknown_fields=True):
     So a value is required, and null must be explicit.
     """
 
-    value: str | _Bytes | None
-    key: str | _Bytes | msgspec.UnsetType | None = msgspec.UNSET
-    headers: list[_Header] = []
-    timestamp_ms: _Timestamp | None = None
-    partition: _Partition | None = None
+    value: str | JsonBytes | None
+    key: str | JsonBytes | msgspec.UnsetType | None = msgspec.UNSET
+    headers: list[JsonHeader] = []
+    timestamp_ms: JsonTimestamp | None = None
+    partition: JsonPartition | None = None
     topic: str | None = None
     offset: int | None = None
     timestamp_type: str | None = None
@@ -280,7 +286,7 @@ def read_json_lines(
     """
     decoder = msgspec.json.Decoder(_JsonRecord)
     number = 0
-    for chunk in _read_line_chunks(stream, max_line_bytes * _BINARY_FACTOR):
+    for chunk in read_line_chunks(stream, max_line_bytes * BINARY_FACTOR):
         records, wrong = [], None
         seldom = [name for name in _SELDOM if name in (chunk or b"")]
         for line in () if chunk is None else chunk.split(b"\n"):
@@ -322,7 +328,7 @@ def read_json_values(
     decoder = msgspec.json.Decoder(msgspec.Raw)
     line_format = LineFormat(key=key, headers=headers)
     number = 0
-    for chunk in _read_line_chunks(stream, max_line_bytes):
+    for chunk in read_line_chunks(stream, max_line_bytes):
         values, wrong = [], None
         for line in () if chunk is None else chunk.split(b"\n"):
             number += 1
@@ -347,7 +353,7 @@ def read_json_values(
 def stop_before_large(
     batches: Iterator[pa.RecordBatch], max_record_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """The batches, up to the first record that is too large for a topic.
+    """The batches, up to the first record that is too large for a topic, typed or not.
 
     A producer that meets one in a batch loses the records buffered with it.
 
@@ -356,7 +362,8 @@ def stop_before_large(
     """
     before = 0
     for batch in batches:
-        sizes = record_sizes(batch.select(["key", "value", "headers"])) + _TIMESTAMP_BYTES
+        counted = [n for n in batch.schema.names if n not in _OF_FIXED_SIZE]
+        sizes = record_sizes(batch.select(counted)) + _TIMESTAMP_BYTES
         large = np.flatnonzero(sizes > max_record_bytes)
         if large.size:
             row = int(large[0])
@@ -369,6 +376,15 @@ def stop_before_large(
         yield batch
 
 
+def decode_json_headers(text: str) -> list[tuple[str, bytes | None]]:
+    """Headers as ``records read`` writes them. Raises ValueError."""
+    try:
+        found = msgspec.json.decode(text, type=list[JsonHeader])
+    except RecursionError as error:
+        raise ValueError("headers are nested too deeply") from error
+    return [(header.key, decode_bytes(header.value)) for header in found]
+
+
 _Row = tuple[bytes | None, bytes | None, list[dict[str, object]], int | None, int | None]
 
 
@@ -379,14 +395,14 @@ def _to_row(record: _JsonRecord, headers: Headers, partition_count: int | None) 
             "partitions, numbered from 0"
         )
     own: list[dict[str, object]] = [
-        {"key": header.key, "value": _decode_bytes(header.value)} for header in record.headers
+        {"key": header.key, "value": decode_bytes(header.value)} for header in record.headers
     ]
     own += [{"key": key, "value": value} for key, value in headers]
-    key = None if record.key is msgspec.UNSET else _decode_bytes(record.key)
-    return key, _decode_bytes(record.value), own, record.timestamp_ms, record.partition
+    key = None if record.key is msgspec.UNSET else decode_bytes(record.key)
+    return key, decode_bytes(record.value), own, record.timestamp_ms, record.partition
 
 
-def _decode_bytes(data: str | _Bytes | None) -> bytes | None:
+def decode_bytes(data: str | JsonBytes | None) -> bytes | None:
     if data is None:
         return None
     if isinstance(data, str):
@@ -414,7 +430,7 @@ def _to_batch(rows: Sequence[_Row]) -> pa.RecordBatch:
     )
 
 
-def _read_line_chunks(
+def read_line_chunks(
     stream: BufferedReader | PacedStream, max_line_bytes: int
 ) -> Iterator[bytes | None]:
     """Whole lines, many at a time, without the last one's newline; None if none has arrived."""

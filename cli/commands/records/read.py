@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txnlog.cli.input.options import TargetArgument
+from txnlog.cli.input.options import Format, TargetArgument
 from txnlog.cli.input.places import Target, parse_target
 from txnlog.cli.input.record_filter import (
     FindKeyOption,
@@ -34,10 +34,10 @@ from txnlog.cli.input.record_options import (
 )
 from txnlog.cli.input.scan_plan import plan_scan
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.progress import progress_bar
 from txnlog.cli.output.record_fields import convert_consumed, read_scanned
+from txnlog.cli.output.record_files import FileFormat, RecordFile
 from txnlog.cli.output.record_printer import RecordPrinter
-from txnlog.cli.output.streams import flush, warn
+from txnlog.cli.output.streams import flush
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
@@ -46,14 +46,36 @@ if TYPE_CHECKING:
     from txnlog.store import Store
 
 
-class FileFormat(str, Enum):
-    """What ``--to-file`` writes."""
+class RecordOutput(str, Enum):
+    """The formats of other verbs, and those of files."""
 
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
     PARQUET = "parquet"
     ARROW = "arrow"
     CSV = "csv"
 
 
+_Output = Annotated[
+    RecordOutput | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="table for people, json one document, jsonl one JSON object a line; parquet, csv and "
+        "arrow (a stream) have columns. [default: table]",
+        show_default=False,
+    ),
+]
+_Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="COLUMN,...",
+        help="Only these, in files, Parquet, CSV and Arrow.",
+        show_default=False,
+    ),
+]
 _MaxRecords = Annotated[
     int | None,
     typer.Option(
@@ -116,9 +138,11 @@ def read_records(
     to_file: _ToFile = None,
     file_format: _NamedFormat = None,
     escape_formulas: _EscapeFormulas = False,
+    columns: _Columns = None,
     group: _Group = None,
     commit: _Commit = False,
     skip_damaged: SkipDamagedOption = False,
+    file_output: _Output = None,
 ) -> None:
     """Read records, one a line. Partition by partition, in the order of their offsets.
 
@@ -130,6 +154,10 @@ def read_records(
     Bytes are shown as UTF-8; what is not is \\xNN, and \\N is null. In JSON it is
     {"base64": "..."}. Use -o jsonl in pipes: `records write` takes it. On a terminal a table
     cuts what does not fit; a pipe, JSON and --format show all.
+
+    -o parquet, csv and arrow, and --to-file, write columns: those of a typed topic and _partition,
+    _offset, _timestamp, _headers and _deleted, or those that --columns names. `records write` takes
+    them.
 
     --latest shows of each key the newest record in the range, if that does not delete it: the last
     one of a partition, and the one with the greatest time of several partitions. --key, --grep and
@@ -148,18 +176,27 @@ def read_records(
     place, chosen = parse_target(target), join_range(offset, from_, to)
     wanted = RecordFilter.of(key, grep, where)
     printer = RecordPrinter.of(encoding, short_template if template is None else template)
-    named_format = None if file_format is None else file_format.value
+    file = None
     if to_file is None and file_format is not None:
         raise typer.BadParameter("--file-format needs --to-file")
-    if to_file is None and escape_formulas:
-        raise typer.BadParameter("--escape-formulas needs --to-file")
+    piped = None if file_output is None else FileFormat.__members__.get(file_output.name)
+    if to_file is not None or piped is not None:
+        if printer.template is not None or (to_file is not None and file_output is not None):
+            raise typer.BadParameter("say once how records are shown: --format, -o or --to-file")
+        file = RecordFile.of(
+            to_file, file_format or piped, encoding.value, columns, escape_formulas=escape_formulas
+        )
+    elif escape_formulas or columns is not None:
+        raise typer.BadParameter("--escape-formulas and --columns need --to-file or -o csv")
+    elif file_output is not None:
+        session = session.printing(Format(file_output.value))
     if commit and group is None:
         raise typer.BadParameter("--commit needs --group")
     if group is not None:
-        if (offset, from_, to, as_of, to_file) != (None,) * 5 or wanted or latest:
+        if (offset, from_, to, as_of, file) != (None,) * 5 or wanted or latest:
             raise typer.BadParameter(
                 "--group says where to begin, and prints all from there: leave --offset, --from, "
-                "--to, --as-of, --to-file, --latest, --key, --grep and --where out"
+                "--to, --as-of, --to-file, -o parquet, --latest, --key, --grep and --where out"
             )
         if isolation_level is Isolation.SNAPSHOT:
             raise typer.BadParameter("a group has no offsets at --isolation-level snapshot")
@@ -167,40 +204,28 @@ def read_records(
         consumer = _consume(session.open_store(), place, group, isolation_level, on_corrupt)
         _print_consumed(session, printer, consumer, max_records, commit=commit)
         return
-    if to_file is not None:
-        if printer.template is not None or max_records is not None or wanted or skip_damaged:
-            raise typer.BadParameter(
-                "--to-file takes whole ranges: use --offset, not -n, --format, --key, --grep, "
-                "--where or --skip-damaged"
-            )
-        _check_file(to_file, named_format)
     snapshot = session.open_store().snapshot(
         [place.topic], isolation_level=isolation_level.value, at=parse_moment(as_of)
     )
-    scan = plan_scan(
-        snapshot,
-        place,
-        chosen,
-        row_filter=wanted.of_scan,
-        as_json=to_file is None,
-        latest=latest,
-    )
-    if to_file is None:
-        with DamageReporter() as reporter:
-            report = reporter.report_records(skip_damaged)
-            batches = scan.sound_batches(report, skip_damaged=skip_damaged)
-            scanned = read_scanned(wanted.keep(batches))
-            printer.print(session.output, islice(scanned, max_records))
-        return
-    with progress_bar(f"writing {to_file.name}", unit="records") as progress:
-        count = scan.to_file(
-            to_file,
-            named_format,
-            encoding=encoding.value,
-            escape_formulas=escape_formulas,
-            progress=progress,
+    if file is not None:
+        schema = snapshot.view(place.topic).schema
+        scan = plan_scan(
+            snapshot,
+            place,
+            chosen,
+            row_filter=wanted.of_scan if schema is None else None,
+            columns=file.to_read(schema, wanted),
+            as_json=False,
+            latest=latest,
         )
-    warn(f"wrote {count} records to {to_file}")
+        file.write(scan, schema, wanted, max_records, skip_damaged=skip_damaged)
+        return
+    scan = plan_scan(snapshot, place, chosen, row_filter=wanted.of_scan, latest=latest)
+    with DamageReporter() as reporter:
+        report = reporter.report_records(skip_damaged)
+        batches = scan.sound_batches(report, skip_damaged=skip_damaged)
+        scanned = read_scanned(wanted.keep(batches))
+        printer.print(session.output, islice(scanned, max_records))
 
 
 def _print_consumed(
@@ -236,13 +261,3 @@ def _consume(
     chosen = numbers if where.partition is None else [where.partition]
     consumer.assign([TopicPartition(where.topic, number) for number in chosen])
     return consumer
-
-
-def _check_file(path: Path, file_format: str | None) -> None:
-    from txnlog.errors import InvalidOption
-    from txnlog.read.record_files import check_file_format
-
-    try:
-        check_file_format(path, file_format)
-    except InvalidOption as error:
-        raise typer.BadParameter(f"--to-file: {error}") from error

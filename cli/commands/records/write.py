@@ -6,8 +6,8 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,23 @@ from txnlog.cli.input.assignments import parse_headers
 from txnlog.cli.input.durations import parse_duration
 from txnlog.cli.input.options import CompressionOption
 from txnlog.cli.input.places import Target, parse_target
+from txnlog.cli.input.record_input import (
+    FromFileOption,
+    HeaderDelimiterOption,
+    HeaderOption,
+    InputOption,
+    KeyDelimiterOption,
+    KeyOption,
+    NullMarkerOption,
+    PartitionerOption,
+    RecordInput,
+    ValueIsLineOption,
+    check_options,
+    check_partitioner,
+    find_format,
+    find_limits,
+    make_line_format,
+)
 from txnlog.cli.output.fields import Field, number, text
 from txnlog.cli.output.streams import flush, warn
 from txnlog.cli.session import Session
@@ -27,16 +44,7 @@ if TYPE_CHECKING:
     from txnlog.config import CompressionType
     from txnlog.names import TopicPartition
     from txnlog.producer import Producer
-    from txnlog.store import Store
     from txnlog.write.paced_stream import PacedStream
-    from txnlog.write.text_records import Headers, LineFormat
-
-
-class InputFormat(str, Enum):
-    """What a line of stdin is."""
-
-    LINES = "lines"
-    JSONL = "jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,62 +66,6 @@ FIELDS: list[Field[Written]] = [
 ]
 
 
-InputOption = Annotated[
-    InputFormat,
-    typer.Option(
-        "-i", "--input", help="lines: text, one value a line; jsonl: one JSON object a line."
-    ),
-]
-KeyDelimiterOption = Annotated[
-    str | None,
-    typer.Option(
-        "-K",
-        "--key-delimiter",
-        metavar="TEXT",
-        help="A line is key, this, value.",
-        show_default=False,
-    ),
-]
-KeyOption = Annotated[
-    str | None,
-    typer.Option("-k", "--key", metavar="KEY", help="The key of all.", show_default=False),
-]
-ValueIsLineOption = Annotated[
-    bool, typer.Option("--value-is-line", help="A whole line is the value; in jsonl, any JSON.")
-]
-HeaderDelimiterOption = Annotated[
-    str | None,
-    typer.Option(
-        "--header-delimiter",
-        metavar="TEXT",
-        help="A line begins with headers name=value,name=value, and this.",
-        show_default=False,
-    ),
-]
-HeaderOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-H",
-        "--header",
-        metavar="NAME=VALUE",
-        help="A header of all; may be repeated.",
-        show_default=False,
-    ),
-]
-PartitionerOption = Annotated[
-    str,
-    typer.Option(
-        "--partitioner",
-        metavar="NAME",
-        help="murmur2, crc32, sticky, round_robin, random, or package.module:function.",
-    ),
-]
-NullMarkerOption = Annotated[
-    str | None,
-    typer.Option(
-        "--null-marker", metavar="TEXT", help="In lines this stands for null.", show_default=False
-    ),
-]
 FlushEveryOption = Annotated[
     str | None,
     typer.Option(
@@ -139,7 +91,8 @@ def write_records(
             metavar="TOPIC[:PARTITION]", help="Where to; without a partition the keys decide."
         ),
     ],
-    input_format: InputOption = InputFormat.LINES,
+    input_format: InputOption = None,
+    from_file: FromFileOption = None,
     key_delimiter: KeyDelimiterOption = None,
     key: KeyOption = None,
     value_is_line: ValueIsLineOption = False,
@@ -151,7 +104,7 @@ def write_records(
     compression: CompressionOption = None,
     partitioner: PartitionerOption = "murmur2",
 ) -> None:
-    """Write records from stdin, and show where they are. All become visible in one step.
+    """Write records from stdin or a file, and show where they are. All show in one step.
 
     A mistake in a line, Ctrl-C or a failing storage: nothing is written. With --flush-every or
     --batch records are written as they come: what is shown stays, and an error says how many are
@@ -160,153 +113,65 @@ def write_records(
     In JSON a record has a value, null for a tombstone, and optionally key, headers, timestamp_ms
     and partition; a line of another shape is refused, or is a value with --value-is-line. It may be
     what `records read -o jsonl` has printed, and is then copied with its time, into the partition
-    of the same number.
+    of the same number. For a typed topic a line is an object of its columns, or what was printed.
+
+    CSV, Parquet and Arrow have the topic's columns; those of other topics are key, value, headers,
+    timestamp and partition. What `records read -o csv`, parquet or arrow has written is taken too.
 
     \b
     Example:
       printf 'alice:tea\\nbob:milk\\n' | txnlog records write orders -K :
       txnlog records read orders -o jsonl | txnlog records write copy -i jsonl
+      txnlog records write flights --from-file flights.parquet
+      printf '{"carrier": "AA"}\\n' | txnlog records write flights -i jsonl
       tail -F app.log | txnlog records write logs --flush-every 1s
     """
     where, headers = parse_target(target), parse_headers(header or ())
     pace = None
     if flush_every is not None or batch is not None:
         pace = _Pace(None if flush_every is None else parse_duration(flush_every) / 1000, batch)
-    _check_partitioner(partitioner)
+    check_partitioner(partitioner)
     encoded = (key_delimiter, null_marker, key, header_delimiter)
-    _check_options(input_format, value_is_line, *encoded)
-    store = session.open_store()
-    shape = _Shape(
-        _find_limits(store, where),
-        None if input_format is InputFormat.LINES else "value" if value_is_line else "record",
-        _make_line_format(*encoded, headers),
+    chosen = find_format(input_format, from_file)
+    check_options(
+        chosen, value_is_line, *encoded, with_headers=bool(headers), paced=pace is not None
     )
-    if sys.stdin.isatty() and pace is None:
+    store = session.open_store()
+    records = RecordInput(
+        chosen,
+        where.topic,
+        find_limits(store, where),
+        value_is_line,
+        make_line_format(*encoded, headers),
+    )
+    if from_file is None and sys.stdin.isatty() and pace is None:
         warn("one record a line: Ctrl-D writes them, Ctrl-C drops them")
     codec: CompressionType | None = None if compression is None else compression.value
-    with store.producer(compression_type=codec, partitioner=partitioner) as producer:
+    with (
+        _open_input(from_file) as stdin,
+        store.producer(compression_type=codec, partitioner=partitioner) as producer,
+    ):
         written: Iterable[Written]
         if pace is None:
-            with open(sys.stdin.fileno(), "rb", closefd=False) as stdin:
-                written = _write(producer, where, shape.read(stdin))
+            written = _write(producer, where, records.read(stdin))
         else:
             from txnlog.write.paced_stream import PacedStream
             from txnlog.write.text_records import stop_before_large
 
-            stream = PacedStream(sys.stdin.fileno())
-            batches = stop_before_large(shape.read(stream), shape.limits.max_record_bytes)
+            stream = PacedStream(stdin.fileno())
+            batches = stop_before_large(records.read_lines(stream), records.limits.max_record_bytes)
             written = _write_paced(producer, where, batches, stream, pace)
         session.output.rows(FIELDS, written, streamed=pace is not None, live=pace is not None)
 
 
-def _check_options(
-    input_format: InputFormat,
-    value_is_line: bool,
-    key_delimiter: str | None,
-    null_marker: str | None,
-    key: str | None,
-    header_delimiter: str | None,
-) -> None:
-    """Raises BadParameter where options contradict each other."""
-    parts = (key_delimiter, null_marker, header_delimiter)
-    if value_is_line and parts != (None, None, None):
-        raise typer.BadParameter(
-            "--value-is-line takes lines whole: leave --key-delimiter, --header-delimiter and "
-            "--null-marker out"
-        )
-    of_lines = (*parts, None if value_is_line else key)
-    if input_format is InputFormat.JSONL and of_lines != (None, None, None, None):
-        raise typer.BadParameter(
-            "--key-delimiter, --header-delimiter, --null-marker and --key are for --input lines "
-            "(--key also for --value-is-line)"
-        )
-    if key_delimiter is not None and key is not None:
-        raise typer.BadParameter("give either --key-delimiter or --key")
-    for name, text_ in (("key", key_delimiter), ("header", header_delimiter)):
-        if text_ == "":
-            raise typer.BadParameter(f"--{name}-delimiter is empty")
-
-
-def _check_partitioner(name: str) -> None:
-    """Raises BadParameter before a line is read."""
-    from txnlog.errors import InvalidOption
-    from txnlog.write.partitioner import check_partitioner
-
+def _open_input(path: Path | None) -> BufferedReader:
+    """The file, or stdin, which stays open. Raises BadParameter."""
+    if path is None:
+        return open(sys.stdin.fileno(), "rb", closefd=False)
     try:
-        check_partitioner(name)
-    except InvalidOption as error:
-        raise typer.BadParameter(f"--partitioner: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    """How many bytes a record may have, and below what number a line's own partition must be."""
-
-    max_record_bytes: int
-    partition_count: int | None
-    """None: a partition on the command line overrules those of the lines."""
-
-
-def _find_limits(store: Store, where: Target) -> _Limits:
-    """Raises UnknownTopicOrPartition."""
-    from txnlog.config import TopicConfig
-    from txnlog.errors import UnknownTopicOrPartition
-
-    spec = store.topic_spec(where.topic)
-    if where.partition is not None and where.partition >= spec.partitions:
-        raise UnknownTopicOrPartition(
-            f"topic {where.topic!r} has no partition {where.partition}; it has "
-            f"{spec.partitions}, numbered from 0"
-        )
-    return _Limits(
-        TopicConfig.of(spec.config).max_message_bytes,
-        spec.partitions if where.partition is None else None,
-    )
-
-
-def _make_line_format(
-    key_delimiter: str | None,
-    null_marker: str | None,
-    key: str | None,
-    header_delimiter: str | None,
-    headers: Headers,
-) -> LineFormat:
-    from txnlog.write.text_records import LineFormat
-
-    return LineFormat(
-        _encode(key_delimiter),
-        _encode(null_marker),
-        _encode(key),
-        headers,
-        _encode(header_delimiter),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What a line is; of JSON a record, or a value."""
-
-    limits: _Limits
-    json: Literal["record", "value"] | None
-    lines: LineFormat
-
-    def read(self, stdin: BufferedReader | PacedStream) -> Iterator[pa.RecordBatch]:
-        """The records of the input. Raises InvalidRecord, RecordTooLarge."""
-        from txnlog.write.text_records import read_json_lines, read_json_values, read_lines
-
-        max_bytes, headers = self.limits.max_record_bytes, self.lines.headers
-        if self.json is None:
-            return read_lines(stdin, self.lines, max_line_bytes=max_bytes)
-        if self.json == "value":
-            return read_json_values(
-                stdin, key=self.lines.key, headers=headers, max_line_bytes=max_bytes
-            )
-        return read_json_lines(
-            stdin,
-            headers=headers,
-            max_line_bytes=max_bytes,
-            partition_count=self.limits.partition_count,
-        )
+        return path.open("rb")
+    except OSError as error:
+        raise typer.BadParameter(f"--from-file {path}: {error.strerror or error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +265,3 @@ def _list_written(placed: Mapping[TopicPartition, Sequence[range]]) -> list[Writ
         for at, ranges in sorted(placed.items())
         for offsets in ranges
     ]
-
-
-def _encode(typed: str | None) -> bytes | None:
-    return None if typed is None else typed.encode(errors="surrogateescape")

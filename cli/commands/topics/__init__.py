@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from txnlog.cli.commands.topics import (
     add_partitions,
+    alter,
     compact,
     config,
     create,
@@ -21,6 +22,7 @@ app = verb_group(
         "ls": ls.list_topics,
         "describe": describe.describe_topics,
         "create": create.create_topic,
+        "alter": alter.alter_topic,
         "add-partitions": add_partitions.add_partitions,
         "delete": delete.delete_topic,
         "trim": trim.trim_records,

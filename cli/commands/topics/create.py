@@ -1,4 +1,4 @@
-"""``txnlog topics create``: a new topic, with its settings."""
+"""``txnlog topics create``: a new topic, with its settings and columns."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from txnlog.cli.input.assignments import parse_settings
+from txnlog.cli.input.columns import DefaultOption, parse_defaults, parse_schema, split_names
 from txnlog.cli.input.options import DryRunOption, NewTopicArgument, SettingsOption
 from txnlog.cli.output.confirmation import note_dry_run
 from txnlog.cli.output.topic_fields import print_topic
@@ -18,6 +19,22 @@ def create_topic(
     topic: NewTopicArgument,
     partitions: Annotated[int, typer.Option("--partitions", "-p", help="How many.")] = 1,
     config: SettingsOption = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            "--schema",
+            metavar="COLUMNS|FILE",
+            help="Columns of a typed topic: in SQL's words, or a file that has or describes them.",
+            show_default=False,
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key", metavar="COLUMN,...", help="Columns that are the key.", show_default=False
+        ),
+    ] = None,
+    default: DefaultOption = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="If the topic exists, show it as it is.")
     ] = False,
@@ -25,16 +42,37 @@ def create_topic(
 ) -> None:
     """Create a topic in an existing store and show it.
 
+    With --schema its records have columns: 'name type [not null] [default value], ...' with the
+    types of SQL, Spark or Arrow; a Parquet or Arrow file, whose columns they become; or a file with
+    such words, or with the JSON of a schema of Avro, Spark or Arrow.
+
     \b
     Example:
       txnlog topics create orders --partitions 8 --config compression.type=zstd
+      txnlog topics create flights --key carrier,flight \\
+          --schema 'carrier string not null, flight int, gate string default "?"'
     """
     settings = parse_settings(config or ())
+    if schema is None and (key is not None or default):
+        raise typer.BadParameter("--key and --default are for columns: they need --schema")
+    columns = defaults = None
+    if schema is not None:
+        written = parse_schema(schema)
+        columns = written.columns
+        defaults = {**written.defaults, **parse_defaults(default or (), columns)} or None
     opened = session.open_store()
     from txnlog.errors import TopicAlreadyExists
 
     try:
-        shown = opened.create_topic(topic, partitions=partitions, config=settings, dry_run=dry_run)
+        shown = opened.create_topic(
+            topic,
+            partitions=partitions,
+            config=settings,
+            schema=columns,
+            key=split_names([key]) if key else None,
+            defaults=defaults,
+            dry_run=dry_run,
+        )
     except TopicAlreadyExists:
         if not if_not_exists:
             raise

@@ -1,0 +1,57 @@
+"""JSON lines for typed topics: what a wrong one is said to be."""
+
+from __future__ import annotations
+
+import json
+from io import BufferedReader, BytesIO
+from typing import cast
+
+import pytest
+
+from txnlog.columns.checks import make_schema
+from txnlog.columns.schema_words import parse_columns
+from txnlog.errors import InvalidRecord
+from txnlog.write.typed_lines import read_typed_lines
+
+SCHEMA = make_schema(
+    parse_columns(
+        "carrier string not null, flight int not null, at timestamptz, seat struct<row: int>"
+    ).columns,
+    ["carrier", "flight"],
+)
+
+
+def lines(*rows: object) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+WRONG = {
+    lines({"carrier": "AA", "flight": 1}) + '\n{"carrier": "AA", "flight": "x"}\n': "line 3",
+    lines({"carrier": "AA", "flight": 1}, {"carrier": "AA"}): "line 2",
+    lines({"carrier": "AA", "flight": 3_000_000_000}): "line 1",
+    lines({"carrier": "AA", "flight": 1, "gat": "x"}): "`gat`",
+    lines({"carrier": "AA", "flight": 1, "at": "2024-01-01T10:00:00"}): "timezone",
+    lines({"carrier": "AA", "flight": 1, "seat": {"rows": 1}}): "`rows`",
+    lines({"carrier": "AA", "flight": 1, "_partition": 4}): "no partition 4",
+    lines({"value": None}): "there is no key",
+    lines({"value": '{"carrier": 1}', "offset": 0}): "$.carrier",
+    "text\n": "line 1",
+}
+
+
+@pytest.mark.parametrize("data", WRONG, ids=[*map(str, range(len(WRONG)))])
+def test_a_wrong_line_is_named(data: str) -> None:
+    """With its number and the reason, after the records before it."""
+    stream = cast("BufferedReader", BufferedReader(BytesIO(data.encode())))
+    found = read_typed_lines(stream, "t", SCHEMA, max_line_bytes=10_000, partition_count=2)
+    count = 0
+
+    def read() -> None:
+        nonlocal count
+        for batch in found:
+            count += batch.num_rows
+
+    with pytest.raises(InvalidRecord) as refused:
+        read()
+    number = next(n for n in (1, 2, 3) if f"line {n}" in str(refused.value))
+    assert (WRONG[data] in str(refused.value), count) == (True, min(number - 1, 1))

@@ -1,0 +1,152 @@
+"""Records from CSV, Parquet and Arrow: batches with a topic's columns, for a producer.
+
+A file that ``records read`` has written is taken as it is: what it says of topic and offsets, which
+the records will get anew, is left out.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from io import BufferedReader
+from tempfile import TemporaryFile
+from typing import IO, Final
+
+import pyarrow as pa
+
+from txnlog.errors import InvalidRecord
+from txnlog.schema import DELETED, HEADERS, OFFSET, PARTITION, TIMESTAMP, TOPIC, TopicSchema
+from txnlog.segments.records import HEADERS_TYPE
+from txnlog.write.text_records import decode_json_headers
+
+_PLACED: Final = frozenset(("topic", "offset", "timestampType"))
+_PLACED_TYPED: Final = frozenset((TOPIC, OFFSET))
+_MOMENT: Final = pa.timestamp("us", "UTC")
+_PLAIN_TYPES: Final[Mapping[str, pa.DataType]] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.string(),
+    "timestamp": _MOMENT,
+    "partition": pa.int32(),
+}
+_METADATA_TYPES: Final[Mapping[str, pa.DataType]] = {
+    HEADERS: pa.string(),
+    TIMESTAMP: _MOMENT,
+    PARTITION: pa.int32(),
+    DELETED: pa.bool_(),
+}
+_IPC_MAGIC: Final = b"ARROW1"
+_ROWS: Final = 65_536
+_BLOCK_BYTES: Final = 4 << 20
+
+
+def read_csv(stream: BufferedReader, schema: TopicSchema | None) -> Iterator[pa.RecordBatch]:
+    """CSV with columns of the topic, named in its first line.
+
+    Those of a topic without a schema are key, value, headers, timestamp and partition. Nothing
+    between two commas is null, and ``""`` an empty text. Headers are JSON, as in what ``records
+    read`` writes.
+
+    Raises InvalidRecord: it is not CSV, or a value is not of its column's type.
+    """
+    from pyarrow import csv
+
+    known = dict(_PLAIN_TYPES)
+    if schema is not None:
+        flat = [field for field in schema.columns if not pa.types.is_nested(field.type)]
+        known = {**{field.name: field.type for field in flat}, **_METADATA_TYPES}
+    convert = csv.ConvertOptions(
+        column_types=known,
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    parse = csv.ParseOptions(newlines_in_values=True)
+    # In one thread, or errors do not say in which row.
+    read = csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            reader = csv.open_csv(
+                stream, read_options=read, parse_options=parse, convert_options=convert
+            )
+        except pa.ArrowInvalid as error:
+            if "Empty CSV" in str(error):
+                return
+            raise
+        name = "headers" if schema is None else HEADERS
+        yield from (_with_headers(batch, name) for batch in reader)
+
+    return _read("CSV", batches, schema)
+
+
+def read_parquet(stream: BufferedReader, schema: TopicSchema | None) -> Iterator[pa.RecordBatch]:
+    """A Parquet file; one that comes through a pipe is laid down first.
+
+    Raises InvalidRecord: it is none.
+    """
+    from pyarrow import parquet
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with _seekable(stream) as file:
+            yield from parquet.ParquetFile(file).iter_batches(batch_size=_ROWS)
+
+    return _read("Parquet", batches, schema)
+
+
+def read_arrow(stream: BufferedReader, schema: TopicSchema | None) -> Iterator[pa.RecordBatch]:
+    """A stream of Arrow's, or a file. Raises InvalidRecord: it is neither."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        if stream.peek(len(_IPC_MAGIC))[: len(_IPC_MAGIC)] != _IPC_MAGIC:
+            with pa.ipc.open_stream(stream) as reader:
+                yield from reader
+            return
+        with _seekable(stream) as file:
+            reader = pa.ipc.open_file(file)
+            for number in range(reader.num_record_batches):
+                yield reader.get_batch(number)
+
+    return _read("Arrow", batches, schema)
+
+
+def _read(
+    name: str, batches: Callable[[], Iterator[pa.RecordBatch]], schema: TopicSchema | None
+) -> Iterator[pa.RecordBatch]:
+    placed = _PLACED if schema is None else _PLACED_TYPED
+    try:
+        for batch in batches():
+            chosen = [name for name in batch.schema.names if name not in placed]
+            yield batch.select(chosen)
+    except OSError as error:
+        raise InvalidRecord(f"the input cannot be read: {error.strerror or error}") from error
+    except (pa.ArrowException, ValueError) as error:
+        raise InvalidRecord(
+            f"the input is not {name} with columns of the topic: {error}"
+        ) from error
+
+
+def _with_headers(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
+    """The same with headers as they are sent, instead of their JSON."""
+    at = batch.schema.get_field_index(name)
+    if at < 0:
+        return batch
+    made = [None if text is None else _headers(text) for text in batch.column(at).to_pylist()]
+    return batch.set_column(at, name, pa.array(made, HEADERS_TYPE))
+
+
+def _headers(text: str) -> list[dict[str, object]]:
+    return [{"key": name, "value": value} for name, value in decode_json_headers(text)]
+
+
+@contextmanager
+def _seekable(stream: BufferedReader) -> Iterator[IO[bytes]]:
+    """The stream itself, or a nameless file with what comes through a pipe."""
+    if stream.seekable():
+        yield stream
+        return
+    with TemporaryFile() as laid_down:
+        shutil.copyfileobj(stream, laid_down, _BLOCK_BYTES)
+        laid_down.seek(0)
+        yield laid_down
