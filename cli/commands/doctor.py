@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from txnlog.cli.input.durations import parse_duration
+from txnlog.cli.input.options import Format
 from txnlog.cli.output.escaping import escape_text
 from txnlog.cli.output.exits import FAILURE, HANGING, Damaged
 from txnlog.cli.output.fields import Field, number, text
@@ -37,6 +40,57 @@ FIELDS: list[Field[Finding]] = [
 ]
 
 
+_SEVERITY: Final = ("damage", "unreadable", "hanging", "orphan", "note", "ok")
+_VARYING: Final = re.compile(r"[0-9a-f]{16,}|\d+")
+_SUBJECTS: Final = 3
+
+
+@dataclass(slots=True)
+class FindingGroup:
+    """Findings of one kind: they differ in what they are about, and in numbers."""
+
+    first: Finding
+    count: int = 0
+    subjects: dict[str, None] = field(default_factory=dict)
+
+    def add(self, finding: Finding) -> None:
+        """Count one more; a few of the things that they are about are kept."""
+        self.count += 1
+        if len(self.subjects) <= _SUBJECTS:
+            self.subjects.setdefault(finding.subject)
+
+
+def group_findings(findings: Iterable[Finding]) -> list[FindingGroup]:
+    """The findings by kind, the worst first. Keeps one of each kind."""
+    groups: dict[tuple[str | None, ...], FindingGroup] = {}
+    for finding in findings:
+        detail = finding.detail
+        for name in (finding.path, finding.subject):
+            detail = detail.replace(name, "") if name else detail
+        kind = (finding.state, finding.check, finding.rule, _VARYING.sub("#", detail))
+        groups.setdefault(kind, FindingGroup(finding)).add(finding)
+    return sorted(groups.values(), key=lambda group: _SEVERITY.index(group.first.state))
+
+
+def _show_subjects(group: FindingGroup) -> str:
+    shown = [escape_text(subject) for subject in group.subjects][:_SUBJECTS]
+    return ", ".join(shown + ["\u2026"] * (len(group.subjects) > _SUBJECTS))
+
+
+def _show_group(group: FindingGroup) -> str:
+    more = f" (and {group.count - 1} more such: --all lists them)" if group.count > 1 else ""
+    return _show_detail(group.first) + more
+
+
+GROUPS: list[Field[FindingGroup]] = [
+    text("state", "STATE", lambda group: group.first.state),
+    text("check", "CHECK", lambda group: group.first.check),
+    number("count", "COUNT", lambda group: group.count),
+    text("subject", "SUBJECT", _show_subjects),
+    Field("detail", "DETAIL", _show_group, _show_group),
+]
+
+
 def examine_store(
     session: Session,
     topics: Annotated[
@@ -49,6 +103,9 @@ def examine_store(
     no_probe: Annotated[
         bool, typer.Option("--no-probe", help="Do not write to the storage to try it out.")
     ] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="A line for each finding, as they are found.")
+    ] = False,
     orphan_age: Annotated[
         str | None,
         typer.Option(
@@ -60,6 +117,9 @@ def examine_store(
     ] = None,
 ) -> None:
     """Check a store: the storage's promises, logs, files, damage.
+
+    Of each kind of finding there is one line, the worst first; --all has a line for each finding,
+    as they are found, and so has JSON.
 
     Reads only, but for the probe, which creates some small files and deletes them; ends no
     transaction; may run while others write. L1, T3 and so on are rules in docs/PROTOCOL.md.
@@ -79,7 +139,10 @@ def examine_store(
         topics or None, with_probe=not no_probe, with_contents=deep, orphan_age_ms=age_ms
     )
     tally = _Tally()
-    session.output.rows(FIELDS, tally.count(found), streamed=True)
+    if every or session.output_format is not Format.TABLE:
+        session.output.rows(FIELDS, tally.count(found), streamed=True)
+    else:
+        session.output.rows(GROUPS, group_findings(tally.count(found)))
     _conclude(tally.states, tally.orphan_bytes)
 
 

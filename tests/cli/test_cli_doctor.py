@@ -170,3 +170,36 @@ def test_orphans_are_no_failure_and_uploads_are_none(own_store: Path) -> None:
     assert "orphans: 2, which take 101 bytes" in done.err
     assert stray.exists()
     assert cli("doctor", "--orphan-age", "soon", "--store", own_store).code == 2
+
+
+def test_one_damage_stands_above_many_notes(own_store: Path) -> None:
+    """A line for each kind with its count, the worst first; --all and JSON have each finding."""
+    store = txnlog.open(str(own_store))
+    for number in range(20):
+        (own_store / f"topics/orders/data/0/w-{number:03}.log").write_bytes(b"x")
+    (own_store / store.segments("orders", 1)[0].paths.log).unlink()
+    done = cli("doctor", "--store", own_store, "--no-probe")
+    heading, worst, notes, *rest = done.out.splitlines()
+    assert heading.split() == ["STATE", "CHECK", "COUNT", "SUBJECT", "DETAIL"]
+    assert worst.split()[:4] == ["damage", "data", "1", "orders"]
+    assert notes.split()[:4] == ["note", "data", "20", "orders"]
+    assert "19 more" in notes
+    assert {line.split()[0] for line in rest} == {"ok"}
+    every = cli("doctor", "--store", own_store, "--no-probe", "--all")
+    assert sum(line.startswith("note") for line in every.out.splitlines()) == 20
+    assert (done.code, every.code) == (3, 3)
+
+
+def test_what_a_rewrite_has_replaced_is_no_upload(tmp_path: Path) -> None:
+    """It is said what it was, and what deletes it."""
+    store = txnlog.open(str(tmp_path / "s"), create=True)
+    store.create_topic("t")
+    with store.producer() as producer:
+        for number in range(20):
+            producer.send("t", f"{number}")
+            producer.flush()
+    assert store.merge_topic("t")
+    found = [f for f in store.examine(with_probe=False) if f.state != "ok"]
+    assert found
+    assert all("a rewrite has replaced it" in f.detail for f in found)
+    assert not any("upload" in f.detail for f in found)

@@ -422,17 +422,18 @@ def _describe_holder(
 
 def _say_what_ends(transactional_id: str, status: str, *, overdue: bool) -> str:
     """What will end an open or prepared transaction, as text."""
+    command = f"`txnlog txns abort {shlex.quote(transactional_id)}`"
     anybody = (
-        "the next process that reads or writes one of its topics or groups, by Store.maintain, or "
-        f"by the next init_transactions() with {transactional_id!r}"
+        "the next process that reads or writes one of its topics or groups, `txnlog maintain`, or "
+        f"the next init_transactions() with {transactional_id!r}"
     )
     if status != Status.ONGOING.value:
         return (
             "it is decided; finished by the next process that finds an entry of it without a "
-            f"marker, by Store.maintain, or by the next init_transactions() with "
-            f"{transactional_id!r}; Store.abort_transaction finishes it at once"
+            f"marker, `txnlog maintain`, or the next init_transactions() with "
+            f"{transactional_id!r}; {command} finishes it at once"
         )
-    now = "Store.abort_transaction ends it at once"
+    now = f"{command} ends it at once"
     if overdue:
         return f"aborted by {anybody}; {now}"
     return f"its producer's commit or abort; after its timeout, {anybody}; {now}"

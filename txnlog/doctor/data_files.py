@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from txnlog import names
 from txnlog.admin.record_times import lies_ahead
@@ -19,6 +20,10 @@ from txnlog.replicas.placement import is_placed
 from txnlog.replicas.replicated_storage import find_replicated
 from txnlog.storage.base import Storage
 
+_REPLACED: Final = (
+    "a rewrite has replaced it; `txnlog maintain` deletes it when file.delete.delay.ms has passed"
+)
+
 
 @dataclass(slots=True)
 class OrphanJudge:
@@ -29,8 +34,18 @@ class OrphanJudge:
     orphan_age_ms: int
     read_failures: ReadFailures
 
-    def judge(self, check: str, subject: str, path: str, size_bytes: int, what: str) -> Finding:
-        """The finding for a file that nothing refers to."""
+    def judge(
+        self,
+        check: str,
+        subject: str,
+        path: str,
+        size_bytes: int,
+        what: str,
+        *,
+        known: bool = False,
+    ) -> Finding:
+        """The finding for a file that nothing refers to; ``known``: ``what`` says whose it was."""
+        hint = "" if known else ", so an upload may still be running"
         try:
             age_ms = file_age_ms(self.storage, path, self.now_ms)
         except ObjectNotFound:
@@ -42,14 +57,14 @@ class OrphanJudge:
                 check,
                 subject,
                 "note",
-                f"{what}; its age is not known, so an upload may still be running",
+                f"{what}; its age is not known{hint}",
                 path=path,
                 size_bytes=size_bytes,
             )
         if age_ms < self.orphan_age_ms:
-            detail = f"{what}; {age_ms // 1000} s old, so an upload may still be running"
+            detail = f"{what}; {age_ms // 1000} s old{hint}"
             return Finding(check, subject, "note", detail, path=path, size_bytes=size_bytes)
-        detail = f"{what} for {age_ms // 1000} s"
+        detail = f"{what}; {age_ms // 1000} s old" if known else f"{what} for {age_ms // 1000} s"
         return Finding(check, subject, "orphan", detail, path=path, size_bytes=size_bytes)
 
 
@@ -93,8 +108,13 @@ class DataFiles:
                 yield Finding("data", self.topic, "damage", detail, path=path)
         self.missing = [*expected]
 
-    def check_listing(self, placed_now: Sequence[SegmentDescription]) -> Iterator[Finding]:
-        """Yield missing files, and those that no entry places, not even one since the listing."""
+    def check_listing(
+        self, placed_now: Sequence[SegmentDescription], replaced: Collection[names.FileKey]
+    ) -> Iterator[Finding]:
+        """Yield missing files, and those that no entry places, not even one since the listing.
+
+        ``replaced``: the files of segments that others have taken the place of.
+        """
         known = _sizes(placed_now)
         elsewhere = []
         for path in self.missing:
@@ -111,10 +131,13 @@ class DataFiles:
                 "replicas reassign` copies what only roots that are out have"
             )
             yield Finding("data", self.topic, "note", detail, path=elsewhere[0])
+        stems = {f"{names.topic_data(self.topic, at)}/{name}" for at, name in replaced}
         for path, size_bytes in self.unplaced.items():
             if path not in known:
-                what = "no entry of the log places it (any more)"
-                yield self.orphans.judge("data", self.topic, path, size_bytes, what)
+                paths = names.SegmentPaths.of(path)
+                old = paths is not None and paths.stem in stems
+                what = _REPLACED if old else "no entry of the log places it (any more)"
+                yield self.orphans.judge("data", self.topic, path, size_bytes, what, known=old)
 
     def _is_there(self, path: str) -> bool:
         """Whether a file that the listing did not show can be read: another root may have it."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from txnlog import names, root_names
+from txnlog.admin.live_segments import rewritten_files
 from txnlog.admin.transactions import TransactionAdmin, why_hanging
 from txnlog.doctor.checkpoint_outcomes import GroupClaims, TopicClaims
 from txnlog.doctor.data_files import DataFiles, OrphanJudge, check_loose_files
@@ -179,7 +180,8 @@ class Examination:
             damaged = True
             yield finding
         log.refresh()
-        for finding in files.check_listing(describe_segments(log)):
+        replaced = rewritten_files(topic, log.whole_segments()) if files.unplaced else ()
+        for finding in files.check_listing(describe_segments(log), replaced):
             damaged = damaged or finding.state in ("damage", "unreadable")
             yield finding
         yield from files.check_times(self.logs.clock.now_ms())
