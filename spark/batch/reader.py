@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from txnlog.spark.batch.tasks import group_ranges
+from txnlog.spark.batch.worker_objects import spare_modules
 from txnlog.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -75,14 +76,19 @@ class TaskReader(DataSourceReader):
                 _check_not_replaced(self._storage, self._origin.transaction)
         # Spark makes one empty partition of its own where there is nothing to read.
         if isinstance(partition, TxnlogPartition):
-            columns = self._columns
-            batches = self._batches(partition.ranges)
-            if columns.topic_schema is None:
-                yield from batches
-            else:
-                from txnlog.spark.batch.typed_rows import fit, task_schema
+            try:
+                yield from self._fitting(partition.ranges)
+            finally:
+                spare_modules()
 
-                yield from map(fit(task_schema(columns.schema)), batches)
+    def _fitting(self, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
+        """The batches, in the types of the columns that Spark was told."""
+        columns = self._columns
+        if columns.topic_schema is None:
+            return self._batches(ranges)
+        from txnlog.spark.batch.typed_rows import fit, task_schema
+
+        return map(fit(task_schema(columns.schema)), self._batches(ranges))
 
     def _batches(self, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
         if not self._skip_damaged:

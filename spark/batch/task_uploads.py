@@ -16,6 +16,7 @@ from txnlog.errors import InvalidRecord
 from txnlog.log.uploads import UploadedSegment
 from txnlog.spark.batch import commit, provenance
 from txnlog.spark.batch.provenance import CommitScope
+from txnlog.spark.batch.worker_objects import spare_modules
 from txnlog.spark.batch.write_plan import WritePlan
 from txnlog.store import Store
 
@@ -49,6 +50,8 @@ def upload(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> tuple[Uploaded
     except BaseException:
         uploaders.discard()
         raise
+    finally:
+        spare_modules()
 
 
 def discard_unplaced(store: Store, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txnlog.log.uploads import TopicSpec
-from txnlog.spark.options.store_options import open_at
+from txnlog.spark.options.store_options import open_kept
 from txnlog.spark.options.write_options import WriteOptions
 from txnlog.state.transaction import TransactionRef
 from txnlog.store import Store
@@ -54,7 +54,7 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
         InvalidOption, InvalidRecord: the options or columns are not those of a write.
         TxnlogError: the store or a topic is not there.
     """
-    store = open_at(options.address)
+    store = open_kept(options.address)
     spec = None if options.topic is None else store.topic_spec(options.topic)
     used = check_columns(schema, spec, options.include_headers)
     if spec is not None:

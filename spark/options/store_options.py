@@ -8,13 +8,23 @@ their values.
 from __future__ import annotations
 
 import json
+import os
+from collections import OrderedDict
 from collections.abc import Mapping
+from typing import Final
 
-from txnlog.errors import InvalidOption
+from txnlog import names
+from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.spark.options.option_names import STORAGE_PREFIX, TYPED_STORAGE
 from txnlog.spark.options.option_values import OptionValues
+from txnlog.state import envelope
+from txnlog.state.store import DECODER
 from txnlog.storage.base import Address
 from txnlog.store import Store, open_store
+
+_MOST_KEPT = 4
+_kept: Final[OrderedDict[tuple[int, str, str, bool], Store]] = OrderedDict()
+"""The stores that were written to last, by process and address."""
 
 
 def parse_address(values: OptionValues) -> Address:
@@ -30,6 +40,32 @@ def open_at(address: Address) -> Store:
         storage_options=address.options,
         unsafe_single_writer=address.unsafe_single_writer,
     )
+
+
+def open_kept(address: Address) -> Store:
+    """The same for a write, with all that this process has read of the store before.
+
+    Spark plans all writes in one process and commits them in another: a micro-batch goes on from
+    where the one before has ended, and opens no connection and reads no log from its checkpoint on.
+    """
+    options = json.dumps(dict(address.options), sort_keys=True, default=repr)
+    key = os.getpid(), address.url, options, address.unsafe_single_writer
+    kept = _kept.pop(key, None)
+    store = kept if kept is not None and _is_there(kept) else open_at(address)
+    _kept[key] = store
+    while len(_kept) > _MOST_KEPT:
+        _kept.popitem(last=False)
+    return store
+
+
+def _is_there(store: Store) -> bool:
+    """False if the store is gone, or was replaced by another one: its logs are not known then."""
+    try:
+        data = store.storage.get(names.STORE_FILE)
+        found = envelope.decode(data, DECODER, f"{store.url}/{names.STORE_FILE}")
+    except TxnlogError:
+        return False  # opening it again tells what is wrong
+    return found.store_id == store.store_id
 
 
 def store_options(

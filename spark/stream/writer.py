@@ -27,6 +27,7 @@ from txnlog.spark.batch.task_uploads import (
     segments_of,
     upload,
 )
+from txnlog.spark.batch.worker_objects import spare_modules
 from txnlog.spark.batch.write_plan import WritePlan, plan_write
 from txnlog.spark.options.kafka_client_options import warn_passed_over
 from txnlog.spark.options.write_options import parse_write
@@ -55,6 +56,7 @@ def open_stream_writer(options: Mapping[str, str], schema: StructType) -> Txnlog
     """Check one batch of a streaming write. Raises InvalidOption, InvalidRecord, TxnlogError."""
     plan = plan_write(parse_write(options, streaming=True), schema)
     check_columns(plan.store, schema, SCOPE)
+    spare_modules()
     return TxnlogStreamWriter(plan)
 
 

@@ -1,0 +1,106 @@
+"""What a process of Spark's keeps between writes: stores that are open, and modules."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+import txnlog
+from txnlog.errors import StoreNotFound
+from txnlog.spark.batch import worker_objects
+from txnlog.spark.options.store_options import open_kept
+from txnlog.storage.base import Address
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Address:
+    """Of a store with a topic."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.create_topic("t")
+    return Address(store.url, {})
+
+
+def test_what_is_known_is_not_read_again(
+    address: Address, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A batch costs the same, however many came before it, though its process reads no log anew."""
+    caplog.set_level(logging.DEBUG, "txnlog.requests")
+
+    def batch() -> list[str]:
+        """The requests, without what they cost."""
+        caplog.clear()
+        kept = open_kept(address)
+        kept.topic_spec("t")
+        return [r.getMessage().partition(":")[0] for r in caplog.records if r.name.endswith("sts")]
+
+    def append() -> None:
+        with txnlog.open(address.url).producer() as producer:
+            producer.send("t", b"x")
+
+    first = batch()
+    assert sum(request.startswith("get topics/") for request in first) == 1
+    counts = []
+    for _ in range(40):  # checkpoints are put meanwhile
+        append()
+        requests = batch()
+        counts.append(len(requests))
+        assert "get txnlog.json" in requests
+        [read] = [request for request in requests if request.startswith("get topics/")]
+        assert read.count("json") == 1, "the entry that is new"
+        assert not [request for request in requests if request.startswith("list ")]
+    assert len({*counts}) <= 2
+
+
+def test_a_store_that_was_replaced_is_opened_again(address: Address, tmp_path: Path) -> None:
+    """Its logs are others: nothing of what was known holds."""
+    kept = open_kept(address)
+    assert open_kept(address) is kept
+    assert open_kept(Address(address.url, {}, unsafe_single_writer=True)) is not kept
+    shutil.rmtree(address.url)
+    with pytest.raises(StoreNotFound):
+        open_kept(address)
+    new = txnlog.open(address.url, create=True)
+    assert open_kept(address).store_id == new.store_id != kept.store_id
+    assert open_kept(address) is not kept
+
+
+def test_few_stores_are_kept(tmp_path: Path) -> None:
+    """Those that were used last."""
+    stores = []
+    for number in range(6):
+        txnlog.open(str(tmp_path / f"{number}"), create=True)
+        stores.append(open_kept(Address(str(tmp_path / f"{number}"), {})))
+        assert open_kept(Address(str(tmp_path / "0"), {})) is stores[0]
+    assert open_kept(Address(str(tmp_path / "5"), {})) is stores[5]
+    assert open_kept(Address(str(tmp_path / "1"), {})) is not stores[1]
+
+
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """Afterwards garbage is collected as before."""
+    yield
+    gc.unfreeze()
+
+
+def test_modules_are_spared_in_workers_alone(monkeypatch: pytest.MonkeyPatch, thawed: None) -> None:
+    """Once, and again when more of them were loaded."""
+    before = gc.get_freeze_count()
+    worker_objects.spare_modules()
+    assert gc.get_freeze_count() == before
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("pyspark.daemon", None))
+    worker_objects.spare_modules()
+    frozen = gc.get_freeze_count()
+    assert frozen > before + 10_000
+    held = [[number] for number in range(1_000)]
+    worker_objects.spare_modules()
+    assert gc.get_freeze_count() < frozen + len(held)
+    monkeypatch.setitem(sys.modules, "a_module_of_this_test", sys)
+    worker_objects.spare_modules()
+    assert gc.get_freeze_count() >= frozen + len(held)
