@@ -57,6 +57,7 @@ INDEX_ENDINGS: Final[Mapping[IndexKind, str]] = {
     "time": ".timeindex",
     "transaction": ".txnindex",
 }
+_FRAMED = re.compile(r"\.(?:json|commit|abort|checkpoint|list|rewrites|closed-[1-9])\Z")
 _READ_NOTE = re.compile(r"([0-9a-f]{32})\.([0-9a-f-]{1,80})\.read")
 _SKIPPED_NOTE = re.compile(r"([0-9a-f]{32})\.[0-9a-f]{32}\.skipped")
 
@@ -288,6 +289,14 @@ def is_unique(path: str) -> bool:
     return parse_data_file(path) is not None or (
         folder.endswith("/manifests") and parse_manifest(last) is not None
     )
+
+
+def is_framed(path: str) -> bool:
+    """Whether an object has a checksum of all its bytes in itself: it is no data, nor a manifest.
+
+    Nor is it a file of a few bytes by which processes tell each other the time.
+    """
+    return _FRAMED.search(path) is not None
 
 
 def topic_log(topic: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from replica_world import Roots
 from steps import elsewhere, new_store
+from world_entries import entry_of
 
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
@@ -22,6 +23,8 @@ from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing import HeapStorage, VirtualClock
 
 NAME = "transactions/p/00000000000000000001.json"
+OURS, THEIRS = entry_of("", "ours"), entry_of("", "theirs")
+"""Both as they were written: no checksum tells who is right."""
 
 
 @pytest.fixture
@@ -60,10 +63,10 @@ def at(roots: Roots, member: str, call: Callable[[], object], when: str = "put_i
 def test_it_is_everywhere_and_the_first_who_puts_it_is_told_so(
     roots: Roots, storage: ReplicatedStorage, clock: VirtualClock
 ) -> None:
-    assert storage.put_decided(NAME, b"x")
-    assert held(roots) == {"a-0": b"x", "b-0": b"x", "c-0": b"x"}
-    assert not roots.plain(clock).put_decided(NAME, b"x")
-    assert not roots.plain(clock).put_if_absent(NAME, b"x")
+    assert storage.put_decided(NAME, OURS)
+    assert held(roots) == {"a-0": OURS, "b-0": OURS, "c-0": OURS}
+    assert not roots.plain(clock).put_decided(NAME, OURS)
+    assert not roots.plain(clock).put_if_absent(NAME, OURS)
     assert roots.epoch().number == 0
 
 
@@ -71,20 +74,20 @@ def test_a_follower_may_have_it_first(
     roots: Roots, storage: ReplicatedStorage, clock: VirtualClock
 ) -> None:
     """Its writer is dead: whoever puts it next gives it to the leader."""
-    roots.heap("b-0").put(NAME, b"x")
+    roots.heap("b-0").put(NAME, OURS)
     assert storage.list_names("transactions/p") == []
-    assert storage.put_decided(NAME, b"x")
-    assert held(roots) == {"a-0": b"x", "b-0": b"x", "c-0": b"x"}
+    assert storage.put_decided(NAME, OURS)
+    assert held(roots) == {"a-0": OURS, "b-0": OURS, "c-0": OURS}
     assert roots.epoch().number == 0
-    roots.heap("b-0").put("other", b"x")
-    assert roots.plain(clock).put_if_absent("other", b"x")
+    roots.heap("b-0").put("other", OURS)
+    assert roots.plain(clock).put_if_absent("other", OURS)
 
 
 def test_the_leader_is_lost_meanwhile(roots: Roots, storage: ReplicatedStorage) -> None:
     """A follower leads, and has it already: it is ours all the same."""
     roots.down.add("a")
-    assert storage.put_decided(NAME, b"x")
-    assert held(roots) == {"b-0": b"x", "c-0": b"x"}
+    assert storage.put_decided(NAME, OURS)
+    assert held(roots) == {"b-0": OURS, "c-0": OURS}
     assert roots.epoch().leader == "b-0"
 
 
@@ -92,28 +95,28 @@ def test_nobody_is_put_out_who_has_what_the_leader_has(
     roots: Roots, storage: ReplicatedStorage, clock: VirtualClock
 ) -> None:
     """Somebody has completed with bytes of their own."""
-    assert roots.plain(clock).put_if_absent(NAME, b"theirs")
-    assert not storage.put_decided(NAME, b"ours")
+    assert roots.plain(clock).put_if_absent(NAME, THEIRS)
+    assert not storage.put_decided(NAME, OURS)
     assert roots.epoch().number == 0
-    assert storage.get(NAME) == b"theirs"
+    assert storage.get(NAME) == THEIRS
 
 
 def test_who_has_other_bytes_than_the_leader_is_put_out(
     roots: Roots, storage: ReplicatedStorage
 ) -> None:
     """They have reached the leader alone."""
-    at(roots, "b-0", lambda: roots.heap("a-0").put(NAME, b"theirs"))
-    at(roots, "a-0", lambda: roots.heap("a-0").put(NAME, b"theirs"))
-    assert not storage.put_decided(NAME, b"ours")
-    assert held(roots) == {"a-0": b"theirs"}
-    assert storage.get(NAME) == b"theirs"
+    at(roots, "b-0", lambda: roots.heap("a-0").put(NAME, THEIRS))
+    at(roots, "a-0", lambda: roots.heap("a-0").put(NAME, THEIRS))
+    assert not storage.put_decided(NAME, OURS)
+    assert held(roots) == {"a-0": THEIRS}
+    assert storage.get(NAME) == THEIRS
 
 
 def test_a_follower_with_other_bytes_is_put_out(roots: Roots, storage: ReplicatedStorage) -> None:
     """They were never acknowledged."""
-    roots.heap("b-0").put(NAME, b"theirs")
-    assert storage.put_decided(NAME, b"ours")
-    assert held(roots) == {"a-0": b"ours", "c-0": b"ours"}
+    roots.heap("b-0").put(NAME, THEIRS)
+    assert storage.put_decided(NAME, OURS)
+    assert held(roots) == {"a-0": OURS, "c-0": OURS}
 
 
 @pytest.mark.parametrize("interrupted", ["a-0", "b-0", "c-0"])
@@ -124,16 +127,16 @@ def test_the_epochs_are_looked_at_after_all_of_it(
     storage.put("before", b"1")
     other = roots.plain(clock)
     at(roots, interrupted, lambda: join(other.agreement, "d", "heap://d"))
-    assert storage.put_decided(NAME, b"x")
-    assert held(roots) == {"a-0": b"x", "b-0": b"x", "c-0": b"x", "d-0": b"x"}
+    assert storage.put_decided(NAME, OURS)
+    assert held(roots) == {"a-0": OURS, "b-0": OURS, "c-0": OURS, "d-0": OURS}
 
 
 def test_who_joins_is_given_it(roots: Roots, storage: ReplicatedStorage) -> None:
     agreement = storage.agreement
     proposed = joining(roots.epoch(), "d-0", "heap://d", agreement.proposer("test"))
     assert agreement.propose(proposed)
-    assert storage.put_decided(NAME, b"x")
-    assert held(roots)["d-0"] == b"x"
+    assert storage.put_decided(NAME, OURS)
+    assert held(roots)["d-0"] == OURS
 
 
 @pytest.mark.parametrize("shows", ["list_names", "confirm"])
@@ -141,15 +144,15 @@ def test_a_listing_tells_nothing_of_a_states_bytes(
     roots: Roots, storage: ReplicatedStorage, shows: str
 ) -> None:
     """A follower has a completion, and the leader another one: who reads it compares them."""
-    roots.heap("a-0").put(NAME, b"theirs")
-    roots.heap("b-0").put(NAME, b"ours")
-    roots.heap("c-0").put(NAME, b"theirs")
+    roots.heap("a-0").put(NAME, THEIRS)
+    roots.heap("b-0").put(NAME, OURS)
+    roots.heap("c-0").put(NAME, THEIRS)
     if shows == "list_names":
         assert storage.list_names("transactions/p") == [NAME.rpartition("/")[2]]
     else:
         storage.confirm(NAME)
-    assert storage.get(NAME) == b"theirs"
-    assert held(roots) == {"a-0": b"theirs", "c-0": b"theirs"}
+    assert storage.get(NAME) == THEIRS
+    assert held(roots) == {"a-0": THEIRS, "c-0": THEIRS}
 
 
 def test_an_entry_of_a_topic_that_is_listed_is_read_once(clock: VirtualClock) -> None:
@@ -160,11 +163,11 @@ def test_an_entry_of_a_topic_that_is_listed_is_read_once(clock: VirtualClock) ->
     other = roots.plain(clock)
     path = "topics/t/log/00000000000000000000.json"
     for name in (path, NAME):
-        other.put_if_absent(name, b"x")
+        other.put_if_absent(name, OURS)
         storage.list_names(name.rpartition("/")[0])
         for one in counted.values():
             one.take()
-        assert storage.get(name) == b"x"
+        assert storage.get(name) == OURS
         asked = {member: one.take().get("get", 0) for member, one in counted.items()}
         assert asked == {"a-0": 1, "b-0": 0 if name == path else 1}
 
@@ -246,8 +249,8 @@ def test_a_failure_is_the_members(roots: Roots, storage: ReplicatedStorage) -> N
         roots.down.clear()
 
     storage.agreement.clock.sleep = come_back  # type: ignore[method-assign]
-    assert storage.put_decided(NAME, b"x")
-    assert held(roots) == {"a-0": b"x", "b-0": b"x", "c-0": b"x"}
+    assert storage.put_decided(NAME, OURS)
+    assert held(roots) == {"a-0": OURS, "b-0": OURS, "c-0": OURS}
     roots.down.add("ctl")
     with pytest.raises(StorageError):
-        storage.put_decided("transactions/p/00000000000000000002.json", b"x")
+        storage.put_decided("transactions/p/00000000000000000002.json", OURS)

@@ -230,7 +230,7 @@ def test_entries_that_differ_are_left(made: txnlog.Store, tmp_path: Path) -> Non
     LocalStorage(str(tmp_path / SECOND)).put_if_absent("f/x", b"2")
     assert differences(made) == []
     (found,) = differences(made, with_contents=True, repair=True)
-    assert (found.kind, found.members, found.is_repaired) == ("differs", ("r1-0",), False)
+    assert (found.kind, found.members, found.is_repaired) == ("undecided", ("r1-0", "r0-0"), False)
     assert "elect" in found.detail
 
 

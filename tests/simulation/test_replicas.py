@@ -22,12 +22,14 @@ from seeds import tried_first
 
 from txnlog.errors import ObjectNotFound
 from txnlog.replicas import (
+    copying,
     forgetting,
     joining,
     placement,
     puts,
     reassigning,
     replicated_storage,
+    soundness,
     trimming,
 )
 from txnlog.replicas.agreement import Agreement
@@ -144,6 +146,15 @@ def test_disks_that_are_not_mounted_in_many_runs(weather: Any) -> None:
     run_seeds(range(8000, 8050), weather, unmounts=True)
     run_seeds(range(8050, 8100), weather, unmounts=True, placed=True, roots=4)
     run_seeds(range(8100, 8150), weather, unmounts=True, operated=True, roots=4)
+
+
+@pytest.mark.condition(61)
+@pytest.mark.parametrize("runs", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_entries_that_roots_damage_are_not_lost(runs: int) -> None:
+    """Any bit of any entry at fewer than half of the roots, all the time."""
+    run_seeds(range(9000, 9000 + runs), ROUGH, rots=True)
+    run_seeds(range(9100, 9100 + runs // 2), STORMY, rots=True, roots=5)
+    run_seeds(range(9200, 9200 + runs // 2), ROUGH, rots=True, roots=4, operated=True)
 
 
 def test_slow_roots_are_put_out_within_two_timeouts() -> None:
@@ -263,6 +274,21 @@ def what_is_found_again_counts(patch: Patch) -> None:
     patch.setattr(ReplicatedStorage, "_need", need_to_put)
 
 
+def nobody_looks_at_checksums(patch: Patch) -> None:
+    """R14. Where two have other bytes the leader is right."""
+    for module in (copying, soundness, replicated_storage):
+        patch.setattr(module, "is_sound", lambda *_: None)
+
+
+def who_joins_copies_the_leader(patch: Patch) -> None:
+    """R14. Damage is copied where another root has the object whole."""
+
+    def leaders(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
+        return agreement.ask(epoch, epoch.leader, lambda storage: storage.get(name))
+
+    patch.setattr(joining, "sound_bytes", leaders)
+
+
 def marks_are_not_looked_for(patch: Patch) -> None:
     """R7. An empty folder is taken for the root."""
     patch.setattr(Disk, "check", lambda _: None)
@@ -326,6 +352,8 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (who_was_out_leads, {}),
     (too_few_in_sync_will_do, {"first": 5}),
     (what_is_found_again_counts, {"roots": 2, "scarce": True}),
+    (nobody_looks_at_checksums, {"rots": True, "first": 2}),
+    (who_joins_copies_the_leader, {"rots": True, "first": 7}),
     (marks_are_not_looked_for, {"unmounts": True, "rates": CALM}),
     (what_is_not_found_was_deleted, {"unmounts": True, "rates": CALM}),
     (an_empty_controller_has_nothing_newer, {"unmounts": True, "rates": CALM}),

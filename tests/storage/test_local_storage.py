@@ -25,6 +25,8 @@ from txnlog.storage import open_storage
 from txnlog.storage.adapters import held_folders, inside
 from txnlog.storage.adapters.held_folders import HeldFolder
 from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.adapters.memory import MemoryStorage
+from txnlog.testing import HeapStorage
 
 
 @pytest.fixture
@@ -649,3 +651,21 @@ def test_an_interrupt_on_the_way_to_a_folder_closes_no_descriptor_twice(tmp_path
         finally:
             sys.settrace(None)
     assert line > 10
+
+
+@pytest.mark.parametrize("kind", ["local", "memory", "heap"])
+def test_a_damaged_object_is_replaced_in_one_step(tmp_path: Path, kind: str) -> None:
+    """What is not there is not made, and nothing is left over."""
+    storage = {
+        "local": lambda: LocalStorage(str(tmp_path)),
+        "memory": lambda: MemoryStorage(str(tmp_path)),
+        "heap": HeapStorage,
+    }[kind]()
+    storage.put("f/x", b"damaged")
+    storage.replace("f/x", b"whole")
+    with pytest.raises(ObjectNotFound):
+        storage.replace("f/y", b"whole")
+    assert storage.get("f/x") == b"whole"
+    assert [*storage.list_all("")] == [("f/x", 5)]
+    if kind == "local":
+        assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["x"]

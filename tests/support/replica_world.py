@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Self
 
 from replica_gates import Disk, Gate, Patience, TimedPuts, view_of
+from world_entries import Rot, entry_name, entry_number, entry_of, named_in
 
 from txnlog import names, root_names
 from txnlog.clock import Clock
@@ -202,6 +203,7 @@ class World:
         unmounts: bool = False,
         completes: bool = True,
         scarce: bool = False,
+        rots: bool = False,
     ) -> None:
         chance = random.Random(seed)
         least = chance.choice([1, 1, 2])
@@ -226,6 +228,8 @@ class World:
             settings[AUTO_RETURN] = "true"
         self.returned = 0
         self.roots = Roots(roots, settings)
+        self.rot = Rot(self.roots.names if rots else "a", chance)
+        """Entries are damaged at some roots."""
         self.simulation = Simulation(
             seed, storage=self.roots.controller, rates=rates, step_ms=(0, 20)
         )
@@ -252,9 +256,9 @@ class World:
             for name, data in self.acked.items():
                 if name in self.deleted:
                     continue
-                if _get(heap, name) != data:
+                if not self._has(member, name, data):
                     raise Violation(f"lost: {name} was acknowledged, {member} lacks it in {epoch}")
-                named = data.decode().partition(" ")[0]
+                named = named_in(data)
                 if not places(epoch) and _get(heap, named) != self.meant[named]:
                     raise Violation(f"lost: {named}, which {name} names, at {member} in {epoch}")
             if len(epoch.in_sync) < 1:
@@ -262,11 +266,25 @@ class World:
         if places(epoch):
             self._judge_placed(epoch)
 
+    def _has(self, member: Member, name: str, data: bytes) -> bool:
+        """Whether a member has an object, or had it before its disk damaged it."""
+        found = _get(self.roots.heap(member), name)
+        if found is None or found == data or envelope.is_sound(found):
+            return found == data
+        return (member, name) in self.rot.damaged or self._is_damaged_for_good(name)
+
+    def _is_damaged_for_good(self, name: str) -> bool:
+        """Whether it was damaged where nobody else was in sync: who joined has it like that."""
+        return name in {damaged for _, damaged in self.rot.damaged} and any(
+            {root_of(member) for member in epoch.in_sync} <= {*self.rot.roots}
+            for epoch in self.roots.epochs()
+        )
+
     def _judge_placed(self, epoch: Epoch) -> None:
         """Every file that an entry names is at a root in sync, or in an old incarnation."""
         heaps = [self.roots.heap(member) for member in (*epoch.in_sync, *epoch.left)]
         for name, data in self.acked.items():
-            named = data.decode().partition(" ")[0]
+            named = named_in(data)
             if named in self.given_up or named not in self.meant:
                 continue
             if self.meant[named] not in {_get(one, named) for one in heaps}:
@@ -314,12 +332,12 @@ class World:
                 upload.write(self.meant[path][7:])
         if self.placed and not self.operated:
             self._check_placed_put(path, began_in)
-        entry = f"{path} {process.name}".encode()
+        entry = entry_of(path, process.name)
         for _ in range(3):
             listed = storage.list_names("topics/t/log")
-            if listed != [f"{number:03d}" for number in range(len(listed))]:
+            if listed != [entry_name(number) for number in range(len(listed))]:
                 return  # a listing is not a snapshot: it may show one and miss the one before it
-            name = f"topics/t/log/{len(listed):03d}"
+            name = f"topics/t/log/{entry_name(len(listed))}"
             began_in = self.roots.epoch().number
             if create_once(TimedPuts(storage, self, process), name, entry, process.clock):
                 self.acknowledge(storage, name, entry, began_in)
@@ -329,10 +347,12 @@ class World:
 
     def _complete(self, process: Process, storage: ReplicatedStorage) -> None:
         """Put what follows from one of the last entries: whoever does so puts the same bytes."""
-        last = process.chance.choice(storage.list_names("topics/t/log")[-2:] or ["000"])
+        last = process.chance.choice(storage.list_names("topics/t/log")[-2:] or [entry_name(0)])
         with suppress(ObjectNotFound):
             entry = storage.get(f"topics/t/log/{last}")
-            name = f"transactions/t/{int(last):020d}.json"
+            if not envelope.is_sound(entry):
+                return
+            name = f"transactions/t/{entry_number(last):020d}.json"
             began_in = self.roots.epoch().number
             put = partial(create_once, storage, name, entry, process.clock, decided=True)
             if process.chance.random() < 0.5:
@@ -369,8 +389,8 @@ class World:
         if all(len(epoch.in_sync) < epoch.min_insync for epoch in since):
             raise Violation(f"too few: {name} was acknowledged in {since}")
         heaps = self.roots.heaps.items()
-        having = {root_of(member) for member, heap in heaps if _get(heap, name) == entry}
-        named = entry.decode().partition(" ")[0]
+        having = {root_of(one) for one in self.roots.heaps if self._has(one, name, entry)}
+        named = named_in(entry)
         if self.placed and not any(_get(heap, named) for _, heap in heaps):
             raise Violation(f"{named} is nowhere, and {name} was acknowledged")
         if len(having) < self.roots.epoch().min_insync:
@@ -408,10 +428,20 @@ class World:
             data = storage.get(name)
             if unclean != self.unclean():
                 return
+            if not self._is_whole(name, data):
+                continue
             self.show(name, data)
-            named = data.decode().partition(" ")[0]
+            named = named_in(data)
             if process.chance.random() < 0.2:
                 self._check_data(storage, named)
+
+    def _is_whole(self, name: str, data: bytes) -> bool:
+        """Whether an object is shown as it was written; else nobody may have it so."""
+        if envelope.is_sound(data):
+            return True
+        if name in self.acked and not self._is_damaged_for_good(name):
+            raise Violation(f"damaged: {name} is shown as {data!r}, and others have it whole")
+        return False
 
     def _read_states(self, storage: ReplicatedStorage) -> None:
         before = {name for name in self.acked if name.startswith("transactions/")}
@@ -419,7 +449,8 @@ class World:
         if missing := before.difference(listed):
             raise Violation(f"stale: {missing} was acknowledged before, is not listed")
         for name in listed[-3:]:
-            self.show(name, storage.get(name))
+            if self._is_whole(name, data := storage.get(name)):
+                self.show(name, data)
 
     def _check_data(self, storage: ReplicatedStorage, named: str) -> None:
         try:
@@ -504,6 +535,12 @@ class World:
         while self.writing:
             process.clock.sleep(process.chance.uniform(0, 5))
             process.step("trouble")  # which ends this if the run has ended
+            for root in self.rot.roots:
+                members = [
+                    member for member in self.roots.epoch().members if root_of(member) == root
+                ]
+                for member in members:
+                    self.rot.flip(member, self.roots.heap(member))
             self.judge()
             if self.roots.down or self.roots.cut or self.roots.stalled or self.roots.unmounted:
                 self._calm()
@@ -566,14 +603,15 @@ class World:
             raise Violation(f"stuck: {took_ms} ms for a put when all was up again")
         for name in storage.list_names("topics/t/log"):
             path = f"topics/t/log/{name}"
-            self.show(path, storage.get(path))
+            if self._is_whole(path, data := storage.get(path)):
+                self.show(path, data)
         self.judge()
         if self.placed:
             self._check_placed(storage)
 
     def _check_placed(self, storage: ReplicatedStorage) -> None:
         """Everything can be read, and is where it belongs when it has been moved there."""
-        named = {data.decode().partition(" ")[0] for data in self.acked.values()} - self.given_up
+        named = {named_in(data) for data in self.acked.values()} - self.given_up
         for name in sorted(named):
             self._check_data(storage, name)
         lacking = sum(done.lacking for done in reassign(storage.agreement))

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from replica_world import CALM, CONTROLLER, World
+from world_entries import entry_number, named_in
 
 from txnlog.errors import InvalidOption, StorageError
 from txnlog.replicas.electing import Election, elect
@@ -26,8 +27,8 @@ LOG = "topics/t/log"
 def named_segments(storage: Storage) -> Iterator[NamedSegment]:
     """What the entries in a storage name: each a segment of one record."""
     for number in sorted(storage.list_names(LOG)):
-        path = storage.get(f"{LOG}/{number}").decode().partition(" ")[0]
-        at = int(number)
+        path = named_in(storage.get(f"{LOG}/{number}"))
+        at = entry_number(number)
         yield NamedSegment("t", 0, at, at + 1, 1, path, 1, 1)
 
 
@@ -96,8 +97,8 @@ class UncleanWorld(World):
             del self.entries[number]
             lost = {at for one in told.lost for at in range(one.start, one.end)} if told else set()
             for name, data in there.items():
-                if told is None or int(name[-3:]) in lost:  # its answer was lost
-                    self.given_up.add(data.decode().partition(" ")[0])
+                if told is None or entry_number(name) in lost:  # its answer was lost
+                    self.given_up.add(named_in(data))
         return True
 
     def judge(self) -> None:

@@ -27,7 +27,7 @@ _REMEDIES = {
     "missing": "`txnlog replicas verify --repair` copies it",
     "damaged": "`txnlog replicas verify --deep --repair` replaces it",
 }
-_RULES = {"missing": "R1", "differs": "R1"}
+_RULES = {"missing": "R1", "differs": "R1", "undecided": "R1"}
 
 
 def examine_replicas(

@@ -56,10 +56,22 @@ _logger = logging.getLogger(__name__)
 
 
 class MemberFailed(Exception):
-    """A request to one member failed. ``useless``: it is no use as it is, whatever time goes by."""
+    """A request to one member failed.
 
-    def __init__(self, member: Member, error: Exception, *, useless: bool = False) -> None:
+    ``useless``: it is no use as it is, whatever time goes by. ``remedy``: what is done about it, in
+    place of waiting; True if the step may be tried again at once.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        error: Exception,
+        *,
+        useless: bool = False,
+        remedy: Callable[[], bool] | None = None,
+    ) -> None:
         super().__init__(str(error))
+        self.remedy = remedy
         self.member = member
         self.error = error
         self.useless = useless
@@ -377,6 +389,13 @@ class Agreement:
 
     def _react(self, epoch: Epoch, failed: MemberFailed, since_s: float) -> bool:
         """Propose the next epoch if a member has failed for too long; True if that was done."""
+        if failed.remedy is not None:
+            try:
+                return failed.remedy()
+            except ObjectNotFound:
+                return True  # it was deleted meanwhile
+            except MemberFailed as error:
+                failed = error
         seen = self._failing.get(failed.member)
         for_s = self.clock.monotonic_s() - (since_s if seen is None else min(since_s, seen.since_s))
         if failed.is_slow:

@@ -10,6 +10,7 @@ from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.epochs import Epoch, Member
 from txnlog.replicas.slowness import time_for
+from txnlog.replicas.soundness import Damaged, damaged_at, is_sound
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 
@@ -25,7 +26,9 @@ def put_same(storage: Storage, name: str, data: bytes) -> bool:
 
     It is durable when this returns.
 
-    Raises Diverged: it is there with other bytes.
+    Raises:
+        Diverged: it is there with other bytes.
+        Damaged: it is there, and not as it was written.
     """
     if storage.put_if_absent(name, data):
         return True
@@ -34,6 +37,8 @@ def put_same(storage: Storage, name: str, data: bytes) -> bool:
     except ObjectNotFound as error:
         raise StorageError(f"{storage.url}/{name} was taken, and is gone") from error
     if found != data:
+        if is_sound(name, found) is False:
+            raise Damaged(f"{storage.url}/{name} is damaged")
         raise Diverged(f"{storage.url}/{name} is not what the leader has")
     storage.confirm(name)
     return False
@@ -49,6 +54,8 @@ def put_at(agreement: Agreement, epoch: Epoch, member: Member, name: str, data: 
     except MemberFailed as failed:
         if isinstance(failed.error, Diverged) and member != epoch.leader:
             raise MemberFailed(member, failed.error, useless=True) from failed.error
+        if isinstance(failed.error, Damaged) and member != epoch.leader:
+            raise damaged_at(agreement, epoch, member, name, data) from failed.error
         raise
 
 
@@ -79,6 +86,7 @@ def help_out(
         ObjectNotFound: the leader does not have it any more.
         MemberFailed: a member fails, or has other bytes.
     """
+    sound = is_sound(name, data)
     within_s = time_for(epoch, size_bytes=len(data))
     missing = []
     for member in among:
@@ -89,9 +97,12 @@ def help_out(
         except ObjectNotFound:
             missing.append(member)
             continue
-        if found != data:
-            error = Diverged(f"{name} is not what the leader {epoch.leader} has")
-            raise MemberFailed(member, error, useless=True)
+        if found == data or sound is False:
+            continue  # of two that are damaged neither is right
+        if is_sound(name, found) is False:
+            raise damaged_at(agreement, epoch, member, name, data)
+        error = Diverged(f"{name} is not what the leader {epoch.leader} has")
+        raise MemberFailed(member, error, useless=True)
     if not missing:
         return
     # What others have the leader must not lose, or another race for the name would be decided.

@@ -20,9 +20,10 @@ from typing import TypeVar
 
 import msgspec
 
+from txnlog import names
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, TxnlogError
 from txnlog.replicas.agreement import Agreement, MemberFailed
-from txnlog.replicas.copying import copy_between
+from txnlog.replicas.copying import copy_between, put_at
 from txnlog.replicas.epochs import (
     Epoch,
     Member,
@@ -38,6 +39,7 @@ from txnlog.replicas.forgetting import delete_incarnation
 from txnlog.replicas.members import put_mark
 from txnlog.replicas.placed_data import list_whole, source_of
 from txnlog.replicas.placement import is_placed, targets
+from txnlog.replicas.soundness import sound_bytes
 
 T = TypeVar("T")
 
@@ -132,7 +134,12 @@ def _copy(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]
         try:
             source = source_of(agreement, epoch, name)
             agreement.ask(epoch, source, lambda storage: storage.confirm(name))
-            sizes.append(copy_between(agreement, epoch, source, member, name))
+            if names.is_framed(name):
+                data = sound_bytes(agreement, epoch, name)
+                put_at(agreement, epoch, member, name, data)
+                sizes.append(len(data))
+            else:
+                sizes.append(copy_between(agreement, epoch, source, member, name))
         except ObjectNotFound:
             missed.add(name)
         else:

@@ -84,6 +84,11 @@ class MarkedDisk(ForwardingStorage):
         super().put(name, data)
         self.check()
 
+    def replace(self, name: str, data: bytes) -> None:
+        self.check()
+        super().replace(name, data)
+        self.check()
+
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
         # Checked afterwards: the listing was made while it existed.
         found = super().list_names(folder, start_after)

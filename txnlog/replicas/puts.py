@@ -10,6 +10,7 @@ from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.copying import help_out, put_at, put_at_all
 from txnlog.replicas.epochs import Epoch, Member
 from txnlog.replicas.slowness import time_for
+from txnlog.replicas.soundness import leaders_bytes
 
 
 class PutIfAbsent:
@@ -89,7 +90,7 @@ class PutIfAbsent:
         """
         ask = partial(self._agreement.ask, within_s=time_for(epoch), may_be_large=True)
         try:
-            found = ask(epoch, epoch.leader, lambda storage: storage.get(self._name))
+            found = leaders_bytes(self._agreement, epoch, self._name)
             ask(epoch, epoch.leader, lambda storage: storage.confirm(self._name))
             help_out(self._agreement, epoch, self._name, found, epoch.members[1:])
         except ObjectNotFound:

@@ -25,6 +25,7 @@ from txnlog.replicas.placed_data import confirm_placed, latest_left, list_placed
 from txnlog.replicas.placement import is_placed, may_hold_data, places, targets
 from txnlog.replicas.puts import PutIfAbsent
 from txnlog.replicas.slowness import time_for
+from txnlog.replicas.soundness import is_sound, leaders_bytes
 from txnlog.replicas.uploads import ReplicatedUpload
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import Address, Storage, Upload, check_name
@@ -201,7 +202,7 @@ class ReplicatedStorage(Storage):
         return self._everywhere.has(name)
 
     def _help(self, epoch: Epoch, name: str) -> bytes:
-        data = self._ask(epoch, epoch.leader, lambda storage: storage.get(name))
+        data = leaders_bytes(self.agreement, epoch, name)
         help_out(self.agreement, epoch, name, data, epoch.members[1:])
         return data
 
@@ -291,7 +292,9 @@ class ReplicatedStorage(Storage):
     def get(self, name: str) -> bytes:
         check_name(name)
         if names.is_unique(name) or self._knows(self.agreement.epoch(), name):
-            return self._read(name, lambda storage: storage.get(name))
+            data = self._read(name, lambda storage: storage.get(name))
+            if names.is_unique(name) or is_sound(name, data) is not False:
+                return data
         return self._settle_shown(partial(self._help, name=name), self._know_one(name))
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
@@ -311,7 +314,7 @@ class ReplicatedStorage(Storage):
         if self._everywhere.has(name) or names.is_unique(name):
             return True
         try:
-            data = self._ask(epoch, epoch.leader, lambda storage: storage.get(name))
+            data = leaders_bytes(self.agreement, epoch, name)
             help_out(self.agreement, epoch, name, data, lacking)
         except ObjectNotFound:
             return False

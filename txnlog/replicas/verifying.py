@@ -7,7 +7,8 @@ that has passed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
@@ -16,6 +17,7 @@ from typing import Final, Literal, TypeAlias
 
 from txnlog import names
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError
+from txnlog.replicas import soundness
 from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.comparing import Listings, add_listing
 from txnlog.replicas.copying import CHUNK_BYTES, copy_between, help_out
@@ -25,7 +27,7 @@ from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.replicas.trimming import noted, read_notes
 from txnlog.storage.base import Storage
 
-Kind: TypeAlias = Literal["missing", "damaged", "differs", "extra"]
+Kind: TypeAlias = Literal["missing", "damaged", "differs", "extra", "undecided"]
 """Read by programs: append only."""
 IsSound: TypeAlias = Callable[[Storage, str], bool | None]
 """Whether the bytes of an object are as they were written; None: it cannot be told."""
@@ -37,9 +39,10 @@ _AT_ONCE: Final = 64
 class ReplicaDifference:
     """An object that is not the same on all roots in sync.
 
-    ``kind`` is 'missing' (``members`` lack it), 'damaged' (theirs is not as written, and another
-    one's is), 'differs' (theirs are not the leader's, and it is unknown which are right) or 'extra'
-    (the leader lacks it: it is being deleted, was left by a deletion, or was never acknowledged).
+    ``kind`` is 'missing' (``members`` lack it), 'damaged' (theirs is not as written, by its
+    checksums), 'differs' (theirs are not what most have, and no checksum tells more), 'undecided'
+    (there is no majority either: it is unknown whose is right) or 'extra' (the leader lacks it: it
+    is being deleted, was left by a deletion, or was never acknowledged).
     ``is_repaired``: it is the same everywhere now.
     """
 
@@ -67,12 +70,15 @@ def verify(
 ) -> Iterator[ReplicaDifference]:
     """Compare the members that are in sync, name by name.
 
+    ``is_sound`` judges data; what has a checksum of its own is judged by that.
+
     ``look`` is given what was listed, for whoever wants to know more of it.
 
     Raises StorageError: the controller fails, or a member.
     """
     agreement = storage.agreement
     epoch = agreement.refresh()
+    is_sound = partial(_is_sound, is_sound)
     judge = _Judge(agreement, is_sound, with_contents=with_contents)
     mend = _Repair(agreement, is_sound) if repair else None
     with Listings(epoch.in_sync) as listings:
@@ -114,6 +120,14 @@ def _digest(storage: Storage, name: str, size_bytes: int) -> bytes:
     for start in range(0, size_bytes, CHUNK_BYTES):
         digest.update(storage.get_range(name, start, min(start + CHUNK_BYTES, size_bytes)))
     return digest.digest()
+
+
+def _is_sound(judge: IsSound, storage: Storage, name: str) -> bool | None:
+    return (
+        soundness.is_sound(name, storage.get(name))
+        if names.is_framed(name)
+        else judge(storage, name)
+    )
 
 
 class _Judge:
@@ -166,7 +180,7 @@ class _Judge:
             return None  # reassigning counts the copies
         if len({*there.values()}) > 1:
             try:
-                return self._differing(epoch, name, [*there], size_bytes)
+                return self._differing(epoch, name, there, size_bytes)
             except ObjectNotFound:
                 return None  # it was deleted meanwhile
         if leaders is None and not names.is_unique(name):
@@ -181,26 +195,50 @@ class _Judge:
         return ReplicaDifference(name, "missing", lacking, size_bytes, why)
 
     def _differing(
-        self, epoch: Epoch, name: str, members: list[Member], size_bytes: int
-    ) -> ReplicaDifference | None:
+        self, epoch: Epoch, name: str, there: dict[Member, _Copy], size_bytes: int
+    ) -> ReplicaDifference:
+        """Which copies are right: by their checksums, else by the majority, else nobody can tell.
+
+        Raises MemberFailed, ObjectNotFound.
+        """
         agreement = self._agreement
         sound = {
             member: agreement.ask(epoch, member, lambda one: self._is_sound(one, name))
-            for member in members
+            for member in there
         }
-        damaged = tuple(member for member in members if sound[member] is False)
-        if damaged and any(sound.values()):
-            good = [member for member in members if sound[member]]
-            why = f"its bytes are not as they were written; those of {', '.join(good)} are"
+        damaged = tuple(member for member in there if sound[member] is False)
+        good = {member: copy for member, copy in there.items() if sound[member]}
+        if damaged and not good and len(damaged) == len(there):
+            why = "its bytes are as they were written at none of them"
             return ReplicaDifference(name, "damaged", damaged, size_bytes, why)
-        first = epoch.leader if epoch.leader in members else members[0]
-        others = tuple(member for member in members if member != first)
-        leads = ", which leads" if first == epoch.leader else ""
+        if damaged and len({*good.values()}) <= 1:
+            right = good or {m: copy for m, copy in there.items() if m not in damaged}
+            why = f"its bytes are not as they were written; those of {_named(right)} are"
+            return ReplicaDifference(name, "damaged", damaged, size_bytes, why)
+        counted = Counter(good.values() or there.values())
+        copy, count = counted.most_common(1)[0]
+        others = tuple(member for member in there if there[member] != copy)
+        if count <= len(there) / 2:
+            why = (
+                "most of them do not have it alike, and no checksum tells whose is right: look at "
+                "each. `elect` the root that is right, `remove` the others, and `add` them again"
+            )
+            return ReplicaDifference(name, "undecided", tuple(there), size_bytes, why)
+        right = {member: copy for member in there if there[member] == copy}
+        first = "" if epoch.leader in right else f"`elect` {_named(right)} first, then "
         why = (
-            f"not what {first} has{leads}. If that is right, `txnlog replicas remove` "
-            "the others' roots and `add` them; if one of the others is, `elect` it first"
+            f"not what {_named(right)} have, which are the majority: {first}`txnlog replicas "
+            f"remove` {_roots(others)} and `add` it again"
         )
         return ReplicaDifference(name, "differs", others, size_bytes, why)
+
+
+def _named(members: Iterable[Member]) -> str:
+    return ", ".join(members)
+
+
+def _roots(members: Iterable[Member]) -> str:
+    return ", ".join(root_of(member) for member in members)
 
 
 class _Repair:
@@ -225,7 +263,7 @@ class _Repair:
             if names.is_unique(found.name):
                 done = self._copy(epoch, found, members)
             else:
-                done = self._help(epoch, found.name, members)
+                done = self._help(found.name)
         except MemberFailed as failed:
             raise _fails(epoch, failed) from failed
         except ObjectNotFound:
@@ -233,10 +271,15 @@ class _Repair:
         how = "it was repaired" if done else "no copy of it is sound: nothing was changed"
         return replace(found, detail=f"{found.detail}; {how}", is_repaired=done)
 
-    def _help(self, epoch: Epoch, name: str, members: list[Member]) -> bool:
-        data = self._agreement.ask(epoch, epoch.leader, lambda storage: storage.get(name))
-        help_out(self._agreement, epoch, name, data, members)
-        return True
+    def _help(self, name: str) -> bool:
+        """As a reader does: what is damaged is replaced, or another member leads."""
+
+        def step(epoch: Epoch) -> bool:
+            data = soundness.leaders_bytes(self._agreement, epoch, name)
+            help_out(self._agreement, epoch, name, data, epoch.members[1:])
+            return soundness.is_sound(name, data) is not False
+
+        return self._agreement.settle(step)
 
     def _copy(self, epoch: Epoch, found: ReplicaDifference, members: list[Member]) -> bool:
         if not is_placed(epoch, found.name):

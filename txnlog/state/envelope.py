@@ -73,6 +73,14 @@ def _excess(data: bytes, kind: object) -> str | None:
     return None
 
 
+def is_sound(data: bytes) -> bool:
+    """Whether these are the bytes that :func:`encode` has made, whatever they say."""
+    head = _HEAD.match(data)
+    if head is None or int(head[1]) != FORMAT_VERSION:
+        return False
+    return bool(crc32c(memoryview(data)[head.end() :]) == int(head[2], 16))
+
+
 def decode(data: bytes, decoder: msgspec.json.Decoder[T], path: str) -> T:
     """Check and decode what :func:`encode` wrote.
 

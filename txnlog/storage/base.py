@@ -18,7 +18,7 @@ from threading import Barrier, BrokenBarrierError
 from types import TracebackType
 from typing import Self, TypeVar
 
-from txnlog.errors import InvalidOption
+from txnlog.errors import InvalidOption, StorageError
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, Waits, run_ahead
 from txnlog.storage.together import run_together
 
@@ -128,6 +128,10 @@ class Upload(ABC):
             self.discard()
 
 
+class CannotReplace(StorageError):
+    """A storage has no step that puts an object in another one's place."""
+
+
 class Storage(ABC):
     """Objects below one root. Names are relative, with '/' between their parts.
 
@@ -227,6 +231,16 @@ class Storage(ABC):
         If the name is taken after all, which only a bug can cause, an adapter either replaces the
         object or raises StorageError.
         """
+
+    def replace(self, name: str, data: bytes) -> None:  # noqa: ARG002 - for those that can
+        """Put a whole object in place of one that is damaged, in one step: the name is never free.
+
+        Only for roots of a replicated store, whose others have the object as it was written.
+
+        Raises:
+            CannotReplace: this storage has no such step; nothing was changed.
+        """
+        raise CannotReplace(f"{self.url} has no step that replaces {name}, which is damaged")
 
     @abstractmethod
     def upload(self, name: str) -> Upload:

@@ -68,6 +68,10 @@ class CountingStorage(ForwardingStorage):
         self._count("put")
         super().put(name, data)
 
+    def replace(self, name: str, data: bytes) -> None:
+        self._count("replace")
+        super().replace(name, data)
+
     def upload(self, name: str) -> Upload:
         self._count("upload")
         return super().upload(name)

@@ -82,6 +82,9 @@ class ForwardingStorage(Storage):
     def put(self, name: str, data: bytes) -> None:
         self.inner.put(name, data)
 
+    def replace(self, name: str, data: bytes) -> None:
+        self.inner.replace(name, data)
+
     def upload(self, name: str) -> Upload:
         return self.inner.upload(name)
 

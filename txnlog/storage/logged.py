@@ -71,6 +71,9 @@ class LoggedStorage(ForwardingStorage):
     def put(self, name: str, data: bytes) -> None:
         self._timed("put", name, lambda: self.inner.put(name, data), len(data))
 
+    def replace(self, name: str, data: bytes) -> None:
+        self._timed("replace", name, lambda: self.inner.replace(name, data), len(data))
+
     def confirm(self, name: str) -> None:
         self._timed("confirm", name, lambda: self.inner.confirm(name))
 

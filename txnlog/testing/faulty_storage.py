@@ -217,6 +217,9 @@ class FaultyStorage(ForwardingStorage):
     def put(self, name: str, data: bytes) -> None:
         self._request(f"put {name}", lambda: self.inner.put(name, data), puts=name)
 
+    def replace(self, name: str, data: bytes) -> None:
+        self._request(f"replace {name}", lambda: self.inner.replace(name, data), puts=name)
+
     def upload(self, name: str) -> Upload:
         return BufferedUpload(
             lambda data: self._request(

@@ -168,6 +168,13 @@ class HeapStorage(Storage):
         if not self.put_if_absent(name, data):
             raise StorageError(f"creating {self.url}/{name} failed: the name is taken")
 
+    def replace(self, name: str, data: bytes) -> None:
+        folder, _, last = check_name(name).rpartition("/")
+        with self._lock:
+            if last not in self._folders.get(folder, ()):
+                raise ObjectNotFound(f"there is no {self.url}/{name}")
+            self._folders[folder][last] = bytes(data)
+
     def upload(self, name: str) -> Upload:
         return BufferedUpload(partial(self.put, check_name(name)))
 

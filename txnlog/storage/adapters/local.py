@@ -152,6 +152,21 @@ class LocalStorage(Storage):
             taken = FileExistsError("the name is taken, though it should be unique")
             raise failure("creating", self.url, name, taken) from taken
 
+    def replace(self, name: str, data: bytes) -> None:
+        check_name(name)
+        try:
+            temporary = self.temporary_name()
+            try:
+                self._write_temporary(temporary, data)
+                if not self._inside.exists(name):
+                    raise ObjectNotFound(f"there is no {self.url}/{name}")
+                self._inside.rename(temporary, name)
+            finally:
+                self.drop_temporary(temporary)
+            self._sync_folders(_folder_of(name))
+        except OSError as error:
+            raise failure("replacing", self.url, name, error) from error
+
     def upload(self, name: str) -> Upload:
         return _LocalUpload(self, name)
 

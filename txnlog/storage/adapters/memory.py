@@ -62,6 +62,16 @@ class MemoryStorage(Storage):
             taken = FileExistsError("the name is taken, though it should be unique")
             raise failure("creating", self.url, name, taken) from taken
 
+    def replace(self, name: str, data: bytes) -> None:
+        from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
+
+        full = self._full_name(name)
+        file = MemoryFile(MemoryFileSystem(), full, bytes(data))
+        with _LOCK.mutex:
+            if full not in self._files:
+                raise ObjectNotFound(f"there is no {self.url}/{name}")
+            self._files[full] = file
+
     def upload(self, name: str) -> Upload:
         return BufferedUpload(partial(self.put, check_name(name)))
 

@@ -186,6 +186,9 @@ class ObjectStore(ServerStorage):
         except RequestFailed as error:
             raise self._failure("creating", name, error) from error
 
+    def replace(self, name: str, data: bytes) -> None:
+        self.put(name, data)
+
     def upload(self, name: str) -> Upload:
         return SpooledUpload(self.url, name, partial(self._put_spooled, check_name(name)))
 

@@ -234,6 +234,9 @@ class S3Storage(ServerStorage):
         except Exception as error:
             raise self._failure("creating", name, error) from error
 
+    def replace(self, name: str, data: bytes) -> None:
+        self.put(name, data)
+
     def upload(self, name: str) -> Upload:
         put_spooled = partial(self._put_spooled, check_name(name))
         return SpooledUpload(self.url, name, put_spooled)

@@ -1,0 +1,159 @@
+"""One bit of what logs are made of is wrong on a root: the checksum decides, not who leads."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from replica_folders import FIRST, SECOND, make_written, objects, reopened, values, write
+
+from txnlog import names
+from txnlog.errors import CorruptEntry
+from txnlog.replicas.members import Mark
+from txnlog.state import envelope
+from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.base import CannotReplace
+
+ENTRY = "topics/t/log/00000000000000000001.json"
+
+
+def flip(path: Path, bit: int | None = None) -> None:
+    """Change one bit of a file; the middle one if none is given."""
+    data = bytearray(path.read_bytes())
+    at = bit if bit is not None else 4 * len(data)
+    data[at // 8] ^= 1 << at % 8
+    path.write_bytes(data)
+
+
+def check_whole(folder: Path, *sent: str) -> None:
+    """Everything is read, both roots are in sync, and have the same.
+
+    What a reader has not met at a follower is found by those who look for it.
+    """
+    store = reopened(folder)
+    assert values(store) == [*sent]
+    for found in store.verify_replicas(with_contents=True, repair=True):
+        assert (found.kind, found.members, found.is_repaired) == ("damaged", ("r1-0",), True)
+    assert sorted(store.replicas().in_sync) == ["r0-0", "r1-0"]
+    assert objects(folder / FIRST) == objects(folder / SECOND)
+
+
+@pytest.mark.parametrize("root", [FIRST, SECOND])
+def test_one_bit_of_an_entry_at_one_root(tmp_path: Path, root: str) -> None:
+    """Whichever bit: it is read from the other root, and mended. Nobody leaves the set."""
+    make_written(tmp_path, "1", "2")
+    size = (tmp_path / root / ENTRY).stat().st_size
+    chance = random.Random(root)
+    for bit in chance.sample(range(8 * size), 6):
+        flip(tmp_path / root / ENTRY, bit)
+        check_whole(tmp_path, "1", "2")
+
+
+def test_a_root_that_leads_with_a_damaged_entry(tmp_path: Path) -> None:
+    """It was a follower, and nobody had read the entry there."""
+    store = make_written(tmp_path, "1")
+    flip(tmp_path / SECOND / ENTRY)
+    store.elect_leader("r1")
+    check_whole(tmp_path, "1")
+    assert reopened(tmp_path).replicas().leader == "r0-0"
+
+
+def test_each_root_has_damaged_another_entry(tmp_path: Path) -> None:
+    store = make_written(tmp_path, "1")
+    write(store, "2")
+    flip(tmp_path / FIRST / ENTRY)
+    flip(tmp_path / SECOND / ENTRY.replace("1.json", "2.json"))
+    check_whole(tmp_path, "1", "2")
+
+
+def test_a_writer_that_meets_a_damaged_entry(tmp_path: Path) -> None:
+    """The one that it builds on, at the leader: it is acknowledged at both roots."""
+    store = make_written(tmp_path, "1")
+    flip(tmp_path / FIRST / ENTRY)
+    write(reopened(tmp_path), "2")
+    write(store, "3")
+    check_whole(tmp_path, "1", "2", "3")
+
+
+def test_an_entry_that_is_damaged_at_both_roots(tmp_path: Path) -> None:
+    """That is told. It is nobody's fault who leads, and nothing is changed."""
+    make_written(tmp_path, "1")
+    for root in (FIRST, SECOND):
+        flip(tmp_path / root / ENTRY, 400 if root == FIRST else 500)
+    before = objects(tmp_path / FIRST), objects(tmp_path / SECOND)
+    store = reopened(tmp_path)
+    with pytest.raises(CorruptEntry, match=r"00001\.json is damaged"):
+        values(store)
+    assert store.replicas().in_sync == ("r0-0", "r1-0")
+    assert (objects(tmp_path / FIRST), objects(tmp_path / SECOND)) == before
+
+
+@pytest.mark.parametrize("root", [FIRST, SECOND])
+def test_a_root_that_joins_copies_what_is_sound(tmp_path: Path, root: str) -> None:
+    """Of all objects that have a checksum of their own, whoever leads."""
+    store = make_written(tmp_path, "1", "2")
+    with store.producer(transactional_id="w") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("t", value=b"3")
+    whole = objects(tmp_path / FIRST)
+    for name in filter(names.is_framed, whole):
+        flip(tmp_path / root / name)
+    store.add_replica(str(tmp_path / "c"))
+    assert objects(tmp_path / "c/incarnation-00000") == whole
+
+
+def test_a_storage_that_cannot_replace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its root leaves the set, and joins again with what is whole."""
+
+    def refuse(self: LocalStorage, name: str, data: bytes) -> None:
+        raise CannotReplace("not here")
+
+    make_written(tmp_path, "1")
+    flip(tmp_path / FIRST / ENTRY)
+    monkeypatch.setattr(LocalStorage, "replace", refuse)
+    store = reopened(tmp_path)
+    assert values(store) == ["1"]
+    assert store.replicas().in_sync == ("r1-0",)
+    store.add_replica(str(tmp_path / "a"))
+    assert objects(tmp_path / "a/incarnation-00001") == objects(tmp_path / SECOND)
+
+
+def test_what_is_framed_is_judged(tmp_path: Path) -> None:
+    """Of a store's objects only data, manifests and times have no checksum of their own."""
+    store = make_written(tmp_path, "1", "2")
+    with store.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
+        consumer.poll()
+        consumer.commit()
+    store.maintain()
+    for name, data in objects(tmp_path / FIRST).items():
+        framed = data.startswith(b'{"format":')
+        assert framed == names.is_framed(name), name
+        assert framed or names.is_unique(name) or "/members/" in name, name
+
+
+def test_who_is_blamed(tmp_path: Path) -> None:
+    """Of three: who has other bytes than their checksum says, else the minority, else nobody."""
+    store = make_written(tmp_path, "1")
+    store.add_replica(str(tmp_path / "c"))
+    roots = [tmp_path / name / "incarnation-00000" for name in "abc"]
+
+    def blamed() -> tuple[str, tuple[str, ...]]:
+        (found,) = store.verify_replicas(with_contents=True)
+        return found.kind, found.members
+
+    flip(roots[1] / ENTRY)
+    assert blamed() == ("damaged", ("r1-0",))
+    flip(roots[1] / ENTRY)
+    flip(roots[0] / ENTRY)
+    assert blamed() == ("damaged", ("r0-0",))
+    flip(roots[0] / ENTRY)
+    other = envelope.encode(Mark("x", "y"))
+    (roots[0] / ENTRY).write_bytes(other)
+    assert blamed() == ("differs", ("r0-0",))
+    (roots[1] / ENTRY).write_bytes(envelope.encode(Mark("x", "z")))
+    assert blamed() == ("undecided", ("r1-0", "r2-0", "r0-0"))
+    for root in roots[:2]:
+        flip(root / ENTRY)
+    assert blamed() == ("damaged", ("r1-0", "r0-0"))

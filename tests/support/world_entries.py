@@ -1,0 +1,60 @@
+"""The entries of simulated logs on roots: each names data, and has a checksum of its own."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from txnlog import names
+from txnlog.replicas.epochs import Member
+from txnlog.state import envelope
+from txnlog.testing import HeapStorage
+
+
+class Entry(msgspec.Struct):
+    """A name of data, and who has written it."""
+
+    path: str
+    writer: str
+
+
+_DECODER = msgspec.json.Decoder(Entry)
+
+
+def entry_of(path: str, writer: str) -> bytes:
+    return envelope.encode(Entry(path, writer))
+
+
+def named_in(entry: bytes) -> str:
+    return envelope.decode(entry, _DECODER, "entry").path
+
+
+def entry_name(number: int) -> str:
+    return f"{number:03d}.json"
+
+
+def entry_number(name: str) -> int:
+    """The number of an entry, by its name or path."""
+    return int(name.rpartition("/")[2].removesuffix(".json"))
+
+
+class Rot:
+    """Bits that change on the disks of some roots, which are fewer than half of them."""
+
+    def __init__(self, roots: str, chance: random.Random) -> None:
+        self.roots = chance.sample(roots, (len(roots) - 1) // 2)
+        self.damaged: set[tuple[Member, str]] = set()
+        self._chance = chance
+
+    def flip(self, member: Member, heap: HeapStorage) -> None:
+        """Change any bit of any entry or state there."""
+        found = [name for name, _ in heap.list_all("") if names.is_framed(name)]
+        found = [name for name in found if not name.startswith(".replica")]
+        if not found:
+            return
+        name = self._chance.choice(found)
+        data = bytearray(heap.get(name))
+        data[self._chance.randrange(len(data))] ^= 1 << self._chance.randrange(8)
+        heap.replace(name, bytes(data))
+        self.damaged.add((member, name))
