@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from contextlib import suppress
 
 import pyarrow as pa
@@ -255,3 +256,19 @@ def test_an_empty_batch_puts_nothing(inner: HeapStorage) -> None:
     faulty.requests.clear()
     driver.writer().commit([UploadedForQuery((), EXECUTION, "q")], 0)
     assert faulty.requests == []
+
+
+def test_a_batch_costs_what_the_first_ones_did(inner: HeapStorage) -> None:
+    """The store stays open between batches: its logs' length does not matter."""
+    faulty = FaultyStorage(inner)
+    driver = Driver(faulty, seed=2)
+    costs: list[int] = []
+    for batch in range(120):
+        messages = driver.upload(batch)
+        faulty.requests.clear()
+        driver.store.topic_spec("a")  # as each batch is planned
+        driver.commit(batch, messages)
+        costs.append(len(faulty.requests))
+    usual = 14  # 5 listings, 1 read, 8 puts
+    assert {statistics.mode(costs[:20]), statistics.mode(costs[-20:])} == {usual}
+    assert sum(cost != usual for cost in costs) <= 10, "checkpoints, and cleaning"

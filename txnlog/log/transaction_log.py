@@ -89,6 +89,7 @@ class TransactionLog:
         self._newest: dict[str, int] = {}
         self._told_apart: set[str] = set()
         self._cleaned: dict[str, SequenceLog] = {}
+        self._cleaned_at: dict[str, int] = {}
 
     def ids(self) -> list[str]:
         """Every transactional id that has a log, in the order of their names."""
@@ -330,9 +331,14 @@ class TransactionLog:
         Raises:
             StorageError: nothing is lost; the next time does it.
         """
+        self._cleaned_at[transactional_id] = newest
         # Kept, because it knows which chapters were closed last time.
         log = self._cleaned.setdefault(transactional_id, self._log(transactional_id))
         log.chapters.clean(newest - _KEPT_ENTRIES, self._freeing)
+
+    def cleaned_at(self, transactional_id: str) -> int | None:
+        """The newest state of an id when :meth:`clean` was last called; None if it never was."""
+        return self._cleaned_at.get(transactional_id)
 
     def _log(self, transactional_id: str) -> SequenceLog:
         folder = names.transaction_log(transactional_id)

@@ -46,7 +46,7 @@ from txnlog.state.transaction import (
 )
 
 _CLEAN_INTERVAL = 96
-"""After this many states of its id, those of 32 transactions, a producer cleans up its log."""
+"""After this many states of an id, those of 32 transactions, a process cleans up its log."""
 
 _logger = logging.getLogger(__name__)
 commits_logger = logging.getLogger("txnlog.commits")
@@ -100,7 +100,6 @@ class Coordinator:
         self._entries: list[EntryRef] = []
         self._decision: _Decision | None = None
         self._lost_begin: Head | None = None
-        self._cleaned_at = -_CLEAN_INTERVAL
         self._tried = _Tried()
         self._owned_epoch: int | None = None
         self._written: set[TopicPartition] | None = None
@@ -570,12 +569,13 @@ class Coordinator:
         )
 
     def _clean(self) -> None:
-        """Keep the id's log short: at init, and then now and then."""
-        if self._head is None or self._head.number - self._cleaned_at < _CLEAN_INTERVAL:
+        """Keep the id's log short: at a process's first init, and then now and then."""
+        head, transactions = self._head, self._logs.transactions
+        cleaned = transactions.cleaned_at(self.transactional_id)
+        if head is None or (cleaned is not None and head.number - cleaned < _CLEAN_INTERVAL):
             return
-        self._cleaned_at = self._head.number
         try:
-            self._logs.transactions.clean(self.transactional_id, self._cleaned_at)
+            transactions.clean(self.transactional_id, head.number)
         except TxnlogError as error:
             _logger.warning("old states of %r were not cleaned: %s", self.transactional_id, error)
 
