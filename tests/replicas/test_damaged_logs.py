@@ -100,8 +100,10 @@ def test_a_root_that_joins_copies_what_is_sound(tmp_path: Path, root: str) -> No
     whole = objects(tmp_path / FIRST)
     for name in filter(names.is_framed, whole):
         flip(tmp_path / root / name)
-    store.add_replica(str(tmp_path / "c"))
-    assert objects(tmp_path / "c/incarnation-00000") == whole
+    joined = store.add_replica(str(tmp_path / "c"))
+    number = int(joined.member.removeprefix("r2-"))
+    assert number == (1 if root == FIRST else 0)  # it begins anew when another one leads
+    assert objects(tmp_path / f"c/incarnation-0000{number}") == whole
 
 
 def test_a_storage_that_cannot_replace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

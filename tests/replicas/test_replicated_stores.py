@@ -34,6 +34,7 @@ from txnlog.replicas.controller import Controller
 from txnlog.replicas.epochs import Epoch, Root
 from txnlog.replicas.members import MemberOpener
 from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replicas.soundness import IsSound
 from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.counting import CountingStorage
@@ -257,8 +258,10 @@ def test_who_has_copied_from_another_leader_is_not_in_sync(
 ) -> None:
     copy = joining._copy
 
-    def elect_meanwhile(agreement: Agreement, epoch: Epoch, member: str) -> tuple[int, int]:
-        done = copy(agreement, epoch, member)
+    def elect_meanwhile(
+        agreement: Agreement, epoch: Epoch, member: str, is_sound: IsSound
+    ) -> tuple[int, int]:
+        done = copy(agreement, epoch, member, is_sound)
         reopened(tmp_path).remove_replica("r0")
         return done
 

@@ -178,8 +178,12 @@ class Maintenance:
     def _return_replicas(self) -> Iterator[MaintenanceStep]:
         storage = find_replicated(self._logs.storage)
         if storage is not None:
+            from txnlog.admin.sound_copies import SoundCopies
+
             came_back = False
-            for one in return_roots(storage, prepare_return, dry_run=self._dry_run):
+            for one in return_roots(
+                storage, prepare_return, SoundCopies(self._logs), dry_run=self._dry_run
+            ):
                 came_back |= one.member is not None
                 yield one
             if came_back and places(storage.agreement.epoch()):

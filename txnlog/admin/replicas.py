@@ -23,6 +23,7 @@ from txnlog.replicas.opening import find_replicas, find_root, plan_join, prepare
 from txnlog.replicas.placement import places
 from txnlog.replicas.reassigning import Reassigned, reassign
 from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
+from txnlog.replicas.soundness import IsSound
 from txnlog.replicas.verifying import ReplicaDifference, verify
 from txnlog.replicas.watermarks import LogWatermark, watermarks
 
@@ -103,7 +104,7 @@ class ReplicaAdmin:
             return plan_join(storage, url)
         if rack is not None:
             change_settings(storage.agreement, {f"{RACK}.{find_root(storage, url)[0]}": rack})
-        return join(storage.agreement, *prepare_root(storage, url))
+        return join(storage.agreement, *prepare_root(storage, url), self._sound_copies())
 
     def remove_replica(
         self, root: str, *, force: bool = False, dry_run: bool = False
@@ -312,10 +313,13 @@ class ReplicaAdmin:
             InvalidOption: the store is not replicated.
             StorageError: the controller, or a root in sync, fails.
         """
+        judge = self._sound_copies()
+        return verify(self._replicated(), judge, with_contents=with_contents, repair=repair)
+
+    def _sound_copies(self) -> IsSound:
         from txnlog.admin.sound_copies import SoundCopies
 
-        judge = SoundCopies(self._logs)
-        return verify(self._replicated(), judge, with_contents=with_contents, repair=repair)
+        return SoundCopies(self._logs)
 
 
 def _warn_of_unknown(storage: ReplicatedStorage, topics: Sequence[str]) -> None:

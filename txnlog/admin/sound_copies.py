@@ -28,14 +28,16 @@ class SoundCopies:
     def __call__(self, storage: Storage, name: str) -> bool | None:
         """Whether every batch is there and can be read.
 
+        Of an index of aborted transactions: whether its segment's records can be told apart by it.
         None where nothing tells: it is not a segment's file, nothing refers to it, or its topic's
         log cannot be read. Memory is that of a batch, beside the descriptions of a topic's
         segments. Raises StorageError.
         """
         if names.parse_data_file(name) is None or names.is_accelerator(name):
             return None
+        paths = names.SegmentPaths.of(name)
         with self._lock:
-            segments = self._of_topic(name.split("/")[1]).get(name)
+            segments = self._of_topic(name.split("/")[1]).get(paths.log if paths else name)
         if not segments:
             return None
         return all(not check_placed_segment(storage, one).damages for one in segments)

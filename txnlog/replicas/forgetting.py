@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Final
 
-from txnlog import root_names
+from txnlog import names, root_names
 from txnlog.errors import InvalidOption, NotEnoughReplicas, ObjectNotFound, StoreExists
 from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.epochs import Epoch, Member, forgotten, incarnation_of, root_of
@@ -16,6 +17,7 @@ from txnlog.replicas.moving import known_controllers
 from txnlog.replicas.placement import places
 from txnlog.replicas.reassigning import only_copies
 from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replicas.soundness import is_sound, sound_bytes
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 
@@ -88,6 +90,7 @@ def forget(
     check_root(storage, epoch, root_of(member))
     try:
         _check_copies(agreement, epoch, member)
+        _check_whole(agreement, epoch, member)
         if not dry_run:
             if member in epoch.left:
                 who = agreement.proposer(f"an operator forgets {member}")
@@ -132,6 +135,35 @@ def _check_copies(agreement: Agreement, epoch: Epoch, member: Member) -> None:
             f"no root in sync has {count} data files of {size_bytes} bytes that {member} has: "
             "`txnlog replicas reassign` copies them first"
         )
+
+
+def _check_whole(agreement: Agreement, epoch: Epoch, member: Member) -> None:
+    """Check that members in sync have whole whatever this one has so and was not deleted.
+
+    Of data, a root that has joined since took what was whole.
+    """
+    if member not in epoch.left:
+        return
+
+    def list_framed(storage: Storage) -> list[str]:
+        listed = (name for name, _ in storage.list_all("") if root_names.is_of_store(name))
+        return [name for name in listed if names.is_framed(name)]
+
+    only = []
+    for name in agreement.ask(epoch, member, list_framed):
+        with suppress(ObjectNotFound):
+            if is_sound(name, sound_bytes(agreement, epoch, name)) is False:
+                theirs = agreement.ask(epoch, member, partial(_get, name))
+                only += [name] if is_sound(name, theirs) else []
+    if only:
+        raise InvalidOption(
+            f"{member} has {len(only)} objects of logs whole that no root in sync has whole, such "
+            f"as {only[0]}: look at it there"
+        )
+
+
+def _get(name: str, storage: Storage) -> bytes:
+    return storage.get(name)
 
 
 def _check_out(epoch: Epoch, member: Member) -> None:

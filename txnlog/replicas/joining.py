@@ -37,15 +37,20 @@ from txnlog.replicas.epochs import (
 )
 from txnlog.replicas.forgetting import delete_incarnation
 from txnlog.replicas.members import put_mark
-from txnlog.replicas.placed_data import list_whole, source_of
+from txnlog.replicas.placed_data import latest_left, list_whole, source_of
 from txnlog.replicas.placement import is_placed, targets
-from txnlog.replicas.soundness import sound_bytes
+from txnlog.replicas.soundness import IsSound, sound_bytes
 
 T = TypeVar("T")
 
 _PAUSE_S = 0.1
+_ATTEMPTS = 3
 _AT_ONCE = 64
 """Objects that are copied in one round."""
+
+
+class _HandedOver(NotEnoughReplicas):
+    """Another one leads, and nobody has left: the leader had something damaged, for example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +64,27 @@ class Joined:
     bytes: int
 
 
-def join(agreement: Agreement, root: str, url: str) -> Joined:
+def join(agreement: Agreement, root: str, url: str, is_sound: IsSound = lambda *_: None) -> Joined:
     """Bring a root into the in-sync set, as a new incarnation.
+
+    ``is_sound`` judges data: what is damaged at one member is copied from another one.
 
     Raises:
         NotEnoughReplicas: the set has changed too much meanwhile, or a member fails: try again.
         StorageError: the controller fails.
     """
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(_HandedOver):
+            return _join(agreement, root, url, is_sound)
+    return _join(agreement, root, url, is_sound)
+
+
+def _join(agreement: Agreement, root: str, url: str, is_sound: IsSound) -> Joined:
     member = next_incarnation(agreement.refresh(), root)
     try:
         epoch, member = _begin(agreement, agreement.epoch(), root, url)
         try:
-            count, size = _copy(agreement, epoch, member)
+            count, size = _copy(agreement, epoch, member, is_sound)
             after = _finish(agreement, epoch, member)
         except Exception as error:
             _give_up(agreement, member, f"{member} gives up joining: {error}")
@@ -124,7 +138,7 @@ def _listing(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
     agreement.check_mark(epoch, epoch.leader)
 
 
-def _copy(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]:
+def _copy(agreement: Agreement, epoch: Epoch, member: Member, is_sound: IsSound) -> tuple[int, int]:
     """Copy the leader's objects, and then delete those that it no longer has."""
     copied: set[str] = set()
     missed: set[str] = set()
@@ -139,6 +153,7 @@ def _copy(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]
                 put_at(agreement, epoch, member, name, data)
                 sizes.append(len(data))
             else:
+                source = _sound_source(agreement, epoch, name, source, is_sound)
                 sizes.append(copy_between(agreement, epoch, source, member, name))
         except ObjectNotFound:
             missed.add(name)
@@ -164,6 +179,24 @@ def _copy(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]
             lambda: agreement.ask(epoch, member, lambda storage: storage.delete(doomed)),
         )
     return len(sizes), sum(sizes)
+
+
+def _sound_source(
+    agreement: Agreement, epoch: Epoch, name: str, first: Member, is_sound: IsSound
+) -> Member:
+    """A member that has data whole, former ones too; ``first`` if there is none.
+
+    Then that is copied as it is: some of it can be read. Raises ObjectNotFound, MemberFailed:
+    ``first`` does not have it, or fails.
+    """
+    judge = partial(agreement.ask, epoch, call=lambda storage: is_sound(storage, name))
+    if judge(first) is not False:
+        return first
+    for member in (*epoch.in_sync, *latest_left(epoch)):
+        with suppress(ObjectNotFound, MemberFailed):
+            if member != first and judge(member):
+                return member
+    return first
 
 
 def _check_missed(epoch: Epoch, missed: set[str]) -> None:
@@ -207,8 +240,9 @@ def _finish(agreement: Agreement, epoch: Epoch, member: Member) -> Epoch:
         who = agreement.proposer(f"{member} has copied everything")
         proposed = joined(newest, member, since, epoch.leader_since, who)
         if proposed is None:
-            raise NotEnoughReplicas(
-                f"the leader has changed, or {member} was put out, while it copied: try again"
-            )
+            why = f"the leader has changed, or {member} was put out, while it copied: try again"
+            if newest.leader != epoch.leader and {*epoch.in_sync} <= {*newest.in_sync}:
+                raise _HandedOver(why)
+            raise NotEnoughReplicas(why)
         if agreement.propose(proposed):
             return proposed

@@ -13,6 +13,7 @@ from txnlog.replicas.forgetting import check_root, forget, old_incarnations
 from txnlog.replicas.joining import Joined, join
 from txnlog.replicas.reach import UnnamedUrl
 from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replicas.soundness import IsSound
 
 _JOINS_IN_MS: Final = 24 * 3600 * 1000
 """After this time of joining the process counts as killed: another may start over."""
@@ -73,7 +74,11 @@ def outdated(epoch: Epoch, old: Sequence[Member]) -> list[Member]:
 
 
 def return_roots(
-    storage: ReplicatedStorage, prepare: Prepare, *, dry_run: bool = False
+    storage: ReplicatedStorage,
+    prepare: Prepare,
+    is_sound: IsSound = lambda *_: None,
+    *,
+    dry_run: bool = False,
 ) -> Iterator[ReplicaReturn]:
     """Rejoin the roots that answer, one after the other; their outdated incarnations are deleted.
 
@@ -99,7 +104,7 @@ def return_roots(
                 yield ReplicaReturn(root, url, None, 0, 0)
             continue
         try:
-            joined = _try_to_join(storage, prepare, url)
+            joined = _try_to_join(storage, prepare, url, is_sound)
             if joined is None:
                 continue
             yield ReplicaReturn(root, url, joined.member, joined.objects, joined.bytes)
@@ -113,7 +118,9 @@ def return_roots(
         raise failed
 
 
-def _try_to_join(storage: ReplicatedStorage, prepare: Prepare, url: str) -> Joined | None:
+def _try_to_join(
+    storage: ReplicatedStorage, prepare: Prepare, url: str, is_sound: IsSound
+) -> Joined | None:
     """None if the root does not answer yet, or another process has added it."""
     try:
         root, found = prepare(storage, url)
@@ -121,4 +128,4 @@ def _try_to_join(storage: ReplicatedStorage, prepare: Prepare, url: str) -> Join
         raise  # somebody must say that it may be asked
     except (InvalidOption, StorageError):
         return None
-    return join(storage.agreement, root, found)
+    return join(storage.agreement, root, found, is_sound)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 from txnlog import names
 from txnlog.errors import ObjectNotFound, StorageError
@@ -27,6 +28,10 @@ from txnlog.state import envelope
 from txnlog.storage.base import CannotReplace, Storage
 
 _logger = logging.getLogger(__name__)
+
+
+IsSound: TypeAlias = Callable[[Storage, str], bool | None]
+"""Whether data in a storage is as it was written; None: it cannot be told."""
 
 
 class Damaged(StorageError):

@@ -24,13 +24,12 @@ from txnlog.replicas.copying import CHUNK_BYTES, copy_between, help_out
 from txnlog.replicas.epochs import Epoch, Member, root_of
 from txnlog.replicas.placement import is_placed, places
 from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replicas.soundness import IsSound
 from txnlog.replicas.trimming import noted, read_notes
 from txnlog.storage.base import Storage
 
 Kind: TypeAlias = Literal["missing", "damaged", "differs", "extra", "undecided"]
 """Read by programs: append only."""
-IsSound: TypeAlias = Callable[[Storage, str], bool | None]
-"""Whether the bytes of an object are as they were written; None: it cannot be told."""
 
 _AT_ONCE: Final = 64
 
