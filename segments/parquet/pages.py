@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from txnlog.segments.batch_header import BytesLike
@@ -123,6 +124,26 @@ def _read_pages(chunk: ColumnChunk, read: ReadChunk) -> PageSizes:
     return sizes
 
 
+def count_values(pages: memoryview) -> int:
+    """How many values the headers of pages claim that follow each other, without a dictionary.
+
+    Of nested columns they are more than rows. Raises ValueError.
+    """
+    at = count = 0
+    try:
+        while at < len(pages):
+            header, at = _read_header(lambda start, stop: pages[start:stop], at)
+            at += header[3]
+            count += header[_PARTS[header[1]]][1]
+            if header[3] < 0:
+                raise ValueError(f"a page claims {header[3]} bytes")
+    except (IndexError, OverflowError):
+        raise ValueError("a page ends within its header") from None
+    except KeyError as error:
+        raise ValueError(f"a page's header has no field {error}") from None
+    return count
+
+
 def most_decoded_bytes(chunk: ColumnChunk, sizes: PageSizes, read: ReadChunk, most: int) -> int:
     """At most how many bytes the values of a chunk of texts take; about, if it is over ``most``.
 
@@ -142,9 +163,18 @@ def most_decoded_bytes(chunk: ColumnChunk, sizes: PageSizes, read: ReadChunk, mo
 
 def _longest(values: memoryview) -> int:
     """The length of the longest of plain values, each behind its length."""
+    size = len(values)
+    if size >= _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(values)
+        count, rest = divmod(size, _LENGTH.size + length)
+        if not rest:  # mostly all have the same length, and a loop over each takes long
+            rows = np.frombuffer(values, np.uint8).reshape(count, -1)
+            if bool((rows[:, : _LENGTH.size] == rows[0, : _LENGTH.size]).all()):
+                return int(length)
     at = longest = 0
-    while at < len(values):
-        (length,) = _LENGTH.unpack_from(values, at)
+    unpack, head = _LENGTH.unpack_from, _LENGTH.size
+    while at < size:
+        (length,) = unpack(values, at)
         longest = max(longest, length)
-        at += _LENGTH.size + length
+        at += head + length
     return longest

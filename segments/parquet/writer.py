@@ -13,6 +13,12 @@ from txnlog.segments.batch_encoder import SegmentEnd, SupportsWrite
 from txnlog.segments.compression import Compression
 from txnlog.segments.identity import NO_TAG
 from txnlog.segments.parquet.bounds import Chunk, float_leaves, misleads, without_bounds
+from txnlog.segments.parquet.encodings import (
+    LARGEST_PAGE_BYTES,
+    dictionary_leaves,
+    has_page_rows,
+    page_rows,
+)
 from txnlog.segments.parquet.field_ids import with_record_ids
 from txnlog.segments.parquet.footer import (
     CHECKSUMS_KEY,
@@ -28,8 +34,8 @@ _FOOTER_BYTES: Final = 1024
 """About what the footer takes besides what it says of each column."""
 _COLUMN_BYTES: Final = 256
 """About what the footer says of one column in a row group, and what the column's pages add."""
-_PAGE_ROWS: Final = 20_000
-"""As many as pyarrow puts into a page at most."""
+_LEAST_PAGE_ROWS: Final = 1024
+"""Not fewer than this many are assumed before it is known how many a page has."""
 _PAGE_BYTES: Final = 64
 """About what the page index says of one page."""
 _NO_CHECKSUM: Final = b"0" * 8
@@ -71,6 +77,7 @@ class RowGroupEncoder:
         self._writer: Any = None
         self._column_count = len(RECORD_SCHEMA)
         self._row_count = 0
+        self._page_rows = _LEAST_PAGE_ROWS
         self._floats: dict[int, list[int]] = {}
         self._unbounded: set[Chunk] = set()
 
@@ -78,7 +85,7 @@ class RowGroupEncoder:
     def overhead_bytes(self) -> int:
         """The size of the footer and the page headers of this many row groups, and of one more."""
         groups = len(self._checksums) + 1
-        pages = self._row_count // _PAGE_ROWS + groups
+        pages = self._row_count // self._page_rows + groups
         by_column = groups * _COLUMN_BYTES + pages * _PAGE_BYTES
         return _FOOTER_BYTES + self._column_count * by_column
 
@@ -114,7 +121,7 @@ class RowGroupEncoder:
         if self._writer is None:
             self._column_count = len(records.schema)
             self._floats = float_leaves(records.schema)
-            self._writer = self._begin(records.schema)  # which writes the magic
+            self._writer = self._begin(records)  # which writes the magic
             self._buffered.flush()
         self._output.crc = 0
         self._writer.write_table(records, row_group_size=records.num_rows)
@@ -145,9 +152,15 @@ class RowGroupEncoder:
         self._output.write(index + footer)
         return SegmentEnd(self._output.size_bytes - before, b"", b"", footer_tag(footer))
 
-    def _begin(self, schema: pa.Schema) -> Any:
+    def _begin(self, records: pa.Table) -> Any:
         from pyarrow import parquet
 
+        schema = records.schema
+        self._page_rows = page_rows(records)
+        pages: dict[str, int] = {}
+        if has_page_rows():
+            pages["max_rows_per_page"] = self._page_rows
+            pages["data_page_size"] = LARGEST_PAGE_BYTES
         file = pa.PythonFile(self._output, mode="w")
         self._buffered = pa.BufferedOutputStream(file, _BUFFER_BYTES)
         codec = _CODECS[self._compression]
@@ -163,6 +176,8 @@ class RowGroupEncoder:
             # A literal finer than a column's unit is cut by Spark before it is compared.
             coerce_timestamps="us",
             write_statistics=_statistics(schema),
+            use_dictionary=dictionary_leaves(records),
+            **pages,
         )
 
 

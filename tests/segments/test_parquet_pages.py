@@ -86,6 +86,21 @@ def test_values_that_are_named_count_each_time() -> None:
         check(dictionary + page(100, NAMED), 100, leaf=BYTE_ARRAY)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "longest"), [([3, 3, 3], 3), ([0, 0], 0), ([7, 1, 7, 1], 7), ([3, 17], 17)]
+)
+def test_the_longest_value_of_a_dictionary_is_found(lengths: list[int], longest: int) -> None:
+    """Where all are as long as the first, and where their sum only looks as if they were."""
+    values = b"".join(length.to_bytes(4, "little") + bytes(length) for length in lengths)
+    dictionary = page(len(lengths), kind=2, size=len(values), stored=len(values))
+    data = dictionary[: len(dictionary) - len(values)] + values + page(50, NAMED)
+    least = 50 * longest + 50 * 4
+    with pytest.raises(ValueError, match="over the limit"):
+        check(data, 50, leaf=BYTE_ARRAY, most=least - 1)
+    if least >= len(values) + 8:
+        check(data, 50, leaf=BYTE_ARRAY, most=least)
+
+
 @pytest.mark.parametrize("kind", [pa.bool_(), pa.int8(), pa.string()])
 def test_small_values_in_lists_stay_below_a_readers_limit(kind: pa.DataType) -> None:
     """Parquet's readers keep four bytes for each value in a list, also for a bit."""
