@@ -36,7 +36,7 @@ from txnlog.segments.indexes.sparse import (
 from txnlog.segments.parquet.chosen_rows import RowChoice, chosen_calls
 from txnlog.segments.parquet.open_segment import ParquetSegment
 from txnlog.segments.parquet.open_segment import first_chunk as parquet_first_chunk
-from txnlog.segments.parquet.reader import RowGroupRecords, row_group_calls
+from txnlog.segments.parquet.reader import RowGroupRecords, WantedRows, row_group_calls
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
 from txnlog.segments.records import TIMESTAMP_COLUMNS, Int32Array, Int64Array, timestamps_ms
 from txnlog.segments.schema_columns import Columns
@@ -119,6 +119,7 @@ def read_segment(
     aligned: bool = False,
     choice: RowChoice | None = None,
     start_position: int | None = None,
+    by_page: bool = False,
 ) -> Iterator[SegmentBatch]:
     """Yield the records with offsets in [start_offset, stop_offset), batch by batch.
 
@@ -127,8 +128,9 @@ def read_segment(
     after the batch that contains ``stop_offset``, except the rest of a chunk; with an ``index`` not
     even that. With ``aligned`` the requests are those of ``aligned_chunks``, for reading the whole
     file. From a Parquet file only the rows that a ``choice`` selects are yielded. Nothing is read
-    before ``start_position``, where a batch begins at or before ``start_offset``. Raises
-    CorruptRecord at damage, after everything before it was yielded.
+    before ``start_position``, where a batch begins at or before ``start_offset``. With ``by_page``
+    as little of a Parquet file is decoded at once as its pages allow, each when it is asked for.
+    Raises CorruptRecord at damage, after everything before it was yielded.
     """
     if stop_offset is not None and stop_offset <= start_offset:
         return
@@ -141,7 +143,10 @@ def read_segment(
             skip=skip,
             max_uncompressed_bytes=max_uncompressed_bytes,
             choice=choice,
+            by_page=by_page,
         )
+        if by_page:
+            file = replace(file, work_ahead=None)
         with closing(work_on(file, calls)) as batches:
             yield from (batch for batch in batches if batch is not None)
         return
@@ -215,6 +220,7 @@ def row_group_batches(
     skip: SkipBatch | None = None,
     max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
     choice: RowChoice | None = None,
+    by_page: bool = False,
 ) -> Generator[SizedCall[SegmentBatch | None]]:
     """The calls of ``read_segment`` for each row group of a Parquet file; None: nothing to read.
 
@@ -227,8 +233,9 @@ def row_group_batches(
         for group in segment.groups(start_offset, stop_offset)
         if skip is None or not skip(group.header)
     ]
+    rows = WantedRows(start_offset, stop_offset, skip, by_page)
     calls = (
-        row_group_calls(segment, groups, columns, max_uncompressed_bytes)
+        row_group_calls(segment, groups, columns, max_uncompressed_bytes, rows)
         if choice is None
         else chosen_calls(segment, groups, columns, max_uncompressed_bytes, choice)
     )
@@ -327,7 +334,12 @@ def _find_in_row_groups(
 
     columns = [ParquetSegment(file).timestamp_column]
     for batch in read_segment(
-        file, start_offset=start_offset, stop_offset=stop_offset, columns=columns, skip=is_older
+        file,
+        start_offset=start_offset,
+        stop_offset=stop_offset,
+        columns=columns,
+        skip=is_older,
+        by_page=True,
     ):
         found = _first_since(batch, timestamp_ms)
         if found is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 # Bytes [start, stop) of a file. Fewer may be returned only if the file has ended.
 ReadRange: TypeAlias = Callable[[int, int], BytesLike]
 # The bytes of several ranges of a file, in their order.
-ReadRanges: TypeAlias = Callable[[Sequence[range]], Generator[BytesLike]]
+ReadRanges: TypeAlias = Callable[[Iterable[range]], Generator[BytesLike]]
 # About how many bytes the result of a call takes, and the call.
 SizedCall: TypeAlias = tuple[int, Callable[[], T]]
 # Results of calls, in their order. What raises, the calls or what they come from, raises in its

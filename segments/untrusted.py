@@ -128,8 +128,19 @@ def read_parquet_footer(tail: bytes, position: int) -> tuple[FileMetadata, Parqu
     return described, parquet.read_metadata(pa.BufferReader(tail))
 
 
+def read_own_footer(end: bytes) -> ParquetMetadata:
+    """A footer that was made of one that is checked, as pyarrow has it."""
+    from pyarrow import parquet
+
+    return parquet.read_metadata(pa.BufferReader(end))
+
+
 def open_parquet(
-    source: pa.NativeFile, metadata: ParquetMetadata, dictionaries: Sequence[str]
+    source: pa.NativeFile,
+    metadata: ParquetMetadata,
+    dictionaries: Sequence[str] = (),
+    *,
+    checks_pages: bool = True,
 ) -> ParquetFile:
     """A file whose footer was read by ``read_parquet_footer``.
 
@@ -137,6 +148,7 @@ def open_parquet(
         source: the file.
         metadata: pyarrow's.
         dictionaries: paths to columns to be read as numbers of a few values.
+        checks_pages: whether the checksums of its pages are checked.
     """
     from pyarrow import parquet
 
@@ -145,7 +157,7 @@ def open_parquet(
         metadata=metadata,
         read_dictionary=[*dictionaries],
         pre_buffer=False,
-        page_checksum_verification=True,
+        page_checksum_verification=checks_pages,
     )
 
 

@@ -137,7 +137,9 @@ class Leaf:
 class ColumnChunk:
     """The values of one Parquet column in a row group: bytes [position, position + size_bytes).
 
-    ``least`` and ``largest`` are the bounds as stored, None: unknown.
+    ``least`` and ``largest`` are the bounds as stored, None: unknown. ``offset_index`` and
+    ``column_index`` are where the page index says where its pages are, and their bounds; not
+    checked, and empty if there is none.
     """
 
     leaf: Leaf
@@ -149,6 +151,8 @@ class ColumnChunk:
     has_dictionary: bool
     least: bytes | None
     largest: bytes | None
+    offset_index: range = range(0)
+    column_index: range = range(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +166,12 @@ class RowGroupMetadata:
 
 @dataclass(frozen=True, slots=True)
 class FileMetadata:
-    """What a footer says."""
+    """What a footer says; ``schema`` are the bytes of its list of columns."""
 
     leaves: tuple[Leaf, ...]
     groups: tuple[RowGroupMetadata, ...]
     pairs: Mapping[bytes, bytes]
+    schema: bytes
 
 
 def read_file_metadata(footer: bytes, position: int) -> FileMetadata:
@@ -200,7 +205,9 @@ class _Reading:
         reader = CompactReader(self._footer)
         found: dict[int, Any] = {}
         groups: tuple[RowGroupMetadata, ...] = ()
+        schema = b""
         for field, kind in reader.fields():
+            start = reader.at
             if field in found or (field == _ROW_GROUPS and _SCHEMA not in found):
                 raise ValueError(f"field {field} is there twice, or too early")
             if field == _ROW_GROUPS and kind == _LIST:
@@ -209,6 +216,7 @@ class _Reading:
                 _read_field(reader, field, kind, _FILE, found)
             if field == _SCHEMA:
                 self._leaves = tuple(_leaves(found[_SCHEMA]))
+                schema = self._footer[start : reader.at]
         if reader.at != len(self._footer):
             raise ValueError(f"{len(self._footer) - reader.at} bytes come after it")
         if found[3] != sum(group.row_count for group in groups):
@@ -220,7 +228,7 @@ class _Reading:
         pairs = {pair[1]: pair.get(2, b"") for pair in found.get(5, [])}
         if len(pairs) < len(found.get(5, [])):
             raise ValueError("it has two values for one key")
-        return FileMetadata(self._leaves, groups, pairs)
+        return FileMetadata(self._leaves, groups, pairs, schema)
 
     def _read_groups(self, reader: CompactReader) -> tuple[RowGroupMetadata, ...]:
         count, reader.at = read_list_head(
@@ -280,8 +288,20 @@ class _Reading:
             raise ValueError(f"values begin at byte {found[9]} of a chunk at {first}")
         least, largest = _check_statistics(leaf, found.get(12) or {}, found[5])
         _check_sizes(leaf, found.get(16) or {})
+        indexes = (
+            range(chunk.get(at, 0), chunk.get(at, 0) + chunk.get(at + 1, 0)) for at in (4, 6)
+        )
         return ColumnChunk(
-            leaf, codec, found[5], first, size, found[6], dictionary is not None, least, largest
+            leaf,
+            codec,
+            found[5],
+            first,
+            size,
+            found[6],
+            dictionary is not None,
+            least,
+            largest,
+            *indexes,
         )
 
 

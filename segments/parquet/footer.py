@@ -8,7 +8,7 @@ are relative to the segment.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -60,11 +60,21 @@ _CODECS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Which rows of a row group; ``dictionaries`` are where those of its columns lie, by leaf."""
+
+    rows: range
+    dictionaries: Mapping[int, range]
+
+
+@dataclass(frozen=True, slots=True)
 class RowGroup:
     """One row group: bytes [position, position + size_bytes) of the file.
 
     ``header`` has the same as a batch's: offsets, times, record count. ``crc`` is None in files
-    that txnlog has not written. ``chunks`` are those of the Parquet columns.
+    that txnlog has not written. ``chunks`` are those of the Parquet columns. It may be a ``part``
+    of one: then chunks are the pages with its rows, without their dictionaries, of some columns,
+    which lie between those of other rows.
     """
 
     number: int
@@ -75,6 +85,7 @@ class RowGroup:
     crc: int | None
     header: BatchHeader
     chunks: tuple[ColumnChunk, ...]
+    part: Part | None = None
 
     def check(self, data: BytesLike, name: str) -> None:
         """Raise CorruptRecord unless these are its bytes as written."""
@@ -91,11 +102,13 @@ class RowGroup:
 class Footer:
     """The end of a file. ``metadata`` is pyarrow's; ``position`` is where it begins.
 
-    ``page_index`` are the bytes between the row groups and the footer: the least and the largest
-    values of pages, by which engines can skip some; it is not used here. ``page_index_crc`` is None
-    in files that txnlog has not written, or in old ones.
+    ``described`` is the same as we have read it. ``page_index`` are the bytes between the row
+    groups and the footer: where pages lie, and the least and the largest values of some, by which
+    engines can skip others. ``page_index_crc`` is None in files that txnlog has not written, or in
+    old ones.
     """
 
+    described: FileMetadata
     metadata: Any
     groups: tuple[RowGroup, ...]
     stores_offsets: bool
@@ -191,7 +204,9 @@ def _parse(file: SegmentFile, tail: bytes) -> Footer:
     end = _check_layout(file, groups, position)
     page_index = range(end, position)
     stores_offsets = OFFSET_COLUMN in schema.names
-    return Footer(metadata, groups, stores_offsets, position, tag, page_index, page_index_crc)
+    return Footer(
+        described, metadata, groups, stores_offsets, position, tag, page_index, page_index_crc
+    )
 
 
 def _unreadable(file: SegmentFile, position: int, error: Exception) -> CorruptRecord:

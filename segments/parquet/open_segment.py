@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, tee
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -20,10 +20,12 @@ from txnlog.segments.parquet.file_metadata import ColumnChunk
 from txnlog.segments.parquet.footer import (
     FOOTER_CHUNK_BYTES,
     MAGIC,
+    OFFSET_COLUMN,
     Footer,
     RowGroup,
     read_footer,
 )
+from txnlog.segments.parquet.page_index import PageIndex, Parts
 from txnlog.segments.records import TIMESTAMP_COLUMNS, time_column
 from txnlog.segments.schema_columns import Columns, match_fields
 from txnlog.segments.segment_file import SegmentFile
@@ -32,6 +34,10 @@ WHOLE_BYTES: Final = 4 << 20
 """A file up to this is read in one request."""
 _MERGE_BYTES: Final = 1 << 20
 """Columns at most this far apart are read together: a request costs as much."""
+_RUN_BYTES: Final = 4 << 20
+"""Parts of a row group are requested together up to this size."""
+_MOST_INDEX_BYTES: Final = 16 << 20
+"""A larger page index is not used: whole row groups are read."""
 
 Found: TypeAlias = Sequence[tuple[range, BytesLike]]
 """Pieces of a file, and their bytes."""
@@ -62,13 +68,100 @@ class ParquetSegment:
         self.data: bytes | None = None
         self._checked: set[int] = set()
         self._names_of: tuple[pa.Schema, list[str | None]] | None = None
+        self._end: tuple[int, BytesLike] = file.size_bytes, b""
+        """Where the bytes of the file's end begin that were read for the footer, and these."""
         if file.size_bytes <= WHOLE_BYTES:
             self.data = data = bytes(file.read(0, file.size_bytes))
             file = replace(file, read=lambda start, stop: data[start:stop])
-        self.footer: Footer = read_footer(file)
+        self.footer: Footer = read_footer(replace(file, read=self._read_end))
         if self.data is not None and not self.data.startswith(MAGIC):
             raise CorruptRecord.at(file.name, 0, "a Parquet file begins with PAR1")
         self.schema: pa.Schema = self.footer.metadata.schema.to_arrow_schema()
+
+    def _read_end(self, start: int, stop: int) -> BytesLike:
+        data = self._bytes(start, stop)
+        if stop == self.file.size_bytes:
+            self._end = start, data
+        return data
+
+    def _bytes(self, start: int, stop: int) -> BytesLike:
+        if self.data is not None:
+            return memoryview(self.data)[start:stop]
+        kept_start, kept = self._end
+        if start >= kept_start:
+            return memoryview(kept)[start - kept_start : stop - kept_start]
+        return self.file.read(start, stop)
+
+    @cached_property
+    def _page_index(self) -> PageIndex | None:
+        """The page index, if it is known to be sound; without it whole row groups are read."""
+        where = self.footer.page_index
+        if self.footer.page_index_crc is None or not 0 < len(where) <= _MOST_INDEX_BYTES:
+            return None
+        data = self._bytes(where.start, where.stop)
+        try:
+            self.footer.check_page_index(data, self.file.name)
+        except CorruptRecord:
+            return None
+        return PageIndex(data, where.start)
+
+    def parts(
+        self,
+        group: RowGroup,
+        columns: Sequence[str],
+        start_offset: int = 0,
+        stop_offset: int | None = None,
+        *,
+        by_page: bool = False,
+    ) -> Iterator[RowGroup]:
+        """What to read of a row group for some columns and the offsets [start_offset, stop_offset).
+
+        All of it, or the part with the pages that have these offsets; with ``by_page`` in parts
+        that are as small as pages allow.
+        """
+        header = group.header
+        covers = header.base_offset >= start_offset and (
+            stop_offset is None or header.last_offset < stop_offset
+        )
+        parts = None if covers and not by_page else self._parts_of(group, columns)
+        if parts is None:
+            yield group
+        elif by_page:
+            yield from parts.each(start_offset, stop_offset)
+        else:
+            yield parts.covering(start_offset, stop_offset)
+
+    def pages(self) -> Iterator[RowGroup]:
+        """The parts of all row groups that are as small as pages of all columns allow."""
+        for group in self.footer.groups:
+            parts = self._parts_of(group, self.schema.names)
+            if parts is None:
+                yield group
+            else:
+                yield from (parts.part(at, at + 1) for at in range(len(parts.starts) - 1))
+
+    def _parts_of(self, group: RowGroup, columns: Sequence[str]) -> Parts | None:
+        """How a row group may be cut for some columns; None if it has one page, or no index."""
+        leaves = sorted({leaf for name in columns for leaf in self.leaves[name]})
+        if not leaves or all(not group.chunks[leaf].offset_index for leaf in leaves):
+            return None
+        index = self._page_index
+        if index is None:
+            return None
+        time = time_column(self.schema.names)
+        offsets = OFFSET_COLUMN if self.footer.stores_offsets else None
+        try:
+            parts = Parts(
+                group,
+                index,
+                leaves,
+                time_leaf=self.leaves[time][0] if time is not None else None,
+                per_ms=1000 if time and self.schema.field(time).type.unit == "us" else 1,
+                offset_leaf=self.leaves[offsets][0] if offsets is not None else None,
+            )
+        except (ValueError, IndexError, KeyError, OverflowError):
+            return None  # it contradicts the footer, and is needed for nothing
+        return parts if parts.starts[1] < group.header.record_count else None
 
     @property
     def timestamp_column(self) -> str:
@@ -126,36 +219,71 @@ class ParquetSegment:
 
     def pieces(self, group: RowGroup, columns: Iterable[str]) -> list[range]:
         """The byte ranges of some columns of a row group, as few as possible."""
+        return self._merged(self._places(group, columns))
+
+    def runs(
+        self, groups: Iterable[RowGroup], columns: Sequence[str]
+    ) -> Iterator[tuple[list[RowGroup], list[range]]]:
+        """Row groups with their pieces; parts of one that are not large are read together."""
+        some: list[RowGroup] = []
+        places: list[range] = []
+        room = 0
+        for group in groups:
+            found = self._places(group, columns)
+            size_bytes = sum(map(len, found))
+            is_next = group.part is not None and some and some[-1].number == group.number
+            if some and not (is_next and size_bytes <= room):
+                yield some, self._merged(places)
+                some, places, room = [], [], _RUN_BYTES
+            some.append(group)
+            places += found
+            room -= size_bytes
+        if some:
+            yield some, self._merged(places)
+
+    def _places(self, group: RowGroup, columns: Iterable[str]) -> list[range]:
+        """The byte ranges of some columns of a row group."""
         found = [
             range(chunk.position, chunk.position + chunk.size_bytes)
             for chunk in self._chunks(group, columns)
         ]
+        if group.part is None:
+            return found
+        found += group.part.dictionaries.values()
+        return [place for place in found if place.start < self._end[0]]
+
+    def _merged(self, found: Sequence[range]) -> list[range]:
         merged: list[range] = []
         for piece in sorted(found, key=lambda piece: piece.start):
             if merged and piece.start - merged[-1].stop <= _MERGE_BYTES:
-                merged[-1] = range(merged[-1].start, piece.stop)
+                merged[-1] = range(merged[-1].start, max(merged[-1].stop, piece.stop))
             else:
                 merged.append(piece)
         return merged
 
-    def fetch(self, pieces: Sequence[Sequence[range]]) -> Generator[Found]:
+    def fetch(self, pieces: Iterable[Sequence[range]]) -> Generator[Found]:
         """The pieces to read of some row groups; none if all bytes of the file are in memory."""
         if self.data is not None:
             yield from ([] for _ in pieces)
             return
         ahead = self.file.read_ahead or self._read_in_order
-        with closing(ahead([piece for some in pieces for piece in some])) as fetched:
-            for some in pieces:
+        coming, these = tee(pieces)
+        with closing(ahead(piece for some in coming for piece in some)) as fetched:
+            for some in these:
                 yield [(piece, next(fetched)) for piece in some]
 
-    def _read_in_order(self, pieces: Sequence[range]) -> Generator[BytesLike]:
+    def _read_in_order(self, pieces: Iterable[range]) -> Generator[BytesLike]:
         yield from (self.file.read(piece.start, piece.stop) for piece in pieces)
 
     def bytes_of(self, chunk: ColumnChunk, found: Found) -> memoryview:
         """The bytes of a column chunk, which were fetched."""
-        start, stop = chunk.position, chunk.position + chunk.size_bytes
-        if self.data is not None:
-            return memoryview(self.data)[start:stop]
+        return self.bytes_at(range(chunk.position, chunk.position + chunk.size_bytes), found)
+
+    def bytes_at(self, where: range, found: Found) -> memoryview:
+        """The bytes of a range of the file, which were fetched."""
+        start, stop = where.start, where.stop
+        if self.data is not None or start >= self._end[0]:
+            return memoryview(self._bytes(start, stop))
         for piece, data in found:
             if piece.start <= start and stop <= piece.stop:
                 return memoryview(data)[start - piece.start : stop - piece.start]
@@ -168,17 +296,18 @@ class ParquetSegment:
         """
         if self.data is not None:
             if group.number not in self._checked:
-                stop = group.position + group.size_bytes
-                group.check(memoryview(self.data)[group.position : stop], self.file.name)
+                whole = self.footer.groups[group.number]
+                stop = whole.position + whole.size_bytes
+                whole.check(memoryview(self.data)[whole.position : stop], self.file.name)
                 self._checked.add(group.number)
             return
         for piece, data in found:
             if len(data) < len(piece):
                 reason = f"the file has ended, {piece.stop} bytes were expected"
                 raise self.damaged(group, reason)
-        if is_all:
-            whole = range(group.position, group.position + group.size_bytes)
-            (data,) = (data for piece, data in found if piece == whole)
+        if is_all and group.part is None:
+            place = range(group.position, group.position + group.size_bytes)
+            (data,) = (data for piece, data in found if piece == place)
             group.check(data, self.file.name)
 
     def damaged(self, group: RowGroup, reason: str) -> CorruptRecord:

@@ -1,24 +1,27 @@
-"""Reads records of a segment that is a Parquet file, a row group at a time.
+"""Reads records of a segment that is a Parquet file, a row group or some of its pages at a time.
 
 Row groups that are read whole are checked by the footer's checksums, pages by their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat, tee
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from txnlog.segments.batch_header import BatchHeader
 from txnlog.segments.errors import TxnlogError, UnsupportedRecordFormat
 from txnlog.segments.formats.codecs import check_uncompressed
 from txnlog.segments.parquet.file_metadata import ColumnChunk
 from txnlog.segments.parquet.footer import OFFSET_COLUMN, RowGroup
 from txnlog.segments.parquet.open_segment import Found, ParquetSegment
+from txnlog.segments.parquet.part_file import PartFile
 from txnlog.segments.records import RECORD_SCHEMA, TIMESTAMP_TYPE, Int32Array, time_column
 from txnlog.segments.schema_columns import Columns, SchemaColumns, least_bytes
 from txnlog.segments.segment_file import SizedCall, work_on
@@ -26,12 +29,15 @@ from txnlog.segments.untrusted import (
     check_column_chunks,
     named_bytes,
     open_parquet,
+    read_own_footer,
     read_row_group,
 )
 
 _VALUE_BYTES: Final = 4
 _WORK_AHEAD_BYTES: Final = 8 << 20
 """Row groups up to this size are decoded in parallel; of larger ones the columns are."""
+_WORTH_THREADS_BYTES: Final = 4 << 20
+"""The columns of a smaller one, even if it is alone, cost more in several threads than in one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,8 +62,10 @@ def read_row_groups(
     found by their ids, see ``columns.SchemaColumns``.
     Raises CorruptRecord; UnsupportedRecordFormat for a name that the file does not have.
     """
-    calls = row_group_calls(segment, groups, columns, max_uncompressed_bytes, rows)
-    return work_on(segment.file, calls)
+    reading = RowGroupReading(
+        segment, groups, columns, max_uncompressed_bytes, few=rows is not None
+    )
+    return work_on(segment.file, reading.calls(groups, rows))
 
 
 def row_group_calls(
@@ -65,20 +73,37 @@ def row_group_calls(
     groups: Sequence[RowGroup],
     columns: Columns,
     max_uncompressed_bytes: int,
-    rows: Sequence[pa.BooleanArray] | None = None,
+    wanted: WantedRows,
 ) -> Generator[SizedCall[RowGroupRecords]]:
-    """The calls of ``read_row_groups`` for each of them, with approximate sizes.
+    """The calls that read some rows of row groups, and few others, with approximate sizes.
 
     The calls may run in several threads; their bytes are fetched when they are iterated.
     """
-    reading = RowGroupReading(
-        segment, groups, columns, max_uncompressed_bytes, few=rows is not None
-    )
-    pieces = [segment.pieces(group, reading.stored) for group in groups]
-    every = [None] * len(groups) if rows is None else rows
-    with closing(segment.fetch(pieces)) as fetched:
-        for group, found, kept in zip(groups, fetched, every, strict=True):
-            yield reading.size_bytes(group), partial(reading.decode, group, found, kept)
+    reading = RowGroupReading(segment, groups, columns, max_uncompressed_bytes)
+    parts = (part for group in groups for part in wanted.parts(segment, group, reading.stored))
+    return reading.calls(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRows:
+    """The offsets [start_offset, stop_offset), and not what ``skip`` is true for.
+
+    With ``by_page`` they are read page by page, otherwise in large pieces.
+    """
+
+    start_offset: int = 0
+    stop_offset: int | None = None
+    skip: Callable[[BatchHeader], bool] | None = None
+    by_page: bool = False
+
+    def parts(
+        self, segment: ParquetSegment, group: RowGroup, columns: Sequence[str]
+    ) -> Iterator[RowGroup]:
+        """What to read of a row group for some columns."""
+        found = segment.parts(
+            group, columns, self.start_offset, self.stop_offset, by_page=self.by_page
+        )
+        return (part for part in found if self.skip is None or not self.skip(part.header))
 
 
 class RowGroupReading:
@@ -115,18 +140,27 @@ class RowGroupReading:
         self._is_all = {*self.stored} == {*schema.names}
         self._row_bytes = sum(least_bytes(schema.field(name).type) for name in self.stored)
         self._is_alone = len(groups) == 1
-        self._sizes = {group.number: self._claimed_bytes(group) for group in groups}
+        self._has_checksums = all(group.crc is not None for group in groups)
         self._repeating = repeating_columns(segment, groups, self.stored) if few else []
         self._idle: list[tuple[_Pieces, Any]] = []
         """The file, open once for each thread that reads of it at a time."""
 
     def size_bytes(self, group: RowGroup) -> int:
         """About how many bytes a row group takes in memory, by what the footer says."""
-        return self._sizes[group.number]
-
-    def _claimed_bytes(self, group: RowGroup) -> int:
         claimed = group.header.record_count * self._row_bytes
         return max(self._segment.column_bytes(group, self.stored), claimed)
+
+    def calls(
+        self, groups: Iterable[RowGroup], rows: Iterable[pa.BooleanArray] | None = None
+    ) -> Generator[SizedCall[RowGroupRecords]]:
+        """The calls of ``decode`` for row groups or parts, with ``rows`` for those of each."""
+        every = repeat(None) if rows is None else iter(rows)
+        runs, these = tee(self._segment.runs(groups, self.stored))
+        with closing(self._segment.fetch(pieces for _, pieces in runs)) as fetched:
+            for (some, _), found in zip(these, fetched, strict=True):
+                for group in some:
+                    size_bytes = self.size_bytes(group)
+                    yield size_bytes, partial(self.decode, group, found, next(every))
 
     def decode(
         self, group: RowGroup, found: Found, rows: pa.BooleanArray | None = None
@@ -138,8 +172,12 @@ class RowGroupReading:
             claimed = group.header.record_count * self._row_bytes
             check_uncompressed(max(group.uncompressed_bytes, claimed), self._max_bytes)
             segment.check(group, found, is_all=self._is_all)
-            self._check_pages(group, found)
-            read = self._assemble(group, self._read(group, found))
+            if group.part is not None:
+                table = self._read_part(group, found)
+            else:
+                self._check_pages(group, found)
+                table = self._read(group, found)
+            read = self._assemble(group, table)
             count = group.header.record_count
             if rows is not None:
                 count = rows.true_count
@@ -175,14 +213,38 @@ class RowGroupReading:
         except IndexError:  # all are with other threads
             pieces, file = self._open(self._repeating)
         pieces.hold(found)
-        is_large = self._is_alone or self._sizes[group.number] > _WORK_AHEAD_BYTES
+        most = _WORTH_THREADS_BYTES if self._is_alone else _WORK_AHEAD_BYTES
+        is_large = self.size_bytes(group) > most
         table = read_row_group(file, group.number, self.stored, use_threads=is_large)
         pieces.held = {}
         self._idle.append((pieces, file))
-        if table.num_rows != group.header.record_count:
-            reason = f"it has {table.num_rows} rows, not {group.header.record_count}"
-            raise self._segment.damaged(group, reason)
         return table
+
+    def _read_part(self, group: RowGroup, found: Found) -> pa.Table:
+        """A part of a row group, by its own little file; the same is checked as of a whole one."""
+        segment = self._segment
+        leaves = [leaf for name in dict.fromkeys(self.stored) for leaf in segment.leaves[name]]
+        bytes_at = partial(segment.bytes_at, found=found)
+        part = PartFile(segment.footer.described, group, leaves, bytes_at)
+        source = pa.py_buffer(part.data)
+
+        def open_part(dictionaries: Sequence[str] = ()) -> Any:
+            has_compared = self._has_checksums and segment.data is not None
+            return open_parquet(
+                pa.BufferReader(source),
+                read_own_footer(part.end),
+                dictionaries,
+                checks_pages=not has_compared,
+            )
+
+        def count_named(chunk: ColumnChunk) -> int:
+            path = ".".join(name.decode() for name in chunk.leaf.path)
+            (leaf,) = (leaf for leaf in leaves if part.chunks[leaf] is chunk)
+            return named_bytes(open_part([path]), 0, leaf)
+
+        chunks = [(part.chunks[leaf], partial(part.read, leaf)) for leaf in leaves]
+        check_column_chunks(chunks, self._max_bytes, count_named)
+        return read_row_group(open_part(), 0, self.stored, use_threads=False)
 
     def _open(self, dictionaries: Sequence[str]) -> tuple[_Pieces, Any]:
         """The file for pyarrow, which finds there the pieces that it is given, if not all bytes."""
@@ -190,11 +252,17 @@ class RowGroupReading:
         pieces = _Pieces(segment.file.size_bytes)
         whole = None if segment.data is None else pa.BufferReader(segment.data)
         source = whole or pa.PythonFile(pieces, mode="r")
-        return pieces, open_parquet(source, segment.footer.metadata, dictionaries)
+        # Pages' own checksums tell nothing more if those of whole row groups were compared.
+        has_compared = self._has_checksums and (self._is_all or segment.data is not None)
+        metadata = segment.footer.metadata
+        return pieces, open_parquet(source, metadata, dictionaries, checks_pages=not has_compared)
 
     def _assemble(self, group: RowGroup, table: pa.Table) -> RowGroupRecords:
         deltas = None
         damaged = self._segment.damaged
+        if table.num_rows != group.header.record_count:
+            reason = f"it has {table.num_rows} rows, not {group.header.record_count}"
+            raise damaged(group, reason)
         if self._segment.footer.stores_offsets:
             offsets = table.column(OFFSET_COLUMN).to_numpy()
             table = table.select(self._wanted)

@@ -11,6 +11,7 @@ import pytest
 from cli_command import cli, cli_each
 
 import txnlog
+from txnlog.segments.parquet import encodings
 
 BROKER = Path(__file__).parents[1] / "kafka" / "broker"
 
@@ -137,8 +138,8 @@ def test_kafkas_own_indexes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("typed", [False, True])
-def test_parquet_files_have_no_indexes_and_people_are_told(tmp_path: Path, typed: bool) -> None:
-    """In a store nothing is shown or written, and stderr says why; of a file it is refused."""
+def test_parquet_files_have_no_index_files_and_people_are_told(tmp_path: Path, typed: bool) -> None:
+    """In a store nothing is checked or written, and stderr says why; of a file it is refused."""
     store = txnlog.open(str(tmp_path), create=True)
     schema = pa.schema([("value", pa.string())]) if typed else None
     store.create_topic("t", schema=schema, config={"record.format": "parquet"})
@@ -147,10 +148,10 @@ def test_parquet_files_have_no_indexes_and_people_are_told(tmp_path: Path, typed
     (segment,) = store.segments("t")
     path = tmp_path / segment.paths.log
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    for verb in ("dump", "verify", "rebuild"):
+    for verb in ("verify", "rebuild"):
         done = cli("index", verb, "t", "--store", tmp_path, "-o", "json")
         assert (done.code, json.loads(done.out)) == (0, []), done
-        assert "t: segments that are Parquet files have their index in their footer" in done.err
+        assert "t: segments that are Parquet files have their index in themselves" in done.err
         assert "there is nothing to do" in done.err
     for verb in ("verify", "rebuild"):
         alone = cli("index", verb, "--file", path)
@@ -159,6 +160,40 @@ def test_parquet_files_have_no_indexes_and_people_are_told(tmp_path: Path, typed
             f"{path} is a Parquet file: its footer is its index, and it has no other" in alone.err
         )
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_the_page_index_of_a_parquet_file_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the offsets and times that pages begin with and reach; and damage of the file."""
+    monkeypatch.setattr(encodings, "_RECORD_PAGE_BYTES", 4 << 10)
+    store = txnlog.open(str(tmp_path), create=True)
+    store.create_topic("t", config={"record.format": "parquet"})
+    rows = {
+        "value": pa.array([b"%0100d" % number for number in range(100)], pa.binary()),
+        "timestamp": pa.array(range(100), pa.timestamp("ms", "UTC")),
+    }
+    for _ in range(2):
+        with store.producer() as producer:
+            producer.send_batch("t", pa.table(rows))
+    done = cli("index", "dump", "t", "--store", tmp_path, "-o", "json")
+    entries = json.loads(done.out)
+    assert {entry["kind"] for entry in entries} == {"page"}
+    first = [entry for entry in entries if entry["offset"] < 100]
+    assert [entry["number"] for entry in first] == [*range(len(first))]
+    assert 2 < len(first) < 10
+    assert [entry["offset"] for entry in entries] == [
+        *(entry["offset"] for entry in first), *(100 + entry["offset"] for entry in first)
+    ]  # fmt: skip
+    ends = [*(entry["offset"] for entry in first[1:]), 100]
+    assert [entry["timestamp_ms"] for entry in first] == [end - 1 for end in ends]
+    positions = [entry["position"] for entry in first]
+    assert positions == sorted({*positions})
+    segment = store.segments("t")[0]
+    (tmp_path / segment.paths.log).write_bytes(b"x" * segment.size_bytes)
+    damaged = cli("index", "dump", "t", "--store", tmp_path, "-o", "json")
+    assert damaged.code == 3
+    assert "PAR1" in json.loads(damaged.out)[0]["damage"]
 
 
 def test_wrong_files_are_refused(tmp_path: Path, store_path: Path) -> None:

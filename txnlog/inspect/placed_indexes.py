@@ -21,7 +21,9 @@ from txnlog.names import IndexKind
 from txnlog.segments.indexes.sparse import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TRANSACTION_ENTRY
 from txnlog.segments.inspect.indexes import IndexProblems, check_indexes, rebuild_indexes
+from txnlog.segments.parquet.open_segment import ParquetSegment
 from txnlog.segments.segment_file import SegmentFile
+from txnlog.segments.writer import NO_TIMESTAMP_MS
 from txnlog.storage.base import Storage
 
 IndexState: TypeAlias = Literal["ok", "missing", "damaged"]
@@ -38,10 +40,12 @@ class IndexEntry:
     """One entry of an index file; None for fields that its kind lacks. Offsets are the topic's.
 
     ``offset`` of a transaction is its last one. Without any of them: bytes that are not an entry.
+    Of a Parquet file an entry is of its page index: pages of all columns that begin with the record
+    of the offset, the first of them at the position, up to that time.
     """
 
     path: str
-    kind: IndexKind
+    kind: IndexKind | Literal["page"]
     number: int
     offset: int | None = None
     position: int | None = None
@@ -218,8 +222,35 @@ def index_paths(segment: SegmentDescription) -> dict[IndexKind, str]:
 
 
 def dump_placed_indexes(storage: Storage, segment: SegmentDescription) -> Iterator[IndexEntry]:
-    """The entries of a placed segment's index files; a missing one has none."""
+    """The entries of a placed segment's index files; a missing one has none.
+
+    A Parquet file has its own, see :class:`IndexEntry`.
+    """
+    if segment.paths.is_parquet:
+        return _page_entries(storage, segment)
     return dump_index_files(_read_files(storage, index_paths(segment)), segment.base_offset)
+
+
+def _page_entries(storage: Storage, segment: SegmentDescription) -> Iterator[IndexEntry]:
+    path = segment.paths.log
+    try:
+        file = ParquetSegment(open_segment(storage, segment))
+    except ObjectNotFound:
+        yield IndexEntry(path, "page", 0, damage=describe_loss(segment))
+        return
+    except CorruptRecord as error:
+        yield IndexEntry(path, "page", 0, damage=str(error))
+        return
+    for number, page in enumerate(file.pages()):
+        offset, time_ms = page.header.base_offset, page.header.max_timestamp_ms
+        yield IndexEntry(
+            path,
+            "page",
+            number,
+            segment.base_offset + offset,
+            page.position,
+            None if time_ms == NO_TIMESTAMP_MS else time_ms,
+        )
 
 
 def check_placed_indexes(

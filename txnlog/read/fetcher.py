@@ -135,7 +135,9 @@ class Fetcher:
             turns = in_turns(parts, self._settings.max_partition_bytes)
             skips = self._settings.on_corrupt == "skip"
             limit = self._settings.max_bytes
-            reads = read_sound(self._storage, turns, columns, limit, skip_damaged=skips)
+            reads = read_sound(
+                self._storage, turns, columns, limit, skip_damaged=skips, by_page=True
+            )
             with closing(reads):
                 for part, found in reads:
                     where = TopicPartition(part.topic, part.partition)

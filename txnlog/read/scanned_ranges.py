@@ -44,14 +44,20 @@ def read_each(
     parts: Sequence[SegmentRange],
     columns: ScanColumns,
     ahead_bytes: int = MAX_AHEAD_BYTES,
+    *,
+    by_page: bool = False,
 ) -> Generator[tuple[SegmentRange, Iterator[pa.RecordBatch]]]:
     """The same, each range with its own batches, to be read before the next one is asked for.
 
-    At most ``ahead_bytes`` are in flight, or a single larger request.
+    At most ``ahead_bytes`` are in flight, or a single larger request. With ``by_page`` batches are
+    small, and each is decoded when it is asked for; filtered reads are not.
     """
     if columns.row_filter is None:
         assemble = _Assembler(columns)
-        with closing(read_stored(storage, parts, columns.stored, ahead_bytes=ahead_bytes)) as reads:
+        stored_reads = read_stored(
+            storage, parts, columns.stored, ahead_bytes=ahead_bytes, by_page=by_page
+        )
+        with closing(stored_reads) as reads:
             for part, stored in reads:
                 yield part, map(partial(assemble, part), _pieces(stored, columns))
         return

@@ -6,7 +6,7 @@ A range is plain data: it can be pickled and read anywhere, which is what Spark'
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -108,7 +108,7 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
         )
 
     def _read_ahead(
-        self, storage: Storage, ahead_bytes: int, pieces: Sequence[range]
+        self, storage: Storage, ahead_bytes: int, pieces: Iterable[range]
     ) -> Generator[bytes]:
         calls = (
             (len(piece), partial(self.read_bytes, storage, piece.start, piece.stop))
@@ -161,13 +161,16 @@ def read_stored(
     columns: Columns = None,
     wanted: Callable[[SegmentRange], Wanted] | None = None,
     ahead_bytes: int = MAX_AHEAD_BYTES,
+    *,
+    by_page: bool = False,
 ) -> Generator[tuple[SegmentRange, Iterator[SegmentBatch]]]:
     """Read ranges as they are stored, each with its batches, to be read before the next one.
 
     ``wanted`` says for each range what to read instead of all rows of these columns. Requests are
     in flight together, if the storage makes that worthwhile: see
     :meth:`txnlog.storage.base.Storage.run_ahead`. Row groups of Parquet files are decoded in
-    parallel, those of the next file while the last ones of a file are.
+    parallel, those of the next file while the last ones of a file are; ``by_page`` only the pages
+    of the batch that is asked for.
 
     Raises:
         UnknownTopicOrPartition: the topic was deleted since the range was planned.
@@ -178,7 +181,7 @@ def read_stored(
     of = wanted or (lambda _: Wanted(columns))
     with closing(storage.run_ahead(calls, ahead_bytes)) as results:
         readings = InTurn(
-            _readings(storage, parts, results, ahead_bytes),
+            _readings(storage, parts, results, ahead_bytes, by_page=by_page),
             lambda reading: reading.calls(*of(reading.part)),
             lambda reading: reading.runs_ahead,
         )
@@ -193,10 +196,12 @@ def _readings(
     parts: Sequence[SegmentRange],
     results: Iterator[dict[int, _Opened] | bytes],
     ahead_bytes: int,
+    *,
+    by_page: bool,
 ) -> Iterator[_Reading]:
     opened: dict[int, _Opened] = {}
     for number, part in enumerate(parts):
-        yield _Reading(storage, number, part, results, opened, ahead_bytes)
+        yield _Reading(storage, number, part, results, opened, ahead_bytes, by_page=by_page)
 
 
 def _joined(parts: Sequence[SegmentRange]) -> list[_Run]:
@@ -354,10 +359,13 @@ class _Reading:
         results: Iterator[dict[int, _Opened] | bytes],
         opened: dict[int, _Opened],
         ahead_bytes: int,
+        *,
+        by_page: bool,
     ) -> None:
         self._storage = storage
         self._ahead_bytes = ahead_bytes
         self._number = number
+        self._by_page = by_page
         self.part = part
         self._results = results
         self._waiting = opened
@@ -367,7 +375,8 @@ class _Reading:
     @property
     def runs_ahead(self) -> bool:
         """Whether it may be opened, and its work begun, while earlier ranges are read."""
-        return self.part.paths.is_parquet and self.part.segment.size_bytes > _SMALL_BYTES
+        is_large = self.part.segment.size_bytes > _SMALL_BYTES
+        return self.part.paths.is_parquet and is_large and not self._by_page
 
     def calls(
         self, columns: Columns, choice: RowChoice | None
@@ -406,6 +415,7 @@ class _Reading:
                 skip=opened.skip,
                 aligned=other is None and _is_whole(part),
                 choice=choice,
+                by_page=self._by_page,
             )
 
         try:

@@ -71,18 +71,19 @@ def read_sound(
     ahead_bytes: int = MAX_AHEAD_BYTES,
     *,
     skip_damaged: bool,
+    by_page: bool = False,
 ) -> Generator[tuple[SegmentRange, Item]]:
     """Each range with its batches, and None at its end, or damage where it cannot be read.
 
     After damage it goes on with the other partitions; with ``skip_damaged`` with what is sound
-    behind it, too. ``columns`` must have the offset. Raises what ``read_each`` does, but
-    CorruptRecord.
+    behind it, too. ``columns`` must have the offset; ``by_page`` is as of ``read_each``.
+    Raises what ``read_each`` does, but CorruptRecord.
     """
     offset = columns.only("offset").names[0]
     left = [*parts]
     while left:
         at, done = left[0].start_offset, 0
-        reads = read_each(storage, left, columns, ahead_bytes)
+        reads = read_each(storage, left, columns, ahead_bytes, by_page=by_page)
         try:
             with closing(reads):
                 for part, batches in reads:

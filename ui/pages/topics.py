@@ -205,7 +205,7 @@ def draw_ticks(
     found: dict[str, Tick] = {}
     for segment in segments[:_INDEXED]:
         for entry in dump_placed_indexes(storage, segment):
-            if entry.kind == "offset" and entry.offset is not None:
+            if entry.kind in ("offset", "page") and entry.offset is not None:
                 x = scale.x(entry.offset)
                 title = f"index of {segment.name}: offset {entry.offset} at {entry.position} bytes"
                 found.setdefault(f"{x:.0f}", Tick(x, title))

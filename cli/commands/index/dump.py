@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from txnlog.cli.commands.index.placed_segments import find_placed_segments
 from txnlog.cli.input.segment_choice import (
     FileOption,
     OptionalTargetArgument,
@@ -44,7 +43,8 @@ def dump_indexes(
 ) -> None:
     """Show the entries of index files as they lie.
 
-    Segments of a single batch have none, and Parquet files neither.
+    Segments of a single batch have none. Of Parquet files the page index is shown: with which
+    offsets pages begin.
 
     Offsets are those of the topic; with --file they are counted from the one that the file is
     named for. --file may be a segment, then it is all indexes beside it, or an index.
@@ -79,5 +79,5 @@ def _dump_placed(session: Session, choice: SegmentChoice) -> Iterator[IndexEntry
     from txnlog.inspect.placed_indexes import dump_placed_indexes
 
     store = session.open_store()
-    for segment in find_placed_segments(choice, store):
+    for segment in choice.find(store):
         yield from dump_placed_indexes(store.storage, segment)

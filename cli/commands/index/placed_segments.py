@@ -20,7 +20,7 @@ def find_placed_segments(choice: SegmentChoice, store: Store) -> list[SegmentDes
     found = choice.find(store)
     if any(segment.paths.is_parquet for segment in found):
         warn(
-            f"{choice.target}: segments that are Parquet files have their index in their footer, "
-            "and no index files: there is nothing to do. `txnlog segments verify` checks footers"
+            f"{choice.target}: segments that are Parquet files have their index in themselves, and "
+            "no index files: there is nothing to do. `txnlog segments verify` checks it"
         )
     return found
