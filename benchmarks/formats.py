@@ -37,8 +37,11 @@ def measure(spark: SparkSession, folder: Path, total_bytes: int, repetitions: in
             "source. Parquet files' CPU time by that of batches in columns, and their bytes."
         ),
         "",
-        "| KiB an append | appends | write | scan | scan of values | poll | Spark | bytes |",
-        "|---|---|---|---|---|---|---|---|",
+        (
+            "| KiB an append | appends | write | scan | scan of values | poll | iterating "
+            "| first poll | Spark | bytes |"
+        ),
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for kib in SIZES:
         rows = max((kib << 10) // ROW_BYTES, 1)
@@ -73,6 +76,16 @@ def _line(
                 found += len(some)
         assert found == rows * count
 
+    def iterate(name: str) -> None:
+        with closing(
+            heap.consumer(name, auto_offset_reset="earliest", stop_at_end=True)
+        ) as consumer:
+            assert sum(1 for _ in consumer) == rows * count
+
+    def poll_once(name: str) -> None:
+        with closing(heap.consumer(name, auto_offset_reset="earliest")) as consumer:
+            assert consumer.poll(max_records=500)
+
     def scan(name: str, columns: list[str] | None) -> None:
         found = heap.scan(name, columns=columns).to_batches()
         assert sum(batch.num_rows for batch in found) == rows * count
@@ -82,7 +95,8 @@ def _line(
         frame.write.format("noop").mode("overwrite").save()
 
     values = partial(scan, columns=["value"])
-    works: list[Callable[[str], None]] = [write, partial(scan, columns=None), values, poll]
+    scans = [partial(scan, columns=None), values]
+    works: list[Callable[[str], None]] = [write, *scans, poll, iterate, poll_once]
     ratios = [_ratio(work, repetitions, forget if work is write else None) for work in works]
     spark_runs = {name: partial(by_spark, name) for name in FORMATS}
     taken = interleaved(spark_runs, repetitions)

@@ -71,8 +71,7 @@ class ParquetSegment:
         self._end: tuple[int, BytesLike] = file.size_bytes, b""
         """Where the bytes of the file's end begin that were read for the footer, and these."""
         if file.size_bytes <= WHOLE_BYTES:
-            self.data = data = bytes(file.read(0, file.size_bytes))
-            file = replace(file, read=lambda start, stop: data[start:stop])
+            self.data = bytes(file.read(0, file.size_bytes))
         self.footer: Footer = read_footer(replace(file, read=self._read_end))
         if self.data is not None and not self.data.startswith(MAGIC):
             raise CorruptRecord.at(file.name, 0, "a Parquet file begins with PAR1")

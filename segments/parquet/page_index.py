@@ -129,10 +129,18 @@ class Parts:
         if offset_leaf is not None:
             if self._offsets is None:
                 raise ValueError("there are no bounds of offsets")
+            self._check_offsets(*self._offsets)
             least = dict(zip(self._offsets[0], self._offsets[1], strict=True))
             self._base_offsets = [least[row][0] for row in self.starts[:-1]]
-            if self._base_offsets != sorted(self._base_offsets):
-                raise ValueError("bounds of offsets do not ascend")
+
+    def _check_offsets(self, rows: Sequence[int], bounds: Sequence[tuple[int, int]]) -> None:
+        """Check that offsets ascend, and that there are as many as rows."""
+        last = -1
+        stops = [*rows[1:], self.starts[-1]]
+        for row, stop, (least, largest) in zip(rows, stops, bounds, strict=True):
+            if least <= last or stop - row > largest - least + 1:
+                raise ValueError("bounds of offsets contradict the rows")
+            last = largest
 
     def _bounds(
         self, index: PageIndex, leaf: int | None
@@ -166,7 +174,10 @@ class Parts:
         return first, stop
 
     def part(self, first: int, stop: int) -> RowGroup:
-        """The rows from one of ``starts`` to another one, by their indexes there."""
+        """The rows from one of ``starts`` to another one, by their indexes there.
+
+        What could contradict itself was checked before: it raises nothing.
+        """
         group = self._group
         rows = range(self.starts[first], self.starts[stop])
         if len(rows) == group.header.record_count:
@@ -192,8 +203,6 @@ class Parts:
         if self._offsets is not None:
             found = _within(self._offsets, rows)
             first_offset, last_offset = found[0][0], found[-1][1]
-            if not len(rows) <= last_offset - first_offset + 1:
-                raise ValueError("bounds of offsets contradict the rows")
         least_ms, most_ms = group.header.base_timestamp_ms, group.header.max_timestamp_ms
         if self._times is not None:
             times = _within(self._times, rows)

@@ -229,6 +229,24 @@ def test_an_index_that_lies_shows_no_other_rows(seed: int, monkeypatch: pytest.M
         assert later == [row for row in every if row[0] >= start]
 
 
+def test_bounds_of_offsets_that_lie_are_found_before_they_are_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that do not ascend, or leave no room for the rows: the row group is read whole."""
+    monkeypatch.setattr("txnlog.segments.parquet.footer.Footer.check_page_index", lambda *_: None)
+    data = made(numbered_rows(400), gaps(1, 400))
+    segment = ParquetSegment(opened(data))
+    where = segment.footer.groups[0].chunks[-1].column_index
+    every = rows([*read_segment(opened(data))])
+    for at in where[::9]:
+        lying = bytearray(data)
+        lying[at] ^= 0x40
+        found, error = until_damage(opened(bytes(lying)))
+        assert error is None or "offsets" in error
+        assert found == every[: len(found)]
+        assert error is not None or found == every
+
+
 def test_an_index_that_is_damaged_is_not_used(decoded: list[int]) -> None:
     """The rows are read without it: nothing but where they lie is in it."""
     data = made(numbered_rows(400))
