@@ -55,7 +55,7 @@ def measure(
     except ImportError:
         return ["Not measured beside confluent-kafka: it is not installed."]
     try:
-        with _broker(folder) as (servers, broker):
+        with broker(folder) as (servers, process):
             client = _Client(servers, count)
             theirs = {"send": client.send, "iterate": client.iterate, "poll": client.poll}
             return [
@@ -66,7 +66,7 @@ def measure(
                 "",
                 "| what | client | records/s | records a CPU second | broker, CPU s |",
                 "|---|---|---|---|---|",
-                *_lines(ours, theirs, broker, count, repetitions),
+                *_lines(ours, theirs, process, count, repetitions),
             ]
     except CannotStartError as error:
         return [f"Not measured beside confluent-kafka: {error}"]
@@ -235,7 +235,7 @@ class _Client:
 
 
 @contextmanager
-def _broker(folder: Path) -> Iterator[tuple[str, int]]:
+def broker(folder: Path) -> Iterator[tuple[str, int]]:
     """A broker that is its own controller: its address, and its process."""
     jars = _fetch()
     port, control = _free_port(), _free_port()

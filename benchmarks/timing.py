@@ -73,6 +73,11 @@ def descendants() -> dict[int, list[str]]:
     return {pid: found[pid] for pid in ours if pid in found}
 
 
+def cpu_of_each() -> dict[int, float]:
+    """CPU seconds of this process and its descendants, by pid."""
+    return {pid: sum(map(int, f[11:13])) / _TICKS for pid, f in descendants().items()}
+
+
 def _cpu_s() -> float:
     """CPU seconds of this process and its descendants, also of those that have ended."""
     ticks = (sum(map(int, fields[11:15])) for fields in descendants().values())
