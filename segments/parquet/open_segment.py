@@ -36,6 +36,8 @@ _MERGE_BYTES: Final = 1 << 20
 """Columns at most this far apart are read together: a request costs as much."""
 _RUN_BYTES: Final = 4 << 20
 """Parts of a row group are requested together up to this size."""
+_SMALL_BYTES: Final = 2 << 20
+"""A row group up to this size, decompressed, is no more than a batch in columns: it is not cut."""
 _MOST_INDEX_BYTES: Final = 16 << 20
 """A larger page index is not used: whole row groups are read."""
 
@@ -116,13 +118,15 @@ class ParquetSegment:
         """What to read of a row group for some columns and the offsets [start_offset, stop_offset).
 
         All of it, or the part with the pages that have these offsets; with ``by_page`` in parts
-        that are as small as pages allow.
+        of a few pages, if it is not small.
         """
         header = group.header
         covers = header.base_offset >= start_offset and (
             stop_offset is None or header.last_offset < stop_offset
         )
-        parts = None if covers and not by_page else self._parts_of(group, columns)
+        is_small = group.uncompressed_bytes <= _SMALL_BYTES
+        is_read_whole = covers and (is_small or not by_page)
+        parts = None if is_read_whole else self._parts_of(group, columns)
         if parts is None:
             yield group
         elif by_page:

@@ -9,7 +9,7 @@ import pytest
 
 from txnlog.names import TopicPartition
 from txnlog.segments import untrusted
-from txnlog.segments.parquet import encodings, reader
+from txnlog.segments.parquet import encodings, open_segment, reader
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 
@@ -28,6 +28,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return table
 
     monkeypatch.setattr(encodings, "_RECORD_PAGE_BYTES", 4 << 10)
+    monkeypatch.setattr(open_segment, "_SMALL_BYTES", 0)
     monkeypatch.setattr(reader, "read_row_group", count)
     return counts
 

@@ -27,6 +27,7 @@ COUNT = 500
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of a few rows."""
     monkeypatch.setattr(encodings, "_RECORD_PAGE_BYTES", 8 << 10)
+    monkeypatch.setattr(open_segment, "_SMALL_BYTES", 0)
 
 
 @pytest.fixture(params=["in memory", "in ranges"])
@@ -166,6 +167,16 @@ def test_a_few_rows_are_found_in_a_page(
     asked: list[range] = []
     assert len(rows([*read_segment(opened(data, asked), start_offset=301, stop_offset=303)])) == 2
     assert sum(len(piece) for piece in asked if piece.stop < len(data) // 2) < len(data) // 8
+
+
+def test_a_small_row_group_is_not_cut(decoded: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless only some of its rows are wanted."""
+    file = opened(made(numbered_rows(400)))
+    monkeypatch.setattr(open_segment, "_SMALL_BYTES", 2 << 20)
+    assert [batch.record_count for batch in read_segment(file, by_page=True)] == [400]
+    decoded.clear()
+    assert rows([*read_segment(file, start_offset=399, by_page=True)])[0][0] == 399
+    assert decoded[0] < 50
 
 
 @pytest.mark.parametrize("seed", range(3))
