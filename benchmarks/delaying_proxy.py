@@ -49,7 +49,6 @@ class DelayingProxy:
             requests.close()
             with suppress(ConnectionError):
                 await back
-            writer.close()
 
 
 @contextmanager
@@ -79,9 +78,13 @@ def delaying(to_port: int, delay_s: float) -> Iterator[DelayingProxy]:
 
 
 async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while piece := await reader.read(_PIECE_BYTES):
-        writer.write(piece)
-        await writer.drain()
+    """Until the server ends the connection: then the client must learn it, to open another."""
+    try:
+        while piece := await reader.read(_PIECE_BYTES):
+            writer.write(piece)
+            await writer.drain()
+    finally:
+        writer.close()
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:
