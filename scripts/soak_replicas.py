@@ -48,6 +48,7 @@ KINDS: Final[Mapping[str, Run]] = {
     "rotten-stormy": _on_roots(STORMY, rots=True, roots=5),
     "rotten-operated": _on_roots(ROUGH, rots=True, roots=4, operated=True),
     "rotten-placed": _on_roots(ROUGH, rots=True, placed=True),
+    "forgetful": _on_roots(ROUGH, forgets=True),
     "slow": _on_roots(CALM, stalls=True),
     "slow-rough": _on_roots(ROUGH, stalls=True, timed=False),
     "unmounted": _on_roots(ROUGH, unmounts=True),

@@ -159,3 +159,47 @@ def test_who_is_blamed(tmp_path: Path) -> None:
     for root in roots[:2]:
         flip(root / ENTRY)
     assert blamed() == ("damaged", ("r1-0", "r0-0"))
+
+
+@pytest.mark.parametrize("reads_first", [True, False])
+def test_a_leader_that_has_lost_its_newest_entry(tmp_path: Path, *, reads_first: bool) -> None:
+    """What another root in sync has was acknowledged, or may be: its number is not given away."""
+    store = make_written(tmp_path, "1")
+    write(store, "2")
+    (tmp_path / FIRST / ENTRY.replace("1.json", "2.json")).unlink()
+    if reads_first:
+        assert values(reopened(tmp_path)) == ["1", "2"]
+    else:
+        (found,) = reopened(tmp_path).verify_replicas()
+        assert (found.kind, found.members) == ("missing", ("r0-0",))
+    write(reopened(tmp_path), "3")
+    check_whole(tmp_path, "1", "2", "3")
+
+
+def test_a_leader_that_has_lost_an_entry_in_the_middle(tmp_path: Path) -> None:
+    store = make_written(tmp_path, "1")
+    write(store, "2")
+    (tmp_path / FIRST / ENTRY).unlink()
+    check_whole(tmp_path, "1", "2")
+
+
+def test_what_lies_below_a_checkpoint_was_deleted(tmp_path: Path) -> None:
+    """The deletion begins at the leader: nothing comes back from where it has not been yet."""
+    store = make_written(tmp_path, "1")
+    for root in (FIRST, SECOND):
+        checkpoint = tmp_path / root / ENTRY.replace("1.json", "1.checkpoint")
+        checkpoint.write_bytes((tmp_path / root / ENTRY).read_bytes())
+    (tmp_path / FIRST / ENTRY).unlink()
+    assert f"topics/t/log/{store.storage.list_names('topics/t/log')[-1]}" != ENTRY
+    assert not (tmp_path / FIRST / ENTRY).exists()
+    (found,) = store.verify_replicas()
+    assert (found.kind, found.members) == ("extra", ("r1-0",))
+
+
+def test_a_lost_entry_is_repaired(tmp_path: Path) -> None:
+    store = make_written(tmp_path, "1")
+    write(store, "2")
+    (tmp_path / FIRST / ENTRY.replace("1.json", "2.json")).unlink()
+    (found,) = reopened(tmp_path).verify_replicas(repair=True)
+    assert (found.kind, found.is_repaired) == ("missing", True)
+    assert objects(tmp_path / FIRST) == objects(tmp_path / SECOND)

@@ -289,6 +289,11 @@ def who_joins_copies_the_leader(patch: Patch) -> None:
     patch.setattr(joining, "sound_bytes", leaders)
 
 
+def lost_numbers_are_given_away(patch: Patch) -> None:
+    """R1. An entry that the leader has lost was never there."""
+    patch.setattr(replicated_storage, "bring_back_entries", lambda *_: set())
+
+
 def marks_are_not_looked_for(patch: Patch) -> None:
     """R7. An empty folder is taken for the root."""
     patch.setattr(Disk, "check", lambda _: None)
@@ -354,6 +359,7 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (what_is_found_again_counts, {"roots": 2, "scarce": True}),
     (nobody_looks_at_checksums, {"rots": True, "first": 2}),
     (who_joins_copies_the_leader, {"rots": True, "first": 7}),
+    (lost_numbers_are_given_away, {"forgets": True, "first": 2}),
     (marks_are_not_looked_for, {"unmounts": True, "rates": CALM}),
     (what_is_not_found_was_deleted, {"unmounts": True, "rates": CALM}),
     (an_empty_controller_has_nothing_newer, {"unmounts": True, "rates": CALM}),

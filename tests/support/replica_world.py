@@ -204,6 +204,7 @@ class World:
         completes: bool = True,
         scarce: bool = False,
         rots: bool = False,
+        forgets: bool = False,
     ) -> None:
         chance = random.Random(seed)
         least = chance.choice([1, 1, 2])
@@ -228,7 +229,9 @@ class World:
             settings[AUTO_RETURN] = "true"
         self.returned = 0
         self.roots = Roots(roots, settings)
-        self.rot = Rot(self.roots.names if rots else "a", chance)
+        self.forgets = forgets
+        """Newest entries are lost at a root; and nothing else is wrong with roots."""
+        self.rot = Rot(self.roots.names if rots or forgets else "a", chance)
         """Entries are damaged at some roots."""
         self.simulation = Simulation(
             seed, storage=self.roots.controller, rates=rates, step_ms=(0, 20)
@@ -242,6 +245,7 @@ class World:
         self.given_up: set[str] = set()
         """Data files that an unclean election has announced as lost."""
         self.writing = 0
+        self.appending = 0
         self.slow_roots: list[str] = []
         """One after the other, as they became slow."""
         self.done: dict[str, int] = {}
@@ -269,6 +273,8 @@ class World:
     def _has(self, member: Member, name: str, data: bytes) -> bool:
         """Whether a member has an object, or had it before its disk damaged it."""
         found = _get(self.roots.heap(member), name)
+        if found is None and (member, name) in self.rot.lost:
+            return True
         if found is None or found == data or envelope.is_sound(found):
             return found == data
         return (member, name) in self.rot.damaged or self._is_damaged_for_good(name)
@@ -309,7 +315,11 @@ class World:
         storage = self.roots.storage(process)
         while self.left_for(process):
             try:
-                self._append(process, storage)
+                self.appending += 1
+                try:
+                    self._append(process, storage)
+                finally:
+                    self.appending -= 1
             except LogTruncated:
                 storage = self.roots.storage(process)
             except StorageError:
@@ -540,8 +550,13 @@ class World:
                     member for member in self.roots.epoch().members if root_of(member) == root
                 ]
                 for member in members:
-                    self.rot.flip(member, self.roots.heap(member))
+                    if not self.forgets:
+                        self.rot.flip(member, self.roots.heap(member))
+                    elif not self.appending:  # who has listed the log already looks no more
+                        self.rot.lose(member, self.roots.heap(member))
             self.judge()
+            if self.forgets:
+                continue
             if self.roots.down or self.roots.cut or self.roots.stalled or self.roots.unmounted:
                 self._calm()
                 continue

@@ -31,7 +31,7 @@ def named_in(entry: bytes) -> str:
 
 
 def entry_name(number: int) -> str:
-    return f"{number:03d}.json"
+    return names.log_file(number, names.LogFile.ENTRY)
 
 
 def entry_number(name: str) -> int:
@@ -45,6 +45,7 @@ class Rot:
     def __init__(self, roots: str, chance: random.Random) -> None:
         self.roots = chance.sample(roots, (len(roots) - 1) // 2)
         self.damaged: set[tuple[Member, str]] = set()
+        self.lost: set[tuple[Member, str]] = set()
         self._chance = chance
 
     def flip(self, member: Member, heap: HeapStorage) -> None:
@@ -58,3 +59,10 @@ class Rot:
         data[self._chance.randrange(len(data))] ^= 1 << self._chance.randrange(8)
         heap.replace(name, bytes(data))
         self.damaged.add((member, name))
+
+    def lose(self, member: Member, heap: HeapStorage) -> None:
+        """Take away the log's newest entry."""
+        found = heap.list_names("topics/t/log")
+        if len(found) > 1:
+            heap.delete([name := f"topics/t/log/{found[-1]}"])
+            self.lost.add((member, name))

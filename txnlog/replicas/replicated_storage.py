@@ -25,7 +25,7 @@ from txnlog.replicas.placed_data import confirm_placed, latest_left, list_placed
 from txnlog.replicas.placement import is_placed, may_hold_data, places, targets
 from txnlog.replicas.puts import PutIfAbsent
 from txnlog.replicas.slowness import time_for
-from txnlog.replicas.soundness import is_sound, leaders_bytes
+from txnlog.replicas.soundness import bring_back_entries, is_sound, leaders_bytes
 from txnlog.replicas.uploads import ReplicatedUpload
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import Address, Storage, Upload, check_name
@@ -340,6 +340,10 @@ class ReplicatedStorage(Storage):
             if any(not there.issuperset(theirs) for theirs in others.values()):
                 # Being put or deleted, or never acknowledged; or the leader's disk is not mounted.
                 self.agreement.check_mark(epoch, epoch.leader)
+                more = bring_back_entries(self.agreement, epoch, folder, listed, others)
+                if more:
+                    there |= more
+                    listed = sorted(there)
             lacked = set().union(*(there - theirs for theirs in others.values()))
             gone = set()
             for last in sorted(lacked):

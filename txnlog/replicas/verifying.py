@@ -79,7 +79,7 @@ def verify(
     epoch = agreement.refresh()
     is_sound = partial(_is_sound, is_sound)
     judge = _Judge(agreement, is_sound, with_contents=with_contents)
-    mend = _Repair(agreement, is_sound) if repair else None
+    mend = _Repair(storage, is_sound) if repair else None
     with Listings(epoch.in_sync) as listings:
         for member in epoch.in_sync:
             try:
@@ -182,6 +182,9 @@ class _Judge:
                 return self._differing(epoch, name, there, size_bytes)
             except ObjectNotFound:
                 return None  # it was deleted meanwhile
+        if leaders is None and soundness.is_lost_by_leader(self._agreement, epoch, name):
+            why = f"the leader has lost it, and {_named(there)} still has it"
+            return ReplicaDifference(name, "missing", (epoch.leader,), size_bytes, why)
         if leaders is None and not names.is_unique(name):
             why = (
                 "the leader lacks it: it is being deleted, was left by a deletion that was cut "
@@ -248,8 +251,9 @@ class _Repair:
     give it.
     """
 
-    def __init__(self, agreement: Agreement, is_sound: IsSound) -> None:
-        self._agreement = agreement
+    def __init__(self, storage: ReplicatedStorage, is_sound: IsSound) -> None:
+        self._storage = storage
+        self._agreement = storage.agreement
         self._is_sound = is_sound
 
     def repaired(self, found: ReplicaDifference) -> ReplicaDifference:
@@ -262,6 +266,8 @@ class _Repair:
             if names.is_unique(found.name):
                 done = self._copy(epoch, found, members)
             else:
+                if epoch.leader in members:
+                    self._storage.list_names(found.name.rpartition("/")[0])  # it is given back
                 done = self._help(found.name)
         except MemberFailed as failed:
             raise _fails(epoch, failed) from failed
