@@ -9,28 +9,29 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Self, TypeVar
 
 from txnlog.config import Acks
-from txnlog.errors import CommitFailed, CommitStateUnknown, InvalidTxnState, TxnlogError
+from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import UploadedSegment
-from txnlog.names import TopicPartition, check_group_id
+from txnlog.names import TopicPartition
 from txnlog.state.group import OffsetCommit
-from txnlog.state.membership import Committer
 from txnlog.state.transaction import Outcome, Version, check_version
 from txnlog.write.begin_result import BeginResult
 from txnlog.write.coordinator import Coordinator
+from txnlog.write.deliveries import Delivery, refusing, resolve
 from txnlog.write.linger import Linger, tell_unsent
 from txnlog.write.plain_writer import BackgroundWriter, PlainWriter
 from txnlog.write.producer_lock import ProducerLock, exclusive
 from txnlog.write.producer_phase import Phase
 from txnlog.write.record_buffers import Batch, RecordBuffers
 from txnlog.write.record_checks import Headers, Value
+from txnlog.write.sent_offsets import SentOffsets, group_now
 from txnlog.write.topic_buffer import WritesAs
 from txnlog.write.writer_settings import WriterSettings
 
@@ -75,11 +76,8 @@ class Producer:
         self._phase = Phase.READY if transactional_id is None else Phase.NEW
         self._sending = Phase.READY if transactional_id is None else Phase.IN_TRANSACTION
         """The phase in which records may be sent."""
-        self._offsets: dict[str, dict[TopicPartition, OffsetCommit]] = {}
-        self._committers: dict[str, Committer] = {}
-        """By group, the member whose offsets are committed, in the oldest generation it told."""
+        self._offsets = SentOffsets()
         self._placed: Placed = {}
-        self._moves: list[tuple[GroupMetadata, dict[TopicPartition, int]]] = []
         self._last_outcome: Outcome | None = None
         self._linger = Linger.of(settings.linger_ms, logs, self._flush_lingering)
         self._late: Exception | None = None
@@ -211,51 +209,10 @@ class Producer:
         self._transactional("send_offsets_to_transaction")
         self._require(Phase.IN_TRANSACTION, "send_offsets_to_transaction")
         with self._fail_on_error():
-            metadata = self._metadata(offsets, group)
-            chosen = {where: check_offset(where, at) for where, at in offsets.items()}
-            waiting = dict(self._offsets.get(metadata.group_id, {}))
-            for where, at in chosen.items():
-                start, entry = metadata.start_of(where)
-                if before := waiting.get(where):
-                    start, entry = before.start, before.start_entry
-                waiting[where] = OffsetCommit(
-                    topic=where.topic,
-                    partition=where.partition,
-                    offset=at.offset,
-                    metadata=at.metadata,
-                    compare=True,
-                    start=start,
-                    topic_id=metadata.topic_ids.get(where.topic, ""),
-                    start_entry=entry,
-                )
-            # All at once, or an interrupt leaves some of them to be committed.
-            self._offsets[metadata.group_id] = waiting
-            self._note_committer(metadata)
-            self._moves.append((metadata, {where: at.offset for where, at in chosen.items()}))
-
-    def _note_committer(self, metadata: GroupMetadata) -> None:
-        known, found = self._committers.get(metadata.group_id), metadata.committer
-        if found is None or (known is not None and known.member_id != found.member_id):
-            if known is not None:
-                raise CommitFailed(
-                    f"offsets of group {metadata.group_id!r} were read by several consumers: "
-                    "commit those of each in a transaction of its own"
-                )
-        elif known is None or found.generation < known.generation:
-            self._committers[metadata.group_id] = found
-
-    def _metadata(
-        self, partitions: Iterable[TopicPartition], group: str | GroupMetadata
-    ) -> GroupMetadata:
-        """The group and where it stands; now, if only its id is known."""
-        if isinstance(group, GroupMetadata):
-            return group
-        topics = sorted({where.topic for where in partitions})
-        topic_ids = {topic: self._logs.topic_spec(topic).topic_id for topic in topics}
-        log = self._logs.fresh_group(check_group_id(group))
-        with log.lock:
-            state = log.state
-            return GroupMetadata.of(state, group, partitions, topic_ids)
+            metadata = group_now(self._logs, offsets, group)
+            self._offsets.add(
+                metadata, {where: check_offset(where, at) for where, at in offsets.items()}
+            )
 
     @exclusive
     def commit_transaction(self) -> Placed:
@@ -301,11 +258,7 @@ class Producer:
     def _note_commit(self) -> None:
         assert self._coordinator is not None
         decided = self._coordinator.state.entries
-        entries = {entry.name: entry.number for entry in decided if entry.log == "group"}
-        for metadata, offsets in self._moves:
-            metadata.moved(offsets, entries.get(metadata.group_id))
-        self._moves = []
-        self._committers = {}
+        self._offsets.note_commit({e.name: e.number for e in decided if e.log == "group"})
         self._last_outcome = Outcome.COMMIT
         self._phase = Phase.READY
 
@@ -341,8 +294,7 @@ class Producer:
                 f"{coordinator.state.ref} cannot be aborted: its commit, whose outcome was "
                 "unknown, had succeeded"
             )
-        self._moves = []
-        self._committers = {}
+        self._offsets.end()
         self._last_outcome = Outcome.ABORT
         self._phase = Phase.READY
 
@@ -406,6 +358,44 @@ class Producer:
                 raise
             if self._linger is not None:
                 self._linger.arm()
+
+    @exclusive
+    def submit(
+        self,
+        topic: str,
+        value: Value,
+        key: Key = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        *,
+        on_delivery: Callable[[Delivery], object] | None = None,
+    ) -> Delivery:
+        """Buffer one record like :meth:`send`; its future tells its partition and offset.
+
+        It is done after the flush that places the record, by whomever. To wait for one flushes;
+        so wait after many. It costs several times what ``send`` does.
+
+        Args:
+            topic: as for :meth:`send`.
+            value: as there.
+            key: as there.
+            partition: as there.
+            timestamp_ms: as there.
+            headers: as there.
+            on_delivery: called with the future when it is done, in the thread that flushes; it
+                must not use the producer.
+        """
+        self._raise_late()
+        self._require(self._sending, "submit")
+        delivery = Delivery(self.flush)
+        if on_delivery is not None:
+            delivery.add_done_callback(lambda _: on_delivery(delivery))
+        with self._fail_on_error():
+            self._records.submit(topic, value, key, partition, timestamp_ms, headers, delivery)
+        if self._linger is not None:
+            self._linger.arm()
+        return delivery
 
     @exclusive
     def send_batch(self, topic: str, batch: Batch, partition: int | None = None) -> None:
@@ -478,18 +468,13 @@ class Producer:
         self._phase = Phase.FAILED
         with self._logs.storage.count_later() as count:
             segments = self._finish_records()
-        placed = self._place(segments, self._take_offsets() if with_offsets else {}, count)
+        placed = self._place(segments, self._offsets.take() if with_offsets else {}, count)
         self._phase = Phase.IN_TRANSACTION
         return placed
 
     def _finish_records(self) -> dict[str, list[UploadedSegment]]:
         with self._fail_on_error():
             return self._records.finish()
-
-    def _take_offsets(self) -> dict[str, list[OffsetCommit]]:
-        taken = {group: list(waiting.values()) for group, waiting in self._offsets.items()}
-        self._offsets = {}
-        return {group: offsets for group, offsets in taken.items() if offsets}
 
     def _place(
         self,
@@ -498,14 +483,17 @@ class Producer:
         count: Callable[[], None] = lambda: None,
     ) -> Placed:
         assert self._coordinator is not None
+        sent = {topic: self._records.take_deliveries(topic) for topic in segments}
         try:
-            with self._fail_on_error():
-                placed = self._coordinator.place(segments, offsets, self._committers, count)
+            with self._fail_on_error(), refusing(sent.values()):
+                placed = self._coordinator.place(segments, offsets, self._offsets.committers, count)
         finally:
             # Also if it failed: perhaps because a topic was recreated.
             self._records.forget_outdated(segments)
         for where, ranges in placed.items():
             self._placed.setdefault(where, []).extend(ranges)
+        for topic, deliveries in sent.items():
+            resolve(deliveries, topic, placed)
         return placed
 
     def _flush_plain(self) -> Placed:
@@ -520,7 +508,7 @@ class Producer:
         # As in _place_all: what an interrupt takes on its way no later flush may leave out.
         self._phase = Phase.BROKEN
         for name, segments in self._finish_records().items():
-            self._plain.add(name, segments)
+            self._plain.add(name, segments, self._records.take_deliveries(name))
         self._phase = Phase.READY
         placed: Placed = {}
         refused: TxnlogError | None = None
@@ -585,10 +573,9 @@ class Producer:
             )
 
     def _discard(self) -> None:
-        self._moves = []
-        self._committers = {}
+        self._offsets.end()
         self._drop_records()
 
     def _drop_records(self) -> None:
         self._records.discard()
-        self._offsets = {}
+        self._offsets.drop()

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
     from txnlog.tables.publication import TablePublication
     from txnlog.write.begin_result import BeginResult
+    from txnlog.write.deliveries import Delivery, RecordMetadata
 
 __all__ = [
     "Altered",
@@ -94,6 +95,7 @@ __all__ = [
     "DamagedBytes",
     "DamagedRecords",
     "Deleted",
+    "Delivery",
     "DumpedEntry",
     "Election",
     "EntryRef",
@@ -137,6 +139,7 @@ __all__ = [
     "Promotion",
     "Reassigned",
     "RecordDeletion",
+    "RecordMetadata",
     "Replica",
     "ReplicaDifference",
     "ReplicaEpoch",
@@ -166,6 +169,8 @@ _HOMES = {
     "Append": "state.topic_entries",
     "Appends": "state.topic_entries",
     "BeginResult": "write.begin_result",
+    "Delivery": "write.deliveries",
+    "RecordMetadata": "write.deliveries",
     "Bundle": "state.topic_entries",
     "CommittedOffset": "state.group",
     "Compaction": "admin.compaction.compact",

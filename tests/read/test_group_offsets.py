@@ -74,7 +74,7 @@ def test_of_transactions_from_one_offset_one_commits(store: Store, winner: int) 
         producer.send("t", b"out", partition=1)
         producer.send_offsets_to_transaction({T0: 8}, "g")
     first = jobs.pop(winner)
-    first._place({}, first._take_offsets())
+    first._place({}, first._offsets.take())
     with pytest.raises(ConcurrentTransactions, match="t:0"):
         jobs[0].commit_transaction()
     first.commit_transaction()

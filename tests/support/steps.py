@@ -90,7 +90,7 @@ def begin_with_offsets(
     producer = begin(store, transactional_id)
     producer.send_offsets_to_transaction(dict(offsets), "g")
     assert producer._coordinator is not None
-    producer._coordinator.place({}, producer._take_offsets())
+    producer._coordinator.place({}, producer._offsets.take())
     return producer
 
 

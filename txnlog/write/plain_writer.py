@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import UploadedSegment, Writer
 from txnlog.names import TopicPartition
 from txnlog.state.producers import ProducerRef
+from txnlog.write.deliveries import Sent, refuse, resolve
 from txnlog.write.retries import Retries
 from txnlog.write.topic_buffer import TopicBuffer
 
@@ -38,6 +39,7 @@ class _PendingAppend:
     topic: str
     segments: list[UploadedSegment]
     since_entry: int
+    sent: Sequence[Sent]
 
 
 class PlainWriter:
@@ -61,10 +63,10 @@ class PlainWriter:
         # Of two threads with acks=0 one makes it.
         return known or self._writers.setdefault(topic, Writer.new(self._logs.clock.token()))
 
-    def add(self, topic: str, segments: list[UploadedSegment]) -> None:
+    def add(self, topic: str, segments: list[UploadedSegment], sent: Sequence[Sent] = ()) -> None:
         """Add segments of one topic for the next :meth:`place`."""
         since_entry = self._logs.topic(topic).next_entry
-        self._pending.append(_PendingAppend(topic, segments, since_entry))
+        self._pending.append(_PendingAppend(topic, segments, since_entry, sent))
 
     @property
     def waiting(self) -> str | None:
@@ -86,10 +88,11 @@ class PlainWriter:
                 f"records for topic {waiting.topic!r} may or may not have been written: {error}. "
                 "Nothing was deleted; flush() again: what was written is not written twice"
             ) from error
-        except TxnlogError:
-            self.give_up()
+        except TxnlogError as error:
+            self.give_up(error)
             raise
         self._pending.pop(0)
+        resolve(waiting.sent, waiting.topic, {at: [offsets] for at, offsets in placed.items()})
         _commits.info(
             "%s: appended, %d records",
             waiting.topic,
@@ -112,9 +115,11 @@ class PlainWriter:
             .offsets
         )
 
-    def give_up(self) -> None:
+    def give_up(self, error: TxnlogError) -> None:
         """Drop the pending segments of the first topic."""
-        topic = self._pending.pop(0).topic
+        given_up = self._pending.pop(0)
+        refuse((one.delivery for one in given_up.sent), error)
+        topic = given_up.topic
         # The next append gets a new producer id: it must not be taken for a repeat of this.
         self._writers.pop(topic, None)
 
@@ -152,12 +157,12 @@ class BackgroundWriter:
                 buffer.discard()
                 continue
             if segments:
-                self._plain.add(topic, segments)
+                self._plain.add(topic, segments, buffer.take_deliveries())
         while (waiting := self._plain.waiting) is not None:
             try:
                 self._plain.place()
             except CommitStateUnknown as error:
-                self._plain.give_up()
+                self._plain.give_up(error)
                 _logger.warning("acks=0: %s", error)
             except TxnlogError as error:
                 _logger.warning("acks=0: records for topic %r are lost: %s", waiting, error)

@@ -16,6 +16,7 @@ from txnlog.errors import InvalidRecord
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import UploadedSegment
 from txnlog.segments.records import CONVERSION_ERRORS
+from txnlog.write.deliveries import Delivery, Sent
 from txnlog.write.record_checks import Headers, Value
 from txnlog.write.segment_uploads import UploadBudget
 from txnlog.write.topic_buffer import BYTES_PER_BATCH, ROWS_PER_BATCH, TopicBuffer, WritesAs
@@ -107,6 +108,25 @@ class RecordBuffers:
             return
         sending = partial(buffer.send, value, key, partition, timestamp_ms, headers)
         self._send_by_newest_schema(buffer, sending)
+
+    def submit(
+        self,
+        topic: str,
+        value: Value,
+        key: bytes | str | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+        delivery: Delivery,
+    ) -> None:
+        """Take one record whose place is to be told. Raises as :meth:`send` does."""
+        buffer = self._buffer_of(topic, partition)
+        sending = partial(buffer.send, value, key, partition, timestamp_ms, headers, delivery)
+        self._send_by_newest_schema(buffer, sending)
+
+    def take_deliveries(self, topic: str) -> list[Sent]:
+        """The deliveries of the segments that :meth:`finish` has returned for a topic."""
+        return self._topics[topic].take_deliveries()
 
     def send_batch(self, topic: str, batch: Batch, partition: int | None = None) -> None:
         """Take a whole batch. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow as pa
 from txnlog.config import TopicConfig
 from txnlog.errors import (
     InvalidRecord,
+    InvalidTxnState,
     RecordTooLarge,
     StorageError,
     UnknownTopicOrPartition,
@@ -36,6 +38,7 @@ from txnlog.segments.records import (
 )
 from txnlog.state.producers import ProducerRef
 from txnlog.state.transaction import TransactionRef
+from txnlog.write.deliveries import Delivery, Sent, number_deliveries, refuse
 from txnlog.write.partitioner import choose_partitions, make_partitioner
 from txnlog.write.record_checks import (
     Headers,
@@ -84,10 +87,19 @@ _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 class SentRows:
     """Records sent one by one, not in Arrow yet.
 
-    Rare attributes are kept by the record's number: explicit timestamps, headers and partitions.
+    Rare attributes are kept by the record's number: explicit timestamps, headers and partitions,
+    and who wants to know where it goes.
     """
 
-    __slots__ = ("headers", "keys", "partitions", "size_bytes", "timestamps", "values")
+    __slots__ = (
+        "deliveries",
+        "headers",
+        "keys",
+        "partitions",
+        "size_bytes",
+        "timestamps",
+        "values",
+    )
 
     def __init__(self) -> None:
         self.keys: list[bytes | None] = []
@@ -95,6 +107,7 @@ class SentRows:
         self.timestamps: dict[int, int] = {}
         self.headers: dict[int, list[tuple[str, bytes | None]]] = {}
         self.partitions: dict[int, int] = {}
+        self.deliveries: dict[int, Delivery] = {}
         self.size_bytes = 0
 
     def to_batch(self) -> pa.RecordBatch:
@@ -138,8 +151,9 @@ class TopicBuffer:
         self._writes_as = writes_as
         self.rows = SentRows()
         self.fresh_until_s = 0.0
-        self._records: list[tuple[pa.RecordBatch, int | None]] = []
+        self._records: list[tuple[pa.RecordBatch, int | None, Delivery | None]] = []
         """Records of a typed topic that were sent one by one, and their explicit partitions."""
+        self._deliveries: list[Sent] = []
         self._logs = logs
         self._settings = settings
         self._storage = settings.uploads_to(logs.storage)
@@ -223,10 +237,11 @@ class TopicBuffer:
         partition: int | None,
         timestamp_ms: int | None,
         headers: Headers | None,
+        delivery: Delivery | None = None,
     ) -> None:
         """Take one record. Raises InvalidRecord, InvalidTimestamp, RecordTooLarge."""
         if self._typed is not None:
-            self._send_typed(self._typed, value, key, partition, timestamp_ms, headers)
+            self._send_typed(self._typed, value, key, partition, timestamp_ms, headers, delivery)
             return
         if key is None:
             self._keys.check_one(None)
@@ -252,6 +267,8 @@ class TopicBuffer:
                 rows.headers[len(rows.keys)] = pairs
             if partition is not None:
                 rows.partitions[len(rows.keys)] = partition
+            if delivery is not None:
+                rows.deliveries[len(rows.keys)] = delivery
             rows.values.append(value)
             rows.keys.append(key)
             rows.size_bytes += size_bytes
@@ -269,6 +286,7 @@ class TopicBuffer:
         partition: int | None,
         timestamp_ms: int | None,
         headers: Headers | None,
+        delivery: Delivery | None,
     ) -> None:
         if key is not None:
             raise InvalidRecord(
@@ -282,7 +300,7 @@ class TopicBuffer:
         self._timestamps.check(timestamps_ms(record), now_ms)
         if record.nbytes > self._max_record_bytes:  # which measures a little more, at once
             self._check_size(int(record_sizes(record)[0]))
-        self._records.append((record, checked))
+        self._records.append((record, checked, delivery))
         if len(self._records) >= _TYPED_ROWS_PER_BATCH:
             self.flush_rows()
 
@@ -343,17 +361,23 @@ class TopicBuffer:
         if self._records:
             with self._lost_on_error():
                 sent, self._records = self._records, []
-                table = pa.Table.from_batches([record for record, _ in sent]).combine_chunks()
-                chosen = pa.array([partition for _, partition in sent], pa.int32())
-                self._add(table.to_batches()[0], chosen)
+                table = pa.Table.from_batches([record for record, _, _ in sent]).combine_chunks()
+                chosen = pa.array([partition for _, partition, _ in sent], pa.int32())
+                wanted = {at: one for at, (_, _, one) in enumerate(sent) if one is not None}
+                self._add(table.to_batches()[0], chosen, wanted)
         if not self.rows.keys:
             return
         with self._lost_on_error():
             rows, self.rows = self.rows, SentRows()
             records = normalize(rows.to_batch(), now_ms=self._logs.clock.now_ms())
-            self._add(records, rows.explicit_partitions())
+            self._add(records, rows.explicit_partitions(), rows.deliveries)
 
-    def _add(self, records: pa.RecordBatch, explicit: pa.Array | None) -> None:
+    def _add(
+        self,
+        records: pa.RecordBatch,
+        explicit: pa.Array | None,
+        deliveries: Mapping[int, Delivery] = MappingProxyType({}),
+    ) -> None:
         """Upload records, to their explicit partitions or where the partitioner sends them."""
         with self._lost_on_error():
             keys = records.column("key") if self._typed is None else self._typed.keys(records)
@@ -366,7 +390,19 @@ class TopicBuffer:
                     self._budget,
                     self._writes_as(self.spec.topic),
                 )
+            if deliveries:
+                self._deliveries += number_deliveries(deliveries, partitions, self._count_of)
             self._uploader.write(records, partitions)
+
+    def _count_of(self, partition: int) -> int:
+        """How many records of a partition will be placed before those that come now."""
+        finished = sum(s.record_count for s in self._finished if s.partition == partition)
+        return finished + (self._uploader.count_of(partition) if self._uploader else 0)
+
+    def take_deliveries(self) -> list[Sent]:
+        """The deliveries of what :meth:`finish` has returned."""
+        taken, self._deliveries = self._deliveries, []
+        return taken
 
     def upload(self) -> None:
         """Upload all buffered records."""
@@ -391,6 +427,15 @@ class TopicBuffer:
     def discard(self) -> None:
         """Drop everything, best effort."""
         self.lost = False
+        wanted = [*self.rows.deliveries.values(), *(one.delivery for one in self._deliveries)]
+        wanted += [one for _, _, one in self._records if one is not None]
+        if wanted:
+            why = (
+                f"a record for topic {self.spec.topic!r} was dropped before it was written: its "
+                "transaction was aborted, or its producer has failed or was closed without a flush"
+            )
+            refuse(wanted, InvalidTxnState(why))
+        self._deliveries = []
         self.rows = SentRows()
         self._records = []
         uploader, self._uploader = self._uploader, None
