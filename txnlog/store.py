@@ -44,8 +44,9 @@ from txnlog.read.auto_commit import AutoCommit
 from txnlog.read.fetcher import FetchSettings
 from txnlog.read.isolation import ConsumerIsolationLevel, IsolationLevel, check_isolation_level
 from txnlog.read.topic_view import Offsets
+from txnlog.replicas.back_door import check_no_member
 from txnlog.replicas.epochs import split_settings
-from txnlog.replicas.opening import find_replicas, make_replicas, own_options
+from txnlog.replicas.opening import GIVEN_TOGETHER, find_replicas, make_replicas, own_options
 from txnlog.scan import Scan
 from txnlog.snapshot import Snapshot, take_changes, take_snapshot
 from txnlog.standby.administration import StandbyAdmin
@@ -81,6 +82,7 @@ def open_store(
     unsafe_single_writer: bool = False,
     replicas: Sequence[str] = (),
     controller: str | None = None,
+    salvage: bool = False,
     clock: Clock | None = None,
 ) -> Store:
     """Open a store; with ``create``, make it if it is missing.
@@ -95,6 +97,7 @@ def open_store(
         replicas: with ``create``: further roots, each with a full copy. See docs/REPLICAS.md.
         controller: with ``replicas``: the folder that records which of them are in sync. Later
             this URL, or that of any root, is enough.
+        salvage: only to look at what is left, of one root alone too: nothing is written.
         clock: for tests.
 
     Raises:
@@ -105,11 +108,8 @@ def open_store(
     """
     location = check_location(url, storage_options)
     if replicas or controller is not None:
-        if not (create and replicas and controller) or unsafe_single_writer:
-            raise InvalidOption(
-                "replicas and controller are given together, and with create=True, to make a "
-                "replicated store; to open it, its controller's URL or that of a root is enough"
-            )
+        if not (create and replicas and controller) or unsafe_single_writer or salvage:
+            raise InvalidOption(GIVEN_TOGETHER)
         further = [replicas] if isinstance(replicas, str) else replicas
         settings, others = split_settings(config)
         storage: Storage = make_replicas(
@@ -120,6 +120,7 @@ def open_store(
         storage = open_storage(
             url, own_options(url, storage_options), unsafe_single_writer=unsafe_single_writer
         )
+        storage = check_no_member(storage, salvage=salvage)
         return attach(logged(storage), create=create, config=config, clock=clock)
     except (StoreNotFound, NotAStore, InvalidOption):
         # A root on a local disk takes no options: they are for the others then.

@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
-from replica_folders import lose, make, make_written, reopened, values
+from replica_folders import lose, make, make_written, reopened, values, write
 
 import txnlog
 from txnlog import root_names
-from txnlog.errors import CorruptEntry, InvalidOption, NotEnoughReplicas, StoreExists
+from txnlog.errors import (
+    CorruptEntry,
+    InvalidOption,
+    NotAStore,
+    NotEnoughReplicas,
+    StoreExists,
+    TxnlogError,
+)
 
 
 def test_a_root_that_is_taken_is_found_before_any_is_marked(tmp_path: Path) -> None:
@@ -72,3 +79,21 @@ def test_nested_too_deep(tmp_path: Path, path: str) -> None:
     file.write_bytes(b'{"format":1,"checksum":"%08x",' % crc32c(nested) + nested)
     with pytest.raises(CorruptEntry, match="does not decode"):
         txnlog.open(str(tmp_path / "a"))
+
+
+def test_a_members_folder_is_not_opened_as_a_store(tmp_path: Path) -> None:
+    """What was written there would be acknowledged, and gone. It can be looked at."""
+    store = make_written(tmp_path, "1")
+    folder = str(tmp_path / "b" / "incarnation-00000")
+    for create in (False, True):
+        with pytest.raises(
+            NotAStore, match=rf"holds \(r1-0\).*open the store by {tmp_path}/control"
+        ):
+            txnlog.open(folder, create=create)
+    found = txnlog.open(folder, salvage=True)
+    assert values(found) == ["1"]
+    with pytest.raises(TxnlogError, match="opened with salvage=True"):
+        found.create_topic("u")
+    with pytest.raises(TxnlogError, match="opened with salvage=True"):
+        write(found, "2")
+    assert values(store) == ["1"]
