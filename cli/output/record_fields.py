@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ Header = tuple[str, bytes | None]
 class Content:
     """The producer's fields, and the record's time."""
 
-    timestamp_ms: int
+    timestamp_ms: int | None
+    """None: of a file that tells no times."""
     key: bytes | None
     value: bytes | None
     headers: Sequence[Header]
@@ -152,10 +154,21 @@ def convert_consumed(record: ConsumerRecord) -> Record:
 def read_stored(batch: pa.RecordBatch) -> Iterator[Content]:
     """The records of a batch as a segment stores it; of a typed topic with values in JSON."""
     from txnlog.read.json_records import without_schema
+    from txnlog.segments.records import RECORD_SCHEMA
 
     batch = without_schema(batch)
+    if batch.schema.names != RECORD_SCHEMA.names:
+        yield from _read_foreign(batch)
+        return
     for rows in _slice_all([batch]):
         yield from _read_contents(rows, ticks_per_ms=1)
+
+
+def _read_foreign(batch: pa.RecordBatch) -> Iterator[Content]:
+    """The rows of a Parquet file that txnlog has not written: all of their columns as the value."""
+    for rows in _slice_all([batch]):
+        for row in rows.to_pylist():
+            yield Content(None, None, json.dumps(row, default=str).encode(), ())
 
 
 def _slice_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -39,7 +39,7 @@ _PLAIN: Final[dict[str, Writer]] = {
     "t": lambda record: (record.topic or "").encode(),
     "p": lambda record: b"%d" % (record.partition or 0),
     "o": lambda record: b"%d" % record.offset,
-    "d": lambda record: b"%d" % record.content.timestamp_ms,
+    "d": lambda record: str(record.content.timestamp_ms).encode(),
     "D": lambda record: show_time(record.content.timestamp_ms).encode(),
     "K": lambda record: _count_bytes(record.content.key),
     "V": lambda record: _count_bytes(record.content.value),

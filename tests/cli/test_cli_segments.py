@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from cli_command import COMMAND, cli, cli_each, environment
 
@@ -422,3 +424,19 @@ def test_a_dump_holds_one_batch_at_a_time(tmp_path: Path) -> None:
         assert process.returncode == 0
         peaks_bytes.append(usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
     assert max(peaks_bytes) < peaks_bytes[0] + 30_000_000
+
+
+def test_parquet_files_of_others_are_looked_into(tmp_path: Path) -> None:
+    """Without times, keys and headers of records; an encrypted one is said to be that."""
+    path = tmp_path / "foreign.parquet"
+    pq.write_table(pa.table({"a": [1, 2], "day": [date(2024, 2, 29), None]}), path)
+    (checked,) = cli("segments", "verify", "--file", path, "-o", "json").json()
+    assert (checked["ok"], checked["record_count"]) == (True, 2)
+    (batch,) = cli("segments", "dump", "--file", path, "--records", "-o", "json").json()
+    shown = [(json.loads(row["value"]), row["timestamp_ms"]) for row in batch["records"]]
+    assert shown == [({"a": 1, "day": "2024-02-29"}, None), ({"a": 2, "day": None}, None)]
+    table = cli("segments", "dump", "--file", path, "--records")
+    assert (table.code, '"day": "2024-02-29"' in table.out) == (0, True)
+    path.write_bytes(b"PARE" + bytes(100) + b"PARE")
+    refused = cli("segments", "verify", "--file", path)
+    assert (refused.code, "encrypted" in refused.err) == (1, True)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from txnlog.columns.checks import make_schema
 from txnlog.columns.schema_files import read_columns
 from txnlog.columns.schema_words import parse_columns
 from txnlog.errors import InvalidSchema
@@ -223,3 +224,14 @@ def test_a_file_that_says_no_schema(tmp_path: Path, name: str, data: bytes, said
     with pytest.raises(InvalidSchema) as refused:
         read_columns(tmp_path / name)
     assert said in str(refused.value)
+
+
+def test_advice_for_nanoseconds_keeps_the_zone() -> None:
+    """A moment does not become a time of day without a zone."""
+    for kind, advice in (
+        (pa.timestamp("ns", "Europe/Paris"), "timestamp('us', tz='UTC')"),
+        (pa.timestamp("ns"), "timestamp('us')"),
+    ):
+        with pytest.raises(InvalidSchema) as refused:
+            make_schema(pa.schema([("at", kind)]))
+        assert str(refused.value).endswith(f"use {advice}")

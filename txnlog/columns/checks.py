@@ -218,7 +218,8 @@ def _check_type(kind: Any, path: str, ids: Ids, depth: int) -> Any:  # noqa: ANN
         return pa.binary()
     if types.is_timestamp(kind):
         if kind.unit == "ns":
-            raise _refusal(path, kind, "timestamp('us')")
+            zone = "" if kind.tz is None else ", tz='UTC'"
+            raise _refusal(path, kind, f"timestamp('us'{zone})")
         unit = "ms" if kind.unit in ("s", "ms") else "us"
         return pa.timestamp(unit, None if kind.tz is None else "UTC")
     if types.is_decimal(kind):

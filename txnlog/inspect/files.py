@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
-from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.errors import ObjectNotFound, StorageError, UnsupportedRecordFormat
 from txnlog.kafka.folders import base_offset_of
 from txnlog.segments.parquet.footer import MAGIC as PARQUET_MAGIC
 from txnlog.segments.segment_file import ReadRange, SegmentFile
@@ -18,6 +18,8 @@ from txnlog.storage import open_storage
 from txnlog.storage.adapters.inside import open_named
 from txnlog.storage.failure_messages import failure
 from txnlog.storage.whole import TooLarge, check_whole
+
+_ENCRYPTED_MAGIC: Final = b"PARE"
 
 
 @contextmanager
@@ -83,7 +85,13 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def _segment_file(read: ReadRange, size_bytes: int, path: str, base_offset: int) -> SegmentFile:
     """The file's kind, by its first bytes: a batch begins with its offset."""
-    is_parquet = bytes(read(0, min(len(PARQUET_MAGIC), size_bytes))) == PARQUET_MAGIC
+    begins = bytes(read(0, min(len(PARQUET_MAGIC), size_bytes)))
+    if begins == _ENCRYPTED_MAGIC:
+        raise UnsupportedRecordFormat(
+            f"{path} is an encrypted Parquet file: nothing here can decrypt it, or tell if it "
+            "is sound"
+        )
+    is_parquet = begins == PARQUET_MAGIC
     return SegmentFile(read, size_bytes, path, base_offset, is_parquet=is_parquet)
 
 
