@@ -80,6 +80,18 @@ def _spark(scale: Scale) -> list[str]:
     return [head, "", *lines]
 
 
+def _parquet(scale: Scale) -> list[str]:
+    import beside_parquet
+
+    with _session() as spark:
+        lines = beside_parquet.measure(spark, scale.folder, scale.rows, scale.repetitions)
+    head = (
+        f"{scale.rows:,} rows of 16 + 100 bytes, topics of {beside_parquet.PARTITIONS} partitions, "
+        f"median of {scale.repetitions} alternating runs."
+    )
+    return [head, "", *lines]
+
+
 def _frames(scale: Scale) -> list[str]:
     from spark_speed import measure_frames
 
@@ -229,6 +241,7 @@ def _week(scale: Scale) -> list[str]:
 
 _SECTIONS: Final[Mapping[str, tuple[str, Callable[[Scale], list[str]]]]] = {
     "spark": ("Spark", _spark),
+    "parquet": ("Beside Spark's own Parquet", _parquet),
     "frames": ("Frames of Spark", _frames),
     "typed": ("Typed topics", _typed),
     "memory": ("Memory and planning", _memory),

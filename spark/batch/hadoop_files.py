@@ -26,8 +26,6 @@ ANSWER_S = 5
 """For how long a read waits to learn whether it can be native."""
 _INSISTENT_ANSWER_S = 60
 """The same for one that must be."""
-PATTERN = "{}[]*?\\"
-"""The characters that make a pattern of a path, unless they are escaped."""
 _SCHEMES = {"s3": "s3a"}
 """Hadoop's names of filesystems, if they differ from fsspec's."""
 _NOT_AGAIN = "it does not answer, and is not waited for again in this session"
@@ -53,8 +51,6 @@ def find_root(
     root = hadoop_root(storage)
     if root is None:
         return Found(None, f"Hadoop has no filesystem for {storage.url}")
-    if _is_no_pattern(root):
-        return Found(None, f"Hadoop does not find a folder with a colon and one of {PATTERN}")
     if first is None:
         return Found(root)
     if getattr(spark, "_jsc", None) is None:
@@ -82,12 +78,6 @@ def hadoop_root(storage: Storage) -> str | None:
     if not found or scheme == "memory":
         return None
     return f"{_SCHEMES.get(scheme, scheme)}://{rest}".rstrip("/")
-
-
-def _is_no_pattern(root: str) -> bool:
-    """Whether Hadoop would take a folder for a URL, which it does only within its patterns."""
-    folder = root.removeprefix("file:") if root.startswith("file:") else root.partition("://")[2]
-    return ":" in folder and any(character in PATTERN for character in folder)
 
 
 def _size(spark: SparkSession, root: str, file: str, *, must: bool) -> int:

@@ -3,7 +3,7 @@
 Exactly the planned files are read: they are named, and the rows of those in which a read begins or
 ends. Catalyst prunes columns, pushes filters down and counts by footers. Knows ranges and columns,
 and nothing of logs, groups and transactions. The caller reads ranges outside of Parquet files in
-another way.
+another way: in runs, so that the order of each topic's partition is kept.
 
 Expressions are SQL text: each ``Column`` of PySpark, and each path in a list, is a call to the JVM
 or several, and hundreds of them took longer than all that Spark does for a frame.
@@ -11,15 +11,13 @@ or several, and hundreds of them took longer than all that Spark does for a fram
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter, deque
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import and_
-from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from pyarrow import types
-from pyspark.sql import functions as sf
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -34,20 +32,20 @@ from txnlog.columns.layouts import FileLayout, file_layout
 from txnlog.names import OWN_FILE, schema_version
 from txnlog.segments.parquet.footer import OFFSET_COLUMN
 from txnlog.segments.schema_columns import default_as_text, default_of
-from txnlog.spark.batch.hadoop_files import PATTERN
+from txnlog.spark.batch.planned_files import FILE_NUMBER, planner, read_in_order
 from txnlog.spark.batch.row_schema import read_schema
 from txnlog.spark.batch.typed_rows import spark_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from txnlog.read.schema import ScanColumns
     from txnlog.read.segment_ranges import SegmentRange
     from txnlog.schema import TopicSchema
 
-MOST_IN_MAP = 64
-"""The plan distinguishes up to this many files by a map in it; more by a broadcast join, which
-costs a third of a read's CPU time.
+MOST_RUNS = 8
+"""In a read that keeps order. Each is a scan of its own, and those of Spark and of the data source
+take turns where small appends lie between large ones: then the data source is faster for all.
 """
 MOST_TO_FILTER = 250_000
 """With up to this many records in whole files, these share a relation with the files that a range
@@ -66,131 +64,146 @@ _FILE_OPTIONS = {
     # consumed"). Row groups and pages are still skipped by their least and largest values.
     "parquet.filter.dictionary.enabled": "false",
 }
-_LISTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-"""For more files Spark runs a listing job, with a task for each: on a disk that takes ten times
-longer than asking here, on object stores Spark is better at it.
-"""
-_LISTING_LOCK = Lock()
+
+_Kind = TypeVar("_Kind", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class SplitRanges:
-    """Ranges by reader: ``whole`` and ``cut`` Parquet files for Spark, the others for Python."""
+class Run:
+    """Ranges that are read together, by Spark or, where ``files`` is None, by the data source.
 
-    whole: tuple[SegmentRange, ...]
-    cut: tuple[SegmentRange, ...]
-    others: tuple[SegmentRange, ...]
-
-    @property
-    def native(self) -> tuple[SegmentRange, ...]:
-        return (*self.whole, *self.cut)
-
-
-def split_ranges(ranges: Sequence[SegmentRange], schema: TopicSchema | None = None) -> SplitRanges:
-    """The ranges in Parquet files, each with a unique name.
-
-    ``schema`` is that of typed topics: files of a newer one are not among them.
+    ``files`` says under which names they have their columns.
     """
-    whole: list[SegmentRange] = []
-    cut: list[SegmentRange] = []
-    others: list[SegmentRange] = []
-    names: set[str] = set()
-    for part in ranges:
-        segment = part.segment
-        own = part.paths.is_parquet and segment.position == OWN_FILE and segment.kafka is None
-        layout = None if schema is None else file_layout(schema, schema_version(segment.name))
-        own = own and (schema is None or layout is not None)
-        if not own or segment.name in names:
-            others.append(part)
-            continue
-        names.add(segment.name)
-        (cut if _is_cut(part) else whole).append(part)
-    return SplitRanges(tuple(whole), tuple(cut), tuple(others))
+
+    ranges: tuple[SegmentRange, ...]
+    files: Layout | None
 
 
-def native_frames(
-    spark: SparkSession, root: str, ranges: SplitRanges, columns: ScanColumns
-) -> list[DataFrame]:
-    """Spark's own reads, to be united: each with exactly ``read_schema(columns)``.
-
-    Args:
-        spark: the session.
-        root: the store's, in Hadoop's form.
-        ranges: those of a plan.
-        columns: which; offsets and the like have a cost only if they are among them.
-    """
-    reader = _Reader(spark, root, columns)
-    frames = []
-    for layout, parts in _by_layout(ranges.native, columns.topic_schema):
-        whole = [part for part in parts if not _is_cut(part)]
-        cut = [part for part in parts if _is_cut(part)]
-        is_one = not cut or sum(part.record_count for part in whole) <= MOST_TO_FILTER
-        groups = [parts] if is_one else [whole, cut]
-        frames += [reader.frame(group, layout) for group in groups]
-    return frames
-
-
-def _by_layout(
-    parts: Sequence[SegmentRange], schema: TopicSchema | None
-) -> list[tuple[FileLayout | None, list[SegmentRange]]]:
+@dataclass(frozen=True, slots=True)
+class Layout:
     """Files that Spark can read at once: those that have the columns under the same names.
 
     None means files that have them under the schema's names, or lack them and are null there.
     """
-    if schema is None:
-        return [(None, [*parts])] if parts else []
-    found: dict[int, list[SegmentRange]] = {}
-    for part in parts:
-        found.setdefault(schema_version(part.segment.name), []).append(part)
-    groups: list[tuple[object, FileLayout | None, list[SegmentRange]]] = []
-    has_default = [default_of(field) is not None for field in schema.columns]
-    for version, some in sorted(found.items()):
-        layout = file_layout(schema, version)
-        assert layout is not None
-        lacks = [field is None for field in layout.columns]
-        needed = None
-        if not layout.is_plain or any(map(and_, lacks, has_default)):
-            needed = layout
-        there = needed and [field and (field.name, field.type) for field in needed.columns]
-        for known, _, others in groups:
-            if known == there:
-                others += some
-                break
+
+    columns: FileLayout | None
+
+
+def plan_runs(
+    ranges: Sequence[SegmentRange], schema: TopicSchema | None = None, *, ordered: bool
+) -> list[Run]:
+    """Who reads what, in few runs.
+
+    ``schema`` is that of typed topics: files of a newer one are read by the data source. If
+    ``ordered``, what the runs have of each topic's partition follows one another by its offsets.
+    """
+    found = [*_layouts(ranges, schema)]
+    cut = [*map(_is_cut, ranges)]
+    whole = zip(ranges, found, cut, strict=True)
+    is_apart = sum(p.record_count for p, read, c in whole if read and not c) > MOST_TO_FILTER
+    kinds = [
+        (read, is_apart and c and read is not None) for read, c in zip(found, cut, strict=True)
+    ]
+    return [Run(run, files) for (files, _), run in in_runs(ranges, kinds, ordered=ordered)]
+
+
+def _layouts(ranges: Sequence[SegmentRange], schema: TopicSchema | None) -> Iterator[Layout | None]:
+    """How Spark reads each range; None where it cannot. It needs files with names of their own."""
+    known: dict[int, Layout | None] = {}
+    names: set[str] = set()
+    for part in ranges:
+        segment = part.segment
+        own = part.paths.is_parquet and segment.position == OWN_FILE and segment.kafka is None
+        if not own or segment.name in names:
+            yield None
+            continue
+        version = 0 if schema is None else schema_version(segment.name)
+        if version not in known:
+            known[version] = _layout(schema, version, known.values())
+        if known[version] is not None:
+            names.add(segment.name)
+        yield known[version]
+
+
+def in_runs(
+    ranges: Sequence[SegmentRange], kinds: Sequence[_Kind], *, ordered: bool
+) -> list[tuple[_Kind, tuple[SegmentRange, ...]]]:
+    """Ranges of one kind together; if ``ordered``, as far as each partition's stay in order.
+
+    The next run is of the kind that the most partitions go on with.
+    """
+    queues: dict[Hashable, deque[tuple[_Kind, list[SegmentRange]]]] = {}
+    for part, kind in zip(ranges, kinds, strict=True):
+        mine = queues.setdefault((part.topic, part.partition) if ordered else kind, deque())
+        if mine and mine[-1][0] == kind:
+            mine[-1][1].append(part)
         else:
-            groups.append((there, needed, some))
-    return [(needed, some) for _, needed, some in groups]
+            mine.append((kind, [part]))
+    runs = []
+    waiting = [*queues.values()]
+    while waiting:
+        ((kind, _),) = Counter(queue[0][0] for queue in waiting).most_common(1)
+        ready = [queue.popleft()[1] for queue in waiting if queue[0][0] == kind]
+        runs.append((kind, tuple(part for parts in ready for part in parts)))
+        waiting = [queue for queue in waiting if queue]
+    return runs
 
 
-class _Reader:
-    """Makes frames of files, all with the same columns."""
+def _layout(
+    schema: TopicSchema | None, version: int, others: Iterable[Layout | None]
+) -> Layout | None:
+    """How Spark reads files of a version of the schema; None if it cannot."""
+    if schema is None:
+        return Layout(None)
+    layout = file_layout(schema, version)
+    if layout is None:
+        return None
+    has_default = [default_of(field) is not None for field in schema.columns]
+    lacks = [field is None for field in layout.columns]
+    if layout.is_plain and not any(map(and_, lacks, has_default)):
+        return Layout(None)
+    there = _fields(layout)
+    same = (
+        other for other in others if other and other.columns and _fields(other.columns) == there
+    )
+    return next(same, Layout(layout))
+
+
+def _fields(layout: FileLayout) -> list[object]:
+    return [field and (field.name, field.type) for field in layout.columns]
+
+
+class NativeReader:
+    """Makes frames of files, each with exactly ``read_schema(columns)``.
+
+    Args:
+        spark: the session.
+        root: the store's, in Hadoop's form.
+        columns: which; offsets and the like have a cost only if they are among them.
+    """
 
     def __init__(self, spark: SparkSession, root: str, columns: ScanColumns) -> None:
         self._spark = spark
         self._root = root
         self._columns = columns
         self._schema = read_schema(columns)
+        self._planner = planner(spark)
         stored = columns.stored
         self._stored = frozenset(stored if isinstance(stored, list) else stored.names)
 
-    def frame(self, parts: Sequence[SegmentRange], layout: FileLayout | None) -> DataFrame:
-        """The records of these files within their ranges."""
+    def frame(self, ranges: Sequence[SegmentRange], files: Layout) -> DataFrame:
+        """The records of these files within their ranges, in order within each partition."""
+        layout = files.columns
+        parts, planned = self._planner.plan(ranges)
         is_whole = not any(map(_is_cut, parts))
-        if layout is None and is_whole and self._stored == {*self._columns.names}:
-            return self._files(parts, self._schema)
-        schema = self._file_schema(layout)
+        as_stored = layout is None and is_whole and self._stored == {*self._columns.names}
+        schema = self._schema if as_stored else self._file_schema(layout)
+        found = read_in_order(self._spark, self._root, planned, schema, _FILE_OPTIONS)
+        if as_stored:
+            return found
         places = _Places(parts, schema.names)
-        chosen = self._select(places, layout)
         inside = places.inside()
-        files = places.joined(self._spark, self._files(parts, schema))
-        return (files.where(inside) if inside else files).selectExpr(*chosen)
-
-    def _files(self, parts: Sequence[SegmentRange], schema: StructType) -> DataFrame:
-        paths = [_escape(f"{self._root}/{part.paths.log}") for part in parts]
-        reader = self._spark.read.schema(schema).options(**_FILE_OPTIONS)
-        if not self._root.startswith("file:") or len(paths) <= int(_listing_limit(self._spark)):
-            return _parquet(reader, self._spark, paths)
-        with _listing_here(self._spark, len(paths)):
-            return _parquet(reader, self._spark, paths)
+        return (found.where(inside) if inside else found).selectExpr(*self._select(places, layout))
 
     def _file_schema(self, layout: FileLayout | None) -> StructType:
         """The columns to read from files, under their names there."""
@@ -239,39 +252,6 @@ class _Reader:
         return _cast(_text(default_as_text(value).decode()), field.dataType)
 
 
-def _parquet(reader: DataFrameReader, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """``reader.parquet(*paths)``, without a call to the JVM for each path."""
-    within: Any = reader
-    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - no other way
-    array = jvm.java.util.regex.Pattern.compile("\0").split("\0".join(paths))
-    frame: DataFrame = within._df(within._jreader.parquet(array))  # noqa: SLF001 - the same
-    return frame
-
-
-def _listing_limit(spark: SparkSession) -> str:
-    return str(spark.conf.get(_LISTING))
-
-
-@contextmanager
-def _listing_here(spark: SparkSession, count: int) -> Iterator[None]:
-    """Within the block Spark asks for the sizes of this many files directly, without a job.
-
-    There is no option for it; other queries may see the changed session setting meanwhile.
-    """
-    with _LISTING_LOCK:
-        before = _listing_limit(spark)
-        spark.conf.set(_LISTING, str(count))
-        try:
-            yield
-        finally:
-            spark.conf.set(_LISTING, before)
-
-
-def _escape(path: str) -> str:
-    """A path escaped for Hadoop's patterns. Spark's option against patterns reads files twice."""
-    return "".join(f"\\{c}" if c in PATTERN else c for c in path)
-
-
 def quote(name: str) -> str:
     """A column's name quoted for Spark's parser."""
     return f"`{name.replace('`', '``')}`"
@@ -304,9 +284,9 @@ _PLACE = {
     "topic": "string",
     "partition": "int",
     "timestampType": "int",
-    "base": "long",
-    "first": "long",
-    "stop": "long",
+    "base": "bigint",
+    "first": "bigint",
+    "stop": "bigint",
 }
 """The facts about a file: its topic and partition, the offset of its first row, and the numbers of
 the rows to read, up to MOST if it is read to its end.
@@ -334,24 +314,20 @@ def _place(part: SegmentRange) -> tuple[_Value, ...]:
 
 
 class _Places:
-    """What belongs to the file of a row, as SQL: by the file's size, its name, or a join.
+    """What belongs to the file of a row, as SQL: by the file's number.
 
     Args:
-        parts: the ranges of the files.
+        parts: the ranges of the files, in the order of their relation.
         names: the columns that are read from them.
     """
 
     def __init__(self, parts: Sequence[SegmentRange], names: Sequence[str]) -> None:
-        taken = {name.casefold() for name in names}
         # Spark renames its column in the same way.
-        metadata = _unused("_metadata", taken)
-        self._size, self._name = f"{metadata}.file_size", f"{metadata}.file_name"
+        metadata = _unused("_metadata", {name.casefold() for name in names})
+        self._file = FILE_NUMBER.format(metadata=metadata)
         self._row = f"coalesce({quote(OFFSET_COLUMN)}, {metadata}.row_index)"
-        self._files = [(part.segment.size_bytes, part.segment.name) for part in parts]
         values = zip(*map(_place, parts), strict=True)
         self._values: dict[str, Sequence[_Value]] = dict(zip(_PLACE, values, strict=True))
-        self._columns = {name: _unused(f"_{name}", taken) for name in ("file", *_PLACE)}
-        self._joined: dict[str, None] = {}
 
     def of(self, meaning: str) -> str:
         """A column: the offset, topic, partition or timestampType."""
@@ -363,45 +339,19 @@ class _Places:
         """Whether a row is in its file's range; "" if all are."""
         found = []
         if any(self._values["first"]):
-            found.append(f"{self._row} >= {self._find('first', 0)}")
+            found.append(f"{self._row} >= {self._find('first')}")
         if {*self._values["stop"]} != {MOST}:
-            found.append(f"{self._row} < {self._find('stop', MOST)}")
+            found.append(f"{self._row} < {self._find('stop')}")
         return " AND ".join(found)
 
-    def joined(self, spark: SparkSession, files: DataFrame) -> DataFrame:
-        """The files, with the columns that the expressions up to now have named."""
-        if not self._joined:
-            return files
-        names = ["file", *self._joined]
-        columns = [[name for _, name in self._files], *(self._values[n] for n in self._joined)]
-        kinds = [f"{self._columns[n]} {_PLACE.get(n, 'string')}" for n in names]
-        places = spark.createDataFrame([*zip(*columns, strict=True)], ", ".join(kinds))
-        by_name = sf.expr(f"{self._name} = {self._columns['file']}")
-        return files.join(sf.broadcast(places), by_name)
-
-    def _find(self, fact: str, usual: int | None = None) -> str:
-        """The fact about a row's file. With ``usual`` files that have it are not listed."""
+    def _find(self, fact: str) -> str:
+        """The fact about a row's file."""
         values = self._values[fact]
         if len({*values}) == 1:
             return _literal(fact, values[0])
-        if len(values) > MOST_IN_MAP:
-            self._joined[fact] = None
-            return self._columns[fact]
-        by_size: dict[int, set[_Value]] = {}
-        for (size, _), value in zip(self._files, values, strict=True):
-            by_size.setdefault(size, set()).add(value)
-        # Sizes are compared faster than names, and usually tell.
-        sizes: dict[str, str] = {}
-        names: dict[str, str] = {}
-        for (size, name), value in zip(self._files, values, strict=True):
-            if value != usual and len(by_size[size]) == 1:
-                sizes[f"{size}L"] = _literal(fact, value)
-            elif value != usual:
-                names[_text(name)] = _literal(fact, value)
-        found = [_map(sizes, self._size)] if sizes else []
-        found += [_map(names, self._name)] if names else []
-        found += [] if usual is None else [_literal(fact, usual)]
-        return found[0] if len(found) == 1 else f"coalesce({', '.join(found)})"
+        # One text, and not array(...), of which each element is an expression to the parser.
+        texts = _text(",".join(map(str, values)))
+        return f"CAST(split({texts}, ',') AS ARRAY<{_PLACE[fact]}>)[{self._file}]"
 
 
 def _unused(name: str, taken: Collection[str]) -> str:
@@ -413,9 +363,4 @@ def _unused(name: str, taken: Collection[str]) -> str:
 def _literal(fact: str, value: _Value) -> str:
     if isinstance(value, str):
         return _text(value)
-    return f"{value}L" if _PLACE[fact] == "long" else f"{value}"
-
-
-def _map(values: Mapping[str, str], key: str) -> str:
-    pairs = ", ".join(f"{known}, {value}" for known, value in values.items())
-    return f"map({pairs})[{key}]"
+    return f"{value}L" if _PLACE[fact] == "bigint" else f"{value}"

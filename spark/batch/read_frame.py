@@ -1,7 +1,6 @@
 """A pinned read as a DataFrame: by Spark's own read of Parquet files, the data source, or both.
 
-The rows are the same; speed and order differ. The data source keeps the order of offsets; Spark
-reads large files first.
+The rows are the same; the speed is not.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from txnlog.errors import InvalidOption
-from txnlog.spark.batch.hadoop_files import find_root, say_how
-from txnlog.spark.batch.native_read import native_frames, split_ranges
+from txnlog.spark.batch.hadoop_files import Found, find_root, say_how
+from txnlog.spark.batch.native_read import MOST_RUNS, NativeReader, Run, plan_runs
+from txnlog.spark.batch.planned_files import why_not
 from txnlog.spark.batch.provenance import Origin, column_metadata, format_origin, leave_note
 from txnlog.spark.batch.row_schema import read_schema
 from txnlog.spark.options.option_names import (
@@ -50,6 +50,7 @@ def read_frame(
     options: Mapping[str, str],
     *,
     native: bool | None,
+    ordered: bool = False,
     origin: Origin | None = None,
 ) -> DataFrame:
     """The DataFrame of a pinned read.
@@ -62,25 +63,28 @@ def read_frame(
         options: the same as text, with those that tell Spark's tasks how to open the store.
         native: True: Spark must read the Parquet files; False: the data source reads everything;
             None: Spark does if the JVM reaches the files and no option says how to make tasks.
+        ordered: the rows of each partition are in the order of their offsets, task after task; the
+            data source reads everything where Spark would need very many scans for it.
         origin: the ``transaction(...)`` that its rows may be written in.
 
     Raises InvalidOption: ``native`` is True but impossible.
     """
     if origin is not None:
         options = {**options, ORIGIN: format_origin(origin)}
-    ranges = split_ranges(pinned.ranges, pinned.schema)
+    runs = plan_runs(pinned.ranges, pinned.schema, ordered=ordered)
     root = None
-    if native is not False and (ranges.native or native):
-        root = _native_root(spark, storage, ranges.native, parsed, must=native is True)
+    if native is not False and (native or any(run.files for run in runs)):
+        root = _native_root(spark, storage, runs, parsed, must=native is True)
     if root is None:
         return _python_frame(spark, options, pinned)
     columns = parsed.columns.of(pinned.schema)
-    frames = native_frames(spark, root, ranges, columns)
-    if ranges.others or not frames:
-        if ranges.others:
-            frames.append(_python_frame(spark, options, pinned, ranges.others))
-        else:
-            frames.append(spark.createDataFrame([], read_schema(columns)))
+    reader = NativeReader(spark, root, columns)
+    frames = [
+        reader.frame(run.ranges, run.files)
+        if run.files
+        else _python_frame(spark, options, pinned, run.ranges)
+        for run in runs
+    ] or [spark.createDataFrame([], read_schema(columns))]
     if origin is not None:
         # First: a union has the metadata of its first frame's columns.
         schema = read_schema(columns, column_metadata(origin))
@@ -98,15 +102,10 @@ def _note(spark: SparkSession, storage: Storage, origin: Origin, schema: StructT
     return spark.range(0, 1, 1, 1).mapInArrow(leave, schema)
 
 
-def keeps_order(pinned: PinnedRead) -> bool:
-    """Whether records may have keys, so that a newer one of a key must stay behind an older one."""
-    return pinned.schema is None or bool(pinned.schema.key)
-
-
 def _native_root(
     spark: SparkSession,
     storage: Storage,
-    ranges: Sequence[SegmentRange],
+    runs: Sequence[Run],
     parsed: ReadOptions,
     *,
     must: bool,
@@ -123,7 +122,13 @@ def _native_root(
         )
     if sized or parsed.skip_damaged:
         return None
-    found = find_root(spark, storage, ranges[0] if ranges else None, must=must)
+    first = next((run.ranges[0] for run in runs if run.files), None)
+    found = find_root(spark, storage, first, must=must)
+    if found.root is not None and (why := why_not(spark)):
+        found = Found(None, why)
+    elif found.root is not None and len(runs) > MOST_RUNS and not must:
+        many = f"its files lie between records of other kinds, which takes {len(runs)} scans"
+        found = Found(None, many)
     if found.root is None and must:
         raise InvalidOption(
             f"native=True: Spark's JVM cannot read the files of {storage.url}: {found.why}. It "

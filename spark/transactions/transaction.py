@@ -24,7 +24,7 @@ from txnlog.spark.batch import commit, provenance
 from txnlog.spark.batch.determinism import Chance, chances
 from txnlog.spark.batch.latest import read_latest
 from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
-from txnlog.spark.batch.read_frame import keeps_order, read_frame
+from txnlog.spark.batch.read_frame import read_frame
 from txnlog.spark.batch.skipped_records import take_notes
 from txnlog.spark.options.option_names import ORIGIN, STAGING
 from txnlog.spark.options.option_values import check_positive
@@ -274,8 +274,8 @@ class SparkTransaction:
             include_headers: add the column ``headers``, for a typed topic ``_headers``.
             options: options of a batch read, as docs/SPARK.md lists them: how it is split into
                 tasks, where it starts and ends by time, ``failOnDataLoss``.
-            native: whether Spark itself reads the Parquet files, which is faster and keeps no
-                order; None: it does for typed topics without a key, if its JVM can reach them.
+            native: whether Spark itself reads the Parquet files, which is faster; None: it does if
+                its JVM can reach them. The order of a partition's records is the same either way.
 
         Raises:
             UnknownTopicOrPartition: a topic does not exist.
@@ -334,7 +334,7 @@ class SparkTransaction:
             topics: their names.
             columns: as for :meth:`read`.
             include_headers: the same.
-            native: the same; with ``latest`` it is decided as for :func:`txnlog.spark.read`.
+            native: the same.
             latest: only the newest record of each key, without those that it deletes; see
                 :func:`txnlog.spark.read`.
 
@@ -487,15 +487,12 @@ class SparkTransaction:
         if not self._reads and not self._read_whole:
             provenance.delete_notes(self._store, self._coordinator.transactional_id)
         pinned = pin_read(self._store, parsed)
-        if native is None and not latest and keeps_order(pinned):
-            native = False
         given = {**options, **self._store_options}
-        storage = self._store.storage
-        make_frame = read_latest if latest else read_frame
-        frame = make_frame(
-            self._spark, storage, pinned, parsed, given, native=native, origin=self._origin
-        )
-        return pinned, frame
+        of = self._spark, self._store.storage, pinned, parsed, given
+        if latest:
+            return pinned, read_latest(*of, native=native, origin=self._origin)
+        # In order: a newer record of a key must not be written in front of an older one.
+        return pinned, read_frame(*of, native=native, ordered=True, origin=self._origin)
 
     # -- the end ---------------------------------------------------------------------------------
 

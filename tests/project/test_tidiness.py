@@ -61,7 +61,8 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
         # test_wheel: only where they are used. adlfs hands out objects of the azure packages, s3fs
         # of botocore's, and it takes sessions of aiobotocore's.
         "core": core.union(*(extras[key] for key in ADAPTED), {"aiobotocore", "azure", "botocore"}),
-        "spark": core | extras["spark"],
+        # PySpark hands out py4j's objects.
+        "spark": core | extras["spark"] | {"py4j"},
         "cli": core | extras["cli"],
         "ui": core | extras["ui"],
     }

@@ -171,16 +171,14 @@ def placed(store: Store, topic: str) -> list[tuple[Any, ...]]:
     return sorted((r["_topic"], r["_partition"], r["_offset"], r["id"]) for r in rows)
 
 
-@pytest.mark.parametrize(("most_in_map", "most_to_filter"), [(64, 90), (1, 0)])
+@pytest.mark.parametrize("most_to_filter", [90, 0])
 def test_offsets_are_those_of_the_log(
     spark: SparkSession,
     store: Store,
     monkeypatch: pytest.MonkeyPatch,
-    most_in_map: int,
     most_to_filter: int,
 ) -> None:
-    """Of whole files and of files that a range cuts, alone or together; with few and with many."""
-    monkeypatch.setattr(native_read, "MOST_IN_MAP", most_in_map)
+    """Of whole files and of files that a range cuts, alone or together."""
     monkeypatch.setattr(native_read, "MOST_TO_FILTER", most_to_filter)
     store.create_topic("t", partitions=3, schema=NUMBERED)
     for start in range(0, 90, 30):
@@ -293,9 +291,8 @@ def test_what_is_no_parquet_file_is_united(
     store.import_kafka("t", [str(tmp_path / "folders")])
     fill(store, "t", 20, 40)
     store.delete_records({TopicPartition("t", number): 3 for number in range(2)})
-    ranges = native_read.split_ranges(store.scan("t").ranges)
-    assert ranges.whole
-    assert ranges.others
+    runs = native_read.plan_runs(store.scan("t").ranges, ordered=False)
+    assert [run.files is None for run in runs] == [True, False]
     frame = read(spark, store, "t", include_headers=True)
     by_python = load(spark, store, "t", includeHeaders=True)
     assert frame.columns == by_python.columns
