@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from replica_folders import lose, make, objects, reopened, skip_probes, values, write
+from replica_folders import lose, make, make_written, objects, reopened, skip_probes, values, write
 
 import txnlog
 from txnlog import root_names
@@ -333,3 +333,18 @@ def test_who_elects_reads_the_new_leader_and_writes_nothing(tmp_path: Path) -> N
     ):
         with pytest.raises(TxnlogError, match="only read"):
             write_()
+
+
+def test_who_opens_the_store_holds_the_election_and_goes_on(tmp_path: Path) -> None:
+    """By the setting. It knows nothing of the other history; who does must reopen the store."""
+    before = make_written(tmp_path, "1")
+    before.alter_replicas({"unclean.leader.election.enable": True})
+    bring_back = lose(tmp_path / "b")
+    write(before, "2")
+    bring_back()
+    lose(tmp_path / "a")
+    opened = reopened(tmp_path)
+    assert opened.replicas().leader == "r1-0"
+    assert values(opened) == ["1"]
+    with pytest.raises(LogTruncated, match="reopen the store"):
+        values(before)

@@ -141,7 +141,7 @@ class Agreement:
         return self.refresh().number == epoch.number
 
     def history(self) -> int:
-        """The epoch of the last unclean election before the first request; -1 if there was none.
+        """The last unclean election before anything was read or written here; -1 if there was none.
 
         All that this process learns and writes is of that history.
         """
@@ -149,9 +149,16 @@ class Agreement:
             self._history = self.epoch().last_unclean
         return self._history
 
+    def _learn(self, epoch: Epoch) -> None:
+        """From now on this process knows something of the epoch's history."""
+        if self._history is None:
+            self._history = epoch.last_unclean
+
     def _check_history(self, epoch: Epoch) -> None:
         """Raises LogTruncated: this process's knowledge of logs may be outdated."""
-        if self.history() != epoch.last_unclean:
+        if self._history is None:
+            return  # it has none yet: perhaps it is here that an election is held
+        if self._history != epoch.last_unclean:
             raise LogTruncated(
                 f"{epoch.leader} leads by the unclean election of epoch {epoch.last_unclean}, and "
                 "logs may have lost entries that this process knows: reopen the store"
@@ -294,10 +301,12 @@ class Agreement:
                     missing = error
                 else:
                     if writes and (done := self._steps_of_round()) is not None:
+                        self._learn(epoch)
                         done.append(_Done(epoch, step, result, then, next(self._moments)))
                         return result
                 if not self.is_newest(epoch):
                     continue
+                self._learn(epoch)
                 if missing is not None:
                     raise missing
                 then(epoch)
