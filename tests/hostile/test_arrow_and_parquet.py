@@ -86,7 +86,7 @@ def say(verb: str) -> tuple[int, str]:
     with io.TextIOWrapper(said, "utf-8", write_through=True) as text:
         with redirect_stderr(text), redirect_stdout(text):
             code = run()
-        return code, " ".join(said.getvalue().decode().split())[-300:]
+        return code, " ".join(said.getvalue().decode().split())[-2000:]
 
 
 def within_memory(work: Callable[[], object]) -> Callable[[], object]:
@@ -108,7 +108,7 @@ def within_memory(work: Callable[[], object]) -> Callable[[], object]:
 @pytest.fixture
 def settled(tmp_path: Path) -> Path:
     """A store whose topic ``columns`` has its segments in a manifest."""
-    zipfile.ZipFile(GOLDEN / "store-0.1-packed.zip").extractall(tmp_path / "store")
+    zipfile.ZipFile(GOLDEN / "format-1.zip").extractall(tmp_path / "store")
     return tmp_path / "store"
 
 
