@@ -43,11 +43,11 @@ class DelayingProxy:
                 requests.write(head)
                 await _body(head, reader, requests)
                 await requests.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             requests.close()
-            with suppress(ConnectionError):
+            with suppress(ConnectionError, asyncio.CancelledError):
                 await back
 
 
@@ -66,6 +66,11 @@ def delaying(to_port: int, delay_s: float) -> Iterator[DelayingProxy]:
     def run() -> None:
         loop.run_until_complete(listen())
         loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.close()
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
