@@ -257,6 +257,10 @@ class Consumer(Polling):
         elif not self._assigned and self._sharing is None and self._pattern is None:
             raise IllegalState("poll(): subscribe to a topic or assign partitions first")
 
+    def subscription(self) -> list[str]:
+        """The topics that it has subscribed to, or that its pattern has found; else none."""
+        return [*self._topics] if self._subscribed else []
+
     def assignment(self) -> list[TopicPartition]:
         """The partitions that it reads. If it has not polled yet, it joins its group first."""
         self._open()

@@ -418,6 +418,10 @@ class Producer:
         if self._linger is not None:
             self._linger.arm()
 
+    def partitions_for(self, topic: str) -> range:
+        """The numbers of a topic's partitions now. Raises UnknownTopicOrPartition."""
+        return range(self._logs.topic_spec(topic).partitions)
+
     @exclusive
     def flush(self) -> Placed:
         """Upload everything that is buffered, and append it to the logs.

@@ -8,7 +8,7 @@ from disturbed_storages import LosingStorage
 
 import txnlog
 from txnlog import Store
-from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
+from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError, UnknownTopicOrPartition
 from txnlog.results import Delivery
 from txnlog.store import attach
 from txnlog.testing import HeapStorage
@@ -118,3 +118,26 @@ def test_without_waiting_for_records_their_futures_are_done(store: Store) -> Non
     producer.close()
     assert txnlog.TopicPartition("t", delivery.result().partition) == ("t", 2)
     assert delivery.result().offset == 0
+
+
+def test_partitions_of_a_topic_are_told(store: Store) -> None:
+    """As they are now, also when there are more of them."""
+    with store.producer() as producer:
+        assert [*producer.partitions_for("t")] == [0, 1, 2]
+        store.alter_topic("t", partitions=4)
+        assert len(producer.partitions_for("t")) == 4
+        with pytest.raises(UnknownTopicOrPartition):
+            producer.partitions_for("nowhere")
+
+
+def test_a_subscription_is_told(store: Store) -> None:
+    """Topics by name or found by a pattern; partitions that were assigned are none."""
+    with store.consumer("t") as consumer:
+        assert consumer.subscription() == ["t"]
+        consumer.unsubscribe()
+        assert consumer.subscription() == []
+        consumer.assign([txnlog.TopicPartition("t", 0)])
+        assert consumer.subscription() == []
+        consumer.subscribe(pattern="t.*")
+        consumer.poll(timeout_ms=0)
+        assert consumer.subscription() == ["t"]
