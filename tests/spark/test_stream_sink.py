@@ -263,7 +263,7 @@ def test_a_batch_costs_what_the_first_ones_did(inner: HeapStorage) -> None:
     faulty = FaultyStorage(inner)
     driver = Driver(faulty, seed=2)
     costs: list[int] = []
-    for batch in range(120):
+    for batch in range(64):
         messages = driver.upload(batch)
         faulty.requests.clear()
         driver.store.topic_spec("a")  # as each batch is planned
@@ -271,4 +271,4 @@ def test_a_batch_costs_what_the_first_ones_did(inner: HeapStorage) -> None:
         costs.append(len(faulty.requests))
     usual = 14  # 5 listings, 1 read, 8 puts
     assert {statistics.mode(costs[:20]), statistics.mode(costs[-20:])} == {usual}
-    assert sum(cost != usual for cost in costs) <= 10, "checkpoints, and cleaning"
+    assert sum(cost != usual for cost in costs) <= 8, "checkpoints, and cleaning"
