@@ -74,17 +74,6 @@ def test_more_runs(weather: Any, runs: int) -> None:
 
 
 @pytest.mark.more
-def test_a_follower_with_what_an_earlier_leader_had_decided(monkeypatch: Patch) -> None:
-    """Runs in which somebody was shown what another root in sync did not have, by its bytes."""
-    for seed in (100186, 100297):
-        with monkeypatch.context() as patch:
-            patch.setattr(Agreement, "may_differ", lambda *_: False)
-            with pytest.raises(Violation, match="two histories"):
-                run_seeds([seed], STORMY, roots=5, completes=False)
-        run_seeds([seed], STORMY, roots=5, completes=False)
-
-
-@pytest.mark.more
 def test_runs_that_once_went_wrong() -> None:
     """Two brought a root in at once; a root joined while another one was slow."""
     run_seeds([100424], ROUGH, placed=True, roots=4, operated=True, completes=False)
@@ -358,7 +347,7 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (too_few_in_sync_will_do, {"first": 5}),
     (what_is_found_again_counts, {"roots": 2, "scarce": True}),
     (nobody_looks_at_checksums, {"rots": True, "first": 2}),
-    (who_joins_copies_the_leader, {"rots": True, "first": 7}),
+    (who_joins_copies_the_leader, {"rots": True, "first": 32}),
     (lost_numbers_are_given_away, {"forgets": True, "first": 2}),
     (marks_are_not_looked_for, {"unmounts": True, "rates": CALM}),
     (what_is_not_found_was_deleted, {"unmounts": True, "rates": CALM}),
@@ -366,7 +355,7 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (what_takes_part_is_forgotten, {"operated": True}),
     (one_copy_is_enough, {"placed": True}),
     (no_look_at_the_epochs, {}),
-    (no_help, {}),
+    (no_help, {"first": 12}),
     (no_writes_to_who_joins, {}),
     (nothing_is_copied, {}),
     (nobody_follows_the_controller, {"operated": True}),
