@@ -142,7 +142,7 @@ def examine_store(
     if every or session.output_format is not Format.TABLE:
         session.output.rows(FIELDS, tally.count(found), streamed=True)
     else:
-        session.output.rows(GROUPS, group_findings(tally.count(found)))
+        session.output.rows(GROUPS, group_findings(tally.count(found)), streamed=True)
     _conclude(tally.states, tally.orphan_bytes)
 
 

@@ -30,7 +30,7 @@ class Field(Generic[T]):
 
     Without a title it is in JSON only. ``wide`` columns are left out on narrow terminals;
     ``elastic`` ones get this share of the remaining width, and are truncated to it. ``glance`` is
-    shown on a terminal instead.
+    shown on a terminal instead. ``seldom`` ones are left out there too if nothing has them.
     """
 
     key: str
@@ -41,6 +41,7 @@ class Field(Generic[T]):
     wide: bool = False
     elastic: int = 0
     glance: Callable[[T], str] | None = None
+    seldom: bool = False
 
 
 def text(

@@ -84,6 +84,7 @@ def _list_bytes_fields(
             *("headers", "HEADERS", get_headers, show_headers),
             elastic=1,
             glance=lambda record: show_headers(record, glance),
+            seldom=True,
         ),
     ]
 

@@ -165,6 +165,15 @@ def _print_plain(
     first, failure = _take(source, measured)
     if failure is not None and not first:
         raise failure
+    if line_chars is not None and line_chars < _WIDE_CHARS and len(first) < measured:
+        # All items are known here, so what none of them has can be left out.
+        kept = [
+            number
+            for number, column in enumerate(columns)
+            if not column.seldom or any(cells[number] for _, cells, _ in first)
+        ]
+        columns = [columns[number] for number in kept]
+        first = [(title, [cells[n] for n in kept], lines) for title, cells, lines in first]
     widths = [
         max(len(column.title or ""), *(_chars(cells[number]) for _, cells, _ in first), 0)
         for number, column in enumerate(columns)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from cli_command import cli, cli_each, cli_on_terminal
+from cli_command import FIRST_MS, cli, cli_each, cli_on_terminal
 from rich.cells import cell_len
 
 import txnlog
@@ -295,3 +295,19 @@ def test_what_is_cut_is_not_made_readable_first() -> None:
     key_glance = columns["key"].glance
     assert key_glance is not None
     assert key_glance(record) == "k"
+
+
+def test_headers_take_no_width_where_no_record_has_any(tmp_path: Path) -> None:
+    """At 80 columns, so that values have it; with one record that has some they are shown."""
+    store = txnlog.open(str(tmp_path / "s"), create=True)
+    store.create_topic("t")
+    with store.producer() as producer:
+        producer.send("t", "v" * 60, "k", 0, FIRST_MS)
+    read = ("records", "read", "t", "--store", store.url)
+    heading, record = run_on_terminal(80, *read).splitlines()
+    assert "HEADERS" not in heading
+    assert record.count("v") > 28
+    with store.producer() as producer:
+        producer.send("t", "x", headers=[("name", b"1")])
+    heading, *_, last = run_on_terminal(80, *read).splitlines()
+    assert ("HEADERS" in heading, "name=1" in last) == (True, True)
