@@ -66,7 +66,7 @@ lint: .venv/.dependencies  ## Check style, format and types
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy -n auto
-	for conftest in tests/*/conftest.py; do .venv/bin/mypy $$conftest || exit 1; done
+	for one in tests/*/conftest.py benchmarks/request_log/*.py; do .venv/bin/mypy $$one || exit 1; done
 
 format: .venv/.dependencies  ## Rewrite the sources in the project's format
 	.venv/bin/ruff check --fix-only --quiet .
