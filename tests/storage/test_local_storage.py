@@ -26,6 +26,7 @@ from txnlog.storage.adapters import held_folders, inside
 from txnlog.storage.adapters.held_folders import HeldFolder
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.adapters.memory import MemoryStorage
+from txnlog.storage.base import Storage
 from txnlog.testing import HeapStorage
 
 
@@ -656,11 +657,12 @@ def test_an_interrupt_on_the_way_to_a_folder_closes_no_descriptor_twice(tmp_path
 @pytest.mark.parametrize("kind", ["local", "memory", "heap"])
 def test_a_damaged_object_is_replaced_in_one_step(tmp_path: Path, kind: str) -> None:
     """What is not there is not made, and nothing is left over."""
-    storage = {
+    make: dict[str, Callable[[], Storage]] = {
         "local": lambda: LocalStorage(str(tmp_path)),
         "memory": lambda: MemoryStorage(str(tmp_path)),
         "heap": HeapStorage,
-    }[kind]()
+    }
+    storage = make[kind]()
     storage.put("f/x", b"damaged")
     storage.replace("f/x", b"whole")
     with pytest.raises(ObjectNotFound):
