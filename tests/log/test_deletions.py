@@ -395,7 +395,7 @@ def test_an_ids_cleaning_that_stops_anywhere() -> None:
         clock = VirtualClock()
         storage, store = expiring_store(clock)
         sleeper = begin_with(attach(storage, clock=clock), "p", b"late")
-        for _ in range(70):
+        for _ in range(100):
             store.producer(transactional_id="p").init_transactions()
         clock.time_ms += CLEANUP_AGE_MS + 1
         cutting = Cutting(storage, at, part)

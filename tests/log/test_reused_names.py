@@ -129,7 +129,7 @@ def test_a_stalled_instance_does_not_believe_in_a_reused_transaction_state(
     sleeper = begin(attach(store.storage, clock=own), "p")
     sleeper.send("t", b"late")
     sleeper.flush()
-    for _ in range(100):
+    for _ in range(200):
         clock.time_ms += CLEANUP_AGE_MS + 1
         store.producer(transactional_id="p").init_transactions()
     assert oldest_entry(store, "transactions/p") > 5

@@ -50,7 +50,7 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.condition(59)
-@pytest.mark.parametrize("seeds", [(2, 3), pytest.param((2, 3, 4, 5), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [(4, 5), pytest.param((2, 3, 6, 7), marks=pytest.mark.slow)])
 def test_nothing_acknowledged_is_lost(seeds: tuple[int, ...]) -> None:
     """A few runs, with elections and members that come back."""
     total = run_seeds(seeds, ROUGH)
@@ -124,7 +124,7 @@ def test_data_at_some_of_the_roots_is_not_lost_in_many_runs(weather: Any, roots:
 
 def test_a_disk_that_is_not_mounted_is_no_empty_root() -> None:
     """For a moment or for long, a root's or the controller's, while others join, too."""
-    total = run_seeds((0, 1, 4), CALM, unmounts=True)
+    total = run_seeds((1, 2, 6), CALM, unmounts=True)
     assert total["acknowledged"] > 40
     assert total["joined"] > 2
 

@@ -84,9 +84,13 @@ def test_few_stores_are_kept(tmp_path: Path) -> None:
 
 @pytest.fixture
 def thawed() -> Iterator[None]:
-    """Afterwards garbage is collected as before."""
+    """All objects are garbage's candidates, as in a worker; afterwards as before."""
+    was_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
     yield
     gc.unfreeze()
+    if was_frozen:
+        gc.freeze()
 
 
 def test_modules_are_spared_in_workers_alone(monkeypatch: pytest.MonkeyPatch, thawed: None) -> None:

@@ -39,13 +39,16 @@ ABORTABLE = {
     "UploadExpired",
 }
 RETRIABLE = {
+    "CannotReplace",
     "CommitStateUnknown",
     "ConcurrentTransactions",
+    "Damaged",
     "Diverged",
     "MarkGone",
     "NotEnoughReplicas",
     "StorageError",
     "TookTooLong",
+    "_HandedOver",
 }
 CALLERS_MISTAKE_OR_STATE_OF_THE_STORE = {
     "CorruptEntry",
@@ -140,7 +143,7 @@ def test_kafkas_clients_agree_on_what_is_retriable() -> None:
 def test_public_errors_are_in_one_place() -> None:
     """All errors can be imported from txnlog.errors."""
     inner = {"Diverged", "MarkGone", "SegmentTooLarge", "UnknownCodec", "UnknownMagic"}
-    inner |= {"TookTooLong", "UnnamedUrl"}
+    inner |= {"CannotReplace", "Damaged", "TookTooLong", "UnnamedUrl", "_HandedOver"}
     assert set(errors.__all__) == set(CLASSES) - inner | {"TxnlogError"}
 
 

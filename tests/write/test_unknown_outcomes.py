@@ -284,7 +284,7 @@ def test_a_commit_in_doubt_that_is_repeated_after_cleaning_stays_in_doubt(landed
         away.faults[start] = Fault.LOSE_RESPONSE
     with pytest.raises(CommitStateUnknown):
         producer.commit_transaction()
-    for _ in range(100):
+    for _ in range(200):
         clock.time_ms += 60_001
         store.producer(transactional_id="p").init_transactions()
     for _ in range(2):
