@@ -15,14 +15,13 @@ from typing import Final
 
 from txnlog import names
 from txnlog.errors import InvalidOption, TxnlogError
-from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replicas.replicated_storage import find_replicated
 from txnlog.spark.options.option_names import STORAGE_PREFIX, TYPED_STORAGE
 from txnlog.spark.options.option_values import OptionValues
-from txnlog.standby.standby_storage import StandbyStorage
+from txnlog.standby.standby_storage import find_shown
 from txnlog.state import envelope
 from txnlog.state.store import DECODER
-from txnlog.storage.base import Address, Storage
-from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.base import Address
 from txnlog.store import Store, open_store
 
 _MOST_KEPT = 4
@@ -55,21 +54,12 @@ def open_kept(address: Address) -> Store:
     key = os.getpid(), address.url, options, address.unsafe_single_writer
     kept = _kept.pop(key, None)
     store = kept if kept is not None and _is_there(kept) else open_at(address)
-    if _may_change(store.storage):
-        return store
+    if find_shown(store.storage) is not None or find_replicated(store.storage) is not None:
+        return store  # it may be useless later: a standby is promoted, replicas lose records
     _kept[key] = store
     while len(_kept) > _MOST_KEPT:
         _kept.popitem(last=False)
     return store
-
-
-def _may_change(storage: Storage) -> bool:
-    """Whether an open store may be useless later: a standby is promoted, replicas lose records."""
-    while not isinstance(storage, StandbyStorage):
-        if not isinstance(storage, ForwardingStorage):
-            return isinstance(storage, ReplicatedStorage)
-        storage = storage.inner
-    return True
 
 
 def _is_there(store: Store) -> bool:

@@ -17,6 +17,7 @@ from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage, UnfinishedUpload
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.read_only import ReadOnlyStorage
 from txnlog.store import attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
@@ -26,6 +27,14 @@ METHODS = sorted(
     if not name.startswith("_") and (callable(member) or isinstance(member, property))
 )
 NOT_HANDED_ON = {"local_path", "open_file"}
+CHANGES_NOTHING = {
+    *("address", "folds_case", "history", "lists_whole_folders", "local_path", "open_file"),
+    *("check_listing", "copies_of", "get", "get_many", "get_range", "get_ranges", "modified_ms"),
+    *("list_all", "list_folders", "list_names", "list_unfinished_uploads", "size"),
+    *("small_reads_at_once", "was_probed", "relaxed", "trust", "confirm", "count_later"),
+    *("gather", "put_round", "race", "run_ahead"),
+}
+"""Of a storage. The last ones call what they are given, or say how."""
 
 
 def test_the_methods_of_a_storage_are_found() -> None:
@@ -59,6 +68,25 @@ def test_every_method_is_handed_on(name: str) -> None:
     for call in getattr(inner, name).call_args_list:
         assert {**dict(zip(parameters, call.args, strict=False)), **call.kwargs} == given
     assert (storage.url, repr(storage)) == ("inner", "ForwardingStorage('inner')")
+
+
+class Shown(ReadOnlyStorage):
+    """For a reason of its own."""
+
+    def why_read_only(self) -> str:
+        return "look, do not touch"
+
+
+@pytest.mark.parametrize("name", sorted({*METHODS} - CHANGES_NOTHING))
+def test_what_can_be_read_only_refuses_every_change(name: str) -> None:
+    """Also one that is new: it is refused, or said to change nothing."""
+    inner = create_autospec(Storage, instance=True)
+    inner.url = "inner"
+    parameters = [*inspect.signature(getattr(Storage, name)).parameters][1:]
+    with pytest.raises(StorageError, match="inner: look, do not touch") as told:
+        getattr(Shown(inner), name)(*([parameter] for parameter in parameters))
+    assert not told.value.retriable
+    assert inner.mock_calls == []
 
 
 def test_nobody_is_shown_a_way_past_what_stands_between(tmp_path: Path) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NoReturn
-
 from txnlog import root_names
-from txnlog.errors import NotAStore, StorageError
+from txnlog.errors import NotAStore
 from txnlog.replicas.members import MARK_DECODER
 from txnlog.state import envelope
-from txnlog.storage.base import Storage, UnfinishedUpload, Upload
-from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.base import Storage
+from txnlog.storage.read_only import ReadOnlyStorage
 
 
 def check_no_member(storage: Storage, *, salvage: bool) -> Storage:
@@ -23,7 +20,7 @@ def check_no_member(storage: Storage, *, salvage: bool) -> Storage:
         StorageError: it cannot be read.
     """
     if salvage:
-        return ReadOnly(storage)
+        return _Salvaged(storage)
     last = storage.url.rstrip("/").rpartition("/")[2]
     if storage.local_path("") is None and root_names.parse_incarnation_folder(last) is None:
         return storage
@@ -40,33 +37,6 @@ def check_no_member(storage: Storage, *, salvage: bool) -> Storage:
     return storage
 
 
-class ReadOnly(ForwardingStorage):
-    """Refuses whatever changes the store."""
-
-    def _refuse(self) -> NoReturn:
-        error = StorageError(f"{self.url} was opened with salvage=True: it can be read only")
-        error.retriable = False
-        raise error
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:  # noqa: ARG002
-        self._refuse()
-
-    def put_decided(self, name: str, data: bytes) -> bool:  # noqa: ARG002
-        self._refuse()
-
-    def put(self, name: str, data: bytes) -> None:  # noqa: ARG002
-        self._refuse()
-
-    def replace(self, name: str, data: bytes) -> None:  # noqa: ARG002
-        self._refuse()
-
-    def upload(self, name: str) -> Upload:  # noqa: ARG002
-        self._refuse()
-
-    def delete(self, names: Iterable[str]) -> None:
-        for _ in names:
-            self._refuse()
-
-    def abort_uploads(self, uploads: Iterable[UnfinishedUpload]) -> None:
-        for _ in uploads:
-            self._refuse()
+class _Salvaged(ReadOnlyStorage):
+    def why_read_only(self) -> str:
+        return "it was opened with salvage=True, and can be read only"

@@ -8,15 +8,16 @@ every store has it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NoReturn, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 from txnlog import names, root_names
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.standby.rounds import Rounds, Standing
 from txnlog.storage import open_storage
-from txnlog.storage.base import Storage, UnfinishedUpload, Upload
+from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.read_only import ReadOnlyStorage
 
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ def find_shown(storage: Storage) -> StandbyStorage | None:
     return storage
 
 
-class StandbyStorage(ForwardingStorage):
+class StandbyStorage(ReadOnlyStorage):
     """The visible state of a standby. It refuses every write: only followers write there."""
 
     def __init__(self, inner: Storage) -> None:
@@ -167,28 +168,7 @@ class StandbyStorage(ForwardingStorage):
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def _refuse(self) -> NoReturn:
+    def why_read_only(self) -> str:
         if self.standing().is_promoted:
-            why = "this standby was promoted since it was opened: open it again to write to it"
-        else:
-            why = "a standby can be read only: write to its source, or promote it"
-        error = StorageError(f"{self.url}: {why}")
-        error.retriable = False
-        raise error
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:  # noqa: ARG002
-        self._refuse()
-
-    def put(self, name: str, data: bytes) -> None:  # noqa: ARG002
-        self._refuse()
-
-    def upload(self, name: str) -> Upload:  # noqa: ARG002
-        self._refuse()
-
-    def delete(self, names: Iterable[str]) -> None:
-        for _ in names:
-            self._refuse()
-
-    def abort_uploads(self, uploads: Iterable[UnfinishedUpload]) -> None:
-        for _ in uploads:
-            self._refuse()
+            return "this standby was promoted since it was opened: open it again to write to it"
+        return "a standby can be read only: write to its source, or promote it"

@@ -1,0 +1,44 @@
+"""A storage that refuses whatever would change the store."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import NoReturn
+
+from txnlog.errors import StorageError
+from txnlog.storage.base import UnfinishedUpload, Upload
+from txnlog.storage.forwarding import ForwardingStorage
+
+
+class ReadOnlyStorage(ForwardingStorage):
+    """Forwards what reads; to delete nothing is no change."""
+
+    @abstractmethod
+    def why_read_only(self) -> str:
+        """Why, and what to do."""
+
+    def _refuse(self) -> NoReturn:
+        error = StorageError(f"{self.url}: {self.why_read_only()}")
+        error.retriable = False
+        raise error
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:  # noqa: ARG002
+        self._refuse()
+
+    def put(self, name: str, data: bytes) -> None:  # noqa: ARG002
+        self._refuse()
+
+    def replace(self, name: str, data: bytes) -> None:  # noqa: ARG002
+        self._refuse()
+
+    def upload(self, name: str) -> Upload:  # noqa: ARG002
+        self._refuse()
+
+    def delete(self, names: Iterable[str]) -> None:
+        for _ in names:
+            self._refuse()
+
+    def abort_uploads(self, uploads: Iterable[UnfinishedUpload]) -> None:
+        for _ in uploads:
+            self._refuse()
