@@ -28,9 +28,9 @@ def tag_of(name: str) -> int:
 class SegmentIdentity:
     """Facts about every batch of a segment; offsets are those in the file.
 
-    ``tag`` is in the leader epoch of each batch, NO_TAG if they have none: they are Kafka's, or of
-    an older version. Offsets lie in [first_offset, end_offset). ``first_crc`` is the checksum in
-    the header of the first batch; NO_CRC if it is not known.
+    ``tag`` is in the leader epoch of each batch, NO_TAG if they have none, as Kafka's.
+    Offsets lie in [first_offset, end_offset). ``first_crc`` is the checksum in the header of the
+    first batch; NO_CRC if it is not known.
     """
 
     first_offset: int

@@ -70,10 +70,8 @@ def read_record_batch(stream: memoryview, included: Sequence[int]) -> pa.RecordB
     return batch
 
 
-def read_table(
-    stream: bytes, schemas: Sequence[pa.Schema], row_count: int, max_bytes: int
-) -> pa.Table:
-    """All of a stream, which must have one of these schemas and so many rows."""
+def read_table(stream: bytes, expected: pa.Schema, row_count: int, max_bytes: int) -> pa.Table:
+    """All of a stream, which must have this schema and so many rows."""
     view = memoryview(stream)
     try:
         layout = read_layout(view)
@@ -84,7 +82,7 @@ def read_table(
         raise ValueError(f"it has {rows} rows, {row_count} were expected")
     check_uncompressed(sum(batch.uncompressed_bytes for batch in layout.batches), max_bytes)
     schema = read_schema(stream[: layout.schema_message_bytes])
-    if schema not in schemas:
+    if schema != expected:
         raise ValueError(f"it has other columns: {', '.join(schema.names)}")
     with pa.ipc.open_stream(pa.py_buffer(stream)) as batches:
         table = batches.read_all()

@@ -45,7 +45,7 @@ def open_at(address: Address) -> Store:
 
 
 def open_kept(address: Address) -> Store:
-    """The same for a write, with all that this process has read of the store before.
+    """Open a store to write to it, with all that this process has read of it before.
 
     Spark plans all writes in one process and commits them in another: a micro-batch goes on from
     where the one before has ended, and opens no connection and reads no log from its checkpoint on.

@@ -186,7 +186,7 @@ class Replay(Generic[EntryT, StateT]):
         at = bisect_left(self._files, file)
         before = self._files[at - 1] if at else file - 1
         behind = self._files[at + 1] if at + 1 < len(self._files) else file + 1
-        return self.log.is_stray(file, before, behind - file)
+        return self.log.is_stray(file, before, behind)
 
     def _entry_violations(self, state: StateT, entry: EntryT) -> list[Violation]:
         violations = [*self.kind.entry_violations(self.name, state, entry)]

@@ -156,7 +156,7 @@ class ManifestTable:
                 f"list says {ref.size_bytes} and {ref.crc:08x}; restore this file from a backup"
             )
         try:
-            table = read_table(data, (SCHEMA,), ref.segment_count, _MAX_BYTES)
+            table = read_table(data, SCHEMA, ref.segment_count, _MAX_BYTES)
             _check_rows(table)
         except (ValueError, pa.ArrowException, OSError) as error:
             raise CorruptEntry(

@@ -233,24 +233,17 @@ class SequenceLog:
         """Delete the entries [first, end) by their names, without listing."""
         self.storage.delete([self.path(number) for number in range(first, end)])
 
-    def is_stray(self, number: int, newest_file: int | None = None, size: int = 1) -> bool:
+    def is_stray(self, number: int, before: int, behind: int) -> bool:
         """True if file ``number`` certainly has a name that cleaning had freed: nobody reads it.
 
-        ``newest_file`` is the one before it, and ``size`` how many entries it holds.
+        Then it has no neighbours. Cleaning deletes everything below a checkpoint, so if the name
+        was freed, the file ``before`` it was too, or (for entry 0) later ones stand without
+        ``behind``, the entry after its own.
         """
-        before = number - 1 if newest_file is None else newest_file
-        return _is_stray(self.listing(max(before, 0)), number, before, number + size)
-
-
-def _is_stray(listing: Listing, number: int, before: int, behind: int) -> bool:
-    """Whether a file has no neighbours, in a listing from the one before it on.
-
-    Cleaning deletes everything below a checkpoint, so if the name was freed, the entry before it
-    was too, or (for entry 0) later ones stand without entry 1.
-    """
-    if number not in listing.entries:
-        return True
-    if number > 0 and listing.entries[:1] != (before,):
-        return True
-    later = [n for n in (*listing.entries, *listing.checkpoints) if n >= behind]
-    return bool(later) and behind not in listing.entries
+        listing = self.listing(max(before, 0))
+        if number not in listing.entries:
+            return True
+        if number > 0 and listing.entries[:1] != (before,):
+            return True
+        later = [n for n in (*listing.entries, *listing.checkpoints) if n >= behind]
+        return bool(later) and behind not in listing.entries

@@ -52,7 +52,6 @@ ADOPT_AFTER = 512
 
 _WRITERS_HERE = 16
 """How many of this process's producers stay in the state: they are likely to go on."""
-_DAY_MS = 86_400_000
 
 _logger = logging.getLogger(__name__)
 
