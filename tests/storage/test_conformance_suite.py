@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from txnlog.errors import StorageError, TxnlogError
-from txnlog.storage.base import Storage, Upload
+from txnlog.storage.base import CannotReplace, Storage, Upload
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing import HeapStorage
 from txnlog.testing.conformance import __main__ as command
@@ -101,11 +101,37 @@ class Plus(ForwardingStorage):
         super().put(name.replace("+", " "), data)
 
 
+class KeepsTheDamage(ForwardingStorage):
+    """Says that an object was replaced, and only creates what is not there."""
+
+    def replace(self, name: str, data: bytes) -> None:
+        self.inner.put_if_absent(name, data)
+
+
+class ReplacesAndRefuses(ForwardingStorage):
+    """Says that nothing was changed after it was."""
+
+    def replace(self, name: str, data: bytes) -> None:
+        super().replace(name, data)
+        raise CannotReplace("too late")
+
+
+class LeavesWhatWasReplaced(ForwardingStorage):
+    """Keeps a backup beside it."""
+
+    def replace(self, name: str, data: bytes) -> None:
+        self.inner.put_if_absent(f"{name}~", self.inner.get(name))
+        super().replace(name, data)
+
+
 @pytest.mark.parametrize(
     ("kind", "seen_by"),
     [
         (Overwrites, "a_name_is_created_once"),
         (DecidesAnew, "what_all_put_alike_is_there_once"),
+        (KeepsTheDamage, "a_damaged_object_is_replaced_or_stays"),
+        (ReplacesAndRefuses, "a_damaged_object_is_replaced_or_stays"),
+        (LeavesWhatWasReplaced, "a_damaged_object_is_replaced_or_stays"),
         (ListsLate, "listings_are_fresh"),
         (ListsOnePage, "long_listings_are_complete"),
         (ReadsTooFar, "ranged_reads_are_exact"),
@@ -365,5 +391,5 @@ def test_the_command_runs_as_a_module(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "txnlog.testing.conformance", str(tmp_path), "--rounds", "8"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "conforms: 26 checks passed; 1 could not be made" in done.stdout
+    assert "conforms: 27 checks passed; 1 could not be made" in done.stdout
     assert "8 of 8 rounds of 16 had one winner" in done.stdout

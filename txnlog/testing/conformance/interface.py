@@ -16,7 +16,7 @@ from multiprocessing import Pipe
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.log.create_once import create_once
-from txnlog.storage.base import Storage
+from txnlog.storage.base import CannotReplace, Storage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.storage.probe import probe
 from txnlog.testing.conformance.expectations import (
@@ -135,6 +135,27 @@ def partial_objects_are_never_seen(storage: Storage) -> None:
     expect(sizes <= {len(content)}, f"a part of an object was read: {sizes} bytes")
     expect(listed <= {"put", "uploaded"}, f"a listing showed what is not there yet: {listed}")
     expect_equal(storage.get("large/uploaded") == content, True, "a large object as it was written")
+
+
+def a_damaged_object_is_replaced_or_stays(storage: Storage) -> None:
+    """What a replicated store needs of its roots: in one step, or the storage says that it cannot.
+
+    Either way the name stays taken, and nothing else is there afterwards.
+    """
+    first, others = b"damaged", (b"whole", b"longer, and whole" * 1000, b"")
+    storage.put("mended/1", first)
+    storage.put("mended/2", b"a neighbour")
+    for data in others:
+        try:
+            storage.replace("mended/1", data)
+        except CannotReplace:
+            data = first
+        expect_equal(storage.get("mended/1"), data, "what is there after an object was replaced")
+        expect_equal(storage.size("mended/1"), len(data), "its length")
+        expect(not storage.put_if_absent("mended/1", b"x"), "a replaced object's name was free")
+    expect_equal(storage.get("mended/2"), b"a neighbour", "the neighbour of what was replaced")
+    listed = [name for name, _ in storage.list_all("")]
+    expect_equal(sorted(listed), ["mended/1", "mended/2"], "what there is after a replacement")
 
 
 def an_upload_that_fails_leaves_nothing(storage: Storage) -> None:
@@ -417,6 +438,7 @@ CHECKS: tuple[Check, ...] = (
     a_create_whose_response_is_lost_is_found_out,
     the_probe_passes_and_leaves_nothing,
     partial_objects_are_never_seen,
+    a_damaged_object_is_replaced_or_stays,
     an_upload_that_fails_leaves_nothing,
     an_upload_ends_once,
     bytes_of_any_kind_are_kept,
