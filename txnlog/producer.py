@@ -82,7 +82,11 @@ class Producer:
         self._linger = Linger.of(settings.linger_ms, logs, self._flush_lingering)
         self._late: Exception | None = None
         """The error of a flush by ``linger_ms``, for the next call."""
-        self._end = weakref.finalize(self, tell_unsent, self._records, self._lock, self._linger)
+        # With acks=0 a thread of its own goes on with what is pending.
+        pending = None if self._background else self._plain
+        self._end = weakref.finalize(
+            self, tell_unsent, self._records, self._lock, self._linger, pending
+        )
         self._version: Version | None = None
 
     # -- the context -----------------------------------------------------------------------------
@@ -126,6 +130,7 @@ class Producer:
         finally:
             if self._background is not None:
                 self._background.close()
+            self._plain.close()
             self._discard()
             self._phase = Phase.CLOSED
             self._end.detach()
@@ -487,17 +492,19 @@ class Producer:
         count: Callable[[], None] = lambda: None,
     ) -> Placed:
         assert self._coordinator is not None
-        sent = {topic: self._records.take_deliveries(topic) for topic in segments}
+        sent = {topic: self._records.deliveries(topic) for topic in segments}
         try:
-            with self._fail_on_error(), refusing(sent.values()):
+            deliveries = (one.delivery for some in sent.values() for one in some)
+            with self._fail_on_error(), refusing(deliveries):
                 placed = self._coordinator.place(segments, offsets, self._offsets.committers, count)
+                for topic, some in sent.items():
+                    resolve(some, topic, placed)
+                    self._records.forget_deliveries(topic)
         finally:
             # Also if it failed: perhaps because a topic was recreated.
             self._records.forget_outdated(segments)
         for where, ranges in placed.items():
             self._placed.setdefault(where, []).extend(ranges)
-        for topic, deliveries in sent.items():
-            resolve(deliveries, topic, placed)
         return placed
 
     def _flush_plain(self) -> Placed:
@@ -512,7 +519,8 @@ class Producer:
         # As in _place_all: what an interrupt takes on its way no later flush may leave out.
         self._phase = Phase.BROKEN
         for name, segments in self._finish_records().items():
-            self._plain.add(name, segments, self._records.take_deliveries(name))
+            self._plain.add(name, segments, self._records.deliveries(name))
+            self._records.forget_deliveries(name)
         self._phase = Phase.READY
         placed: Placed = {}
         refused: TxnlogError | None = None

@@ -20,6 +20,8 @@ from interrupted_jobs import (
     Job,
     Join,
     Settle,
+    Submit,
+    SubmitInTransaction,
     interrupt,
     interrupt_each,
     lines_of,
@@ -69,6 +71,15 @@ def test_some_lines(job_type: type[Job]) -> None:
     points = lines_of(job_type)
     assert len(points) > 10
     interrupt_each(job_type, points[7::701])
+
+
+@pytest.mark.parametrize("job_type", [Submit, SubmitInTransaction])
+def test_no_future_is_left_that_nobody_tells(job_type: type[Job]) -> None:
+    """Where deliveries go from one hand to the next: those in none would never be done."""
+    files = ("write/deliveries.py", "write/plain_writer.py")
+    points = [at for at in lines_of(job_type) if at.file.endswith(files) and at.hit <= 2]
+    assert len(points) > 20
+    interrupt_each(job_type, points[::2])
 
 
 @pytest.mark.more

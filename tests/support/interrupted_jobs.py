@@ -20,6 +20,7 @@ from txnlog.errors import InvalidTxnState
 from txnlog.log.state_log import StateLog
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.results import Delivery
 from txnlog.storage.base import Storage
 from txnlog.storage.together import THREADS
 from txnlog.store import Store, attach
@@ -428,6 +429,57 @@ class Plain(Job):
         yield self.producer
 
 
+class Submit(Plain):
+    """The same with futures: each is done in the end, and has its record's place or an error."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.calls = 0
+        self.submitted: list[Delivery] = []
+
+    def call(self) -> None:
+        for topic in ("out", "notes", "out"):
+            delivery = self.producer.submit(topic, b"s", on_delivery=self.count)
+            self.submitted.append(delivery)
+        self.producer.flush()
+
+    def count(self, _: Delivery) -> None:
+        self.calls += 1
+
+    def go_on(self) -> None:
+        with suppress(InvalidTxnState):
+            self.producer.flush()
+        self.producer.close()
+
+    def judge(self, fresh: Store) -> None:
+        assert all(delivery.done() for delivery in self.submitted)
+        assert self.calls >= len(self.submitted) - 1, "one callback may be interrupted itself"
+        told = [one.result() for one in self.submitted if one.exception() is None]
+        assert len({*told}) == len(told)
+        for place in told:
+            found = fresh.scan(place.topic, {0: place.offset}, {0: place.offset + 1}).to_arrow()
+            assert found.column("value").to_pylist() == [b"s"], place
+
+
+class SubmitInTransaction(Flush):
+    """In a transaction: after an abort no future is left that nobody will ever tell."""
+
+    def prepare(self) -> None:
+        self.submitted: list[Delivery] = []
+        super().prepare()
+
+    def send(self, values: list[bytes]) -> None:
+        for value in values:
+            self.submitted.append(self.producer.submit("out", value))
+
+    def judge(self, fresh: Store) -> None:
+        super().judge(fresh)
+        assert all(delivery.done() for delivery in self.submitted)
+        found = fresh.scan("out").to_arrow()
+        told = [d.result().offset for d in self.submitted if d.exception() is None]
+        assert {*found.column("offset").to_pylist()} <= {*told}
+
+
 class CommitOffsets(Copying):
     """A consumer commits its offsets itself, of what it has processed."""
 
@@ -602,6 +654,8 @@ JOBS: list[type[Job]] = [
     *(
         PollUndecided,
         Plain,
+        Submit,
+        SubmitInTransaction,
         CommitOffsets,
         AutoCommit,
         Checkpoint,

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from concurrent.futures import wait
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from disturbed_storages import LosingStorage
 
 import txnlog
 from txnlog import Store
+from txnlog.config import AcksValue
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError, UnknownTopicOrPartition
 from txnlog.results import Delivery
 from txnlog.store import attach
-from txnlog.testing import HeapStorage
+from txnlog.testing import HeapStorage, VirtualClock
 
 
 @pytest.fixture
@@ -100,7 +106,7 @@ def test_a_record_that_is_dropped_has_an_error(store: Store, how: str) -> None:
 def test_a_record_in_doubt_is_told_by_the_flush_that_clears_it_up(store: Store) -> None:
     """Its future is neither done nor wrong before, and then has the record's place."""
     storage = LosingStorage(store.storage)
-    producer = attach(storage).producer(delivery_timeout_ms=1)
+    producer = attach(storage, clock=VirtualClock()).producer(delivery_timeout_ms=1)
     delivery = producer.submit("t", b"v", partition=1)
     storage.losing = "/log/"
     with pytest.raises(CommitStateUnknown):
@@ -141,3 +147,73 @@ def test_a_subscription_is_told(store: Store) -> None:
         consumer.subscribe(pattern="t.*")
         consumer.poll(timeout_ms=0)
         assert consumer.subscription() == ["t"]
+
+
+def test_a_dropped_producer_is_collected_and_its_futures_have_errors(store: Store) -> None:
+    """A future does not keep it alive, nor waits for it: lost records and those in doubt."""
+    producer = store.producer()
+    lost = producer.submit("t", b"v")
+    gone = weakref.ref(producer)
+    del producer
+    gc.collect()
+    assert gone() is None
+    assert isinstance(lost.exception(timeout=0), InvalidTxnState)
+    storage, clock = LosingStorage(store.storage), VirtualClock()
+    for how in ("drop", "close"):
+        storage.losing = ""
+        producer = attach(storage, clock=clock).producer(delivery_timeout_ms=1)
+        doubtful = producer.submit("t", b"v")
+        storage.losing = "/log/"
+        with pytest.raises(CommitStateUnknown):
+            producer.flush()
+        if how == "close":
+            producer.close(flush=False)
+        del producer
+        gc.collect()
+        assert isinstance(doubtful.exception(timeout=0), CommitStateUnknown)
+
+
+@pytest.mark.parametrize("acks", ["all", 0])
+def test_a_record_that_a_partitioner_fails_on_has_its_error(store: Store, acks: AcksValue) -> None:
+    """It has left the buffer already, and is in no segment yet; so have those beside it."""
+
+    def fail(*_: object) -> object:
+        raise ValueError("no partition")
+
+    producer = store.producer(acks=acks, partitioner=fail)
+    waiting = [producer.submit("t", b"v", partition=1) for _ in range(2)]
+    waiting.append(producer.submit("t", b"v", b"k"))
+    with pytest.raises(ValueError, match="no partition"):
+        producer.flush()
+    assert all(delivery.done() for delivery in waiting)
+    assert isinstance(waiting[-1].exception(), ValueError)
+    producer.close()
+
+
+def test_a_refused_topic_is_told_beside_a_good_one(store: Store) -> None:
+    """Each future has what became of its own record, and is told once."""
+    store.create_topic("good")
+    producer = store.producer()
+    called: list[Delivery] = []
+    waiting = [
+        producer.submit(topic, b"v", on_delivery=called.append) for topic in ("t", "good", "t")
+    ]
+    store.delete_topic("t")
+    with pytest.raises(UnknownTopicOrPartition):
+        producer.flush()
+    assert [type(delivery.exception(timeout=0)) for delivery in waiting] == [
+        *(UnknownTopicOrPartition, type(None), UnknownTopicOrPartition),
+    ]
+    assert waiting[1].result().offset == 0
+    assert sorted(map(id, called)) == sorted(map(id, waiting))
+    producer.close()
+
+
+def test_a_lingering_producer_does_not_wait_to_be_asked(tmp_path: Path) -> None:
+    """The thread of linger_ms makes futures done."""
+    store = txnlog.open(str(tmp_path / "s"), create=True)
+    store.create_topic("t")
+    with store.producer(linger_ms=1) as producer:
+        delivery = producer.submit("t", b"v")
+        assert [*wait([delivery], timeout=60).done] == [delivery]
+        assert delivery.result().offset == 0

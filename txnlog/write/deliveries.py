@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -25,12 +26,13 @@ class RecordMetadata:
 class Delivery(Future[RecordMetadata]):
     """The future of a record, made by :meth:`txnlog.Producer.submit`; it cannot be cancelled.
 
-    To wait for it flushes the producer, if nobody has: nothing else might ever do so.
+    To wait for it flushes the producer, if nobody has: nothing else might ever do so. It holds the
+    producer weakly, whose records hold it: one that is dropped is still noticed.
     """
 
     def __init__(self, flush: Callable[[], object]) -> None:
         super().__init__()
-        self._flush = flush
+        self._flush = weakref.WeakMethod(flush)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record is. Raises what a flush raises, and what became of it otherwise."""
@@ -47,8 +49,9 @@ class Delivery(Future[RecordMetadata]):
         return False
 
     def _send(self) -> None:
-        if not self.done():
-            self._flush()
+        flush = None if self.done() else self._flush()
+        if flush is not None:
+            flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +89,28 @@ def number_deliveries(
 def resolve(
     sent: Iterable[Sent], topic: str, placed: Mapping[TopicPartition, Sequence[range]]
 ) -> None:
-    """Tell the deliveries of a topic where their records were placed."""
+    """Tell the deliveries of a topic where their records were placed, unless they know.
+
+    After an interrupt it is called again.
+    """
     for one in sent:
+        if one.delivery.done():
+            continue
         left = one.number
         for offsets in placed[TopicPartition(topic, one.partition)]:
             if left < len(offsets):
-                metadata = RecordMetadata(topic, one.partition, offsets[left])
-                one.delivery.set_result(metadata)
+                one.delivery.set_result(RecordMetadata(topic, one.partition, offsets[left]))
                 break
             left -= len(offsets)
 
 
 @contextmanager
-def refusing(sent: Iterable[Sequence[Sent]]) -> Iterator[None]:
+def refusing(deliveries: Iterable[Delivery]) -> Iterator[None]:
     """An error within the block is the deliveries' too."""
     try:
         yield
     except BaseException as error:
-        refuse((one.delivery for some in sent for one in some), error)
+        refuse(deliveries, error)
         raise
 
 

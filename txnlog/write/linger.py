@@ -15,6 +15,7 @@ from txnlog.clock import Signal, SystemClock
 from txnlog.config import check_whole_number
 from txnlog.errors import InvalidConfig
 from txnlog.log.open_logs import Logs
+from txnlog.write.plain_writer import PlainWriter
 from txnlog.write.producer_lock import ProducerLock
 from txnlog.write.record_buffers import RecordBuffers
 
@@ -83,8 +84,13 @@ class Linger:
             del flush
 
 
-def tell_unsent(records: RecordBuffers, lock: ProducerLock, linger: Linger | None) -> None:
-    """Log how many records are lost with their producer, which was collected, or is at its exit."""
+def tell_unsent(
+    records: RecordBuffers, lock: ProducerLock, linger: Linger | None, plain: PlainWriter | None
+) -> None:
+    """Log how many records are lost with their producer, which was collected, or is at its exit.
+
+    Who waits for them is told; and for those that are in doubt in ``plain``, if it has no thread.
+    """
     if lock.inherited:
         return  # the parent's
     if linger is not None:
@@ -92,6 +98,9 @@ def tell_unsent(records: RecordBuffers, lock: ProducerLock, linger: Linger | Non
     has_lock = lock.mutex.acquire(timeout=_END_S)
     try:
         unsent = records.unsent()
+        records.refuse_deliveries()
+        if plain is not None:
+            plain.close()
     finally:
         if has_lock:
             lock.mutex.release()

@@ -91,8 +91,8 @@ class PlainWriter:
         except TxnlogError as error:
             self.give_up(error)
             raise
-        self._pending.pop(0)
         resolve(waiting.sent, waiting.topic, {at: [offsets] for at, offsets in placed.items()})
+        self._pending.pop(0)  # after that: what an interrupt leaves here is recognised, and told
         _commits.info(
             "%s: appended, %d records",
             waiting.topic,
@@ -123,6 +123,16 @@ class PlainWriter:
         # The next append gets a new producer id: it must not be taken for a repeat of this.
         self._writers.pop(topic, None)
 
+    def close(self) -> None:
+        """What is still pending stays in doubt."""
+        for waiting in self._pending:
+            error = CommitStateUnknown(
+                f"records for topic {waiting.topic!r} may or may not have been written: their "
+                "producer was closed before that was known"
+            )
+            refuse((one.delivery for one in waiting.sent), error)
+        self._pending = []
+
 
 class BackgroundWriter:
     """For acks=0: finishes uploads and places them in the background, in order."""
@@ -149,6 +159,15 @@ class BackgroundWriter:
             self._pool = None
 
     def _write(self, buffers: Mapping[str, TopicBuffer]) -> None:
+        try:
+            self._finish(buffers)
+        except BaseException:
+            for buffer in buffers.values():
+                buffer.discard()
+            raise
+        self._place()
+
+    def _finish(self, buffers: Mapping[str, TopicBuffer]) -> None:
         for topic, buffer in buffers.items():
             try:
                 segments = buffer.finish()
@@ -157,7 +176,10 @@ class BackgroundWriter:
                 buffer.discard()
                 continue
             if segments:
-                self._plain.add(topic, segments, buffer.take_deliveries())
+                self._plain.add(topic, segments, buffer.deliveries)
+                buffer.forget_deliveries()
+
+    def _place(self) -> None:
         while (waiting := self._plain.waiting) is not None:
             try:
                 self._plain.place()

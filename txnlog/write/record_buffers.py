@@ -124,9 +124,13 @@ class RecordBuffers:
         sending = partial(buffer.send, value, key, partition, timestamp_ms, headers, delivery)
         self._send_by_newest_schema(buffer, sending)
 
-    def take_deliveries(self, topic: str) -> list[Sent]:
-        """The deliveries of the segments that :meth:`finish` has returned for a topic."""
-        return self._topics[topic].take_deliveries()
+    def deliveries(self, topic: str) -> Sequence[Sent]:
+        """Those of segments that :meth:`finish` has returned, until :meth:`forget_deliveries`."""
+        return self._topics[topic].deliveries
+
+    def forget_deliveries(self, topic: str) -> None:
+        """Others tell them. What an interrupt leaves here is refused by :meth:`discard`."""
+        self._topics[topic].forget_deliveries()
 
     def send_batch(self, topic: str, batch: Batch, partition: int | None = None) -> None:
         """Take a whole batch. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
@@ -203,6 +207,11 @@ class RecordBuffers:
         """How many records wait here, by topic."""
         counts = {topic: buffer.record_count for topic, buffer in [*self._topics.items()]}
         return {topic: count for topic, count in counts.items() if count}
+
+    def refuse_deliveries(self) -> None:
+        """Tell those who wait for records that these are not written any more."""
+        for buffer in [*self._topics.values()]:
+            buffer.refuse_deliveries()
 
     def discard(self) -> None:
         """Drop everything, best effort."""

@@ -38,7 +38,7 @@ from txnlog.segments.records import (
 )
 from txnlog.state.producers import ProducerRef
 from txnlog.state.transaction import TransactionRef
-from txnlog.write.deliveries import Delivery, Sent, number_deliveries, refuse
+from txnlog.write.deliveries import Delivery, Sent, number_deliveries, refuse, refusing
 from txnlog.write.partitioner import choose_partitions, make_partitioner
 from txnlog.write.record_checks import (
     Headers,
@@ -359,15 +359,15 @@ class TopicBuffer:
     def flush_rows(self) -> None:
         """Make an Arrow batch of the records sent one by one."""
         if self._records:
-            with self._lost_on_error():
+            wanted = {at: one for at, (_, _, one) in enumerate(self._records) if one is not None}
+            with self._lost_on_error(), refusing(wanted.values()):
                 sent, self._records = self._records, []
                 table = pa.Table.from_batches([record for record, _, _ in sent]).combine_chunks()
                 chosen = pa.array([partition for _, partition, _ in sent], pa.int32())
-                wanted = {at: one for at, (_, _, one) in enumerate(sent) if one is not None}
                 self._add(table.to_batches()[0], chosen, wanted)
         if not self.rows.keys:
             return
-        with self._lost_on_error():
+        with self._lost_on_error(), refusing(self.rows.deliveries.values()):
             rows, self.rows = self.rows, SentRows()
             records = normalize(rows.to_batch(), now_ms=self._logs.clock.now_ms())
             self._add(records, rows.explicit_partitions(), rows.deliveries)
@@ -399,10 +399,14 @@ class TopicBuffer:
         finished = sum(s.record_count for s in self._finished if s.partition == partition)
         return finished + (self._uploader.count_of(partition) if self._uploader else 0)
 
-    def take_deliveries(self) -> list[Sent]:
-        """The deliveries of what :meth:`finish` has returned."""
-        taken, self._deliveries = self._deliveries, []
-        return taken
+    @property
+    def deliveries(self) -> Sequence[Sent]:
+        """Those of what :meth:`finish` has returned, until :meth:`forget_deliveries`."""
+        return self._deliveries
+
+    def forget_deliveries(self) -> None:
+        """Others tell them."""
+        self._deliveries = []
 
     def upload(self) -> None:
         """Upload all buffered records."""
@@ -424,9 +428,8 @@ class TopicBuffer:
             self._finished += self._uploader.finish()
             self._uploader = None
 
-    def discard(self) -> None:
-        """Drop everything, best effort."""
-        self.lost = False
+    def refuse_deliveries(self) -> None:
+        """Tell those who wait for records that these are not written any more."""
         wanted = [*self.rows.deliveries.values(), *(one.delivery for one in self._deliveries)]
         wanted += [one for _, _, one in self._records if one is not None]
         if wanted:
@@ -435,6 +438,11 @@ class TopicBuffer:
                 "transaction was aborted, or its producer has failed or was closed without a flush"
             )
             refuse(wanted, InvalidTxnState(why))
+
+    def discard(self) -> None:
+        """Drop everything, best effort."""
+        self.lost = False
+        self.refuse_deliveries()
         self._deliveries = []
         self.rows = SentRows()
         self._records = []
