@@ -10,15 +10,11 @@ from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.replicas.agreement import Agreement, MemberFailed
 from txnlog.replicas.epochs import Epoch, Member
 from txnlog.replicas.slowness import time_for
-from txnlog.replicas.soundness import Damaged, damaged_at, is_sound
+from txnlog.replicas.soundness import Damaged, Diverged, damaged_at, diverged_at, is_sound
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 
 CHUNK_BYTES = 8 << 20
-
-
-class Diverged(StorageError):
-    """A member has other bytes under a name than the leader: it has what was never acknowledged."""
 
 
 def put_same(storage: Storage, name: str, data: bytes) -> bool:
@@ -101,8 +97,7 @@ def help_out(
             continue  # of two that are damaged neither is right
         if is_sound(name, found) is False:
             raise damaged_at(agreement, epoch, member, name, data)
-        error = Diverged(f"{name} is not what the leader {epoch.leader} has")
-        raise MemberFailed(member, error, useless=True)
+        raise diverged_at(epoch, member, name)
     if not missing:
         return
     # What others have the leader must not lose, or another race for the name would be decided.

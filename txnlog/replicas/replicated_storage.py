@@ -17,7 +17,7 @@ from txnlog.clock import Clock, SystemClock
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError, TxnlogError
 from txnlog.replicas.agreement import Agreement, MemberFailed, OpenMember
 from txnlog.replicas.controller import Controller, OpenPlace
-from txnlog.replicas.copying import Diverged, help_out, put_at_all
+from txnlog.replicas.copying import help_out, put_at_all
 from txnlog.replicas.epochs import Epoch, Member
 from txnlog.replicas.everywhere import Everywhere
 from txnlog.replicas.members import MemberOpener
@@ -25,7 +25,12 @@ from txnlog.replicas.placed_data import confirm_placed, latest_left, list_placed
 from txnlog.replicas.placement import is_placed, may_hold_data, places, targets
 from txnlog.replicas.puts import PutIfAbsent
 from txnlog.replicas.slowness import time_for
-from txnlog.replicas.soundness import bring_back_entries, is_sound, leaders_bytes
+from txnlog.replicas.soundness import (
+    Diverged,
+    bring_back_entries,
+    is_sound,
+    leaders_bytes,
+)
 from txnlog.replicas.uploads import ReplicatedUpload
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import Address, Storage, Upload, check_name

@@ -40,6 +40,10 @@ IsSound: TypeAlias = Callable[[Storage, str], bool | None]
 """Whether data in a storage is as it was written; None: it cannot be told."""
 
 
+class Diverged(StorageError):
+    """A member has other bytes under a name than the leader: it has what was never acknowledged."""
+
+
 class Damaged(StorageError):
     """A member's object is not as it was written."""
 
@@ -204,9 +208,14 @@ def _get(agreement: Agreement, epoch: Epoch, member: Member, name: str) -> bytes
 
 
 def _hand_over(agreement: Agreement, epoch: Epoch, heir: Member, why: str) -> bool:
-    if not agreement.is_newest(epoch):
-        return True
+    # If the epoch has passed, the next number is taken.
     return agreement.propose(elected(epoch, heir, agreement.proposer(why), keep=True))
+
+
+def diverged_at(epoch: Epoch, member: Member, name: str) -> MemberFailed:
+    """A follower's object is as it was written, and not the leader's: it leaves the set."""
+    error = Diverged(f"{name} is not what the leader {epoch.leader} has")
+    return MemberFailed(member, error, useless=True)
 
 
 def damaged_at(
@@ -231,8 +240,12 @@ def _mend(agreement: Agreement, epoch: Epoch, member: Member, name: str, data: b
             agreement.check_mark(epoch, other)
             _ask(agreement, epoch, other, lambda one: one.put_if_absent(name, data))
             return True  # and look again
-        if found != data and (other == epoch.leader or is_sound(name, found) is not False):
+        if found == data:
+            continue
+        if other == epoch.leader:
             return True  # another process has been there: the step tells
+        if is_sound(name, found) is not False:
+            raise diverged_at(epoch, other, name)
     _ask(agreement, epoch, epoch.leader, lambda one: one.confirm(name))
     if not agreement.is_newest(epoch):
         return True
