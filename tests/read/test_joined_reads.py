@@ -68,3 +68,18 @@ def test_a_gap_that_is_too_large_is_not_read() -> None:
     assert join_reads(near) == [[0, 1]]
     assert join_reads(far) == [[0], [1]]
     assert join_reads([near[1], None, near[0]]) == [[2, 0], [1]]
+
+
+def test_what_would_wait_too_long_is_read_by_other_requests() -> None:
+    """Many files share two partitions: the second one's ranges come after all of the first's."""
+    size, files = MOST_JOINED_BYTES // 2, 3 * MOST_WAITING_BYTES // MOST_JOINED_BYTES
+    few, many = (
+        [(("t", str(n)), at, at + size) for at in (0, size) for n in range(count)]
+        for count in (files // 3, files)
+    )
+    assert join_reads(few) == [[n, n + len(few) // 2] for n in range(len(few) // 2)]
+    waiting = most = 0
+    for read in join_reads(many):
+        waiting += size * (len(read) - 1)
+        most = max(most, waiting)
+    assert most <= MOST_WAITING_BYTES

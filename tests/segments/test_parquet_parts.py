@@ -13,9 +13,12 @@ from segment_samples import random_records
 
 from txnlog.segments import untrusted
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.parquet import encodings, open_segment, reader
+from txnlog.segments.parquet import encodings, open_segment, reader, writer
+from txnlog.segments.parquet.compact_struct import field_head, varint
+from txnlog.segments.parquet.file_metadata import ColumnChunk
 from txnlog.segments.parquet.footer import read_footer
 from txnlog.segments.parquet.open_segment import ParquetSegment
+from txnlog.segments.parquet.page_index import Page, PageIndex
 from txnlog.segments.reader import SegmentBatch, find_timestamp, read_segment
 from txnlog.segments.segment_file import SegmentFile
 from txnlog.segments.writer import SegmentWriter
@@ -42,11 +45,11 @@ def made(
     records: pa.RecordBatch, offsets: np.ndarray | None = None, group_bytes: int = 100_000
 ) -> bytes:
     sink = io.BytesIO()
-    writer = SegmentWriter(
+    output = SegmentWriter(
         sink, record_format="parquet", batch_bytes=group_bytes, stores_offsets=offsets is not None
     )
-    writer.append(records, offsets)
-    writer.finish()
+    output.append(records, offsets)
+    output.finish()
     return sink.getvalue()
 
 
@@ -240,22 +243,156 @@ def test_an_index_that_lies_shows_no_other_rows(seed: int, monkeypatch: pytest.M
         assert later == [row for row in every if row[0] >= start]
 
 
+@pytest.mark.parametrize("lie", ["do not ascend", "leave no room"])
 def test_bounds_of_offsets_that_lie_are_found_before_they_are_used(
+    lie: str, decoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they do not ascend, or leave no room for the rows, the row group is read whole."""
+    data = made(numbered_rows(400), gaps(1, 400))
+    every = rows([*read_segment(opened(data))])
+    found = PageIndex.bounds
+
+    def bounds(index: PageIndex, chunk: ColumnChunk, count: int) -> list[tuple[int, int]]:
+        told = found(index, chunk, count)
+        if chunk.leaf.path == (b"_offset",):
+            least, largest = told[3]
+            told[3] = (told[2][1], largest) if lie == "do not ascend" else (least, least + 1)
+        return told
+
+    monkeypatch.setattr(PageIndex, "bounds", bounds)
+    decoded.clear()
+    assert rows([*read_segment(opened(data), by_page=True)]) == every
+    assert decoded == [400]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((-1, 0, 0), (0, 0, 0)),  # not where the chunk begins
+        ((0, 0, 1), (0, 0, 1)),  # not with the first row
+        ((0, 0, 0), (1, 0, 0)),  # a gap
+        ((0, 1, 0), (0, 0, 0)),  # one page in another
+        ((0, 0, 0), (0, 0, -200)),  # rows twice
+        ((0, 0, 0), (0, 1 << 30, 0)),  # more than the chunk
+        ((0, 0, 0), (0, -1, 0)),  # less
+        ((0, 0, 0), (0, 0, 200)),  # no rows
+    ],
+)
+def test_pages_that_contradict_the_footer_are_refused(
+    first: tuple[int, int, int], second: tuple[int, int, int]
+) -> None:
+    """Before anything of their size is read: where two pages lie, moved by position, size, row."""
+    chunk = ParquetSegment(opened(made(numbered_rows(400)))).footer.groups[0].chunks[1]
+    half = chunk.size_bytes // 2
+    true = (
+        (chunk.position, half, 0),
+        (chunk.position + half, chunk.size_bytes - half, 200),
+    )
+
+    def pages(*moves: tuple[int, int, int]) -> list[Page]:
+        places = [
+            [sum(pair) for pair in zip(*both, strict=True)]
+            for both in zip(true, moves, strict=True)
+        ]
+        index = offset_index(places)
+        described = replace(chunk, offset_index=range(100, 100 + len(index)))
+        return PageIndex(index, 100).pages(described, 400)
+
+    assert pages((0, 0, 0), (0, 0, 0)) == [*true]
+    with pytest.raises(ValueError, match="page"):
+        pages(first, second)
+
+
+def offset_index(pages: list[list[int]]) -> bytes:
+    """As Parquet has it: a list of structs of a position, a size and a first row."""
+    described = b"".join(
+        b"".join(
+            field_head(field - 1, field, kind) + varint(value << 1)
+            for field, kind, value in zip((1, 2, 3), (6, 5, 6), page, strict=True)
+        )
+        + b"\0"
+        for page in pages
+    )
+    return field_head(0, 1, 9) + bytes([len(pages) << 4 | 12]) + described + b"\0"
+
+
+@pytest.mark.usefixtures("_is_large")
+def test_pages_that_begin_at_different_rows_are_read_from_common_ones(
+    decoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here each entry for the values is of two pages: a part has an even number of the others."""
+    data = made(numbered_rows(400))
+    every = rows([*read_segment(opened(data))])
+    found = PageIndex.pages
+
+    def pages(index: PageIndex, chunk: ColumnChunk, row_count: int) -> list[Page]:
+        told = found(index, chunk, row_count)
+        if chunk.leaf.path != (b"value",):
+            return told
+        pairs = (told[at : at + 2] for at in range(0, len(told), 2))
+        return [
+            Page(pair[0].position, sum(page.size_bytes for page in pair), pair[0].first_row)
+            for pair in pairs
+        ]
+
+    decoded.clear()
+    assert rows([*read_segment(opened(data), by_page=True)]) == every
+    page_rows = decoded[0]
+    monkeypatch.setattr(PageIndex, "pages", pages)
+    decoded.clear()
+    assert rows([*read_segment(opened(data), by_page=True)]) == every
+    assert decoded[0] == 2 * page_rows
+
+
+def test_a_pyarrow_that_cannot_be_told_the_rows_of_a_page_writes_the_same_rows(
+    decoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pages are larger: here the row group is one."""
+    records = numbered_rows(400)
+    every = rows([*read_segment(opened(made(records)))])
+    monkeypatch.setattr(writer, "has_page_rows", lambda: False)
+    decoded.clear()
+    assert rows([*read_segment(opened(made(records)), by_page=True)]) == every
+    assert decoded == [400]
+
+
+@pytest.mark.parametrize(
+    ("header_count", "reason"), [(1, "values are claimed for"), (2, "rows, not")]
+)
+def test_rows_of_nested_pages_are_counted(
+    header_count: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index says that a page has a row more than it has; values say little of rows there."""
+    records = numbered_rows(400)
+    headers = [[{"key": "a", "value": b"b"}] * header_count] * 400
+    at = records.schema.get_field_index("headers")
+    kind = records.schema.field(at)
+    data = made(records.set_column(at, kind, pa.array(headers, kind.type)))
+    found = PageIndex.pages
+
+    def pages(index: PageIndex, chunk: ColumnChunk, row_count: int) -> list[Page]:
+        told = found(index, chunk, row_count)
+        told[1] = told[1]._replace(first_row=told[1].first_row + 1)
+        return told
+
+    monkeypatch.setattr(PageIndex, "pages", pages)
+    with pytest.raises(CorruptRecord, match=reason):
+        [*read_segment(opened(data), columns=["headers"], by_page=True)]
+
+
+def test_values_that_a_part_names_take_no_more_memory_than_is_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those that do not ascend, or leave no room for the rows: the row group is read whole."""
-    monkeypatch.setattr("txnlog.segments.parquet.footer.Footer.check_page_index", lambda *_: None)
-    data = made(numbered_rows(400), gaps(1, 400))
-    segment = ParquetSegment(opened(data))
-    where = segment.footer.groups[0].chunks[-1].column_index
-    every = rows([*read_segment(opened(data))])
-    for at in where[::9]:
-        lying = bytearray(data)
-        lying[at] ^= 0x40
-        found, error = until_damage(opened(bytes(lying)))
-        assert error is None or "offsets" in error
-        assert found == every[: len(found)]
-        assert error is not None or found == every
+    """A long one in the dictionary, which a page of a few bytes has in each row."""
+    monkeypatch.setattr(encodings, "_RECORD_PAGE_BYTES", 1 << 20)
+    records = numbered_rows(400)
+    at = records.schema.get_field_index("value")
+    values = pa.array([bytes(10_000)] * 400, pa.binary())
+    data = made(records.set_column(at, records.schema.field(at), values), group_bytes=100 << 20)
+    (found,) = read_segment(opened(data), start_offset=390, max_uncompressed_bytes=2 << 20)
+    assert found.record_count == 10
+    with pytest.raises(CorruptRecord, match="over the limit"):
+        [*read_segment(opened(data), start_offset=390, max_uncompressed_bytes=1 << 19)]
 
 
 def test_an_index_that_is_damaged_is_not_used(decoded: list[int]) -> None:
