@@ -164,11 +164,6 @@ def timestamp_column(batch: pa.RecordBatch) -> str:
     return next(name for name in TIMESTAMP_COLUMNS if name in batch.schema.names)
 
 
-def has_times(batch: pa.RecordBatch) -> bool:
-    """Whether it has a column of times at all: a Parquet file of somebody else need not."""
-    return any(name in batch.schema.names for name in TIMESTAMP_COLUMNS)
-
-
 def timestamps_ms(batch: pa.RecordBatch) -> Int64Array:
     """The timestamp column as int64 milliseconds, without copying. It must have no nulls."""
     column = batch.column(timestamp_column(batch))

@@ -50,7 +50,7 @@ TAIL_BYTES: Final = 8  # the footer's length and the magic
 _LENGTH_FIELD_BYTES = 12  # the length in a batch header counts what comes after itself
 _CHECKSUM = re.compile(rb"[0-9a-f]{8}")
 _MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
-"""The type of records' times in files; in older ones they are in milliseconds."""
+"""The type of records' times in files; in those of others they may be in milliseconds."""
 _CODECS: Final = {
     "gzip": Compression.GZIP,
     "snappy": Compression.SNAPPY,
@@ -60,21 +60,13 @@ _CODECS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Which rows of a row group; ``dictionaries`` are where those of its columns lie, by leaf."""
-
-    rows: range
-    dictionaries: Mapping[int, range]
-
-
-@dataclass(frozen=True, slots=True)
 class RowGroup:
     """One row group: bytes [position, position + size_bytes) of the file.
 
     ``header`` has the same as a batch's: offsets, times, record count. ``crc`` is None in files
-    that txnlog has not written. ``chunks`` are those of the Parquet columns. It may be a ``part``
-    of one: then chunks are the pages with its rows, without their dictionaries, of some columns,
-    which lie between those of other rows.
+    that txnlog has not written. ``chunks`` are those of the Parquet columns. It may be a part of
+    one: then chunks are the pages with its rows, of some columns, which lie between those of other
+    rows, and ``dictionaries`` where the dictionaries of these columns lie, by leaf.
     """
 
     number: int
@@ -85,7 +77,12 @@ class RowGroup:
     crc: int | None
     header: BatchHeader
     chunks: tuple[ColumnChunk, ...]
-    part: Part | None = None
+    dictionaries: Mapping[int, range] | None = None
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is some pages of a row group, not all of it."""
+        return self.dictionaries is not None
 
     def check(self, data: BytesLike, name: str) -> None:
         """Raise CorruptRecord unless these are its bytes as written."""
@@ -104,8 +101,7 @@ class Footer:
 
     ``described`` is the same as we have read it. ``page_index`` are the bytes between the row
     groups and the footer: where pages lie, and the least and the largest values of some, by which
-    engines can skip others. ``page_index_crc`` is None in files that txnlog has not written, or in
-    old ones.
+    engines can skip others. ``page_index_crc`` is None in files that txnlog has not written.
     """
 
     described: FileMetadata
@@ -125,6 +121,11 @@ class Footer:
                 f"page index: CRC-32C is {found:#010x}, the footer says {self.page_index_crc:#010x}"
             )
             raise CorruptRecord.at(name, self.page_index.start, reason)
+
+
+def with_tail(metadata: bytes) -> bytes:
+    """A footer as a file ends with it: behind it its length, and the magic."""
+    return metadata + len(metadata).to_bytes(TAIL_BYTES - len(MAGIC), "little") + MAGIC
 
 
 def footer_tag(tail: bytes | memoryview) -> int:

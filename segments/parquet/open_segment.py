@@ -234,7 +234,7 @@ class ParquetSegment:
         for group in groups:
             found = self._places(group, columns)
             size_bytes = sum(map(len, found))
-            is_next = group.part is not None and some and some[-1].number == group.number
+            is_next = group.is_part and some and some[-1].number == group.number
             if some and not (is_next and size_bytes <= room):
                 yield some, self._merged(places)
                 some, places, room = [], [], _RUN_BYTES
@@ -250,9 +250,9 @@ class ParquetSegment:
             range(chunk.position, chunk.position + chunk.size_bytes)
             for chunk in self._chunks(group, columns)
         ]
-        if group.part is None:
+        if group.dictionaries is None:
             return found
-        found += group.part.dictionaries.values()
+        found += group.dictionaries.values()
         return [place for place in found if place.start < self._end[0]]
 
     def _merged(self, found: Sequence[range]) -> list[range]:
@@ -308,7 +308,7 @@ class ParquetSegment:
             if len(data) < len(piece):
                 reason = f"the file has ended, {piece.stop} bytes were expected"
                 raise self.damaged(group, reason)
-        if is_all and group.part is None:
+        if is_all and not group.is_part:
             place = range(group.position, group.position + group.size_bytes)
             (data,) = (data for piece, data in found if piece == place)
             group.check(data, self.file.name)

@@ -23,7 +23,7 @@ from txnlog.segments.parquet.compact_values import (
     struct_of,
 )
 from txnlog.segments.parquet.file_metadata import ColumnChunk
-from txnlog.segments.parquet.footer import Part, RowGroup
+from txnlog.segments.parquet.footer import RowGroup
 
 _MOST_PAGES: Final = 1 << 16
 """Of one column in a row group."""
@@ -225,7 +225,7 @@ class Parts:
                 record_count=len(rows),
             ),
             chunks=tuple(chunks),
-            part=Part(rows, dictionaries),
+            dictionaries=dictionaries,
         )
 
 

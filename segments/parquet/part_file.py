@@ -12,7 +12,7 @@ from typing import Final
 
 from txnlog.segments.parquet.compact_struct import field_head, varint
 from txnlog.segments.parquet.file_metadata import ColumnChunk, FileMetadata
-from txnlog.segments.parquet.footer import MAGIC, TAIL_BYTES, RowGroup
+from txnlog.segments.parquet.footer import MAGIC, RowGroup, with_tail
 from txnlog.segments.parquet.pages import count_values
 
 _I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
@@ -31,9 +31,9 @@ class PartFile:
         self, described: FileMetadata, group: RowGroup, leaves: Sequence[int], bytes_of: BytesOf
     ) -> None:
         """Raises ValueError: its pages do not have the values that they must have."""
-        assert group.part is not None
+        dictionaries = group.dictionaries
+        assert dictionaries is not None
         pieces: list[memoryview] = [memoryview(MAGIC)]
-        dictionaries = group.part.dictionaries
         self.chunks: dict[int, ColumnChunk] = {}
         position, row_count = len(MAGIC), group.header.record_count
         for leaf in leaves:
@@ -83,12 +83,11 @@ def _end(
     if _ARROW_SCHEMA in described.pairs:
         pair = _text(0, 1, _ARROW_SCHEMA) + _text(1, 2, described.pairs[_ARROW_SCHEMA]) + b"\0"
         pairs = field_head(4, 5, _LIST) + _list(_STRUCT, [pair])
-    metadata = b"".join([
+    return with_tail(b"".join([
         _number(0, 1, 2, _I32), field_head(1, 2, _LIST), described.schema,
         _number(2, 3, row_count, _I64), field_head(3, 4, _LIST), _list(_STRUCT, [group]), pairs,
         b"\0",
-    ])  # fmt: skip
-    return metadata + len(metadata).to_bytes(TAIL_BYTES - len(MAGIC), "little") + MAGIC
+    ]))  # fmt: skip
 
 
 def _column(chunk: ColumnChunk, dictionary_bytes: int) -> bytes:

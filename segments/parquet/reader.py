@@ -172,7 +172,7 @@ class RowGroupReading:
             claimed = group.header.record_count * self._row_bytes
             check_uncompressed(max(group.uncompressed_bytes, claimed), self._max_bytes)
             segment.check(group, found, is_all=self._is_all)
-            if group.part is not None:
+            if group.is_part:
                 table = self._read_part(group, found)
             else:
                 self._check_pages(group, found)

@@ -22,11 +22,11 @@ from txnlog.segments.parquet.encodings import (
 from txnlog.segments.parquet.field_ids import with_record_ids
 from txnlog.segments.parquet.footer import (
     CHECKSUMS_KEY,
-    MAGIC,
     OFFSET_COLUMN,
     PAGE_INDEX_KEY,
     TAIL_BYTES,
     footer_tag,
+    with_tail,
 )
 from txnlog.segments.records import RECORD_SCHEMA, TIMESTAMP_COLUMNS, Int32Array
 
@@ -147,7 +147,7 @@ class RowGroupEncoder:
         length = int.from_bytes(end[-TAIL_BYTES:-4], "little") + TAIL_BYTES
         index, footer = end[:-length], end[-length:]
         if self._unbounded:
-            footer = _footer_of(without_bounds(footer[:-TAIL_BYTES], self._unbounded))
+            footer = with_tail(without_bounds(footer[:-TAIL_BYTES], self._unbounded))
         footer = _fill_in(footer, crc32c.crc32c(index))
         self._output.write(index + footer)
         return SegmentEnd(self._output.size_bytes - before, b"", b"", footer_tag(footer))
@@ -186,11 +186,6 @@ def _statistics(schema: pa.Schema) -> bool | list[str]:
     if schema.names[: len(RECORD_SCHEMA)] != RECORD_SCHEMA.names:
         return True
     return [name for name in (*TIMESTAMP_COLUMNS, OFFSET_COLUMN) if name in schema.names]
-
-
-def _footer_of(metadata: bytes) -> bytes:
-    """A file's end, of its metadata."""
-    return metadata + len(metadata).to_bytes(TAIL_BYTES - len(MAGIC), "little") + MAGIC
 
 
 def _fill_in(footer: bytes, crc: int) -> bytes:
