@@ -36,7 +36,29 @@ WRONG = {
     lines({"value": None}): "there is no key",
     lines({"value": '{"carrier": 1}', "offset": 0}): "$.carrier",
     "text\n": "line 1",
+    '{"carrier": "AA", "flight": 1, "flight": 2}\n': "'flight' is given twice",
+    '{"carrier": "AA", "flight": 1, "\\u0066light": 2}\n': "'flight' is given twice",
+    '{"carrier": "AA", "flight": 1, "seat": {"row": 1, "row": 2}}\n': "'row' is given twice",
+    '{"value": {"carrier": "AA", "flight": 1}, "value": null, "key": "[1]"}\n': "'value' is given",
+    lines({"value": '{"carrier": "AA", "flight": 1, "flight": 2}'}): "'flight' is given twice",
+    '{"carrier":"AA","flight":1,"_headers":[{"key":"a","value":"","value":null}]}\n': "'value' is",
 }
+
+
+def test_names_that_occur_as_values_are_not_keys_given_twice() -> None:
+    """Nor those of several headers, or of a nested object as outside of it."""
+    row = {"carrier": "flight", "flight": 1, "_headers": [{"key": "key", "value": "carrier"}] * 2}
+    stream = cast("BufferedReader", BufferedReader(BytesIO(lines(row, row).encode())))
+    found = read_typed_lines(stream, "t", SCHEMA, max_line_bytes=10_000)
+    assert [batch.column("carrier").to_pylist() for batch in found] == [["flight", "flight"]]
+
+
+def test_keys_of_maps_are_given_once() -> None:
+    """Whatever their names are."""
+    schema = make_schema(parse_columns("m map<string, int>").columns, [])
+    stream = cast("BufferedReader", BufferedReader(BytesIO(b'{"m": {"x": 1, "x": 2}}')))
+    with pytest.raises(InvalidRecord, match="'x' is given twice"):
+        [*read_typed_lines(stream, "t", schema, max_line_bytes=10_000)]
 
 
 @pytest.mark.parametrize("data", WRONG, ids=[*map(str, range(len(WRONG)))])

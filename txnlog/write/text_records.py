@@ -205,14 +205,9 @@ class JsonHeader(msgspec.Struct, forbid_unknown_fields=True):
     value: str | JsonBytes | None
 
 
-class _JsonRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """The keys that ``records read -o jsonl`` prints; the last three, its position, are ignored.
+class JsonEnvelope(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a record has besides its value; the last three, its position, are ignored."""
 
-    A line of any other shape is refused: as a record it would have no value, which is a tombstone.
-    So a value is required, and null must be explicit.
-    """
-
-    value: str | JsonBytes | None
     key: str | JsonBytes | msgspec.UnsetType | None = msgspec.UNSET
     headers: list[JsonHeader] = []
     timestamp_ms: JsonTimestamp | None = None
@@ -222,11 +217,21 @@ class _JsonRecord(msgspec.Struct, forbid_unknown_fields=True):
     timestamp_type: str | None = None
 
 
+class _JsonRecord(JsonEnvelope, kw_only=True):
+    """The keys that ``records read -o jsonl`` prints.
+
+    A line of any other shape is refused: as a record it would have no value, which is a tombstone.
+    So a value is required, and null must be explicit.
+    """
+
+    value: str | JsonBytes | None
+
+
 _SELDOM: Final = (b'"headers"', b'"timestamp_ms"', b'"partition"', b'"base64"', b'"hex"')
 """The other keys that count in a line."""
 
 
-def _may_repeat(line: bytes, record: _JsonRecord, seldom: Sequence[bytes]) -> bool:
+def may_repeat(line: bytes, record: JsonEnvelope, seldom: Sequence[bytes] = _SELDOM) -> bool:
     """Whether a key that counts may occur twice; a few lines with each once look so, too.
 
     Without an escaped ASCII character a name stands between quotes, and within a string only if it
@@ -242,13 +247,20 @@ def _may_repeat(line: bytes, record: _JsonRecord, seldom: Sequence[bytes]) -> bo
 
 
 def _refuse_twice(pairs: Sequence[tuple[str, object]]) -> None:
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
+    names = set[str]()
+    for name, _ in pairs:
+        if name in names:
             raise ValueError(f"{name!r} is given twice")
+        names.add(name)
 
 
 _STRICT: Final = json.JSONDecoder(object_pairs_hook=_refuse_twice)
+
+
+def refuse_repeated(data: bytes) -> None:
+    """Raise ValueError if an object, on any level, has a key twice: the last one would win."""
+    _STRICT.decode(data.decode())
+
 
 _SHAPE: Final = (
     'A line is an object with a "value" and optionally "key", "headers", "timestamp_ms" and '
@@ -295,8 +307,8 @@ def read_json_lines(
                 continue
             try:
                 record = decoder.decode(line)
-                if _may_repeat(line, record, seldom):  # the last one would win: a null would delete
-                    _STRICT.decode(line.decode())
+                if may_repeat(line, record, seldom):  # a null that wins would delete
+                    refuse_repeated(line)
                 records.append(_to_row(record, headers, partition_count))
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 wrong = InvalidRecord(f"line {number} is not a record: {error}. {_SHAPE}")

@@ -19,16 +19,20 @@ from pyarrow import types
 
 from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
+from txnlog.segments.schema_columns import children
 from txnlog.write.row_values import first_wrong
 from txnlog.write.text_records import (
     BINARY_FACTOR,
     Headers,
     JsonBytes,
+    JsonEnvelope,
     JsonHeader,
     JsonPartition,
     JsonTimestamp,
     decode_bytes,
+    may_repeat,
     read_line_chunks,
+    refuse_repeated,
 )
 from txnlog.write.typed_records import TypedRecords
 from txnlog.write.typed_rows import make_columns
@@ -52,8 +56,8 @@ def read_typed_lines(
     """One JSON object a line: a record's columns, or the record as ``records read`` prints it.
 
     Columns may be left out as in ``Producer.send``; besides them there may be ``_timestamp`` (in
-    RFC 3339, or milliseconds), ``_headers``, ``_partition`` and ``_deleted``. Empty lines are
-    skipped.
+    RFC 3339, or milliseconds), ``_headers``, ``_partition`` and ``_deleted``. No object may have a
+    key twice. Empty lines are skipped.
 
     Args:
         stream: the lines.
@@ -93,17 +97,10 @@ def read_typed_lines(
             raise wrong
 
 
-class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
-    """A record with what it has besides its columns; the last three, its position, are ignored."""
+class _Envelope(JsonEnvelope, kw_only=True):
+    """A record with what it has besides its columns."""
 
     value: msgspec.Raw
-    key: str | JsonBytes | msgspec.UnsetType | None = msgspec.UNSET
-    headers: list[JsonHeader] = []
-    timestamp_ms: JsonTimestamp | None = None
-    partition: JsonPartition | None = None
-    topic: str | None = None
-    offset: int | None = None
-    timestamp_type: str | None = None
 
 
 class _TypedLines:
@@ -118,6 +115,9 @@ class _TypedLines:
         columns = records.schema.columns
         columns_type = _struct_type("Columns", [*columns], _METADATA)
         self._columns = msgspec.json.Decoder(columns_type)
+        names = (*_names([*columns]), *(name for name, _ in _METADATA), *_OF_HEADERS)
+        self._names = frozenset(name.encode() for name in names)
+        self._has_maps = any(map(_has_maps, columns))
         self._envelope = msgspec.json.Decoder(_Envelope)
         self._bytes = msgspec.json.Decoder(JsonBytes)
 
@@ -132,6 +132,8 @@ class _TypedLines:
                 envelope = None
             if envelope is None:
                 raise
+            if may_repeat(line, envelope):
+                refuse_repeated(line)
             row = self._of_envelope(envelope)
         else:
             given = row.get(HEADERS)
@@ -149,7 +151,19 @@ class _TypedLines:
 
     def _decode(self, data: bytes | msgspec.Raw) -> Row:
         row: Row = msgspec.to_builtins(self._columns.decode(data), builtin_types=_AS_IS)
+        if self._may_repeat(bytes(data)):
+            refuse_repeated(bytes(data))
         return row
+
+    def _may_repeat(self, data: bytes) -> bool:
+        """Whether a key may occur twice; values that are a name, and nested objects, look so, too.
+
+        Without a backslash each string is between quotes as it is.
+        """
+        if self._has_maps or b"\\" in data:
+            return True
+        found = [*filter(self._names.__contains__, data.split(b'"')[1::2])]
+        return len({*found}) < len(found)
 
     def _of_envelope(self, found: _Envelope) -> Row:
         row = self._of_value(found.value)
@@ -228,6 +242,21 @@ _METADATA: Final[Sequence[tuple[str, Any]]] = (
     (PARTITION, JsonPartition | None),
     (DELETED, bool | None),
 )
+
+
+_OF_HEADERS: Final = ("key", "value", "base64", "hex")
+
+
+def _names(fields: Sequence[pa.Field]) -> Iterator[str]:
+    """The names of columns, and of the fields of structs within them."""
+    for field in fields:
+        yield field.name
+        yield from _names(children(field.type))
+
+
+def _has_maps(field: pa.Field) -> bool:
+    """Whether objects within it may have keys of any name."""
+    return types.is_map(field.type) or any(map(_has_maps, children(field.type)))
 
 
 def _struct_type(
