@@ -13,10 +13,10 @@ from segment_samples import random_records
 
 from txnlog.segments import untrusted
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.parquet import encodings, open_segment, reader, writer
+from txnlog.segments.parquet import encodings, footer, open_segment, reader, writer
 from txnlog.segments.parquet.compact_struct import field_head, varint
 from txnlog.segments.parquet.file_metadata import ColumnChunk
-from txnlog.segments.parquet.footer import read_footer
+from txnlog.segments.parquet.footer import RowGroup, read_footer
 from txnlog.segments.parquet.open_segment import ParquetSegment
 from txnlog.segments.parquet.page_index import Page, PageIndex
 from txnlog.segments.reader import SegmentBatch, find_timestamp, read_segment
@@ -147,9 +147,7 @@ def numbered_rows(count: int) -> pa.RecordBatch:
     )
 
 
-def test_a_few_rows_are_found_in_a_page(
-    decoded: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_few_rows_are_found_in_a_page(decoded: list[int]) -> None:
     """By offset and by time, from the middle of a row group; and those first asked for alone."""
     data = made(numbered_rows(400))
     file = opened(data)
@@ -165,11 +163,55 @@ def test_a_few_rows_are_found_in_a_page(
     decoded.clear()
     batches = read_segment(file, by_page=True)
     assert next(iter(batches)).record_count == sum(decoded) < 50
+
+
+def test_of_a_large_file_the_pages_with_the_rows_are_requested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end once, with the page index; then pages, neighbours of a few megabytes together."""
     monkeypatch.setattr(open_segment, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(open_segment, "FOOTER_CHUNK_BYTES", 1)
-    asked: list[range] = []
-    assert len(rows([*read_segment(opened(data, asked), start_offset=301, stop_offset=303)])) == 2
-    assert sum(len(piece) for piece in asked if piece.stop < len(data) // 2) < len(data) // 8
+    monkeypatch.setattr(open_segment, "_MERGE_BYTES", 0)
+    data = made(different_rows(400), group_bytes=100 << 20)
+    segment = ParquetSegment(opened(data))
+    (group,) = segment.footer.groups
+    end = len(data) - segment.footer.page_index.start
+    monkeypatch.setattr(footer, "FOOTER_CHUNK_BYTES", end)
+    parts = [*segment.parts(group, ["value"], by_page=True)]
+    last = [*segment.parts(group, ["value"], 390)]
+
+    def requested(start_offset: int, *, by_page: bool) -> list[range]:
+        asked: list[range] = []
+        read = read_segment(
+            opened(data, asked), start_offset=start_offset, columns=["value"], by_page=by_page
+        )
+        assert [at for at, _ in rows([*read])] == [*range(start_offset, 400)]
+        assert asked[0] == range(len(data) - end, len(data))
+        return asked[1:]
+
+    assert requested(390, by_page=False) == pages_of(last)
+    assert requested(0, by_page=True) == pages_of(parts[:1]) + joined(pages_of(parts[1:]))
+    monkeypatch.setattr(open_segment, "_RUN_BYTES", 0)
+    assert requested(0, by_page=True) == pages_of(parts)
+
+
+def different_rows(count: int) -> pa.RecordBatch:
+    """Rows whose values hardly compress, so that pages are as long as their rows."""
+    records = numbered_rows(count)
+    rng = random.Random(count)
+    values = pa.array([rng.randbytes(100) for _ in range(count)], pa.binary())
+    at = records.schema.get_field_index("value")
+    return records.set_column(at, records.schema.field(at), values)
+
+
+def pages_of(parts: list[RowGroup]) -> list[range]:
+    """Where the values of some parts lie."""
+    chunks = [part.chunks[1] for part in parts]
+    return [range(chunk.position, chunk.position + chunk.size_bytes) for chunk in chunks]
+
+
+def joined(ranges: list[range]) -> list[range]:
+    """Adjacent ranges as one."""
+    return [range(ranges[0].start, ranges[-1].stop)]
 
 
 def test_a_small_row_group_is_not_cut(decoded: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,12 +268,12 @@ def test_an_index_that_lies_shows_no_other_rows(seed: int, monkeypatch: pytest.M
     monkeypatch.setattr("txnlog.segments.parquet.footer.Footer.check_page_index", lambda *_: None)
     rng = random.Random(seed)
     data = made(numbered_rows(400), gaps(seed, 400) if seed else None)
-    footer = read_footer(opened(data))
+    index = read_footer(opened(data)).page_index
     every = rows([*read_segment(opened(data))])
     for _ in range(6):
         lying = bytearray(data)
         for _ in range(rng.choice([1, 1, 3])):
-            lying[rng.choice(footer.page_index)] ^= 1 << rng.randrange(8)
+            lying[rng.choice(index)] ^= 1 << rng.randrange(8)
         start = rng.randrange(every[-1][0])
         file = opened(bytes(lying))
         try:
@@ -398,9 +440,9 @@ def test_values_that_a_part_names_take_no_more_memory_than_is_allowed(
 def test_an_index_that_is_damaged_is_not_used(decoded: list[int]) -> None:
     """The rows are read without it: nothing but where they lie is in it."""
     data = made(numbered_rows(400))
-    footer = read_footer(opened(data))
+    index = read_footer(opened(data)).page_index
     damaged = bytearray(data)
-    damaged[footer.page_index.start + 5] ^= 1
+    damaged[index.start + 5] ^= 1
     found = rows([*read_segment(opened(bytes(damaged)), start_offset=300)])
     assert [offset for offset, _ in found] == [*range(300, 400)]
     assert decoded == [400]
