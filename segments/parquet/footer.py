@@ -123,6 +123,11 @@ class Footer:
             raise CorruptRecord.at(name, self.page_index.start, reason)
 
 
+def units_per_ms(kind: pa.DataType) -> int:
+    """How many units of a file's column of times are a millisecond; of another type 1."""
+    return 1000 if kind == _MICROSECONDS else 1
+
+
 def with_tail(metadata: bytes) -> bytes:
     """A footer as a file ends with it: behind it its length, and the magic."""
     return metadata + len(metadata).to_bytes(TAIL_BYTES - len(MAGIC), "little") + MAGIC
@@ -246,7 +251,7 @@ def _row_groups(
     per_ms = 1
     if names:
         time = leaves.index((names[0].encode(),))
-        per_ms = 1000 if schema.field(names[0]).type == _MICROSECONDS else 1
+        per_ms = units_per_ms(schema.field(names[0]).type)
     if OFFSET_COLUMN in schema.names:
         offset_leaf = leaves.index((OFFSET_COLUMN.encode(),))
     first_rows = accumulate((group.row_count for group in described.groups), initial=0)

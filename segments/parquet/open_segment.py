@@ -24,6 +24,7 @@ from txnlog.segments.parquet.footer import (
     Footer,
     RowGroup,
     read_footer,
+    units_per_ms,
 )
 from txnlog.segments.parquet.page_index import PageIndex, Parts
 from txnlog.segments.records import TIMESTAMP_COLUMNS, time_column
@@ -159,7 +160,7 @@ class ParquetSegment:
                 index,
                 leaves,
                 time_leaf=self.leaves[time][0] if time is not None else None,
-                per_ms=1000 if time and self.schema.field(time).type.unit == "us" else 1,
+                per_ms=1 if time is None else units_per_ms(self.schema.field(time).type),
                 offset_leaf=self.leaves[offsets][0] if offsets is not None else None,
             )
         except (ValueError, IndexError, KeyError, OverflowError):

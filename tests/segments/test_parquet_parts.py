@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from segment_samples import random_records
 
 from txnlog.segments import untrusted
@@ -16,7 +17,7 @@ from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.parquet import encodings, footer, open_segment, reader, writer
 from txnlog.segments.parquet.compact_struct import field_head, varint
 from txnlog.segments.parquet.file_metadata import ColumnChunk
-from txnlog.segments.parquet.footer import RowGroup, read_footer
+from txnlog.segments.parquet.footer import PAGE_INDEX_KEY, RowGroup, read_footer
 from txnlog.segments.parquet.open_segment import ParquetSegment
 from txnlog.segments.parquet.page_index import Page, PageIndex
 from txnlog.segments.reader import SegmentBatch, find_timestamp, read_segment
@@ -435,6 +436,31 @@ def test_values_that_a_part_names_take_no_more_memory_than_is_allowed(
     assert found.record_count == 10
     with pytest.raises(CorruptRecord, match="over the limit"):
         [*read_segment(opened(data), start_offset=390, max_uncompressed_bytes=1 << 19)]
+
+
+@pytest.mark.parametrize("times", [[*range(2000)], ["x"] * 2000, [{"a": 1}] * 2000])
+def test_times_of_another_type_are_an_error_of_our_own(
+    times: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a file that somebody made, with an index; its other columns can be read."""
+    monkeypatch.setattr("txnlog.segments.parquet.footer.Footer.check_page_index", lambda *_: None)
+    values = pa.array([b"%0100d" % number for number in range(2000)])
+    table = pa.table({"value": values, "timestamp": pa.array(times)})
+    named = table.replace_schema_metadata({PAGE_INDEX_KEY.decode(): "0" * 8})
+    sink = io.BytesIO()
+    parquet.write_table(
+        named,
+        sink,
+        use_dictionary=False,
+        write_page_index=True,
+        data_page_size=1000,
+        write_batch_size=100,
+    )
+    file = opened(sink.getvalue())
+    (found,) = read_segment(file, start_offset=1990, columns=["value"])
+    assert found.records.column(0).to_pylist() == values[1990:].to_pylist()
+    with pytest.raises(CorruptRecord, match="timestamp"):
+        [*read_segment(file, start_offset=1990)]
 
 
 def test_an_index_that_is_damaged_is_not_used(decoded: list[int]) -> None:
