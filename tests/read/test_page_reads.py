@@ -6,10 +6,10 @@ from contextlib import closing
 
 import pyarrow as pa
 import pytest
+from decoded_rows import count_decoded
 
 from txnlog.names import TopicPartition
-from txnlog.segments import untrusted
-from txnlog.segments.parquet import encodings, open_segment, reader
+from txnlog.segments.parquet import encodings, open_segment
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 
@@ -19,18 +19,9 @@ COUNT = 1000
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows each call has decoded, of small pages."""
-    counts: list[int] = []
-    original = untrusted.read_row_group
-
-    def count(*args: object, **more: object) -> pa.Table:
-        table: pa.Table = original(*args, **more)  # type: ignore[arg-type]
-        counts.append(table.num_rows)
-        return table
-
     monkeypatch.setattr(encodings, "_RECORD_PAGE_BYTES", 4 << 10)
     monkeypatch.setattr(open_segment, "_SMALL_BYTES", 0)
-    monkeypatch.setattr(reader, "read_row_group", count)
-    return counts
+    return count_decoded(monkeypatch)
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from decoded_rows import count_decoded
 from pyarrow import parquet
 from segment_samples import random_records
 
-from txnlog.segments import untrusted
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.parquet import encodings, footer, open_segment, reader, writer
+from txnlog.segments.parquet import encodings, footer, open_segment, writer
 from txnlog.segments.parquet.compact_struct import field_head, varint
 from txnlog.segments.parquet.file_metadata import ColumnChunk
 from txnlog.segments.parquet.footer import PAGE_INDEX_KEY, RowGroup, read_footer
@@ -123,17 +123,7 @@ def test_any_range_has_the_rows_of_the_whole(
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows were decoded by each call."""
-    counts: list[int] = []
-    original = untrusted.read_row_group
-
-    def count(*args: object, **more: object) -> pa.Table:
-        table: pa.Table = original(*args, **more)  # type: ignore[arg-type]
-        counts.append(table.num_rows)
-        return table
-
-    monkeypatch.setattr(reader, "read_row_group", count)
-    return counts
+    return count_decoded(monkeypatch)
 
 
 def numbered_rows(count: int) -> pa.RecordBatch:
