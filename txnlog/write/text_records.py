@@ -259,7 +259,10 @@ _STRICT: Final = json.JSONDecoder(object_pairs_hook=_refuse_twice)
 
 def refuse_repeated(data: bytes) -> None:
     """Raise ValueError if an object, on any level, has a key twice: the last one would win."""
-    _STRICT.decode(data.decode())
+    try:
+        _STRICT.decode(data.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 _SHAPE: Final = (
