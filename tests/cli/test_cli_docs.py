@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +187,33 @@ def test_the_json_keys_are_documented(sections: dict[str, str]) -> None:
             for key in re.findall(r"^\| `(\w+)` \|", body, flags=re.MULTILINE)
         ]
         assert listed == expected, verb
+
+
+def test_commands_that_messages_advise_exist(sections: dict[str, str]) -> None:
+    """With the options that they are given there; a group may be named alone."""
+    count = 0
+    for path in [*CHECKOUT.glob("txnlog/**/*.py"), *CHECKOUT.glob("cli/**/*.py")]:
+        for text in _texts(ast.parse(path.read_text(encoding="utf-8"))):
+            for advice in re.findall(r"`txnlog ([a-z][^`]*)`", text):
+                words = advice.split()
+                verb = " ".join(words[:2]) if " ".join(words[:2]) in sections else words[0]
+                found = [name for name in sections if f"{name} ".startswith(f"{advice} ")]
+                assert found or verb in sections, (path, advice)
+                options = {*re.findall(r"--[a-z][\w-]*", advice)}
+                documented = OPTION.findall(sections.get(verb, ""))
+                assert options <= {*COMMON, *documented}, (path, advice)
+                count += 1
+    assert count > 50
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    """All strings; what is put into one stands there as ``X``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (str(p.value) if isinstance(p, ast.Constant) else "X" for p in node.values)
+            yield "".join(parts)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def test_a_verb_is_found_by_what_is_typed(sections: dict[str, str]) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 from cli_command import cli
 from left_open import HOUR_MS, leave_open
+
+import txnlog
 
 
 def test_hanging_transactions_are_exit_4(own_store: Path) -> None:
@@ -53,3 +57,15 @@ def test_clocks_ahead_and_damaged_ids_are_named(own_store: Path) -> None:
     assert (damaged.code, len(json.loads(damaged.out))) == (3, 1)
     assert "transactional id 'early bird' may hang" in damaged.err
     assert "txnlog txns abort --force 'early bird'" in damaged.err
+
+
+def test_the_advice_is_a_command_that_ends_it(own_store: Path) -> None:
+    """Run as doctor says it, whatever characters the id has."""
+    leave_open(own_store, "it's; late", 2)
+    found = json.loads(cli("doctor", "--no-probe", "--store", own_store, "-o", "json").out)
+    (hanging,) = [one for one in found if one["state"] == "hanging"]
+    (command,) = re.findall(r"`txnlog (txns [^`]*)` ends it at once", hanging["detail"])
+    assert cli(*shlex.split(command), "--yes", "--store", own_store).code == 0
+    ended = txnlog.open(str(own_store)).describe_transaction("it's; late")
+    assert ended.status == "CompleteAbort"
+    assert cli("txns", "find-hanging", "--store", own_store, "-o", "json").json() == []
