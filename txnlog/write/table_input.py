@@ -132,8 +132,9 @@ def _with_headers(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
     at = batch.schema.get_field_index(name)
     if at < 0:
         return batch
-    made = [None if text is None else _headers(text) for text in batch.column(at).to_pylist()]
-    return batch.set_column(at, name, pa.array(made, HEADERS_TYPE))
+    texts = batch.column(at).dictionary_encode()  # most are the same: [], or a source's
+    made = [_headers(text) for text in texts.dictionary.to_pylist()]
+    return batch.set_column(at, name, pa.array(made, HEADERS_TYPE).take(texts.indices))
 
 
 def _headers(text: str) -> list[dict[str, object]]:
