@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,10 @@ from txnlog.errors import (
     StoreExists,
     TxnlogError,
 )
+from txnlog.replicas.back_door import check_no_member
+from txnlog.replicas.members import put_mark
+from txnlog.storage.adapters.memory import MemoryStorage
+from txnlog.storage.counting import CountingStorage
 
 
 def test_a_root_that_is_taken_is_found_before_any_is_marked(tmp_path: Path) -> None:
@@ -97,3 +102,24 @@ def test_a_members_folder_is_not_opened_as_a_store(tmp_path: Path) -> None:
     with pytest.raises(TxnlogError, match="opened with salvage=True"):
         write(found, "2")
     assert values(store) == ["1"]
+
+
+def test_a_copy_of_a_members_folder_is_no_store_either(tmp_path: Path) -> None:
+    """Whatever it is called."""
+    make_written(tmp_path, "1")
+    copied = shutil.copytree(tmp_path / "b" / "incarnation-00000", tmp_path / "restored")
+    with pytest.raises(NotAStore, match=r"holds \(r1-0\)"):
+        txnlog.open(str(copied))
+
+
+def test_servers_are_asked_whether_a_folder_is_a_members_by_its_name() -> None:
+    """So that no other store costs a request more when it is opened."""
+    counted = {}
+    for last in ("incarnation-00000", "store"):
+        storage = MemoryStorage(f"members-of-servers/{last}")
+        put_mark(storage, "r1-0", "memory://control")
+        counted[last] = CountingStorage(storage)
+    with pytest.raises(NotAStore, match=r"holds \(r1-0\).*open the store by memory://control"):
+        check_no_member(counted["incarnation-00000"], salvage=False)
+    assert check_no_member(counted["store"], salvage=False) is counted["store"]
+    assert counted["store"].take() == {}

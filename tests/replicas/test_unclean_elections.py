@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from replica_folders import lose, make, make_written, objects, reopened, skip_probes, values, write
+from replica_world import Roots
 
 import txnlog
 from txnlog import root_names
@@ -18,7 +19,7 @@ from txnlog.log.group_commit import GroupCommit
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import TopicPartition, parse_data_file
 from txnlog.replicas import comparing, electing
-from txnlog.replicas.epochs import FACTOR
+from txnlog.replicas.epochs import FACTOR, elected_unclean
 from txnlog.replicas.trimming import TrimNote
 from txnlog.results import Election, LostRange
 from txnlog.state import envelope
@@ -348,3 +349,38 @@ def test_who_opens_the_store_holds_the_election_and_goes_on(tmp_path: Path) -> N
     assert values(opened) == ["1"]
     with pytest.raises(LogTruncated, match="reopen the store"):
         values(before)
+
+
+def test_who_has_only_read_is_told_too(tmp_path: Path) -> None:
+    """A process that has read, and never written, knows logs as they were."""
+    before = make_written(tmp_path, "1")
+    before.alter_replicas({"unclean.leader.election.enable": True})
+    bring_back = lose(tmp_path / "b")
+    write(before, "2")
+    reader = reopened(tmp_path)
+    assert values(reader) == ["1", "2"]
+    bring_back()
+    lose(tmp_path / "a")
+    assert values(reopened(tmp_path)) == ["1"]
+    with pytest.raises(LogTruncated, match="reopen the store"):
+        values(reader)
+
+
+def test_an_election_within_the_first_round_of_a_process(clock: VirtualClock) -> None:
+    """What it has put before is of the other history: it is not put again under this one."""
+    roots = Roots(2)
+    roots.down.add("b")
+    other = roots.plain(clock)
+    other.put("x", b"")
+    roots.down.clear()
+
+    def put_and_elect() -> None:
+        storage.put("y", b"")
+        agreement = other.agreement
+        who = agreement.proposer("an unclean election")
+        assert agreement.propose(elected_unclean(agreement.refresh(), "b-0", who))
+
+    storage = roots.plain(clock)
+    with pytest.raises(LogTruncated, match="reopen the store"):
+        storage.put_round([put_and_elect])
+    assert list(roots.heap("b-0").list_names("")) == []
