@@ -8,7 +8,8 @@ import pytest
 from replica_world import Roots
 from world_entries import entry_of
 
-from txnlog.replicas.electing import elect
+from txnlog.errors import StorageError
+from txnlog.replicas.electing import elect, take_out
 from txnlog.replicas.joining import join
 from txnlog.testing import HeapStorage, VirtualClock
 
@@ -113,3 +114,18 @@ def test_a_leader_hands_over_under_the_newest_epoch_alone(roots: Roots) -> None:
     assert [epoch.leader for epoch in epochs] == ["a-0", "c-0"]
     assert sorted(epochs[-1].in_sync) == ["a-0", "b-0", "c-0"]
     assert has(roots, "a-0") == OURS
+
+
+def test_who_joins_waits_for_the_one_that_has_it_whole(roots: Roots) -> None:
+    """That one fails for a moment: what the leader has damaged is not copied meanwhile."""
+    roots.heap("a-0").replace(NAME, DAMAGED)
+    roots.heap("b-0").replace(NAME, OURS)
+    agreement = roots.plain(VirtualClock()).agreement
+    take_out(agreement, "c")
+
+    def fail() -> None:
+        raise StorageError("not now")
+
+    before(roots.heap("b-0"), "get", 1, fail)
+    assert join(agreement, "c", "heap://c").member == "c-1"
+    assert has(roots, "c-1") == OURS

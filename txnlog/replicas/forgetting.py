@@ -149,12 +149,15 @@ def _check_whole(agreement: Agreement, epoch: Epoch, member: Member) -> None:
         listed = (name for name, _ in storage.list_all("") if root_names.is_of_store(name))
         return [name for name in listed if names.is_framed(name)]
 
-    only = []
-    for name in agreement.ask(epoch, member, list_framed):
+    def is_only_here(name: str) -> bool:
         with suppress(ObjectNotFound):
             if is_sound(name, sound_bytes(agreement, epoch, name)) is False:
-                theirs = agreement.ask(epoch, member, partial(_get, name))
-                only += [name] if is_sound(name, theirs) else []
+                return bool(is_sound(name, agreement.ask(epoch, member, partial(_get, name))))
+        return False
+
+    framed = agreement.ask(epoch, member, list_framed)
+    judged = agreement.controller.storage.gather(partial(is_only_here, name) for name in framed)
+    only = [name for name, is_only in zip(framed, judged, strict=True) if is_only]
     if only:
         raise InvalidOption(
             f"{member} has {len(only)} objects of logs whole that no root in sync has whole, such "

@@ -63,6 +63,26 @@ def leaders_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
     data = _get(agreement, epoch, epoch.leader, name)
     if is_sound(name, data) is not False:
         return data
+    found = _whole_elsewhere(agreement, epoch, name)
+    if found is None:
+        return data
+    member, _ = found
+    why = f"{name} is damaged at the leader {epoch.leader}; {member} has it whole"
+    lead = partial(_hand_over, agreement, epoch, member, why)
+    raise MemberFailed(epoch.leader, Damaged(why), remedy=lead)
+
+
+def sound_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
+    """The same, but another member's if that one has it whole: nobody need lead for a copy."""
+    data = _get(agreement, epoch, epoch.leader, name)
+    if is_sound(name, data) is not False:
+        return data
+    found = _whole_elsewhere(agreement, epoch, name)
+    return data if found is None else found[1]
+
+
+def _whole_elsewhere(agreement: Agreement, epoch: Epoch, name: str) -> tuple[Member, bytes] | None:
+    """A member in sync that has whole what the leader has damaged. Raises MemberFailed."""
     failed: MemberFailed | None = None
     for member in epoch.in_sync:
         if member == epoch.leader:
@@ -75,26 +95,10 @@ def leaders_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
             failed = error
             continue
         if is_sound(name, found):
-            why = f"{name} is damaged at the leader {epoch.leader}; {member} has it whole"
-            lead = partial(_hand_over, agreement, epoch, member, why)
-            raise MemberFailed(epoch.leader, Damaged(why), remedy=lead)
+            return member, found
     if failed is not None:
         raise failed  # that one may have it
-    return data
-
-
-def sound_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
-    """The same, but another member's if that one has it whole: nobody need lead for a copy."""
-    data = _get(agreement, epoch, epoch.leader, name)
-    if is_sound(name, data) is False:
-        for member in epoch.in_sync:
-            try:
-                found = _get(agreement, epoch, member, name)
-            except (ObjectNotFound, MemberFailed):
-                continue
-            if is_sound(name, found):
-                return found
-    return data
+    return None
 
 
 def bring_back_entries(
