@@ -453,6 +453,45 @@ def test_times_of_another_type_are_an_error_of_our_own(
         [*read_segment(file, start_offset=1990)]
 
 
+def test_bounds_that_are_not_those_of_the_page_are_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They could be right by all that is known before the page is read."""
+    data = made(numbered_rows(400), gaps(1, 400))
+    found = PageIndex.bounds
+
+    def bounds(index: PageIndex, chunk: ColumnChunk, count: int) -> list[tuple[int, int]]:
+        told = found(index, chunk, count)
+        if chunk.leaf.path == (b"_offset",):
+            told[3] = (told[3][0] + 1, told[3][1])
+        return told
+
+    monkeypatch.setattr(PageIndex, "bounds", bounds)
+    with pytest.raises(CorruptRecord, match="its offsets are"):
+        [*read_segment(opened(data), by_page=True)]
+
+
+def test_of_a_part_in_memory_the_whole_row_group_is_compared() -> None:
+    """Its pages' own checksums are not, then."""
+    data = made(numbered_rows(400))
+    damaged = bytearray(data)
+    damaged[read_footer(opened(data)).groups[0].position + 200] ^= 1
+    with pytest.raises(CorruptRecord, match="row group 0: CRC-32C"):
+        [*read_segment(opened(bytes(damaged)), start_offset=390)]
+
+
+def test_a_file_that_has_ended_before_a_part_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since its end was read."""
+    data = made(numbered_rows(400))
+    end = len(data) - read_footer(opened(data)).page_index.start
+    monkeypatch.setattr(open_segment, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(footer, "FOOTER_CHUNK_BYTES", end)
+
+    def read(start: int, stop: int) -> bytes:
+        return data[start:stop] if stop == len(data) else data[start : stop - 1]
+
+    with pytest.raises(CorruptRecord, match="the file has ended"):
+        [*read_segment(replace(opened(data), read=read), start_offset=390)]
+
+
 def test_an_index_that_is_damaged_is_not_used(decoded: list[int]) -> None:
     """The rows are read without it: nothing but where they lie is in it."""
     data = made(numbered_rows(400))
