@@ -94,7 +94,7 @@ venv: .venv/.installed  ## Build .venv with all dependencies and the wheel
 constraints:  ## Renew constraints.txt: the newest versions of all dependencies; run the tests, then commit it
 	PYTHON="$(PYTHON)" sh scripts/renew_constraints.sh
 
-wheel: dist/.built  ## Build the wheel into dist/
+wheel: dist/.built  ## Build the wheel into dist/; needs no Java, and nothing of Spark
 	@ls dist/*.whl
 
 dist: wheel  ## Build the release files into dist/: the wheel, and an sdist that builds the same one
@@ -119,8 +119,13 @@ java:
 	    "$$python" -m venv --clear .venv
 	@touch $@
 
+# All that builds the wheel: a megabyte.
+.venv/.builder: constraints.txt .venv/.created
+	$(PIP) install --quiet --constraint constraints.txt setuptools
+	@touch $@
+
 # Modules are compiled when they are first imported: of 14,000 a fifth is, pip would compile all.
-.venv/.dependencies: pyproject.toml constraints.txt .venv/.created
+.venv/.dependencies: pyproject.toml constraints.txt .venv/.builder
 	@echo "Installing dependencies from PyPI: about 600 MB the first time, most of it Spark."
 	$(PIP) install --quiet --no-compile --constraint constraints.txt '.[dev]'
 	@rm -rf build txnlog.egg-info
@@ -128,13 +133,18 @@ java:
 
 # The wheel is installed, not linked: Spark does not find data sources through an editable install,
 # and what is tested is what is shipped. Old build folders would leak deleted modules into it.
-dist/.built: .venv/.dependencies $(SOURCES)
+dist/.built: pyproject.toml .venv/.builder $(SOURCES)
 	@rm -rf build dist txnlog.egg-info
 	$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@rm -rf build txnlog.egg-info
 	@touch $@
 
-.venv/.installed: dist/.built
+# For more than the wheel the dependencies come first: pip builds in the same folder for both.
+ifneq ($(MAKECMDGOALS),wheel)
+dist/.built: .venv/.dependencies
+endif
+
+.venv/.installed: dist/.built .venv/.dependencies
 	$(PIP) install --quiet --no-deps --force-reinstall dist/*.whl
 	@touch $@
 

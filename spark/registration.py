@@ -22,7 +22,9 @@ def register(spark: SparkSession) -> None:
 
     Usually not needed: where txnlog is installed, Spark finds its module ``pyspark_txnlog``. But a
     thread of yours that writes must call it: Spark knows Python data sources only through the
-    thread's active session, and a new thread has none.
+    thread's active session, and a new thread has none. And a program that its environment's
+    Python runs, without ``PYSPARK_PYTHON`` and not activated, calls it before its first query: on
+    a local master Spark's workers are then that Python's, from here on.
 
     Raises:
         InvalidOption: Spark's workers run a Python without txnlog.
@@ -30,6 +32,8 @@ def register(spark: SparkSession) -> None:
     if spark not in _registered:
         _check_reaches_workers(spark)
         found = _is_found(spark)
+        if not found:
+            _take_this_python(spark)
         if not found or _has_other_workers(spark):
             _check_workers_have_it(spark)
         if not found:  # Spark warns of a second registration
@@ -80,8 +84,28 @@ def _has_other_workers(spark: SparkSession) -> bool:
         return False
     if os.environ.get("PYSPARK_DRIVER_PYTHON", context.pythonExec) != context.pythonExec:
         return True
+    return not _is_local(context)
+
+
+def _is_local(context: SparkContext) -> bool:
+    """True if tasks run beside this process; ``local-cluster`` has executors, as others have."""
     master = context.master or ""
-    return master != "local" and not master.startswith("local[")
+    return master == "local" or master.startswith("local[")
+
+
+def _take_this_python(spark: SparkSession) -> None:
+    """Let the workers of this machine be this Python, where nobody has said which they shall be.
+
+    As ``venv/bin/python job.py`` runs: Spark would take the python3 on PATH. It cannot be done by
+    setting PYSPARK_PYTHON when txnlog.spark is imported, since no master is known then: what this
+    Python is called here need not exist on the machines of a cluster, where python3 may be right.
+    """
+    context = _context(spark)
+    if context is None or not _is_local(context) or not sys.executable:
+        return
+    said = os.environ.get("PYSPARK_PYTHON") or spark.conf.get("spark.pyspark.python", None)
+    if not said:
+        context.pythonExec = sys.executable  # read by each function that is sent from now on
 
 
 def _context(spark: SparkSession) -> SparkContext | None:

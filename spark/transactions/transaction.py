@@ -6,6 +6,7 @@ block ends everything is placed and decided at once, so nothing shows and nobody
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from txnlog.spark.batch.provenance import Origin
     from txnlog.spark.options.positions import OffsetsOption
     from txnlog.spark.options.read_options import ReadOptions
+
+_logger = logging.getLogger(__name__)
 
 _STOPPED = (
     "the SparkSession was stopped inside this transaction's block, so nothing was committed; stop "
@@ -108,7 +111,9 @@ def transaction(
         path: the store's folder or URL, or an open store: Spark's tasks open it as it was opened.
         transactional_id: names the job: entering the block ends what an earlier run left open,
             and fences that run.
-        group_id: the consumer group whose offsets say where to read from.
+        group_id: the consumer group whose offsets say where to read from, and that the commit
+            moves. Without one each run reads from the topics' start again, which is logged, or
+            where ``starting_offsets`` says.
         max_records: the most that one ``read`` returns; see :meth:`SparkTransaction.read`.
         storage_options: for the filesystem, as ``txnlog.open`` takes them; Spark's tasks use them
             too. With an open store they are for the tasks, on top of the store's own.
@@ -306,6 +311,13 @@ class SparkTransaction:
                 starting_offsets=starting_offsets,
             )
             parsed = self._parse(names, merged)
+            if parsed.starting is None and parsed.group_id is None:
+                _logger.warning(
+                    "read(%s) begins at the start, and so will the next run's: the transaction has "
+                    "no group_id. Give it one to go on where the last run has ended. If each run "
+                    "is to read everything, starting_offsets='earliest' says so, or read_whole()",
+                    ", ".join(map(repr, names)),
+                )
             pinned, frame = self._frame(parsed, merged, native)
             self._reads.append(pinned)
             self._follows_group &= parsed.starting is None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from environments import OPTIONS_REDACTION, run, spark_submit
+from environments import OPTIONS_REDACTION, clean_variables, run, spark_submit
 
 import txnlog
 
@@ -62,6 +63,28 @@ def test_workers_without_txnlog_are_told_of_before_a_job_runs(
     said = f"InvalidOption: Spark's workers run {str(bare_python)!r}, which has no txnlog: set "
     assert said + "PYSPARK_PYTHON" in done.stdout
     assert "Lost task" not in done.stderr
+
+
+def test_a_python_that_was_not_activated_runs_the_workers_too(
+    python: Path, bare_python: Path, tmp_path: Path
+) -> None:
+    """``venv/bin/python job.py``: the python3 on PATH has no txnlog, and no variable names one."""
+    variables = clean_variables(
+        python, PATH=f"{bare_python.parent}{os.pathsep}{os.environ['PATH']}"
+    )
+    del variables["PYSPARK_PYTHON"]
+    job = [str(JOBS / "py_files_job.py"), str(tmp_path / "store")]
+    done = subprocess.run(
+        [str(python), *job],
+        cwd=tmp_path,
+        env={**variables, "PYSPARK_SUBMIT_ARGS": "--master local[1] pyspark-shell"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    assert (said(done)["committed"], said(done)["read"]) == (100, 100)
+    assert said(done)["workers"] == [said(done)["driver"]]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 
 from checkout import PYPROJECT, ROOT
 from packaging.requirements import Requirement
@@ -52,5 +53,17 @@ def test_environments_are_made_of_these_versions() -> None:
     makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
     installs = [line for line in makefile.splitlines() if re.search(r"\binstall --quiet\b", line)]
     by_name = [line for line in installs if "--no-deps" not in line]
-    assert len(by_name) == 3
+    assert len(by_name) == 4
     assert [line for line in by_name if "--constraint" not in line] == []
+
+
+def test_the_wheel_is_built_without_what_the_tests_need() -> None:
+    """Who only wants to install it waits for a megabyte; `make venv` installs the rest first."""
+    ends = ("[dev]'", "--wheel-dir dist .")
+
+    def steps(goal: str) -> list[str]:
+        command = ["make", "--dry-run", "--always-make", goal]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        return [end for line in done.stdout.splitlines() for end in ends if line.endswith(end)]
+
+    assert (steps("wheel"), steps("venv")) == ([ends[1]], [*ends])

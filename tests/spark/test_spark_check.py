@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -10,6 +13,7 @@ from pyspark.sql import SparkSession
 import txnlog
 from txnlog import Store
 from txnlog.spark import CheckStep, SetUpCheck, check
+from txnlog.spark.registration import _take_this_python
 from txnlog.spark.setup_check import _problem
 
 
@@ -46,6 +50,41 @@ def test_what_is_wrong_is_said(spark: SparkSession, tmp_path: Path) -> None:
     assert step.name == "this process opens the store"
     assert step.problem is not None
     assert step.problem.startswith("StoreNotFound: ")
+
+
+class Session:
+    """What is asked of a session to find which Python its workers are."""
+
+    def __init__(self, master: str, **settings: str) -> None:
+        self._jsparkSession = object()
+        self.sparkContext = SimpleNamespace(master=master, pythonExec="python3")
+        self.conf = settings
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[2,4]"])
+def test_workers_of_this_machine_are_this_python_unless_another_is_named(
+    master: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a variable or as a setting; what is set to nothing names none."""
+    monkeypatch.setenv("PYSPARK_PYTHON", "")
+    session = Session(master)
+    _take_this_python(cast("SparkSession", session))
+    assert session.sparkContext.pythonExec == sys.executable
+    named = Session(master, **{"spark.pyspark.python": "/opt/python"})
+    _take_this_python(cast("SparkSession", named))
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    told = Session(master)
+    _take_this_python(cast("SparkSession", told))
+    assert {named.sparkContext.pythonExec, told.sparkContext.pythonExec} == {"python3"}
+
+
+@pytest.mark.parametrize("master", ["spark://a:7077", "yarn", "local-cluster[1,2,1024]", "k8s://a"])
+def test_what_a_cluster_runs_is_left_alone(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its machines need not have a Python where this one has its own."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    session = Session(master)
+    _take_this_python(cast("SparkSession", session))
+    assert session.sparkContext.pythonExec == "python3"
 
 
 @pytest.mark.more

@@ -340,6 +340,24 @@ def test_without_a_group_nothing_is_moved(spark: SparkSession, topics: Store) ->
     assert txn.result.consumed == {}
 
 
+def test_a_read_that_each_run_repeats_says_so(
+    spark: SparkSession, topics: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unless a group, or where it begins, is given: then that is meant."""
+    with transaction(spark, topics, transactional_id="etl") as txn:
+        txn.read("in")
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith("read('in') begins at the start, and so will the next")
+    caplog.clear()
+    with transaction(spark, topics, transactional_id="etl") as txn:
+        txn.read("in", starting_offsets="earliest")
+        txn.read_whole("sums")
+    with transaction(spark, topics, transactional_id="etl", group_id="g") as txn:
+        txn.read("in")
+    assert caplog.records == []
+
+
 class DecisionLost(CountingStorage):
     """The decision is put, and the response to it is lost, as are later attempts to read back."""
 
