@@ -126,7 +126,8 @@ def examine_store(
     Orphans, files that nothing refers to, are not damage: they only take up space. One younger than
     --orphan-age (24h unless the store says otherwise) may be an upload that is still running.
 
-    What cannot be read is reported, and the rest is checked. Exit code 3 if there is damage, 1 if
+    What cannot be read is reported, and the rest is checked. Of a store that cannot be opened since
+    its roots fail the roots are examined. Exit code 3 if there is damage, 1 if
     something could not be read, 4 if there are only transactions that hang.
 
     \b
@@ -135,9 +136,15 @@ def examine_store(
       txnlog doctor orders --deep --no-probe
     """
     age_ms = None if orphan_age is None else parse_duration(orphan_age)
-    found = session.open_store().examine(
-        topics or None, with_probe=not no_probe, with_contents=deep, orphan_age_ms=age_ms
-    )
+    from txnlog.doctor.replicas import examine_roots
+    from txnlog.errors import NotEnoughReplicas
+
+    try:
+        found = session.open_store().examine(
+            topics or None, with_probe=not no_probe, with_contents=deep, orphan_age_ms=age_ms
+        )
+    except NotEnoughReplicas as error:
+        found = examine_roots(session.open_replicas().logs, error)
     tally = _Tally()
     if every or session.output_format is not Format.TABLE:
         session.output.rows(FIELDS, tally.count(found), streamed=True)

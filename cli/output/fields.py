@@ -52,22 +52,37 @@ def text(
 
 
 def number(
-    key: str, title: str | None, get: Callable[[T], int | None], *, wide: bool = False
+    key: str,
+    title: str | None,
+    get: Callable[[T], int | None],
+    *,
+    wide: bool = False,
+    absent: str = _ABSENT,
 ) -> Field[T]:
-    """A count or an offset."""
+    """A count or an offset; ``absent`` is shown where there is none, or it is not known."""
 
     def show(item: T) -> str:
         value = get(item)
-        return _ABSENT if value is None else str(value)
+        return absent if value is None else str(value)
 
     return Field(key, title, get, show, numeric=True, wide=wide)
 
 
 def size(
-    key: str, title: str | None, get: Callable[[T], int | None], *, wide: bool = False
+    key: str,
+    title: str | None,
+    get: Callable[[T], int | None],
+    *,
+    wide: bool = False,
+    absent: str = _ABSENT,
 ) -> Field[T]:
     """Bytes: their number, on a terminal in a suitable unit."""
-    return replace(number(key, title, get, wide=wide), glance=lambda item: show_size(get(item)))
+
+    def glance(item: T) -> str:
+        value = get(item)
+        return absent if value is None else show_size(value)
+
+    return replace(number(key, title, get, wide=wide, absent=absent), glance=glance)
 
 
 def time(

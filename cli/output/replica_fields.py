@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from txnlog.cli.output.fields import Field, names, number, size, text, time
 from txnlog.cli.output.output import Output
@@ -10,7 +10,9 @@ from txnlog.cli.output.output import Output
 if TYPE_CHECKING:
     from txnlog.results import LogWatermark, Replica, ReplicaEpoch, Replicas
 
+UNKNOWN: Final = "unknown"
 SET: list[Field[Replicas]] = [
+    text("condition", "CONDITION", lambda found: found.condition),
     text("controller", "CONTROLLER", lambda found: found.controller),
     number("epoch", "EPOCH", lambda found: found.epoch),
     time("since_ms", "SINCE", lambda found: found.since_ms),
@@ -21,21 +23,31 @@ SET: list[Field[Replicas]] = [
     names("joining", "JOINING", lambda found: found.joining),
     names("out", "OUT", lambda found: found.out),
     number("min_insync_replicas", "MIN IN SYNC", lambda found: found.min_insync),
-    number("under_replicated", "UNDER-REPLICATED", lambda found: found.under_replicated),
+    number(
+        *("under_replicated", "UNDER-REPLICATED", lambda found: found.under_replicated),
+        absent=UNKNOWN,
+    ),
     size("under_replicated_bytes", None, lambda found: found.under_replicated_bytes),
-    number("only_out", "ONLY OUT", lambda found: found.only_out),
+    number("only_out", "ONLY OUT", lambda found: found.only_out, absent=UNKNOWN),
     size("only_out_bytes", None, lambda found: found.only_out_bytes),
 ]
 REPLICAS: list[Field[Replica]] = [
     text("root", "ROOT", lambda replica: replica.root),
     text("state", "STATE", lambda replica: replica.state),
+    text("answer", "ANSWER", lambda replica: replica.answer),
     text("member", "MEMBER", lambda replica: replica.member),
     text("url", "URL", lambda replica: replica.url),
-    number("objects_behind", "OBJECTS BEHIND", lambda replica: replica.objects_behind),
-    size("behind_bytes", "BYTES BEHIND", lambda replica: replica.bytes_behind),
+    time("answered_ms", None, lambda replica: replica.answered_ms),
+    number(
+        *("objects_behind", "OBJECTS BEHIND", lambda replica: replica.objects_behind),
+        absent=UNKNOWN,
+    ),
+    size("behind_bytes", "BYTES BEHIND", lambda replica: replica.bytes_behind, absent=UNKNOWN),
+    number("differing", "DIFFERING", lambda replica: replica.differing, absent=UNKNOWN),
     number("out_since_epoch", None, lambda replica: replica.since_epoch),
     time("out_since_ms", "OUT SINCE", lambda replica: replica.since_ms, wide=True),
     names("old_members", "OLD", lambda replica: replica.old),
+    text("detail", "DETAIL", lambda replica: replica.detail, wide=True),
 ]
 EPOCHS: list[Field[ReplicaEpoch]] = [
     number("epoch", "EPOCH", lambda epoch: epoch.epoch),

@@ -145,7 +145,7 @@ KEYS = {
     ],
     "replicas add": keys(*add.FIELDS),
     "replicas remove": [],
-    "replicas elect": [*keys(*elect.FIELDS), "lost"],
+    "replicas elect": [*keys(*elect.FIELDS), "older"],
     "replicas config": keys(*setting_fields("store")),
     "replicas reassign": keys(*reassign.FIELDS),
     "replicas verify": keys(*verify.FIELDS),

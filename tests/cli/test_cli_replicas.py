@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -88,8 +89,33 @@ def test_an_unclean_election_says_first_what_it_loses(
     assert (asked.code, asked.out) == (2, "")
     assert "acknowledged from epoch 1 on" in asked.err
     assert "nobody can tell what these have: r0-0" in asked.err
-    done = cli("replicas", "elect", "r1", "--unclean", "--yes", *at)
-    assert (done.code, '"clean": false' in done.out) == (0, True)
+    done = told(cli("replicas", "elect", "r1", "--unclean", "--yes", *at))
+    assert (done["clean"], done["lost_records"], done["older_records"]) == (False, None, None)
+
+
+def test_no_root_answers(tmp_path: Path) -> None:
+    """Nothing is in sync for all that anybody knows; the doctor examines what there is."""
+    made = txnlog.open(
+        str(tmp_path / "a"),
+        replicas=[str(tmp_path / "b")],
+        controller=str(tmp_path / "control"),
+        create=True,
+        config={"replica.lag.time.max.ms": 100},
+    )
+    assert made.replicas().condition == "whole"
+    for which in "ab":
+        (tmp_path / which).rename(tmp_path / f"{which}-away")
+    at = "--store", tmp_path / "control"
+    shown = cli("replicas", "describe", "--lag", "--logs", *at)
+    assert (shown.code, "nothing can be read or written" in shown.err) == (1, True)
+    assert "condition         offline" in shown.out
+    for root, state in (("r0", "leader"), ("r1", "in sync")):
+        assert re.search(rf"{root} +{state} +mark gone .* unknown +unknown +unknown ", shown.out)
+    found = cli("doctor", *at, "-o", "json")
+    assert (found.code, "damage found: 2" in found.err) == (3, True)
+    told = [(one["subject"], one["state"], one["rule"]) for one in json.loads(found.out)]
+    assert told[:2] == [("r0-0", "damage", "R7"), ("r1-0", "damage", "R7")]
+    assert told[-1] == ("", "unreadable", None)
 
 
 def test_the_controller_moves(at: tuple[object, ...], tmp_path: Path) -> None:

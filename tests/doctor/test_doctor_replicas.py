@@ -49,7 +49,7 @@ def test_roots_that_are_sound_and_one_that_is_out(made: txnlog.Store) -> None:
     made.remove_replica("r1")
     note, found = findings(made)
     assert (note.state, note.subject, found.state) == ("note", "r1", "ok")
-    assert "was taken out; `txnlog replicas add" in note.detail
+    assert "(an operator took it out); `txnlog replicas add" in note.detail
 
 
 @pytest.mark.parametrize("gone", [FIRST, SECOND])
@@ -77,6 +77,30 @@ def test_too_few_in_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert agreement.put_out(agreement.refresh(), "r1-0", "it fails")
     noted = {one.rule: one for one in findings(store) if one.state == "note"}
     assert noted["R6"].detail.startswith("1 in sync, min.insync.replicas is 2")
+
+
+def test_below_the_minimum_the_rest_is_examined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the storage promises cannot be tried then."""
+    skip_probes(monkeypatch)
+    store = make_written(tmp_path, "1")
+    store.alter_replicas({"min.insync.replicas": 2})
+    store.remove_replica("r1")
+    found = [*store.examine()]
+    assert (found[0].check, found[0].state) == ("probe", "unreadable")
+    assert "min.insync.replicas is 2" in found[0].detail
+    assert ("topic", "t", "ok") in [(one.check, one.subject, one.state) for one in found]
+
+
+def test_no_root_answers(made: txnlog.Store, tmp_path: Path) -> None:
+    """What is known of the roots is told all the same."""
+    for which in "ab":
+        lose(tmp_path / which)
+    found = findings(made)
+    assert [one.subject for one in found if one.rule == "R7"] == ["r0-0", "r1-0"]
+    assert found[-1].state == "unreadable"
+    assert "topics, groups and transactional ids could not be examined" in found[-1].detail
 
 
 def test_an_epoch_that_is_gone(made: txnlog.Store, tmp_path: Path) -> None:

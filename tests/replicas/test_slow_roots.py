@@ -132,11 +132,11 @@ def test_who_is_slow_and_shows_its_mark_is_read_on(
     check = made.storage.agreement.check_mark  # type: ignore[attr-defined]
     asked = []
 
-    def open_then(*told: Any) -> None:
+    def open_then(*told: Any, **how: Any) -> None:
         asked.append(told)
         if len(asked) == 2:
             gate.open()
-        check(*told)
+        check(*told, **how)
 
     made.storage.agreement.check_mark = open_then  # type: ignore[attr-defined]
     gate.close(tmp_path / FIRST, "list_names")

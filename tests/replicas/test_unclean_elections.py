@@ -172,8 +172,8 @@ def partitions_at(tmp_path: Path, root: str) -> set[int]:
 
 
 def ranges(election: Election) -> dict[int, LostRange]:
-    assert election.lost_range_count == len(election.lost)
-    return {one.partition: one for one in election.lost}
+    assert election.older_range_count == len(election.older)
+    return {one.partition: one for one in election.older}
 
 
 def elect(tmp_path: Path, root: str, **how: bool) -> Election:
@@ -199,11 +199,11 @@ def test_older_records_that_nobody_has_are_announced(store: txnlog.Store, tmp_pa
     planned = elect(tmp_path, "r2", dry_run=True)
     lost = {*range(PARTITIONS)} - there
     assert {*ranges(planned)} == lost
-    for one in planned.lost:
+    for one in planned.older:
         assert (one.topic, one.start, one.end, one.record_count) == ("t", 0, 3, 3)
         assert one.members == ()
-    assert planned.lost_records == 3 * len(lost)
-    assert planned.lost_bytes == sum(one.size_bytes for one in planned.lost) > 0
+    assert planned.older_records == 3 * len(lost)
+    assert planned.older_bytes == sum(one.size_bytes for one in planned.older) > 0
     assert elect(tmp_path, "r2") == planned
     after = reopened(tmp_path)
     for partition in range(PARTITIONS):
@@ -222,7 +222,7 @@ def test_copies_of_who_was_out_as_long_count(store: txnlog.Store, tmp_path: Path
     planned = elect(tmp_path, "r2", dry_run=True)
     here = partitions_at(tmp_path, "r1") | partitions_at(tmp_path, "r2")
     assert {*ranges(planned)} == {*range(PARTITIONS)} - here
-    assert all(one.members == () for one in planned.lost)
+    assert all(one.members == () for one in planned.older)
 
 
 def test_copies_of_who_was_in_sync_for_longer_may_go_yet(
@@ -235,7 +235,7 @@ def test_copies_of_who_was_in_sync_for_longer_may_go_yet(
     planned = elect(tmp_path, "r2", dry_run=True)
     doubtful = {number for number, one in ranges(planned).items() if one.members}
     assert doubtful == partitions_at(tmp_path, "r1") != set()
-    assert {one.members for one in planned.lost if one.members} == {("r1-0",)}
+    assert {one.members for one in planned.older if one.members} == {("r1-0",)}
     elect(tmp_path, "r2")
     after = reopened(tmp_path)
     assert [count(after, partition) for partition in doubtful] == [3] * len(doubtful)
@@ -253,7 +253,7 @@ def test_copies_that_somebody_may_be_about_to_delete(store: txnlog.Store, tmp_pa
     lose(tmp_path / "a")
     lose(tmp_path / "b")
     planned = elect(tmp_path, "r2", dry_run=True)
-    (noted,) = (one for one in planned.lost if one.members == ("r2-0",))
+    (noted,) = (one for one in planned.older if one.members == ("r2-0",))
     parsed = parse_data_file(names[0])
     assert parsed is not None
     assert (noted.partition, noted.record_count) == (parsed[0], 1)
@@ -284,7 +284,7 @@ def test_what_was_merged_since_is_announced(store: txnlog.Store, tmp_path: Path)
     lose(tmp_path / "a")
     planned = elect(tmp_path, "r2", dry_run=True)
     assert {*ranges(planned)} == away
-    assert all(one.members == () for one in planned.lost)
+    assert all(one.members == () for one in planned.older)
 
 
 def test_a_topic_whose_log_cannot_be_read(store: txnlog.Store, tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_topic_whose_log_cannot_be_read(store: txnlog.Store, tmp_path: Path) -
     first = incarnation(tmp_path, "r2") / "topics/t/log" / f"{0:020}.json"
     first.write_bytes(b"{")
     planned = elect(tmp_path, "r2", dry_run=True)
-    assert (planned.unread, planned.lost) == (("t",), ())
+    assert (planned.unread, planned.older) == (("t",), ())
 
 
 def test_a_root_that_has_no_store_file(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_a_root_that_has_no_store_file(tmp_path: Path) -> None:
     store.remove_replica("r1", force=True)
     (tmp_path / "b" / "incarnation-00000" / "txnlog.json").unlink()
     lose(tmp_path / "a")
-    assert elect(tmp_path, "r1", dry_run=True).lost_records == 0
+    assert elect(tmp_path, "r1", dry_run=True).older_records == 0
 
 
 def test_a_root_that_fails_while_it_is_looked_at(

@@ -95,7 +95,7 @@ class UncleanWorld(World):
             if told is None and self.is_electing:
                 return False
             del self.entries[number]
-            lost = {at for one in told.lost for at in range(one.start, one.end)} if told else set()
+            lost = {at for one in told.older for at in range(one.start, one.end)} if told else set()
             for name, data in there.items():
                 if told is None or entry_number(name) in lost:  # its answer was lost
                     self.given_up.add(named_in(data))

@@ -69,11 +69,13 @@ class ReplicaAdmin:
         return found
 
     def replicas(self, *, with_lag: bool = False) -> Replicas:
-        """Which root leads, which are in sync, which are joining, and which are out.
+        """Which root leads, which are in sync, joining or out, and what each of them answers.
+
+        A root that does not answer is waited for no longer than ten seconds.
 
         Args:
-            with_lag: also what the roots that are out lack, and data at too few roots: roots are
-                listed whole.
+            with_lag: also what roots lack, or have in other sizes, and data at too few roots: roots
+                are listed whole.
 
         Raises:
             InvalidOption: the store is not replicated.
@@ -352,3 +354,8 @@ class ReplicaSet(ReplicaAdmin):
 
     def __repr__(self) -> str:
         return f"ReplicaSet({self._logs.storage.url!r})"
+
+    @property
+    def logs(self) -> Logs:
+        """For the parts of txnlog that build on a store, not for applications."""
+        return self._logs

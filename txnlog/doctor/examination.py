@@ -13,7 +13,7 @@ from txnlog.doctor.data_files import DataFiles, OrphanJudge, check_loose_files
 from txnlog.doctor.finding import Finding
 from txnlog.doctor.read_failures import ReadFailures, guarded
 from txnlog.doctor.replay import LogKind, Replay
-from txnlog.doctor.replicas import examine_replicas
+from txnlog.doctor.replicas import examine_replicas, not_examined
 from txnlog.doctor.rules import (
     group_checkpoint_violations,
     group_violations,
@@ -24,6 +24,7 @@ from txnlog.doctor.topic_checkpoints import TopicCheckpoints
 from txnlog.doctor.transactional_ids import KnownIds, examine_ids
 from txnlog.errors import (
     CorruptEntry,
+    NotEnoughReplicas,
     PutIfAbsentBroken,
     StorageError,
     TxnlogError,
@@ -65,8 +66,15 @@ class Examination:
         """Run every check; yield the findings.
 
         An unreadable object is a finding. Raises StorageError if the probe failed, if not even the
-        folders of the store can be listed, or if nothing can be read any more.
+        folders of the store can be listed, or if nothing can be read any more. Where roots of a
+        replicated store fail, that is a finding, too.
         """
+        try:
+            yield from self._findings()
+        except NotEnoughReplicas as error:
+            yield not_examined(error)
+
+    def _findings(self) -> Iterator[Finding]:
         if self.with_probe:
             yield self._run_probe()
         if self.topics is None:
@@ -99,6 +107,8 @@ class Examination:
         storage = self.logs.storage
         try:
             probe(storage)
+        except NotEnoughReplicas as error:
+            return Finding("probe", "", "unreadable", f"it was not tried: {error}")
         except PutIfAbsentBroken as error:
             return Finding("probe", "", "damage", str(error))
         return Finding("probe", "", "ok", "put-if-absent, races, reads, listings, deletes")

@@ -10,11 +10,11 @@ from txnlog import root_names
 from txnlog.admin.sound_copies import SoundCopies
 from txnlog.doctor.finding import Finding, State
 from txnlog.doctor.read_failures import ReadFailures
-from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, TxnlogError
+from txnlog.errors import CorruptEntry, StorageError, TxnlogError
 from txnlog.log.open_logs import Logs
 from txnlog.replicas.agreement import MemberFailed
 from txnlog.replicas.comparing import Listings
-from txnlog.replicas.description import Lacking, count_lacking
+from txnlog.replicas.description import Lacking, count_lacking, describe
 from txnlog.replicas.epochs import Epoch, incarnation_of, root_of
 from txnlog.replicas.members import MemberOpener
 from txnlog.replicas.moving import names_controller
@@ -28,6 +28,18 @@ _REMEDIES = {
     "damaged": "`txnlog replicas verify --deep --repair` replaces it",
 }
 _RULES = {"missing": "R1", "differs": "R1", "undecided": "R1"}
+
+
+def examine_roots(logs: Logs, why: StorageError) -> Iterator[Finding]:
+    """The findings of a store that cannot be opened, since its roots fail."""
+    yield from examine_replicas(logs, ReadFailures(), with_contents=False)
+    yield not_examined(why)
+
+
+def not_examined(why: StorageError) -> Finding:
+    """The finding in place of all that is read through the roots."""
+    detail = f"topics, groups and transactional ids could not be examined: {why}"
+    return Finding("replicas", "", "unreadable", detail)
 
 
 def examine_replicas(
@@ -118,31 +130,22 @@ def epoch_violations(before: Epoch, after: Epoch) -> Iterator[tuple[str, str]]:
 
 
 def _check_members(storage: ReplicatedStorage) -> Iterator[Finding]:
-    agreement = storage.agreement
-    epoch = agreement.refresh()
-    for member in epoch.members:
-        try:
-            agreement.check_mark(epoch, member)
-        except MemberFailed as failed:
-            where = epoch.roots[root_of(member)].url
-            if isinstance(failed.error, ObjectNotFound) or failed.useless:
-                detail = f"{where} is not the folder of {member}: is its disk mounted?"
-                path = root_names.member_mark(member)
-                yield Finding("replicas", member, "damage", detail, "R7", path)
-            else:
-                detail = f"it cannot be reached at {where}: {failed}"
-                yield Finding("replicas", member, "unreadable", detail)
-    joining = {root_of(member) for member in epoch.joining}
-    for root, known in sorted(epoch.roots.items()):
-        if root in joining:
+    for replica in describe(storage).replicas:
+        subject = replica.member or replica.root
+        if replica.member is not None and replica.answer == "mark gone":
+            detail = f"{replica.url} is not the folder of {subject}: is its disk mounted?"
+            path = root_names.member_mark(subject)
+            yield Finding("replicas", subject, "damage", detail, "R7", path)
+        elif replica.member is not None and replica.answer != "answers":
+            detail = f"it cannot be reached at {replica.url}: {replica.detail}"
+            yield Finding("replicas", subject, "unreadable", detail)
+        if replica.state == "joining":
             detail = "it is joining; if nobody copies any more, `txnlog replicas add` starts over"
-            yield Finding("replicas", root, "note", detail)
-        elif root not in {root_of(member) for member in epoch.in_sync}:
-            why = "was taken out" if root in epoch.taken_out else "is out"
-            if tried := epoch.failed_joins.get(root):
-                why += f" (failed tries to bring it back: {tried.count})"
-            detail = f"it {why}; `txnlog replicas add {known.url}` brings it back"
-            yield Finding("replicas", root, "note", detail)
+            yield Finding("replicas", replica.root, "note", detail)
+        elif replica.state == "out":
+            why = f" ({replica.detail})" if replica.detail else ""
+            detail = f"it is out{why}; `txnlog replicas add {replica.url}` brings it back"
+            yield Finding("replicas", replica.root, "note", detail)
 
 
 def _check_pointers(storage: ReplicatedStorage) -> Iterator[Finding]:

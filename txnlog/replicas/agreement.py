@@ -113,7 +113,8 @@ class Agreement:
         self._open_member = open_member
         self._storages: dict[tuple[Member, str], Storage] = {}
         self._failing: dict[Member, _Failing] = {}
-        self._answered_s: dict[Member, float] = {}
+        self.answered_s: dict[Member, float] = {}
+        """When each last answered, by the clock's monotonic time."""
         self._epoch: Epoch | None = None
         self._history: int | None = None
         self._elected_among: tuple[int, tuple[Member, ...]] = (0, ())
@@ -231,11 +232,18 @@ class Agreement:
 
     def _note_answer(self, member: Member) -> None:
         self._failing.pop(member, None)
-        self._answered_s[member] = self.clock.monotonic_s()
+        self.answered_s[member] = self.clock.monotonic_s()
+
+    def answered_ms(self, member: Member) -> int | None:
+        """When a member last answered this process, by the clock now; None if it never did."""
+        at_s = self.answered_s.get(member)
+        if at_s is None:
+            return None
+        return self.clock.now_ms() - round(1000 * (self.clock.monotonic_s() - at_s))
 
     def _note_failure(self, epoch: Epoch, member: Member, began_s: float) -> None:
         # What an adapter waits for an answer may be longer than a member may fail.
-        since_s = max(began_s, self._answered_s.get(member, began_s))
+        since_s = max(began_s, self.answered_s.get(member, began_s))
         seen = self._failing.get(member)
         if seen is not None and since_s - seen.last_s <= epoch.lag_s:
             since_s = min(since_s, seen.since_s)
@@ -258,14 +266,14 @@ class Agreement:
         calls = [partial(ask, member, partial(call, member)) for member in members]
         return dict(zip(members, self.controller.storage.gather(calls), strict=True))
 
-    def check_mark(self, epoch: Epoch, member: Member) -> None:
+    def check_mark(self, epoch: Epoch, member: Member, *, within_s: float | None = None) -> None:
         """Make sure that a member is the folder it should be: an empty disk tells nothing.
 
         Raises MemberFailed: it cannot be reached, or what it holds is gone.
         """
         try:
-            mark = root_names.member_mark(member)
-            self.ask(epoch, member, lambda one: one.get(mark), within_s=time_for(epoch))
+            mark, within_s = root_names.member_mark(member), within_s or time_for(epoch)
+            self.ask(epoch, member, lambda one: one.get(mark), within_s=within_s)
         except ObjectNotFound as error:
             raise MemberFailed(member, error, useless=True) from error
 

@@ -36,6 +36,10 @@ def counted(storage: ReplicatedStorage, counting: CountingStorage) -> Replicated
     """
     opener = storage.open_member
     controller = counting.beside(storage.agreement.controller.storage)
+    clock = storage.agreement.clock
     if isinstance(opener, MemberOpener):
-        return ReplicatedStorage(controller, _CountedOpener(opener, counting))
-    return ReplicatedStorage(controller, lambda *of: counting.beside(opener(*of)))
+        found = ReplicatedStorage(controller, _CountedOpener(opener, counting), clock=clock)
+    else:
+        found = ReplicatedStorage(controller, lambda *of: counting.beside(opener(*of)), clock=clock)
+    found.agreement.answered_s = storage.agreement.answered_s
+    return found

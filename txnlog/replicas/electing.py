@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from txnlog.errors import InvalidOption, NotEnoughReplicas
@@ -39,9 +39,12 @@ class Election:
     these, others that answer still have ``missing_count`` objects of ``missing_bytes``, the first
     thousand of which are ``missing``; the content of ``unseen`` members is unknown.
 
-    If data is at some roots only, older records may be lost, too: ``lost_records`` of
-    ``lost_bytes``, in ``lost_range_count`` ranges of offsets, the first thousand of which are
-    ``lost``; and the content of topics whose logs the leader cannot read, which are ``unread``.
+    How many records these are nobody knows.
+
+    If data is at some roots only, older records may be lost, too: ``older_records`` of
+    ``older_bytes``, in ``older_range_count`` ranges of offsets, the first thousand of which are
+    ``older``; and the content of topics whose logs the leader cannot read, which are ``unread``.
+    None, and (), if they were not looked for, since all data is at all roots.
     """
 
     leader: str
@@ -53,10 +56,10 @@ class Election:
     missing_bytes: int = 0
     missing: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
-    lost_records: int = 0
-    lost_bytes: int = 0
-    lost_range_count: int = 0
-    lost: tuple[LostRange, ...] = ()
+    older_records: int | None = None
+    older_bytes: int | None = None
+    older_range_count: int | None = None
+    older: tuple[LostRange, ...] = ()
     unread: tuple[str, ...] = ()
 
 
@@ -142,7 +145,7 @@ def _elect_unclean(
         lacked = listings.sum_lacked_by(
             member, lambda name: not is_placed(epoch, name), _MOST_NAMES
         )
-        losses = Losses()
+        losses: Losses | None = None
         if places(epoch):
             named = name_segments(agreement.storage(epoch, member))
             losses = find_losses(named, copies, _MOST_NAMES)
@@ -151,7 +154,7 @@ def _elect_unclean(
     if not dry_run:
         agreement.propose_alone(proposed)
     left = epoch.left[member]
-    return Election(
+    election = Election(
         member,
         proposed.number,
         clean=False,
@@ -161,10 +164,15 @@ def _elect_unclean(
         missing_bytes=lacked.size_bytes,
         missing=lacked.names,
         unseen=unseen,
-        lost_records=losses.record_count,
-        lost_bytes=losses.size_bytes,
-        lost_range_count=losses.range_count,
-        lost=losses.ranges,
+    )
+    if losses is None:
+        return election
+    return replace(
+        election,
+        older_records=losses.record_count,
+        older_bytes=losses.size_bytes,
+        older_range_count=losses.range_count,
+        older=losses.ranges,
         unread=losses.unread,
     )
 

@@ -96,6 +96,23 @@ def verify(
             yield from found
 
 
+def check_again(agreement: Agreement, doubtful: Iterable[str]) -> Iterator[ReplicaDifference]:
+    """Those of some names that members in sync lack, or have in other sizes.
+
+    Raises NotEnoughReplicas: a member fails. StorageError: the controller does.
+    """
+    judge, found = (
+        _Judge(agreement, partial(_is_sound, _untold), with_contents=False),
+        iter(doubtful),
+    )
+    while some := list(islice(found, _AT_ONCE)):
+        yield from judge.look(some)
+
+
+def _untold(storage: Storage, name: str) -> None:
+    """Of data nothing is read."""
+
+
 def _doubtful(listings: Listings, epoch: Epoch, *, with_contents: bool) -> Iterator[str]:
     """Names to check. Placed data need not be at every member: only its copies are compared."""
     if not places(epoch):

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from txnlog.cli.output.exits import FAILURE
 from txnlog.cli.output.replica_fields import print_set
+from txnlog.cli.output.streams import warn
 from txnlog.cli.session import Session
 
 
@@ -16,18 +18,22 @@ def describe_replicas(
         bool, typer.Option("--history", help="The epochs, too: every change of the set, and why.")
     ] = False,
     lag: Annotated[
-        bool, typer.Option("--lag", help="What roots lack, too: lists them whole.")
+        bool, typer.Option("--lag", help="What all roots lack, too: lists them whole.")
     ] = False,
     logs: Annotated[
         bool, typer.Option("--logs", help="Each log's high watermark: lists all in sync whole.")
     ] = False,
 ) -> None:
-    """Show the roots: who leads, who is in sync, who is out.
+    """Show the roots: who leads, is in sync, is out, or is away.
 
-    BEHIND is what a root that copies, to come in, has not copied yet. OLD are incarnations, what
+    CONDITION and ANSWER are explained in docs/REPLICAS.md, with what to do about each. BEHIND is
+    what a root that copies, to come in, has not copied yet; with --lag also what others lack, and
+    DIFFERING what they have in other sizes than the rest. OLD are incarnations, what
     a root had before it was put out; `replicas forget` deletes them. UNDER-REPLICATED, with --lag,
     are data files at fewer roots than replication.factor says; `replicas reassign` copies them,
     and those that are ONLY OUT: at a root that is out. These may have been deleted since, too.
+
+    Exit code 1 if nothing can be read or acknowledged: offline, or below minimum.
 
     \b
     Example:
@@ -37,4 +43,16 @@ def describe_replicas(
     replicas = session.open_replicas()
     found = replicas.replicas(with_lag=lag)
     epochs = replicas.replica_history() if history else None
-    print_set(session.output, found, epochs, replicas.replica_watermarks() if logs else None)
+    offline = found.condition == "offline"
+    print_set(
+        session.output,
+        found,
+        epochs,
+        replicas.replica_watermarks() if logs and not offline else None,
+    )
+    if offline:
+        warn("no root in sync answers: nothing can be read or written")
+    elif found.condition == "below minimum":
+        warn(f"fewer than {found.min_insync} roots in sync answer: nothing is acknowledged")
+    if offline or found.condition == "below minimum":
+        raise typer.Exit(FAILURE)

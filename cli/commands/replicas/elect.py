@@ -25,9 +25,13 @@ FIELDS: list[Field[Election]] = [
     size("missing_bytes", "MISSING BYTES", lambda election: election.missing_bytes),
     names("missing", None, lambda election: election.missing),
     names("unseen", "UNSEEN", lambda election: election.unseen),
-    number("lost_records", "LOST RECORDS", lambda election: election.lost_records),
-    size("lost_bytes", "LOST BYTES", lambda election: election.lost_bytes),
-    number("lost_range_count", None, lambda election: election.lost_range_count),
+    number(
+        *("lost_records", "LOST RECORDS", lambda election: 0 if election.clean else None),
+        absent="unknown",
+    ),
+    number("older_records", "OLDER LOST RECORDS", lambda election: election.older_records),
+    size("older_bytes", "OLDER LOST BYTES", lambda election: election.older_bytes),
+    number("older_range_count", None, lambda election: election.older_range_count),
     names("unread", "UNREAD TOPICS", lambda election: election.unread),
 ]
 LOST: list[Field[LostRange]] = [
@@ -58,9 +62,10 @@ def elect_leader(
     With --unclean one that was in sync once may lead, if nobody in sync answers: what was
     acknowledged since it was put out may be lost. That is shown first, as far as roots that answer
     know what there was: MISSING is what they have and it lacks, UNSEEN are those of which nobody
-    can tell. Where data is at some roots only, older records may be lost, too: LOST are the ranges
-    of offsets of which nobody that answers has a copy, or only those STILL AT which one may yet be
-    deleted. Then it asks, or needs --yes.
+    can tell, so that nobody knows how many records are lost. Where data is at some roots only,
+    older records may be lost, too: these are shown by the ranges of offsets of which nobody that
+    answers has a copy, or only those STILL AT which one may yet be deleted. Then it asks, or needs
+    --yes.
 
     \b
     Example:
@@ -77,7 +82,7 @@ def elect_leader(
         planned = replicas.elect_leader(root, unclean=not planned.clean)
     with session.output.document() as document:
         document.fields(FIELDS, planned)
-        document.rows("lost", "Lost", LOST, planned.lost)
+        document.rows("older", "Older lost records", LOST, planned.older)
     note_dry_run(dry_run)
 
 
@@ -89,10 +94,10 @@ def _warn_of_loss(planned: Election) -> None:
     if planned.missing_count:
         some = ", ".join(planned.missing[-3:])
         warn(f"others have {planned.missing_count} objects that it lacks, such as {some}")
-    if planned.lost_records:
-        first = planned.lost[0]
+    if planned.older_records:
+        first = planned.older[0]
         warn(
-            f"{planned.lost_records} older records may be lost, in {planned.lost_range_count} "
+            f"{planned.older_records} older records may be lost, in {planned.older_range_count} "
             f"ranges of offsets, such as {first.topic} partition {first.partition} from "
             f"{first.start} to {first.end}"
         )

@@ -1,0 +1,238 @@
+"""Each state that ``replicas describe`` shows, and what docs/REPLICAS.md says to type then.
+
+The commands are taken from the page: it names each state that there is, and what it says helps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+from checkout import ROOT
+from cli_command import cli
+from replica_folders import lose, skip_probes, write
+
+import txnlog
+from txnlog.replicas.description import Answer, Condition, Replicas, RootState
+from txnlog.replicas.epochs import Root, joining
+from txnlog.replicas.opening import prepare_root
+from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
+from txnlog.results import Replica
+from txnlog.testing import VirtualClock
+
+PAGE = (ROOT / "docs/REPLICAS.md").read_text()
+
+
+class Roots:
+    """A store on ``disk1`` and ``disk2`` with one record; things happen to its roots."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.disks = folder / "disk1/store", folder / "disk2/store"
+        self.store = txnlog.open(
+            str(self.disks[0]),
+            replicas=[str(self.disks[1])],
+            controller=str(folder / "control"),
+            create=True,
+            clock=VirtualClock(),
+        )
+        self.store.create_topic("t", partitions=1)
+        write(self.store, "1")
+        self.mend: Callable[[], object] = lambda: None
+
+    @property
+    def storage(self) -> ReplicatedStorage:
+        found = find_replicated(self.store.storage)
+        assert found is not None
+        return found
+
+    def lose(self, which: int) -> None:
+        """An empty folder is in a disk's place."""
+        self.mend = lose(self.disks[which])
+
+    def jam(self, which: int) -> None:
+        """Each request to a root fails, whatever it is for."""
+        disk = self.disks[which]
+        away = disk.rename(disk.with_name("away"))
+        disk.symlink_to(disk)
+
+        def mend() -> None:
+            disk.unlink()
+            away.rename(disk)
+
+        self.mend = mend
+
+    def put_out(self) -> None:
+        agreement = self.storage.agreement
+        assert agreement.put_out(agreement.refresh(), "r1-0", "it fails")
+
+    def begin_to_join(self) -> None:
+        """And be killed."""
+        self.put_out()
+        _, url = prepare_root(self.storage, str(self.disks[1]))
+        agreement = self.storage.agreement
+        who = agreement.proposer("it joins")
+        agreement.propose_alone(joining(agreement.refresh(), "r1-1", url, who))
+
+    def fall_below(self) -> None:
+        self.store.alter_replicas({"min.insync.replicas": 2})
+        self.put_out()
+
+    def lose_all(self) -> None:
+        self.put_out()
+        write(self.store, "2")
+        self.lose(0)
+
+    def name_a_server(self) -> None:
+        agreement = self.storage.agreement
+        epoch = agreement.refresh()
+        roots = {**epoch.roots, "r1": Root("webhdfs://localhost:9/store")}
+        changes = {"number": epoch.number + 1, "roots": roots, "by": "x"}
+        agreement.propose_alone(msgspec.structs.replace(epoch, **changes))
+
+    def data(self, which: int) -> list[Path]:
+        return [*(self.disks[which] / "incarnation-00000/topics").rglob("*-0.log")]
+
+    def lose_data(self) -> None:
+        for path in self.data(1):
+            path.unlink()
+
+    def cut_data(self) -> None:
+        for path in self.data(0):
+            path.write_bytes(path.read_bytes()[:-1])
+
+    def lose_placed(self) -> None:
+        self.store.alter_replicas({"replication.factor": 2})
+        self.lose_data()
+
+    def leave_placed(self) -> None:
+        self.lose_placed()
+        for path in self.data(0):
+            path.rename(self.disks[1] / path.relative_to(self.disks[0]))
+        self.put_out()
+
+    def return_once(self) -> None:
+        self.put_out()
+        self.store.add_replica(str(self.disks[1]))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the page: what leads to it, what is shown of one root, and what in the end."""
+
+    begin: Callable[[Roots], object]
+    condition: Condition
+    is_shown: Callable[[Replicas, Replica], object]
+    which: int = 1
+    end: Condition = "whole"
+
+
+def each(*steps: Callable[[Roots], object]) -> Callable[[Roots], object]:
+    return lambda roots: [step(roots) for step in steps]
+
+
+def losing(which: int) -> Callable[[Roots], object]:
+    return lambda roots: Roots.lose(roots, which)
+
+
+def jamming(which: int) -> Callable[[Roots], object]:
+    return lambda roots: Roots.jam(roots, which)
+
+
+def shows(state: RootState, answer: Answer) -> Callable[[Replicas, Replica], object]:
+    return lambda _, root: (root.state, root.answer) == (state, answer)
+
+
+CASES = {
+    "`whole`": Case(lambda _: None, "whole", lambda _, root: root.differing),
+    "`in sync`, `mark gone`": Case(losing(1), "degraded", shows("in sync", "mark gone")),
+    "`in sync`, `no answer`": Case(jamming(1), "degraded", shows("in sync", "no answer")),
+    "`leader`, `mark gone`": Case(losing(0), "degraded", shows("leader", "mark gone"), which=0),
+    "`leader`, `no answer`": Case(jamming(0), "degraded", shows("leader", "no answer"), which=0),
+    "`out`, `answers`": Case(Roots.put_out, "degraded", shows("out", "answers")),
+    "`out`, `mark gone`": Case(
+        each(Roots.put_out, losing(1)), "degraded", shows("out", "mark gone")
+    ),
+    "`out`, `no answer`": Case(
+        each(Roots.put_out, jamming(1)), "degraded", shows("out", "no answer")
+    ),
+    "`joining`, `answers`": Case(Roots.begin_to_join, "degraded", shows("joining", "answers")),
+    "`joining`, `mark gone`": Case(
+        each(Roots.begin_to_join, losing(1)),
+        "degraded",
+        shows("joining", "mark gone"),
+    ),
+    "`below minimum`": Case(
+        Roots.fall_below, "below minimum", lambda found, _: found.min_insync == 2
+    ),
+    "`offline`": Case(
+        Roots.lose_all, "offline", shows("leader", "mark gone"), which=0, end="degraded"
+    ),
+    "`not asked`": Case(
+        Roots.name_a_server, "degraded", shows("in sync", "not asked"), end="degraded"
+    ),
+    "OBJECTS BEHIND, `in sync` or `leader`": Case(
+        Roots.lose_data, "degraded", lambda _, root: root.objects_behind
+    ),
+    "DIFFERING": Case(Roots.cut_data, "degraded", lambda _, root: root.differing, which=0),
+    "UNDER-REPLICATED": Case(
+        Roots.lose_placed, "degraded", lambda found, _: found.under_replicated
+    ),
+    "ONLY OUT": Case(
+        Roots.leave_placed, "degraded", lambda found, _: found.only_out, end="degraded"
+    ),
+    "OLD": Case(Roots.return_once, "whole", lambda _, root: root.old),
+}
+CONTROLLER = "an error that names the controller"
+
+
+def rows() -> dict[str, list[str]]:
+    """The commands of the page, by what ``describe`` shows."""
+    table = PAGE.partition("## Runbook")[2].partition("|---|---|---|\n")[2].partition("\n\n")[0]
+    cells = (line.strip("| ").split(" | ") for line in table.splitlines())
+    return {shown: re.findall("`txnlog ([^`]+)`", todo) for shown, _, todo in cells}
+
+
+ROWS = rows()
+
+
+def describe(folder: Path) -> Replicas:
+    """As another process does, all roots compared."""
+    return txnlog.open_replicas(str(folder / "control")).replicas(with_lag=True)
+
+
+def test_the_page_names_each_state() -> None:
+    assert {*ROWS} == {*CASES, CONTROLLER}
+    told = " ".join(ROWS)
+    assert all(f"`{word}`" in told for word in (*get_args(RootState), *get_args(Answer)))
+    assert all(f"`{word}`" in PAGE for word in get_args(Condition))
+
+
+@pytest.mark.parametrize("row", CASES)
+def test_what_the_page_says_helps(
+    row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Disks are mounted before roots are added; every command ends well."""
+    skip_probes(monkeypatch)
+    roots, case = Roots(tmp_path), CASES[row]
+    case.begin(roots)
+    found = describe(tmp_path)
+    assert found.condition == case.condition
+    assert case.is_shown(found, found.replicas[case.which]) or not ROWS[row]
+    for command in ROWS[row]:
+        if command.startswith("replicas add"):
+            roots.mend()
+        given = command.replace("/data/", f"{tmp_path}/").replace("'", "").split()
+        done = cli(*given, "--store", tmp_path / "control")
+        assert done.code == 0, done
+    if row != "`not asked`":  # what is named is named for one command
+        found = describe(tmp_path)
+    else:
+        assert "no answer" in done.out
+    assert found.condition == case.end
+    assert row == "`not asked`" or not case.is_shown(found, found.replicas[case.which])
