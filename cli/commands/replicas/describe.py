@@ -24,7 +24,7 @@ def describe_replicas(
         bool, typer.Option("--logs", help="Each log's high watermark: lists all in sync whole.")
     ] = False,
 ) -> None:
-    """Show the roots: who leads, is in sync, is out, or is away.
+    """Show the roots: who leads, who is in sync, who answers.
 
     CONDITION and ANSWER are explained in docs/REPLICAS.md, with what to do about each. BEHIND is
     what a root that copies, to come in, has not copied yet; with --lag also what others lack, and
