@@ -123,7 +123,7 @@ def write_records(
       printf 'alice:tea\\nbob:milk\\n' | txnlog records write orders -K :
       txnlog records read orders -o jsonl | txnlog records write copy -i jsonl
       txnlog records write flights --from-file flights.parquet
-      printf '{"carrier": "AA", "flight": 100}\\n' | txnlog records write flights -i jsonl
+      echo '{"carrier":"AA","flight":1}' | txnlog records write flights -i jsonl
       tail -F app.log | txnlog records write logs --flush-every 1s
     """
     where, headers = parse_target(target), parse_headers(header or ())
