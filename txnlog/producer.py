@@ -150,7 +150,7 @@ class Producer:
             raise InvalidTxnState(
                 f"init_transactions() was called before; it is {self._phase.value}"
             )
-        self._retries.run(self._logs.clock, coordinator.initialize)
+        self._retries.run(self._logs.clock, self._logs.storage, coordinator.initialize)
         self._phase = Phase.READY
 
     @exclusive
@@ -258,7 +258,8 @@ class Producer:
         assert self._coordinator is not None
         left_ms = self._coordinator.left_ms()
         at_most_ms = None if left_ms is None else left_ms // 2
-        return self._retries.run(self._logs.clock, call, at_most_ms=at_most_ms)
+        logs = self._logs
+        return self._retries.run(logs.clock, logs.storage, call, at_most_ms=at_most_ms)
 
     def _note_commit(self) -> None:
         assert self._coordinator is not None
@@ -495,7 +496,8 @@ class Producer:
         sent = {topic: self._records.deliveries(topic) for topic in segments}
         try:
             deliveries = (one.delivery for some in sent.values() for one in some)
-            with self._fail_on_error(), refusing(deliveries):
+            waiting = self._retries.waiting(self._logs.storage)
+            with self._fail_on_error(), refusing(deliveries), waiting:
                 placed = self._coordinator.place(segments, offsets, self._offsets.committers, count)
                 for topic, some in sent.items():
                     resolve(some, topic, placed)

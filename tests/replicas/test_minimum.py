@@ -6,7 +6,10 @@ acknowledgement.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,9 @@ from replica_folders import lose, make, reopened, values
 import txnlog
 from txnlog.errors import CommitStateUnknown, NotEnoughReplicas
 from txnlog.replicas import copying, puts
+from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.together import run_together
 
 
 @pytest.fixture
@@ -42,6 +48,44 @@ class Losing:
             return put_at(agreement, epoch, member, name, data)
 
         return put
+
+
+class Shortage:
+    """The second root is out; it is brought back when it has been for some time."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, store: txnlog.Store) -> None:
+        self.clock = store.logs.clock
+        self.began_s = 0.0
+        self._lasts = threading.Lock()
+        self._folder, self._patch, self._store = folder, patch, store
+
+    @property
+    def lasted_s(self) -> float:
+        return self.clock.monotonic_s() - self.began_s
+
+    def begin(self, for_s: float) -> None:
+        agreement = self._store.storage.agreement  # type: ignore[attr-defined]
+        agreement.put_out(agreement.refresh(), "r1-0", "it fails")
+        self.began_s = self.clock.monotonic_s()
+        sleep = self.clock.sleep
+
+        def sleep_and_look(time_s: float) -> None:
+            sleep(time_s)
+            if self.lasted_s > for_s and self._lasts.acquire(blocking=False):
+                reopened(self._folder).add_replica(str(self._folder / "b"))
+
+        self._patch.setattr(self.clock, "sleep", sleep_and_look)
+
+    def begin_before(self, what: str, for_s: float) -> None:
+        """Just before an object is put."""
+        put = ReplicatedStorage.put_if_absent
+
+        def put_in_it(storage: ReplicatedStorage, name: str, data: bytes) -> bool:
+            if name.startswith(what) and not self.began_s:
+                self.begin(for_s)
+            return put(storage, name, data)
+
+        self._patch.setattr(ReplicatedStorage, "put_if_absent", put_in_it)
 
 
 def in_sync(store: txnlog.Store) -> tuple[str, ...]:
@@ -98,3 +142,95 @@ def test_offsets_below_the_minimum(
         store.add_replica(str(tmp_path / "b"))
         consumer.commit()
     assert [one.offset for one in reopened(tmp_path).describe_group("g").offsets] == [1]
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> txnlog.Store:
+    """The same, where a root is given up after one second."""
+    store = make(tmp_path, **{"min.insync.replicas": 2, "replica.lag.time.max.ms": 1_000})
+    store.create_topic("t", partitions=1)
+    return store
+
+
+@pytest.mark.parametrize("what", [None, "topics/t/log/"])
+def test_a_flush_waits_for_its_delivery_timeout(
+    quick: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str | None
+) -> None:
+    """Not for three times the lag: its data is not in memory any more, to be sent again."""
+    short = Shortage(tmp_path, monkeypatch, quick)
+    with quick.producer(delivery_timeout_ms=60_000) as producer:
+        producer.send("t", value=b"1")
+        if what is None:
+            short.begin(40)
+        else:
+            short.begin_before(what, 40)
+        producer.flush()
+        assert 40 < short.lasted_s < 45
+    assert values(reopened(tmp_path)) == ["1"]
+
+
+@pytest.mark.parametrize("what", [None, "transactions/", "topics/t/log/"])
+def test_a_transaction_waits_for_its_delivery_timeout(
+    quick: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str | None
+) -> None:
+    """Wherever it begins: before the data, the first state, or the append."""
+    short = Shortage(tmp_path, monkeypatch, quick)
+    with quick.producer(transactional_id="w", delivery_timeout_ms=60_000) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", value=b"1")
+        if what is None:
+            short.begin(40)
+        else:
+            short.begin_before(what, 40)
+        producer.commit_transaction()
+        assert 40 < short.lasted_s < 45
+    assert values(reopened(tmp_path)) == ["1"]
+
+
+def test_data_that_is_sent_on_waits_too(
+    quick: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment is full while records are sent, and more than one request waits."""
+    short = Shortage(tmp_path, monkeypatch, quick)
+    quick.create_topic("u", partitions=1, config={"segment.bytes": 1 << 20})
+    with quick.producer(delivery_timeout_ms=60_000, buffer_memory_bytes=1 << 20) as producer:
+        short.begin(40)
+        for _ in range(3):
+            producer.send_batch("u", [{"value": os.urandom(700_000)}])
+        assert 40 < short.lasted_s < 45
+    assert len(reopened(tmp_path).scan("u").to_arrow()) == 3
+
+
+def test_no_longer_than_that(
+    quick: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though a put is tried five times, and what it may have left is looked for after each."""
+    short = Shortage(tmp_path, monkeypatch, quick)
+    with quick.producer(delivery_timeout_ms=20_000) as producer:
+        producer.send("t", value=b"1")
+        short.begin_before("topics/t/log/", 1_000)
+        with pytest.raises(CommitStateUnknown, match=r"min\.insync\.replicas is 2"):
+            producer.flush()
+        assert 20 < short.lasted_s < 25
+        quick.add_replica(str(tmp_path / "b"))
+        producer.flush()
+    assert values(reopened(tmp_path)) == ["1"]
+
+
+def test_what_is_gathered_waits_as_long(
+    quick: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In threads, as where roots are servers; where nobody waits they do not."""
+    storage = quick.storage
+    monkeypatch.setattr(LocalStorage, "gather", lambda _, calls: run_together(calls, 2))
+    puts = [partial(storage.put, f"topics/t/data/0/{name}-0.log", b"1") for name in "abc"]
+    short = Shortage(tmp_path, monkeypatch, quick)
+    short.begin(40)
+    with pytest.raises(NotEnoughReplicas):
+        storage.gather(puts)
+    assert short.lasted_s < 20
+    with storage.wait_up_to(1e6):  # the others' clock runs on while one thread joins the root
+        storage.gather(puts)
+    assert short.lasted_s > 40
+    assert in_sync(quick) == ("r0-0", "r1-1")

@@ -301,7 +301,7 @@ def test_pauses_double_with_jitter_up_to_a_limit() -> None:
         clock.slept, clock.chance = [], chance
         checked: Clock = clock
         with pytest.raises(StorageError):
-            Retries.of(5_000, 100, 1000).run(checked, fails)
+            Retries.of(5_000, 100, 1000).run(checked, HeapStorage(), fails)
         expected = [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
         assert clock.slept[:6] == pytest.approx([factor * pause for pause in expected][:6])
         assert sum(clock.slept) < 5
@@ -316,7 +316,7 @@ def test_a_fatal_error_is_not_retried() -> None:
         raise ProducerFenced("gone")
 
     with pytest.raises(ProducerFenced):
-        Retries().run(VirtualClock(), fenced)
+        Retries().run(VirtualClock(), HeapStorage(), fenced)
     assert calls == [1]
 
 

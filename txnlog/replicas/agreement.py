@@ -13,7 +13,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
@@ -45,9 +45,18 @@ OpenMember = Callable[[Epoch, Member], Storage]
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 _PATIENCE_LAGS = 3
-"""How many times ``replica.lag.time.max.ms`` a request is tried for: a leader may have to be found
-gone, and then the one that was elected in its place. It goes on while the epochs do.
+"""How many times ``replica.lag.time.max.ms`` a request is tried for at least: a leader may have to
+be found gone, and then the one that was elected in its place. It goes on while the epochs do.
 """
+
+
+@dataclass(slots=True)
+class _Wait:
+    """Until when somebody waits for what he has asked for; over once it was waited for in vain."""
+
+    until_s: float
+    is_over: bool = False
+
 
 _MOST_LEFT = 64
 """So many puts wait for a look that something else makes; for more one is made at once."""
@@ -119,6 +128,7 @@ class Agreement:
         self._history: int | None = None
         self._elected_among: tuple[int, tuple[Member, ...]] = (0, ())
         self._round = threading.local()
+        self._waiting = threading.local()
         self._moments = itertools.count()
         """What comes later has a greater number."""
         self._looked: dict[int, int] = {}
@@ -294,6 +304,7 @@ class Agreement:
             LogTruncated: there was an unclean election since this process began.
         """
         began_s = self.clock.monotonic_s()
+        wait = self._wait()
         pause_s = _FIRST_PAUSE_S
         since_s: dict[Member, float] = {}
         while True:
@@ -328,11 +339,53 @@ class Agreement:
                 failure, went_on = error, False
             # Somebody else may have been first to put it out.
             if not went_on and self.refresh().number == epoch.number:
-                if self.clock.monotonic_s() - began_s > _PATIENCE_LAGS * epoch.lag_s:
+                if self._is_over(wait, began_s + _PATIENCE_LAGS * epoch.lag_s):
                     raise failure
                 self.clock.sleep(pause_s * (0.5 + self.clock.jitter()))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S, epoch.lag_s / 8)
             self.refresh()
+
+    # -- for how long ----------------------------------------------------------------------------
+
+    def _wait(self) -> _Wait | None:
+        return getattr(self._waiting, "wait", None)
+
+    @contextmanager
+    def _waits(self, wait: _Wait) -> Iterator[None]:
+        before = self._wait()
+        self._waiting.wait = wait
+        try:
+            yield
+        finally:
+            self._waiting.wait = before
+
+    def wait_up_to(self, for_s: float) -> AbstractContextManager[None]:
+        """See :meth:`Storage.wait_up_to`."""
+        return self._waits(_Wait(self.clock.monotonic_s() + for_s))
+
+    def as_patient(self, call: Callable[[], T]) -> Callable[[], T]:
+        """A call for another thread, which waits as long as this one."""
+        wait = self._wait()
+
+        def run() -> T:
+            assert wait is not None
+            with self._waits(wait):
+                return call()
+
+        return call if wait is None else run
+
+    def _is_over(self, wait: _Wait | None, least_s: float) -> bool:
+        """Whether a request that fails is given up; the others for which somebody waits are, too.
+
+        A request that begins late has time enough for an election all the same.
+        """
+        now_s = self.clock.monotonic_s()
+        if wait is None or wait.is_over:
+            return wait is not None or now_s > least_s
+        wait.is_over = now_s > max(least_s, wait.until_s)
+        return wait.is_over
+
+    # -- rounds ----------------------------------------------------------------------------------
 
     def _steps_of_round(self) -> list[_Done[object]] | None:
         return getattr(self._round, "done", None)

@@ -400,7 +400,7 @@ class ReplicatedStorage(Storage):
     # -- together --------------------------------------------------------------------------------
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
-        return self._controller.gather(calls)
+        return self._controller.gather(map(self.agreement.as_patient, calls))
 
     def put_round(self, calls: Iterable[Callable[[], object]]) -> None:
         with self.agreement.round() as done:
@@ -408,6 +408,9 @@ class ReplicatedStorage(Storage):
 
     def count_later(self) -> AbstractContextManager[Callable[[], None]]:
         return self.agreement.rounds()
+
+    def wait_up_to(self, for_s: float) -> AbstractContextManager[None]:
+        return self.agreement.wait_up_to(for_s)
 
     def run_ahead(
         self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES

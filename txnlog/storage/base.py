@@ -371,6 +371,18 @@ class Storage(ABC):
         """
         return nullcontext(lambda: None)
 
+    def wait_up_to(
+        self,
+        for_s: float,  # noqa: ARG002 - for those that wait
+    ) -> AbstractContextManager[None]:
+        """Within the block, requests of this thread, and what it gathers, have so long in all.
+
+        It is for roots of a replicated store to come back, or be replaced: what needs more of them
+        than there are is tried again until then. When the time is over, what fails is not. Other
+        storages wait for nothing.
+        """
+        return nullcontext()
+
     def run_ahead(
         self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES
     ) -> Generator[T]:

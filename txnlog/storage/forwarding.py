@@ -142,6 +142,9 @@ class ForwardingStorage(Storage):
     def count_later(self) -> AbstractContextManager[Callable[[], None]]:
         return self.inner.count_later()
 
+    def wait_up_to(self, for_s: float) -> AbstractContextManager[None]:
+        return self.inner.wait_up_to(for_s)
+
     def run_ahead(
         self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES
     ) -> Generator[T]:

@@ -82,7 +82,8 @@ class PlainWriter:
         """
         waiting = self._pending[0]
         try:
-            placed = self._retries.run(self._logs.clock, lambda: self._place(waiting))
+            logs = self._logs
+            placed = self._retries.run(logs.clock, logs.storage, lambda: self._place(waiting))
         except StorageError as error:
             raise CommitStateUnknown(
                 f"records for topic {waiting.topic!r} may or may not have been written: {error}. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ from txnlog.clock import Clock
 from txnlog.config import check_whole_number
 from txnlog.errors import CommitStateUnknown, InvalidConfig, StorageError
 from txnlog.log.create_once import retries_logger
+from txnlog.storage.base import Storage
 
 T = TypeVar("T")
 
@@ -42,11 +44,23 @@ class Retries:
             check_whole_number(value, what, InvalidConfig, least=0, most=_MAX_MS)
         return cls(delivery_timeout_ms, min(backoff_ms, backoff_max_ms), backoff_max_ms)
 
-    def run(self, clock: Clock, call: Callable[[], T], *, at_most_ms: int | None = None) -> T:
+    def waiting(self, storage: Storage) -> AbstractContextManager[None]:
+        """Roots of a replicated store are waited for as long, where a call cannot be repeated."""
+        return storage.wait_up_to(self.delivery_timeout_ms / 1000)
+
+    def run(
+        self,
+        clock: Clock,
+        storage: Storage,
+        call: Callable[[], T],
+        *,
+        at_most_ms: int | None = None,
+    ) -> T:
         """Call until it succeeds, fails for another reason, or there is no time for another try.
 
         Args:
             clock: to wait with.
+            storage: what is called; it waits itself for roots of a replicated store.
             call: may be repeated after a StorageError or CommitStateUnknown.
             at_most_ms: a shorter time than the delivery timeout.
         """
@@ -55,13 +69,14 @@ class Retries:
             limit_ms = min(limit_ms, at_most_ms)
         deadline_s = clock.monotonic_s() + limit_ms / 1000
         pause_s = self.backoff_ms / 1000
-        while True:
-            try:
-                return call()
-            except (StorageError, CommitStateUnknown) as error:
-                wait_s = pause_s * (1 - _JITTER + 2 * _JITTER * clock.jitter())
-                if not error.retriable or clock.monotonic_s() + wait_s >= deadline_s:
-                    raise
-                retries_logger.info("tried again in %.2f s: %s", wait_s, error)
-            clock.sleep(wait_s)
-            pause_s = min(2 * pause_s, self.backoff_max_ms / 1000)
+        with storage.wait_up_to(limit_ms / 1000):
+            while True:
+                try:
+                    return call()
+                except (StorageError, CommitStateUnknown) as error:
+                    wait_s = pause_s * (1 - _JITTER + 2 * _JITTER * clock.jitter())
+                    if not error.retriable or clock.monotonic_s() + wait_s >= deadline_s:
+                        raise
+                    retries_logger.info("tried again in %.2f s: %s", wait_s, error)
+                clock.sleep(wait_s)
+                pause_s = min(2 * pause_s, self.backoff_max_ms / 1000)

@@ -454,8 +454,10 @@ class TopicBuffer:
 
     @contextmanager
     def _lost_on_error(self) -> Iterator[None]:
+        """Around uploads, which cannot be repeated: what was sent is no longer in memory."""
         try:
-            yield
+            with self._settings.retries.waiting(self._storage):
+                yield
         except BaseException:
             self.lost = True
             raise
