@@ -35,7 +35,7 @@ from txnlog.errors import (
     TxnlogError,
 )
 from txnlog.groups.assignors import DEFAULT as DEFAULT_ASSIGNORS
-from txnlog.groups.assignors import Assign, Assignor, check_assignors
+from txnlog.groups.assignors import Assignors, check_assignors
 from txnlog.groups.member import MemberSettings
 from txnlog.log.create_once import create_once
 from txnlog.log.open_logs import Logs
@@ -385,6 +385,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
         isolation_level: ConsumerIsolationLevel = "read_committed",
         auto_offset_reset: AutoOffsetReset = "latest",
         on_corrupt: OnCorrupt = "raise",
+        as_json: bool = False,
         max_poll_records: int = 500,
         stop_at_end: bool = False,
         fetch_min_bytes: int = 1,
@@ -395,10 +396,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
         auto_commit_interval_ms: int = 5000,
         group_instance_id: str | None = None,
         client_id: str = "",
-        partition_assignment_strategy: str
-        | Assignor
-        | Assign
-        | Sequence[str | Assignor | Assign] = DEFAULT_ASSIGNORS,
+        partition_assignment_strategy: Assignors = DEFAULT_ASSIGNORS,
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 3_000,
         max_poll_interval_ms: int = 300_000,
@@ -419,6 +417,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
             auto_offset_reset: where to start without a committed offset, or with one that is out
                 of range: 'earliest', 'latest', or 'none' (an error).
             on_corrupt: 'raise' CorruptRecord at damage, after what is sound, or 'skip' it and log.
+            as_json: values of typed topics are JSON (see docs/TYPED.md), not dicts of columns.
             max_poll_records: how many records a poll returns at most.
             stop_at_end: iterating ends when all that was visible is read.
             fetch_min_bytes: a waiting poll returns nothing before this many bytes (as stored) have
@@ -465,6 +464,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin
                 max_partition_fetch_bytes,
                 fetch_max_wait_ms,
                 on_corrupt,
+                as_json,
             ),
             stop_at_end=stop_at_end,
             auto_commit=auto_commit if enable_auto_commit else None,

@@ -86,8 +86,8 @@ def shown(
     partition: int,
     level: Literal["read_committed", "read_uncommitted"] = "read_committed",
 ) -> list[Record]:
-    """What a consumer returns of a partition."""
-    consumer = store.consumer(isolation_level=level)
+    """What a consumer returns of a partition, in JSON."""
+    consumer = store.consumer(isolation_level=level, as_json=True)
     consumer.assign([TopicPartition("t", partition)])
     consumer.seek_to_beginning()
     return [

@@ -162,7 +162,7 @@ def test_large_batches_are_shown_in_slices(memory_storage: Storage, record_forma
         sizes = [batch.num_rows for batch in sliced.to_batches()]
         assert len(sizes) > 10
         assert sliced.to_arrow().combine_chunks() == whole.combine_chunks()
-        consumer = store.consumer()
+        consumer = store.consumer(as_json=True)
         consumer.assign([TopicPartition("t", 0)])
         consumer.seek_to_beginning()
         found = [(r.offset, r.key, r.value) for r in consumer.poll(timeout_ms=100)]

@@ -350,7 +350,7 @@ def test_a_consumer_gets_keys_and_json(flights: Store) -> None:
     gone = pa.table({"carrier": ["AA"], "flight": [7], "_deleted": [True]})
     send(flights, gone)
     send(flights, pa.table({"value": ["v"]}), "plain")
-    with flights.consumer("f", "plain", auto_offset_reset="earliest") as consumer:
+    with flights.consumer("f", "plain", auto_offset_reset="earliest", as_json=True) as consumer:
         first, second, third = consumer.poll()
     assert first.key == second.key == b'["AA",7]'
     assert json.loads(first.value or b"") == {
@@ -366,6 +366,67 @@ def test_a_consumer_gets_keys_and_json(flights: Store) -> None:
         "timestamp": True,
     }
     assert (second.value, third.value) == (None, b"v")
+
+
+@in_either_format
+def test_a_consumer_gets_rows_that_can_be_sent_again(flights: Store) -> None:
+    """Values of Python's types, a deletion too; topics without a schema beside it keep bytes."""
+    flights.create_topic("copy", schema=FLIGHTS, key=["carrier", "flight"])
+    flights.create_topic("plain")
+    nothing = dict.fromkeys(ROW) | {"carrier": "", "flight": 0}
+    gone = nothing | {"_deleted": True}
+    send(flights, [ROW, nothing], partition=0)
+    send(flights, [{"carrier": "", "flight": 0, "_deleted": True}], partition=0)
+    send(flights, pa.table({"value": ["v"]}), "plain")
+
+    def rows(topic: str) -> list[Any]:
+        with flights.consumer(topic, auto_offset_reset="earliest") as consumer:
+            return [record.value for record in consumer.poll()]
+
+    assert rows("f") == [ROW, nothing, gone]
+    with flights.producer() as producer:
+        for row in rows("f"):
+            producer.send("copy", row)
+    assert (rows("copy"), rows("plain")) == ([ROW, nothing, gone], [b"v"])
+
+
+@in_either_format
+def test_rows_that_python_cannot_hold_are_told_and_lose_no_position(store: Store) -> None:
+    """Arrow's times go further than Python's: which records, and how they are read."""
+    store.create_topic("t", schema=pa.schema([("at", pa.timestamp("us")), ("n", pa.int64())]))
+    far = pa.array([0, 1 << 62], pa.int64()).view(pa.timestamp("us"))
+    send(store, pa.table({"at": far, "n": [1, 2]}), "t")
+    consumer = store.consumer("t", auto_offset_reset="earliest")
+    for _ in range(2):
+        with pytest.raises(InvalidRecord, match=r"among records 0 to 1 of t:0 .*as_json=True"):
+            consumer.poll()
+    [batch] = consumer.poll_batches()[TopicPartition("t", 0)]
+    assert batch.column("n").to_pylist() == [1, 2]
+    [_, text] = store.consumer("t", auto_offset_reset="earliest", as_json=True).poll()
+    assert json.loads(text.value)["n"] == 2
+
+
+def test_a_python_time_is_rounded_down_to_its_columns_unit(store: Store) -> None:
+    """Also before 1970, in lists, and of a day's last moment; columns of Arrow are not rounded."""
+    kind = pa.timestamp("ms", tz="UTC")
+    store.create_topic("t", schema=pa.schema([("at", kind), ("several", pa.list_(kind))]))
+    berlin = dt.timezone(dt.timedelta(hours=1))
+    late, early = (
+        dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=berlin),
+        dt.datetime(2024, 2, 29, 23, 59, 59, 999_999, tzinfo=dt.UTC),
+    )
+    with store.producer() as producer:
+        producer.send("t", {"at": late, "several": [early, None]})
+        producer.send_batch("t", [{"at": early, "several": None}, {"at": None, "several": [late]}])
+        exact = pa.table({"at": pa.array([late], pa.timestamp("us", tz="UTC"))})
+        with pytest.raises(InvalidRecord, match="would lose data"):
+            producer.send_batch("t", exact)
+    late, early = (time.replace(microsecond=999_000) for time in (late, early))
+    assert store.scan("t").to_arrow().to_pylist() == [
+        {"at": late, "several": [early, None]},
+        {"at": early, "several": None},
+        {"at": None, "several": [late]},
+    ]
 
 
 def test_a_snapshot_is_a_dataset(any_storage: Storage) -> None:

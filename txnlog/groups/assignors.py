@@ -94,10 +94,11 @@ BUILT_IN: Mapping[str, Assignor] = {
 }
 DEFAULT = (COOPERATIVE_STICKY.name,)
 
+Assignors: TypeAlias = str | Assignor | Assign | Sequence[str | Assignor | Assign]
+"""What a consumer may be given: one, or several, the best first."""
 
-def check_assignors(
-    given: str | Assignor | Assign | Sequence[str | Assignor | Assign],
-) -> tuple[Assignor, ...]:
+
+def check_assignors(given: Assignors) -> tuple[Assignor, ...]:
     """The assignors that a consumer was given, best first.
 
     Each is a name, an :class:`Assignor`, or a function, which is eager and known by its own name.

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyarrow import types
 
+from txnlog.errors import InvalidRecord
 from txnlog.names import TopicPartition
+from txnlog.schema import DELETED
 from txnlog.segments.number_arrays import numbers_of
 
 T = TypeVar("T")
 Pairs: TypeAlias = tuple[tuple[str, bytes | None], ...]
+_ROWS_AT_ONCE: Final = 256
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
-    """One record. ``timestamp`` is in milliseconds; ``timestamp_type``: 0 create, 1 append."""
+    """One record. ``timestamp`` is in milliseconds; ``timestamp_type``: 0 create, 1 append.
+
+    ``value`` is bytes, or None; of a typed topic, a dict of its columns, as ``send`` takes it, in
+    which a record that deletes has ``_deleted``. ``key`` is bytes in both; see docs/TYPED.md.
+    """
 
     topic: str
     partition: int
@@ -27,7 +35,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
     timestamp: int
     timestamp_type: int
     key: bytes | None
-    value: bytes | None
+    value: Any
     headers: Pairs
 
 
@@ -44,6 +52,8 @@ def each_record(where: TopicPartition, batch: pa.RecordBatch) -> Iterator[Consum
     Args:
         where: their partition.
         batch: with RECORD_COLUMNS as a scan has them, and any others.
+
+    Raises InvalidRecord, when asked for it: a row of a typed topic has a value that Python cannot.
     """
     offset, stamp, kind, key, value, headers = (batch.column(name) for name in RECORD_COLUMNS)
     return map(
@@ -54,7 +64,7 @@ def each_record(where: TopicPartition, batch: pa.RecordBatch) -> Iterator[Consum
         _integers(numbers_of(stamp.view(pa.int64())) // 1000),
         _integers(numbers_of(kind)),
         _byte_strings(key),
-        _byte_strings(value),
+        _rows(where, offset, value) if types.is_struct(value.type) else _byte_strings(value),
         _headers_of(headers, batch.num_rows),
     )
 
@@ -85,6 +95,27 @@ def _byte_strings(column: pa.Array) -> Iterable[bytes | None]:
     for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
         values[row] = None
     return values
+
+
+def _rows(where: TopicPartition, offsets: pa.Array, column: pa.Array) -> Iterator[dict[str, Any]]:
+    """Each struct as a mapping that ``send`` takes; a few are converted at a time."""
+    names = [field.name for field in column.type]
+    for start in range(0, len(column), _ROWS_AT_ONCE):
+        piece = column.slice(start, _ROWS_AT_ONCE)
+        try:
+            columns = [values.to_pylist() for values in piece.flatten()]
+        except (OverflowError, ValueError) as error:
+            first, last = (offsets[start + at].as_py() for at in (0, len(piece) - 1))
+            raise InvalidRecord(
+                f"among records {first} to {last} of {where} one has a value that Python's types "
+                f"have not, such as a time after 9999: {error}. poll_batches() returns it, and "
+                "store.consumer(as_json=True) shows it"
+            ) from error
+        for values in zip(*columns, strict=True):
+            row = dict(zip(names, values, strict=True))
+            if row.get(DELETED) is False:
+                del row[DELETED]
+            yield row
 
 
 def _headers_of(column: pa.Array, count: int) -> Iterable[Pairs]:

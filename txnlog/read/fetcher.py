@@ -60,6 +60,7 @@ class FetchSettings:
     exceed both. ``min_bytes`` must have arrived, or ``max_wait_ms`` have passed since the first
     did, before any are read; ``max_wait_ms`` is also the longest pause between two looks for more.
     ``on_corrupt``: whether damaged records are an error, after all that is sound, or skipped.
+    ``as_json``: whether values of typed topics are JSON, or rows.
     """
 
     min_bytes: int = 1
@@ -67,6 +68,7 @@ class FetchSettings:
     max_partition_bytes: int = 1 << 20
     max_wait_ms: int = 500
     on_corrupt: OnCorrupt = "raise"
+    as_json: bool = False
 
     def check(self) -> FetchSettings:
         """Return it. Raises InvalidOption for a value that makes no sense."""
@@ -130,7 +132,8 @@ class Fetcher:
         damaged: list[DamagedRecords] = []
         last = {TopicPartition(part.topic, part.partition): part for part in ranges}
         for schema, parts in _by_schema(ranges, schemas):
-            columns = _columns_of(schema, as_records=as_records)
+            as_json = self._settings.as_json
+            columns = _columns_of(schema, as_records=as_records, as_json=as_json)
             offset = columns.only("offset").names[0]
             turns = in_turns(parts, self._settings.max_partition_bytes)
             skips = self._settings.on_corrupt == "skip"
@@ -179,9 +182,9 @@ def _by_schema(
     return found
 
 
-def _columns_of(schema: TopicSchema | None, *, as_records: bool) -> ScanColumns:
+def _columns_of(schema: TopicSchema | None, *, as_records: bool, as_json: bool) -> ScanColumns:
     if as_records:
-        return scan_columns(RECORD_COLUMNS, schema, as_json=True)
+        return scan_columns(RECORD_COLUMNS, schema, as_json=True, as_rows=not as_json)
     if schema is None:
         return scan_columns(None)
     left_out = (TOPIC, PARTITION) if schema.key else (TOPIC, PARTITION, DELETED)

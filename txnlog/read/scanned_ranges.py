@@ -156,6 +156,11 @@ class _Assembler:
         assert schema is not None
         if name == "headers":
             return batch.records.column(HEADERS).cast(HEADERS_TYPE)
+        if name == "value" and self._columns.as_rows:
+            fields = [*self._schema.field(name).type]
+            return pa.StructArray.from_arrays(
+                [batch.records.column(of.name).cast(of.type) for of in fields], fields=fields
+            )
         return (json_keys if name == "key" else json_values)(batch.records, schema)
 
     def _constant(self, name: str, value: int | str, length: int) -> pa.Array:

@@ -50,14 +50,16 @@ _MEANING = {TOPIC: "topic", PARTITION: "partition", OFFSET: "offset", TIMESTAMP:
 class ScanColumns:
     """Columns of a scan, in order; ``topic_schema`` is that of a typed topic.
 
-    With ``as_json`` its records are shown like those of untyped topics: see ``json_records``. Only
-    rows for which ``row_filter`` is true are returned; it may need more columns than are returned.
+    With ``as_json`` its records are shown like those of untyped topics: see ``json_records``. With
+    ``as_rows`` too their values are not JSON but structs of the columns. Only rows for which
+    ``row_filter`` is true are returned; it may need more columns than are returned.
     """
 
     names: tuple[str, ...]
     topic_schema: TopicSchema | None = None
     as_json: bool = False
     row_filter: RowFilter | None = field(default=None, compare=False)
+    as_rows: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -67,6 +69,8 @@ class ScanColumns:
     def field(self, name: str) -> pa.Field:
         """The Arrow field of an available column."""
         typed = self.topic_schema
+        if typed is not None and self.as_rows and name == "value":
+            return pa.field(name, pa.struct(row_fields(typed)))
         if typed is None or self.as_json:
             return SCAN_SCHEMA.field(name)
         if name in TYPED_METADATA.names:
@@ -128,11 +132,18 @@ class ScanColumns:
         return replace(self, names=tuple(by_meaning[meaning] for meaning in meanings))
 
 
+def row_fields(schema: TopicSchema) -> list[pa.Field]:
+    """What a record is as a row: its columns and, if there is a key, whether it deletes."""
+    names = [*schema.columns.names, *([DELETED] if schema.key else [])]
+    return [schema.scan_columns.field(name) for name in names]
+
+
 def scan_columns(
     columns: Sequence[str] | None,
     topic_schema: TopicSchema | None = None,
     *,
     as_json: bool = False,
+    as_rows: bool = False,
     row_filter: object = None,
 ) -> ScanColumns:
     """The columns to read. If None, all of Spark's row, or a typed topic's own.
@@ -143,7 +154,7 @@ def scan_columns(
     """
     if as_json and topic_schema is not None:
         plain = scan_columns(columns, row_filter=row_filter)
-        return replace(plain, topic_schema=topic_schema, as_json=True)
+        return replace(plain, topic_schema=topic_schema, as_json=True, as_rows=as_rows)
     every = SCAN_SCHEMA.names if topic_schema is None else topic_schema.columns.names
     default = tuple(every)
     if topic_schema is not None:

@@ -29,6 +29,8 @@ Values: TypeAlias = Sequence[Any]
 
 _ALIKE = {int, float}
 """Kinds of values that Arrow takes together as it takes each of them."""
+_UNITS = ("s", "ms", "us", "ns")
+_UNIT_NAMES = {"ms": "millisecond", "us": "microsecond"}
 _TEXTS = (str, bytes)
 """Sequences that are no lists."""
 
@@ -136,9 +138,25 @@ def _make_flat(records: TypedRecords, values: Values, field: pa.Field) -> pa.Arr
         zones = set(map(attrgetter("tzinfo"), filter(None, values)))
         alike = len(zones) == 1 or None not in zones
     if alike and not (kinds == _ALIKE and types.is_integer(field.type)):
-        return records.cast(_infer(records, values, field.name), field)
-    each = [records.cast(_infer(records, [value], field.name), field) for value in values]
+        return records.cast(_infer_flat(records, values, field), field)
+    each = [records.cast(_infer_flat(records, [value], field), field) for value in values]
     return pa.concat_arrays(each)
+
+
+def _infer_flat(records: TypedRecords, values: Values, field: pa.Field) -> pa.Array:
+    """As Arrow infers them, but times as the column has them: Python's are of microseconds.
+
+    They are rounded down, to the earlier time, also before 1970.
+    """
+    array = _infer(records, values, field.name)
+    if not (types.is_timestamp(array.type) and types.is_timestamp(field.type)):
+        return array
+    unit = array.type.unit
+    if _UNITS.index(unit) <= _UNITS.index(field.type.unit):
+        return array
+    # Without its zone: Arrow would look for a database of them.
+    whole = pc.floor_temporal(array.view(pa.timestamp(unit)), unit=_UNIT_NAMES[field.type.unit])
+    return whole.view(array.type)
 
 
 def _make_struct(records: TypedRecords, values: Values, kind: pa.DataType, path: str) -> pa.Array:

@@ -255,6 +255,7 @@ def _consume(
         isolation_level=check_reading_on(isolation_level.value),
         auto_offset_reset="earliest",
         on_corrupt=on_corrupt,
+        as_json=True,
         stop_at_end=True,
     )
     numbers = range(store.topic_spec(where.topic).partitions)

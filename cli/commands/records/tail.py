@@ -90,7 +90,7 @@ def _start_consumer(
 
     level = check_reading_on(isolation_level.value)
     consumer = store.consumer(
-        isolation_level=level, auto_offset_reset="earliest", on_corrupt=on_corrupt
+        isolation_level=level, auto_offset_reset="earliest", on_corrupt=on_corrupt, as_json=True
     )
     if where.partition is None:
         consumer.subscribe([where.topic])

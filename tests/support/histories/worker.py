@@ -284,7 +284,7 @@ def str_of(where: txnlog.TopicPartition) -> str:
 
 
 def text_of(record: txnlog.ConsumerRecord) -> str:
-    assert record.value is not None
+    assert isinstance(record.value, bytes)
     return record.value.decode()
 
 
