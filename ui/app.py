@@ -90,8 +90,12 @@ def make_app(console: Console) -> Starlette:
     routes = [
         page("/", topics.list_topics),
         page("/topics/{topic}", topics.show_topic),
+        page("/topics/{topic}/groups", topics.show_readers),
+        page("/topics/{topic}/writers", topics.show_writers),
+        page("/topics/{topic}/settings", topics.show_settings),
         page("/topics/{topic}/{partition:partition}", topics.show_partition),
-        page("/topics/{topic}/{partition:partition}/records", records.show_records),
+        page("/topics/{topic}/records", records.show_records),
+        page("/topics/{topic}/records/download", records.take_records),
         page("/transactions", transactions.list_transactions),
         page("/transactions/{transactional_id:anything}", transactions.show_transaction),
         page("/groups", groups.list_groups),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
 
@@ -17,10 +18,16 @@ _UNSEEN: Final = re.compile(
     "\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff]|\\r(?!\\n)"
 )
 """Controls, and what changes the direction of all that follows."""
+_TIME_UNITS: Final = (
+    *(("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000)),
+    ("ms", 1),
+)
 _UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+_BYTE_UNITS: Final = (*_UNITS, ("byte", 1))
 _ABSENT: Final = "\u2013"
 _SHOWN_BYTES: Final = 20_000
 """Of a key or value no more is shown: a page of records stays one that a browser can lay out."""
+_LINE_BYTES: Final = 240
 _SHORT_CHARS: Final = 60
 """Lists and structs of a column are laid out over several lines if they are longer."""
 _MAX_MS: Final = 253_402_300_799_999
@@ -41,9 +48,12 @@ def make_environment() -> Environment:
         ago=show_ago,
         count=show_count,
         size=show_size,
-        time=show_time,
+        time=mark_time,
+        utc=show_time,
         content=show_content,
         cell=show_cell,
+        line=show_line,
+        words=show_setting,
     )
     return environment
 
@@ -87,13 +97,35 @@ def show_size(size_bytes: int) -> str:
 
 
 def show_time(timestamp_ms: int | None) -> str:
-    """ISO 8601 in UTC; a number where no calendar reaches."""
-    from datetime import UTC, datetime
-
+    """A time in UTC, which it says; a number where no calendar reaches."""
     if timestamp_ms is None:
         return _ABSENT
     if not 0 <= timestamp_ms <= _MAX_MS:
         return str(timestamp_ms)
+    return f"{_write_time(timestamp_ms)} UTC"
+
+
+class _Markup(str):
+    """What is no text to escape."""
+
+    __slots__ = ()
+
+    def __html__(self) -> str:
+        return self
+
+
+def mark_time(timestamp_ms: int | None) -> str:
+    """The same as an element, which a script shows in the zone of the browser."""
+    if timestamp_ms is None or not 0 <= timestamp_ms <= _MAX_MS:
+        return show_time(timestamp_ms)
+    written = _write_time(timestamp_ms)
+    iso = written.replace(" ", "T")
+    return _Markup(f'<time datetime="{iso}Z">{written} <small>UTC</small></time>')
+
+
+def _write_time(timestamp_ms: int) -> str:
+    from datetime import UTC, datetime
+
     moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03d}"
 
@@ -129,6 +161,45 @@ def show_content(data: bytes | None) -> str:
         except (ValueError, RecursionError):
             return text
     return text + rest
+
+
+def show_line(data: bytes | None) -> str:
+    """The begin of a key or a value on one line: text with single spaces, or hex."""
+    if data is None:
+        return "null"
+    begin = data[:_LINE_BYTES]
+    try:
+        text = begin.decode()
+    except UnicodeDecodeError as error:
+        if len(begin) < len(data) and error.start > len(begin) - 4:
+            text = begin[: error.start].decode()
+        else:
+            text = begin[: _LINE_BYTES // 4].hex(" ")
+    line = " ".join(text.split(None))
+    return f"{line} \u2026" if len(begin) < len(data) else line
+
+
+def show_setting(value: str, key: str) -> str:
+    """The value of a setting in words: ``7 days`` for milliseconds, ``1 GiB`` for bytes."""
+    number = int(value) if re.fullmatch(r"-?\d{1,19}", value, re.ASCII) else None
+    kind = key.rpartition(".")[2]
+    if number is None or kind not in ("ms", "bytes"):
+        return value
+    if number in (-1, (1 << 63) - 1):
+        return "no limit"
+    if kind == "bytes":
+        return _count_units(number, _BYTE_UNITS)
+    return _count_units(number, _TIME_UNITS)
+
+
+def _count_units(number: int, units: Sequence[tuple[str, int]]) -> str:
+    """A number in the largest unit of which it is a whole multiple."""
+    for unit, each in units:
+        if number and number % each == 0:
+            count = number // each
+            plural = "s" if count != 1 and unit.islower() and unit != "ms" else ""
+            return f"{show_count(count)} {unit}{plural}"
+    return "0"
 
 
 def show_cell(data: bytes | None) -> str:

@@ -38,6 +38,8 @@ INSIDE = {
         "app",
         "pages",
         "lag_curves",
+        "record_query",
+        "look",
         "paging",
         "console",
         "connections",

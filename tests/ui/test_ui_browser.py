@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
@@ -18,12 +19,13 @@ from ui_browser import HOSTILE
 import txnlog
 from txnlog import TopicPartition
 from txnlog.store import Store
+from txnlog.ui import look
 from txnlog.ui.access import Access, loopback_hosts
 from txnlog.ui.app import make_app
 from txnlog.ui.server import make_console
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 pytestmark = pytest.mark.browser
 
@@ -32,9 +34,13 @@ PAGES = {
     "topics": "/",
     "topic": "/topics/orders",
     "partition": "/topics/orders/0",
-    "records": "/topics/orders/0/records?level=read_uncommitted",
+    "records": "/topics/orders/records?level=read_uncommitted",
+    "wrong": "/topics/orders/records?where=value&find=(&partitions=9",
+    "readers": "/topics/payments/groups",
+    "writers": "/topics/orders/writers",
+    "settings": "/topics/orders/settings",
     "indexed": "/topics/payments/0?index",
-    "typed": "/topics/flights/0/records",
+    "typed": "/topics/flights/records",
     "transactions": "/transactions",
     "transaction": "/transactions/etl",
     "open": f"/transactions/{LONG}",
@@ -156,7 +162,7 @@ def open_page(chromium: Browser, address: str, width: int, scheme: Any = "light"
     return page
 
 
-@pytest.mark.parametrize("width", [360, 1600])
+@pytest.mark.parametrize("width", [360, 768, 1280, 1600])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_fits(chromium: Browser, lived_in: str, width: int, scheme: str) -> None:
     """Nothing hangs out at the sides, nothing is refused by the page's own rules."""
@@ -227,3 +233,100 @@ def test_a_transaction_is_aborted_by_hand(chromium: Browser, address: str, store
     page.get_by_role("button", name="Abort transaction 1").click()
     page.get_by_text("CompleteAbort").first.wait_for()
     assert store.describe_topic("orders").open_transactions == ()
+
+
+def test_times_are_those_of_the_browser(chromium: Browser, address: str, store: Store) -> None:
+    """Until UTC is ticked, which is remembered; the form sends the zone that is shown."""
+    context = chromium.new_context(timezone_id="Asia/Kolkata")
+    page = context.new_page()
+    page.goto(address)
+    store.create_topic("times")
+    with store.producer() as producer:
+        producer.send("times", "x", timestamp_ms=1_700_000_000_123)
+    records = f"{address.partition('/?')[0]}/topics/times/records"
+    page.goto(records)
+    shown = page.locator(".record .when")
+    assert shown.inner_text() == "2023-11-15 03:43:20.123 +05:30"
+    page.get_by_text("Time, partitions, order").click()
+    page.get_by_label("Since").fill("2023-11-15T03:43")
+    page.get_by_label("Until").fill("2023-11-15T03:44")
+    page.get_by_role("button", name="Show").click()
+    assert shown.inner_text() == "2023-11-15 03:43:20.123 +05:30"
+    page.get_by_label("UTC").check()
+    assert shown.inner_text() == "2023-11-14 22:13:20.123 UTC"
+    page.goto(records)
+    assert shown.inner_text() == "2023-11-14 22:13:20.123 UTC"
+    context.close()
+
+
+@pytest.fixture
+def stepwise(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A topic of 30 small segments, of which each look reads one."""
+    monkeypatch.setattr(look, "_MOST_CPU_S", -1.0)
+    store.create_topic("steps", config={"record.format": "columns"})
+    with store.producer() as producer:
+        for number in range(30):
+            producer.send("steps", f"{number} {'even' if number % 2 == 0 else 'odd'}")
+            producer.flush()
+    monkeypatch.setattr(look, "_FIRST_SEARCHED", 1)
+    return store
+
+
+def test_a_search_fills_its_page_by_itself(chromium: Browser, stepwise: Store) -> None:
+    """Step after step, until all is looked at; then all that is shown can be downloaded."""
+    with served(stepwise) as address:
+        page = open_page(chromium, address, 1200)
+        page.goto(f"{address.partition('/?')[0]}/topics/steps/records?find=even")
+        page.get_by_text("which is all").wait_for()
+        values = page.locator(".record .of-value").all_inner_texts()
+        assert values == [f"{number} even" for number in range(28, -1, -2)]
+        assert page.get_by_role("button", name="Stop").count() == 0
+        with page.expect_download() as downloading:
+            page.get_by_role("link", name="Download these").first.click()
+        rows = Path(downloading.value.path()).read_text().splitlines()
+        assert [json.loads(row)["value"] for row in rows] == values
+
+
+def test_a_search_can_be_stopped(chromium: Browser, stepwise: Store) -> None:
+    """And goes on from there by its link."""
+    with served(stepwise) as address:
+        page = open_page(chromium, address, 1200)
+        held: Queue[Route] = Queue()
+        page.route("**/*before=*", held.put)
+        page.goto(f"{address.partition('/?')[0]}/topics/steps/records?find=even")
+        stop = page.get_by_role("button", name="Stop")
+        stop.click()
+        page.wait_for_function("document.getElementById('stop').hidden")
+        held.get(timeout=20).continue_()
+        page.get_by_text("2 of 30 offsets looked at").wait_for()
+        page.unroute("**/*before=*")
+        page.wait_for_load_state("networkidle")
+        assert held.empty()
+        page.get_by_role("link", name="search on").first.click()
+        page.get_by_text("which is all").wait_for()
+
+
+def test_details_of_a_record_open_by_key_and_by_mouse(chromium: Browser, address: str) -> None:
+    """The keyboard reaches them; a click anywhere in the line does, too."""
+    page = open_page(chromium, address, 1200)
+    page.goto(f"{address.partition('/?')[0]}/topics/orders/records")
+    more = page.locator(".more").first
+    assert not more.is_visible()
+    page.locator(".record summary").first.focus()
+    page.keyboard.press("Enter")
+    assert more.is_visible()
+    page.locator(".record .of-value").first.click()
+    assert not more.is_visible()
+
+
+def test_records_are_read_without_scripts(chromium: Browser, address: str) -> None:
+    """Details open, times say that they are UTC, and what needs a script is not there."""
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(address)
+    page.goto(f"{address.partition('/?')[0]}/topics/orders/records?find=etl")
+    page.locator(".record summary").first.click()
+    assert page.locator(".more").first.is_visible()
+    assert page.locator(".record .when").first.inner_text().endswith(" UTC")
+    assert not page.locator("header input").first.is_visible()
+    context.close()

@@ -24,7 +24,7 @@ def test_half_a_surrogate_in_json_is_shown(store: Store, browser: TestClient) ->
     """JSON may hold what no text in UTF-8 can."""
     with store.producer() as producer:
         producer.send("orders", b'["\\ud800"]', b"surrogate", 1)
-    page = browser.get("/topics/orders/1/records")
+    page = browser.get("/topics/orders/records")
     assert (page.status_code, "\\ud800" in page.text) == (200, True)
 
 
@@ -39,23 +39,92 @@ def test_of_very_many_headers_some_are_shown(store: Store, browser: TestClient) 
     """And of a long name its begin."""
     with store.producer() as producer:
         producer.send("orders", b"x", b"k", 1, headers=[("h" * 1000, b"1")] * 500)
-    page = browser.get("/topics/orders/1/records").text
+    page = browser.get("/topics/orders/records?partitions=1").text
     assert (page.count("<code>"), "h" * 201 in page, "500 in all" in page) == (50, False, True)
 
 
-@pytest.mark.parametrize("place", ["--5", "-", "-%C2%B2", "9" * 5000])
-def test_what_is_no_offset_is_said_to_be_none(browser: TestClient, place: str) -> None:
-    """Whatever it is."""
-    answer = browser.get(f"/topics/orders/0/records?from={place}")
+@pytest.mark.parametrize(
+    ("field", "typed"),
+    [
+        *(("offset", place) for place in ("--5", "-1", "\u00b2", "9" * 19, "9" * 5000)),
+        *(
+            ("partitions", some)
+            for some in ("x", "-", "0-", "1-0", "2", "9" * 5000, "0,,1", "\u0661")
+        ),
+        *(
+            ("since", time)
+            for time in (
+                "yesterday",
+                "9" * 5000,
+                "9" * 400 + "d",
+                "999999999d",
+                "2024-13-01",
+                "\u0661h",
+            )
+        ),
+        ("until", "("),
+        ("find", "("),
+        ("find", "a{1000}{1000}"),
+        ("where", "value"),
+        ("where", "value ~ ("),
+        ("level", "none"),
+        ("order", "random"),
+        ("key", "k" * 2001),
+    ],
+)
+def test_a_wrong_field_keeps_the_form(browser: TestClient, field: str, typed: str) -> None:
+    """It says so beside the field, and what else was typed is still there."""
+    asked = {"key": "kept <b>", "partitions": "0", field: typed}
+    answer = browser.get("/topics/orders/records", params=asked)
+    assert answer.status_code == 400
+    page = answer.text
+    assert re.findall(r'name="(\w+)"[^>]*aria-invalid="true"', page) == [field]
+    assert re.findall(r'id="wrong-(\w+)"', page) == [field]
+    if field != "key":
+        assert 'name="key" value="kept &lt;b&gt;"' in page
+
+
+@pytest.mark.parametrize("place", ["x", "1.2.3", "", "-1.0", "9" * 5000, "1.."])
+def test_a_place_that_is_none_is_refused(browser: TestClient, place: str) -> None:
+    """One beyond the ends is the nearest one."""
+    answer = browser.get(f"/topics/orders/records?before={place or '.'}")
     assert (answer.status_code, "InvalidOption" in answer.text) == (400, True)
+    beyond = browser.get(
+        f"/topics/orders/records?before={'9' * 18}.{'9' * 18}&level=read_committed"
+    )
+    assert (beyond.status_code, "etl" in beyond.text) == (200, True)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    ["", "x", "0", "0:", "0:x", "0:-1", "\u0660:1", "0:0," * 201, f"0:{'9' * 30}", "9:0", "0:99"],
+)
+def test_what_names_no_records_is_not_downloaded(browser: TestClient, rows: str) -> None:
+    """Also partitions and offsets that are not there."""
+    answer = browser.get("/topics/orders/records/download", params={"rows": rows})
+    assert (answer.status_code, "Not shown" in answer.text) == (400, True)
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00+23:59", "99999d"])
+@pytest.mark.parametrize("zone", ["", "Asia/Tokyo", "America/New_York"])
+def test_any_time_of_a_calendar_will_do(browser: TestClient, time: str, zone: str) -> None:
+    """Also what another zone has in the year before the first one, and before the epoch."""
+    asked = {"since": time, "zone": zone}
+    assert "etl" in browser.get("/topics/orders/records", params=asked).text
+
+
+@pytest.mark.parametrize("zone", ["../../etc/passwd", "/etc/passwd", "\0", "x" * 1999, "No/Where"])
+def test_an_unknown_zone_is_utc(browser: TestClient, zone: str) -> None:
+    """It comes from the browser, and names a file of the zones' folder."""
+    asked = {"since": "2000-01-01", "zone": zone}
+    assert "etl" in browser.get("/topics/orders/records", params=asked).text
 
 
 def test_a_partition_of_many_digits_is_not_there(browser: TestClient) -> None:
     """More of them than Python makes a number of."""
-    for path in ("", "/records"):
-        answer = browser.get(f"/topics/orders/{'1' * 5000}{path}")
-        assert answer.status_code == 404
-        assert "content-security-policy" in answer.headers
+    answer = browser.get(f"/topics/orders/{'1' * 5000}")
+    assert answer.status_code == 404
+    assert "content-security-policy" in answer.headers
 
 
 def test_broken_origins_and_forms_are_refused(store: Store) -> None:
@@ -189,9 +258,9 @@ def test_what_is_not_seen_is_written_out(store: Store) -> None:
     with store.producer() as producer:
         producer.send("orders", f"{name}\r\n\tnext\rlast", name, 1, headers=[(name, name.encode())])
     with browser_of(make_console(store, Access(loopback_hosts(PORT)))) as browser:
-        paths = ["/groups", address_of("groups", name), "/topics/orders/1/records"]
+        paths = ["/groups", address_of("groups", name), "/topics/orders/records?partitions=1"]
         pages = [browser.get(path).text for path in paths]
-        searched = browser.get("/topics/orders/1/records", params={"key": "\u202e\x1b"}).text
+        searched = browser.get("/topics/orders/records", params={"key": "\u202e\x1b"}).text
     shown = "\\u202eliam\\x1b[31m\\u0085\U0001f469\u200d\U0001f469"
     for page in pages:
         assert shown in page

@@ -38,7 +38,7 @@ def begin(console_jobs: Jobs, kind: str, work: Callable[[Job], None], number: st
 def test_the_store_is_examined_when_asked(console: Console, browser: TestClient) -> None:
     """Not before; then it says how long that took, what it cost, and that all was looked at."""
     before = text_of(browser, "/store")
-    assert "transaction.max.timeout.ms 900000 default" in before
+    assert "transaction.max.timeout.ms 15 minutes default" in before
     assert "Examine it as" in before
     told = ended(console, browser, "/store?examine")
     assert re.search(r"Examined 0 s ago, in [\d.]+ s; all was looked at", told)

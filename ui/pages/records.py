@@ -1,104 +1,155 @@
-"""Records: found by key, by what is in them, by offset or by time."""
+"""Records of a topic: the newest, those that are searched for, and single ones to take along."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from itertools import islice
-from time import process_time
-from typing import TYPE_CHECKING
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from string import ascii_letters, digits
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from txnlog.clock import Clock
 from txnlog.errors import InvalidOption
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import ConsumerRecord, each_record
 from txnlog.read.isolation import check_isolation_level
-from txnlog.read.search import find_records
-from txnlog.snapshot import Snapshot
+from txnlog.read.scanned_ranges import read_each
+from txnlog.read.schema import scan_columns
 from txnlog.ui.console import Console
+from txnlog.ui.look import Look, look_at
+from txnlog.ui.record_query import LEVELS, RecordQuery, write_place
 
-if TYPE_CHECKING:
-    from pyarrow.compute import Expression
-
-_SHOWN = 50
-_LOOKED_AT = 200_000
-_MOST_CPU_S = 0.05
-_MOST_S = 2.0
-"""A search looks at no more records, nor for longer, before it shows what it has found."""
-_FIRST_LOOK = 500
+SHOWN: Final = 50
+_MOST_TAKEN: Final = 4 * SHOWN
+_PLAIN_CHARS: Final = f"{ascii_letters}{digits}._-"
 
 
 def show_records(console: Console, request: Request) -> Response:
-    """Records of one partition from a place on, or those of them that match."""
-    asked = request.query_params
-    topic, partition = request.path_params["topic"], request.path_params["partition"]
-    level = check_isolation_level(asked.get("level", "read_committed"))
-    snapshot = console.store.snapshot([topic], isolation_level=level)
-    where = TopicPartition(topic, partition)
-    snapshot.check_partition(where)
-    first = snapshot.beginning_offsets(topic)[partition]
-    end = snapshot.end_offsets(topic)[partition]
-    start = _find_start(snapshot, where, asked.get("from", ""), first, end)
-    key = asked.get("key", "").encode(errors="surrogateescape") or None
-    wanted = find_records(key, asked.get("grep") or None)
-    span = start, min(start + _LOOKED_AT, end)
-    found, behind = _look(console.store.logs.clock, snapshot, where, span, wanted)
-    schema = snapshot.view(topic).schema
-    columns = schema.columns.names if schema else []
-    return console.page(
-        request,
-        "records.html",
-        {
-            "title": f"{topic}:{partition}, records",
-            "topic": topic,
-            "partition": partition,
-            "partitions": snapshot.partitions(topic),
-            "columns": columns,
-            "rows": [(record, _cells_of(record.value, columns)) for record in found],
-            "asked": {name: asked.get(name, "") for name in ("from", "key", "grep")},
-            "level": level,
-            "first": first,
-            "end": end,
-            "start": start,
-            "looked_to": behind,
-            "behind": behind if behind < end else None,
-        },
-    )
+    """Records of all partitions, or those that match: a page, and the ways to its neighbours."""
+    topic: str = request.path_params["topic"]
+    query = RecordQuery.of(request.query_params)
+    clock = console.store.logs.clock
+    view = console.store.snapshot([topic], isolation_level=query.level).view(topic)
+    wanted = query.wanted(clock.now_ms())
+    chosen = query.partitions(view)
+    begin, older = query.begin(view, chosen)
+    columns = view.schema.columns.names if view.schema else []
+    content: dict[str, object] = {
+        "title": f"{topic}, records",
+        "topic": topic,
+        "query": query,
+        "levels": LEVELS,
+        "partition_count": len(view.partitions),
+        "chosen": chosen,
+        "columns": columns,
+        "now_ms": clock.now_ms(),
+    }
+    if query.errors:
+        return console.page(request, "records.html", content | {"look": None}, status=400)
+    storage = console.store.storage
+    look = look_at(storage, clock, view, begin, wanted, count=SHOWN, older=older)
+    starts, ends = view.beginning_offsets, view.end_offsets
+    lower, upper = (look.end, look.begin) if older else (look.begin, look.end)
+    to_older = sum(lower[p] - starts[p] for p in chosen)
+    to_newer = sum(ends[p] - upper[p] for p in chosen)
+    offsets = sum(ends[p] - starts[p] for p in chosen)
+    shown = look.found if older is query.newest_first else look.found[::-1]
+    content |= {
+        "look": look,
+        "rows": [(record, _cells_of(record.value, columns)) for record in shown],
+        "older": query.link(before=write_place(lower, chosen)) if to_older else None,
+        "newer": query.link(after=write_place(upper, chosen)) if to_newer else None,
+        "first": query.link() if query.before or query.after else None,
+        "offsets": offsets,
+        "looked_at": offsets - (to_older if query.newest_first else to_newer),
+        "goes_on": _goes_on(query, look, older=older),
+        "taken": ",".join(f"{record.partition}:{record.offset}" for record in shown),
+    }
+    return console.page(request, "records.html", content)
 
 
-def _look(
-    clock: Clock,
-    snapshot: Snapshot,
-    where: TopicPartition,
-    span: tuple[int, int],
-    wanted: Expression | None,
-) -> tuple[list[ConsumerRecord], int]:
-    """Records within a span of offsets, as many as a page has, and the offset that it came to.
+def _goes_on(query: RecordQuery, look: Look, *, older: bool) -> bool:
+    """Whether a search has not come far enough to fill the page."""
+    is_on_its_way = older is query.newest_first
+    return is_on_its_way and len(look.found) < SHOWN and not look.is_complete
 
-    It looks further and further, and stops when the page has taken long enough: there may be a
-    segment for each record.
-    """
-    until_s, until_cpu_s = clock.monotonic_s() + _MOST_S, process_time() + _MOST_CPU_S
-    others = snapshot.beginning_offsets(where.topic)  # of which nothing is read
-    found: list[ConsumerRecord] = []
-    (at, stop), width = span, _FIRST_LOOK
-    while at < stop:
-        to = min(at + width, stop)
-        starts, ends = ({**others, where.partition: offset} for offset in (at, to))
-        scan = snapshot.scan(where.topic, starts, ends, filter=wanted, as_json=True)
-        batches = (batch for batch in scan.to_batches() if batch.num_rows)
-        matching = (record for batch in batches for record in each_record(where, batch))
-        found += islice(matching, _SHOWN - len(found))
-        if len(found) == _SHOWN:
-            return found, found[-1].offset + 1
-        if clock.monotonic_s() > until_s or process_time() > until_cpu_s:
-            return found, to
-        at, width = to, 2 * width
-    return found, stop
+
+def take_records(console: Console, request: Request) -> Response:
+    """Single records as lines of JSON, as ``txnlog records read -o jsonl`` prints them."""
+    topic: str = request.path_params["topic"]
+    places = _parse_places(request.query_params.get("rows", ""))
+    level = check_isolation_level(request.query_params.get("level") or LEVELS[0])
+    view = console.store.snapshot([topic], isolation_level=level).view(topic)
+    parts = []
+    for partition, offsets in groupby(sorted(places), key=itemgetter(0)):
+        view.check_partition(partition)
+        there = range(view.beginning_offsets[partition], view.end_offsets[partition])
+        for start, stop in _runs([offset for _, offset in offsets if offset in there]):
+            parts += view.ranges({partition: start}, {partition: stop})
+    columns = scan_columns(None, view.schema, as_json=True)
+    found: dict[tuple[int, int], ConsumerRecord] = {}
+    for part, batches in read_each(console.store.storage, parts, columns, by_page=True):
+        where = TopicPartition(topic, part.partition)
+        for batch in batches:
+            found |= {(r.partition, r.offset): r for r in each_record(where, batch)}
+    gone = [place for place in places if place not in found]
+    if gone:
+        raise InvalidOption(
+            f"{len(gone)} of the {len(places)} records are not there any more, "
+            f"the first of them {topic}:{gone[0][0]} at offset {gone[0][1]}: load the page again"
+        )
+    lines = "".join(f"{json.dumps(_as_json(found[place]))}\n" for place in places)
+    name = "".join(char if char in _PLAIN_CHARS else "_" for char in topic)
+    headers = {"content-disposition": f'attachment; filename="{name}.jsonl"'}
+    return Response(lines, media_type="application/x-ndjson", headers=headers)
+
+
+def _parse_places(text: str) -> list[tuple[int, int]]:
+    places = [place.partition(":")[::2] for place in text.split(",")]
+    if len(places) > _MOST_TAKEN or not all(
+        number.isdecimal() and number.isascii() and len(number) < 19
+        for place in places
+        for number in place
+    ):
+        raise InvalidOption(
+            f"rows names no records: give at most {_MOST_TAKEN} as partition:offset, with commas"
+        )
+    return [(int(partition), int(offset)) for partition, offset in places]
+
+
+def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Ascending offsets as spans without gaps."""
+    for _, run in groupby(enumerate(offsets), key=lambda pair: pair[1] - pair[0]):
+        numbers = [offset for _, offset in run]
+        yield numbers[0], numbers[-1] + 1
+
+
+def _as_json(record: ConsumerRecord) -> dict[str, object]:
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "timestamp_type": "LogAppendTime" if record.timestamp_type else "CreateTime",
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp,
+        "key": _bytes_as_json(record.key),
+        "value": _bytes_as_json(record.value),
+        "headers": [
+            {"key": name, "value": _bytes_as_json(value)} for name, value in record.headers
+        ],
+    }
+
+
+def _bytes_as_json(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(data).decode("ascii")}
 
 
 def _cells_of(value: bytes | None, columns: Sequence[str]) -> list[bytes | None]:
@@ -113,23 +164,3 @@ def _cell_of(value: object) -> bytes | None:
     if value is None or isinstance(value, str):
         return None if value is None else value.encode()
     return json.dumps(value, ensure_ascii=False).encode()
-
-
-def _find_start(snapshot: Snapshot, where: TopicPartition, text: str, first: int, end: int) -> int:
-    """The offset of what was typed: an offset, a time, or (nothing) the newest records."""
-    text = text.strip()
-    if not text:
-        return max(end - _SHOWN, first)
-    if text.removeprefix("-").isdecimal() and len(text) < 20:
-        offset = int(text)
-        return min(max(end + offset if offset < 0 else offset, first), end)
-    try:
-        moment = datetime.fromisoformat(text.removeprefix("@"))
-    except ValueError:
-        raise InvalidOption(
-            f"{text!r} is not a place to begin at: give an offset, -10 for the last ten, or a time "
-            "such as 2024-05-01T12:00"
-        ) from None
-    zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    found = snapshot.offset_for_time(where, int(zoned.timestamp() * 1000))
-    return end if found is None else found.offset

@@ -12,7 +12,14 @@ from starlette.responses import Response
 
 from txnlog.errors import TxnlogError
 from txnlog.inspect.describing import describe_segments_within
-from txnlog.inspect.descriptions import SegmentDescription, StableOffset
+from txnlog.inspect.descriptions import (
+    GroupDescription,
+    GroupOffset,
+    MemberDescription,
+    ProducerDescription,
+    SegmentDescription,
+    StableOffset,
+)
 from txnlog.inspect.placed_indexes import dump_placed_indexes
 from txnlog.log.segment_outline import SegmentOutline, outline_partition
 from txnlog.log.topic_log import TopicLog
@@ -63,9 +70,7 @@ def list_topics(console: Console, request: Request) -> Response:
 
 
 def show_topic(console: Console, request: Request) -> Response:
-    """A topic: its settings, its columns, its partitions, who holds it back."""
-    from txnlog.config import topic_settings
-
+    """A topic: its partitions, its columns, who holds it back."""
     topic = console.store.describe_topic(request.path_params["topic"])
     held = console.store.stable_offsets(topic.topic)
     return console.page(
@@ -75,9 +80,105 @@ def show_topic(console: Console, request: Request) -> Response:
             "title": topic.topic,
             "topic": topic,
             "held": [stable for stable in held if stable.holders],
-            "settings": topic_settings(topic.config),
             "most_offsets": max((part.end_offset for part in topic.partitions), default=0),
         },
+    )
+
+
+def show_settings(console: Console, request: Request) -> Response:
+    """A topic's settings, and where each comes from."""
+    from txnlog.config import topic_settings
+
+    topic = console.store.describe_topic(request.path_params["topic"])
+    return console.page(
+        request,
+        "topic_settings.html",
+        {"title": topic.topic, "settings": topic_settings(topic.config)},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A group as far as it reads a topic. ``lag`` is that in the topic."""
+
+    group: GroupDescription
+    offsets: Sequence[GroupOffset]
+    members: Sequence[MemberDescription]
+
+    @classmethod
+    def of(cls, group: GroupDescription, topic: str) -> Reader:
+        """What a group has to do with a topic."""
+        return cls(
+            group,
+            [offset for offset in group.offsets if offset.topic == topic],
+            [member for member in group.members if topic in member.topics],
+        )
+
+    @property
+    def lag(self) -> int:
+        """What it has yet to read here."""
+        return sum(offset.lag or 0 for offset in self.offsets)
+
+
+def show_readers(console: Console, request: Request) -> Response:
+    """The groups that read a topic; the log of each group is read to know them."""
+    topic = console.store.describe_topic(request.path_params["topic"]).topic
+    found = console.store.describe_groups()
+    known = [Reader.of(group, topic) for group in found if not isinstance(group, TxnlogError)]
+    readers = [reader for reader in known if reader.offsets or reader.members]
+    return console.page(
+        request,
+        "topic_groups.html",
+        {
+            "title": topic,
+            "paged": page_of(request, sorted(readers, key=lambda reader: -reader.lag)),
+            "errors": [group for group in found if isinstance(group, TxnlogError)],
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A producer that a topic remembers: what it last did there.
+
+    ``transactional_id`` is empty for one that writes without transactions.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str
+    partitions: Sequence[int]
+    last_at_ms: int
+    is_open: bool
+
+
+def show_writers(console: Console, request: Request) -> Response:
+    """Who has written to a topic lately, newest first; ids are looked up in their logs."""
+    topic = request.path_params["topic"]
+    known = console.store.describe_producers(topic)
+    ids = console.store.transactions() if known else []
+    names = {
+        found.producer_id: found.transactional_id
+        for found in ids
+        if not isinstance(found, TxnlogError)
+    }
+    by_id: dict[int, list[ProducerDescription]] = {}
+    for producer in known:
+        by_id.setdefault(producer.producer_id, []).append(producer)
+    writers = [
+        Writer(
+            number,
+            max(producer.producer_epoch for producer in own),
+            names.get(number, ""),
+            [producer.partition for producer in own],
+            max(producer.last_at_ms for producer in own),
+            any(producer.transaction for producer in own),
+        )
+        for number, own in by_id.items()
+    ]
+    writers.sort(key=lambda writer: (-writer.last_at_ms, writer.producer_id))
+    return console.page(
+        request, "topic_writers.html", {"title": topic, "paged": page_of(request, writers)}
     )
 
 
