@@ -88,7 +88,7 @@ def test_a_store_on_s3_is_written_and_read_by_a_file(
     found = cli(*run, "records", "tail", "t", "-n", 2, "-o", "json").json()
     assert [record["value"] for record in found] == ["v3", "v4"]
     assert cli(*run, "records", "count", "t", "-o", "json").json()["record_count"] == 5
-    moved = cli(*run, "groups", "seek", "g", "t", "--to", 3, "--execute", "-o", "json").json()
+    moved = cli(*run, "groups", "seek", "g", "t", "--to", 3, "-o", "json").json()
     assert moved == [{"topic": "t", "partition": 0, "before": None, "after": 3}]
     assert cli(*run, "groups", "log", "g", "-o", "json").json()[0]["offsets"][0]["offset"] == 3
     assert cli(*run, "txns", "find-hanging", "-o", "json").json() == []

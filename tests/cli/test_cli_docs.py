@@ -161,9 +161,55 @@ def sections() -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def test_every_verb_and_option_is_documented(sections: dict[str, str]) -> None:
+@pytest.fixture(scope="module")
+def helps() -> dict[str, str]:
+    """The help of each verb."""
+    return _helps([])
+
+
+LOOKS = {
+    "store": "describe config",
+    "topics": "ls describe",
+    "topics config": "get",
+    "offsets": "ls",
+    "segments": "ls dump verify du",
+    "index": "dump verify",
+    "log": "dump",
+    "records": "read head tail count",
+    "groups": "ls describe log",
+    "txns": "ls describe producers find-hanging why log",
+    "replicas": "describe",
+    "": "metrics doctor",
+}
+"""Verbs that change nothing, by their group."""
+ADDS = {
+    "store": "create",
+    "records": "write",
+    "tables": "publish",
+    "replicas": "follow verify",
+    "": "import export ui demo bench",
+}
+"""Verbs that only add, or change what is there only if an option says so."""
+
+
+def test_all_verbs_that_change_something_have_the_same_habit(helps: dict[str, str]) -> None:
+    """They do it, or with --dry-run say what they would do; none has another word for either."""
+    without = {
+        f"{group} {verb}".strip()
+        for verbs in (LOOKS, ADDS)
+        for group, several in verbs.items()
+        for verb in several.split()
+    }
+    dry = {verb for verb, shown in helps.items() if "--dry-run" in shown}
+    assert (dry & without, dry | without) == (set(), {*helps})
+    assert {verb for verb, shown in helps.items() if "--yes" in shown} <= dry
+    assert [verb for verb, shown in helps.items() if "--execute" in shown] == []
+
+
+def test_every_verb_and_option_is_documented(
+    sections: dict[str, str], helps: dict[str, str]
+) -> None:
     """The verbs of --help are the headings; a verb's own options and example are in its section."""
-    helps = _helps([])
     assert sorted(helps) == sorted(sections)
     for verb, shown in helps.items():
         example = shown.partition("Example:\n")[2].partition("\n\n")[0].split("\n")

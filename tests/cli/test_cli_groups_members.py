@@ -40,7 +40,7 @@ def test_members_are_shown_and_removed(own_store: Path) -> None:
     assert (shown["topics"], shown["revoking"]) == (["orders"], [])
     wrong = cli("groups", "describe", "etl", "--verbose", "--store", own_store)
     assert (wrong.code, "--verbose needs --members" in wrong.err) == (2, True)
-    seek = ("groups", "seek", "etl", "--to", "earliest", "--execute", "--store", own_store)
+    seek = ("groups", "seek", "etl", "--to", "earliest", "--yes", "--store", own_store)
     refused = cli(*seek)
     assert refused.code == 1
     assert "1 live member(s)" in refused.err

@@ -10,15 +10,15 @@ from cli_command import cli, cli_each, list_group_offsets
 import txnlog
 
 
-def test_seek_shows_and_changes_nothing_unless_told_to(own_store: Path, tmp_path: Path) -> None:
-    """Every kind of place, over what is chosen; only --execute moves, and says nothing then."""
+def test_a_dry_run_shows_each_place_and_moves_nothing(own_store: Path, tmp_path: Path) -> None:
+    """Every kind of place, over what is chosen; then it moves, and says nothing."""
     file = tmp_path / "offsets.csv"
     file.write_text("etl,orders,0,3\nother,orders,0,9\n")
     cases: tuple[tuple[tuple[object, ...], dict[int, tuple[int | None, int]]], ...] = (
         (("--to", "earliest"), {0: (4, 0)}),
         (("--to", "latest"), {0: (4, 10)}),
         (("--to-earliest",), {0: (4, 0)}),
-        (("--to-latest", "--dry-run"), {0: (4, 10)}),
+        (("--to-latest",), {0: (4, 10)}),
         (("--to", "current"), {0: (4, 4)}),
         (("orders", "--to-current"), {0: (4, 4), 1: (None, 2)}),
         (("orders:1", "--to", "@-1h"), {1: (None, 2)}),
@@ -32,20 +32,22 @@ def test_seek_shows_and_changes_nothing_unless_told_to(own_store: Path, tmp_path
     )
     seek = ("groups", "seek", "etl", "--store", own_store, "-o", "json")
     for done, (arguments, expected) in zip(
-        cli_each(*((*seek, *case[0]) for case in cases)), cases, strict=True
+        cli_each(*((*seek, "--dry-run", *case[0]) for case in cases)), cases, strict=True
     ):
-        assert (done.code, done.err) == (
-            0,
-            "txnlog: dry run: nothing was changed; add --execute to do it\n",
-        )
+        assert (done.code, done.err) == (0, "txnlog: dry run: nothing was changed\n")
         assert json.loads(done.out) == [
             {"topic": "orders", "partition": number, "before": before, "after": after}
             for number, (before, after) in expected.items()
         ], arguments
     assert list_group_offsets(own_store) == {("orders", 0): 4}
 
-    cli(*seek, "--shift-by", "-3", "--metadata", "again", "--execute").json()
-    cli("groups", "seek", "new", "orders:1", "--to", 1, "--store", own_store, "--execute").lines()
+    refused = cli(*seek, "--shift-by", "-3")
+    assert (refused.code, refused.out) == (2, "")
+    assert "this would move 1 offset(s) of group etl" in refused.err
+    assert list_group_offsets(own_store) == {("orders", 0): 4}
+    cli(*seek, "--shift-by", "-2", "--yes").json()
+    cli(*seek, "--shift-by", "-1", "--metadata", "again", "--execute").json()
+    cli("groups", "seek", "new", "orders:1", "--to", 1, "--store", own_store).lines()
     assert list_group_offsets(own_store) == {("orders", 0): 1}
     assert list_group_offsets(own_store, "new") == {("orders", 1): 1}
     assert txnlog.open(str(own_store)).describe_group("etl").offsets[0].metadata == "again"
@@ -61,7 +63,6 @@ def test_seek_refuses_what_makes_no_sense(store_path: Path, tmp_path: Path) -> N
         (("etl", "--to", "yesterday"), 2, "yesterday"),
         (("etl", "--to", "latest", "--to-current"), 2, "not latest and current"),
         (("etl", "--to-current", "--shift-by", "1"), 2, "give one of --to"),
-        (("etl", "--to-current", "--dry-run"), 2, "--dry-run or --execute"),
         (("etl", "orders", "--from-file", bad), 2, "names the partitions itself"),
         (("etl", "--from-file", bad), 1, "line 1 of"),
         (("etl", "absent", "--to", "earliest"), 1, "'absent' does not exist"),
@@ -69,7 +70,7 @@ def test_seek_refuses_what_makes_no_sense(store_path: Path, tmp_path: Path) -> N
         (("nobody", "--to", "earliest"), 1, "name the topics"),
         (("etl", "orders:1", "--shift-by", "1"), 1, "no offset for orders:1"),
     )
-    seek = ("groups", "seek", "--store", store_path, "--execute")
+    seek = ("groups", "seek", "--store", store_path, "--yes")
     for done, (arguments, code, named) in zip(
         cli_each(*((*seek, *case[0]) for case in cases)), cases, strict=True
     ):

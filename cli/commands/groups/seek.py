@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from txnlog.cli.input.options import DryRunOption, GroupArgument
+from txnlog.cli.input.options import DryRunOption, GroupArgument, YesOption
 from txnlog.cli.input.places import Offset, Time, parse_place, parse_target, to_partitions
+from txnlog.cli.output.confirmation import confirm, note_dry_run
 from txnlog.cli.output.fields import Field, number, text
-from txnlog.cli.output.streams import warn
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
@@ -78,29 +79,25 @@ def seek_group(
     force: Annotated[
         bool, typer.Option("--force", help="Even if the group has members: they are not told.")
     ] = False,
+    yes: YesOption = False,
+    execute: Annotated[bool, typer.Option("--execute", hidden=True)] = False,
     dry_run: DryRunOption = False,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; otherwise this only shows what would change.")
-    ] = False,
 ) -> None:
-    """Move a group's offsets, all of them in one step. Shows what it would do; --execute does it.
+    """Move a group's offsets, all of them in one step.
 
     A PLACE is earliest, latest, current (where the group is; latest where it has no offset), an
     offset, or @TIME, the first record at or after it: ISO 8601, milliseconds, or how long ago, as
     @-1h. Offsets outside of a partition become its nearest end.
     A group that does not exist yet is created. A job that reads meanwhile notices: its next
     commit in a transaction is refused. A group with members is moved only with --force.
+    Asks first on a terminal, where it has offsets already; elsewhere it needs --yes.
 
     \b
     Example:
-      txnlog groups seek etl --to earliest
-      txnlog groups seek etl orders:0 --to @2024-05-01 --execute
-      txnlog groups seek etl --shift-by -100 --execute
+      txnlog groups seek etl --to earliest --dry-run
+      txnlog groups seek etl orders:0 --to @2024-05-01 --yes
+      txnlog groups seek etl --shift-by -100 --yes
     """
-    if dry_run and execute:
-        raise typer.BadParameter(
-            "give --dry-run or --execute, not both; without them it is a dry run"
-        )
     named = {"current": to_current, "earliest": to_earliest, "latest": to_latest}
     places = [place for place in (to, *(name for name in named if named[name])) if place]
     if len(places) > 1:
@@ -109,12 +106,22 @@ def seek_group(
     chosen = to_partitions(map(parse_target, targets or ()))
     if from_file is not None and chosen:
         raise typer.BadParameter("--from-file names the partitions itself")
-    resets = session.open_store().reset_group_offsets(
-        group, chosen or None, metadata=metadata, force=force, dry_run=not execute, **target
+    reset = partial(
+        session.open_store().reset_group_offsets,
+        group,
+        chosen or None,
+        metadata=metadata,
+        force=force,
+        **target,
     )
+    resets = reset(dry_run=True)
+    if not dry_run:
+        lost = sum(one.before not in (None, one.after) for one in resets)
+        if lost:
+            confirm(f"move {lost} offset(s) of group {group}", yes=yes or execute)
+        resets = reset()
     session.output.rows(FIELDS, resets)
-    if not execute:
-        warn("dry run: nothing was changed; add --execute to do it")
+    note_dry_run(dry_run)
 
 
 def _choose_target(to: str | None, shift_by: int | None, from_file: Path | None) -> _Target:
