@@ -391,19 +391,17 @@ def test_a_consumer_gets_rows_that_can_be_sent_again(flights: Store) -> None:
 
 
 @in_either_format
-def test_rows_that_python_cannot_hold_are_told_and_lose_no_position(store: Store) -> None:
-    """Arrow's times go further than Python's: which records, and how they are read."""
+def test_values_that_python_cannot_hold_stop_no_consumer(store: Store) -> None:
+    """Arrow's times go further than Python's: they come as Arrow's, and can be sent again."""
     store.create_topic("t", schema=pa.schema([("at", pa.timestamp("us")), ("n", pa.int64())]))
     far = pa.array([0, 1 << 62], pa.int64()).view(pa.timestamp("us"))
     send(store, pa.table({"at": far, "n": [1, 2]}), "t")
-    consumer = store.consumer("t", auto_offset_reset="earliest")
-    for _ in range(2):
-        with pytest.raises(InvalidRecord, match=r"among records 0 to 1 of t:0 .*as_json=True"):
-            consumer.poll()
-    [batch] = consumer.poll_batches()[TopicPartition("t", 0)]
-    assert batch.column("n").to_pylist() == [1, 2]
-    [_, text] = store.consumer("t", auto_offset_reset="earliest", as_json=True).poll()
-    assert json.loads(text.value)["n"] == 2
+    first, second = store.consumer("t", auto_offset_reset="earliest").poll()
+    assert first.value == {"at": dt.datetime(1970, 1, 1), "n": 1}  # noqa: DTZ001 - a wall clock
+    assert second.value == {"at": far[1], "n": 2}
+    with store.producer() as producer:
+        producer.send("t", second.value)
+    assert store.scan("t").to_arrow().column("at").combine_chunks()[2] == far[1]
 
 
 def test_a_python_time_is_rounded_down_to_its_columns_unit(store: Store) -> None:
@@ -729,6 +727,32 @@ def test_whole_numbers_become_decimals_where_they_fit(store: Store) -> None:
     send(store, pa.table({"a": [1, -999, None]}), "n")
     found = store.scan("n").to_arrow().column("a").to_pylist()
     assert found == [Decimal("1.00"), Decimal("-999.00"), None]
+
+
+def test_decimals_become_numbers_where_these_say_the_same(store: Store) -> None:
+    """As DuckDB makes them of sums and literals: exact, or refused with the row that is not."""
+    kinds = {"i": pa.int64(), "d": pa.float64(), "f": pa.float32()}
+    store.create_topic("n", schema=pa.schema(list(kinds.items())))
+    large = [Decimal((1 << 63) - 1), None]
+    d38, d2 = pa.decimal128(38, 0), pa.decimal128(2, 1)
+    tenths = [Decimal("-0.7"), Decimal("0.1")]
+    whole = {"i": pa.array(large, d38), "d": pa.array(tenths, d2), "f": pa.array(tenths, d2)}
+    send(store, pa.table(whole), "n")
+    send(store, [{"i": Decimal("2.0"), "d": Decimal("1.5"), "f": Decimal("1e-3")}], "n")
+    found = store.scan("n").to_arrow()
+    assert found.column("i").to_pylist() == [(1 << 63) - 1, None, 2]
+    assert found.column("d").to_pylist() == [-0.7, 0.1, 1.5]
+    assert found.column("f").to_pylist() == [*map(np.float32, (-0.7, 0.1, 0.001))]
+    for name, wrong, kind in (
+        ("i", "1.5", d2),
+        ("i", str(1 << 63), d38),
+        ("d", "12345678901234567890", d38),
+        ("f", "123456789", d38),
+    ):
+        given = pa.array([Decimal(1), Decimal(wrong)], kind)
+        with pytest.raises(InvalidRecord, match=f"column '{name}': a value in row 1 .*{wrong}"):
+            send(store, pa.table({name: given}), "n")
+    assert store.scan("n").record_count == 3
 
 
 @in_either_format

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types
 
-from txnlog.errors import InvalidRecord
 from txnlog.names import TopicPartition
 from txnlog.schema import DELETED
 from txnlog.segments.number_arrays import numbers_of
@@ -52,8 +51,6 @@ def each_record(where: TopicPartition, batch: pa.RecordBatch) -> Iterator[Consum
     Args:
         where: their partition.
         batch: with RECORD_COLUMNS as a scan has them, and any others.
-
-    Raises InvalidRecord, when asked for it: a row of a typed topic has a value that Python cannot.
     """
     offset, stamp, kind, key, value, headers = (batch.column(name) for name in RECORD_COLUMNS)
     return map(
@@ -64,7 +61,7 @@ def each_record(where: TopicPartition, batch: pa.RecordBatch) -> Iterator[Consum
         _integers(numbers_of(stamp.view(pa.int64())) // 1000),
         _integers(numbers_of(kind)),
         _byte_strings(key),
-        _rows(where, offset, value) if types.is_struct(value.type) else _byte_strings(value),
+        _rows(value) if types.is_struct(value.type) else _byte_strings(value),
         _headers_of(headers, batch.num_rows),
     )
 
@@ -97,25 +94,32 @@ def _byte_strings(column: pa.Array) -> Iterable[bytes | None]:
     return values
 
 
-def _rows(where: TopicPartition, offsets: pa.Array, column: pa.Array) -> Iterator[dict[str, Any]]:
+def _rows(column: pa.Array) -> Iterator[dict[str, Any]]:
     """Each struct as a mapping that ``send`` takes; a few are converted at a time."""
     names = [field.name for field in column.type]
     for start in range(0, len(column), _ROWS_AT_ONCE):
         piece = column.slice(start, _ROWS_AT_ONCE)
-        try:
-            columns = [values.to_pylist() for values in piece.flatten()]
-        except (OverflowError, ValueError) as error:
-            first, last = (offsets[start + at].as_py() for at in (0, len(piece) - 1))
-            raise InvalidRecord(
-                f"among records {first} to {last} of {where} one has a value that Python's types "
-                f"have not, such as a time after 9999: {error}. poll_batches() returns it, and "
-                "store.consumer(as_json=True) shows it"
-            ) from error
-        for values in zip(*columns, strict=True):
+        for values in zip(*map(_python_values, piece.flatten()), strict=True):
             row = dict(zip(names, values, strict=True))
             if row.get(DELETED) is False:
                 del row[DELETED]
             yield row
+
+
+def _python_values(column: pa.Array) -> list[Any]:
+    """Values of Python's types; what these cannot hold, a time after 9999 say, as Arrow has it."""
+    try:
+        listed: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        return [*map(_python_value, column)]
+    return listed
+
+
+def _python_value(value: pa.Scalar) -> object:
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        return value
 
 
 def _headers_of(column: pa.Array, count: int) -> Iterable[Pairs]:

@@ -120,7 +120,7 @@ class TypedRecords:
         """The values cast to a column's type, if none changes. Raises InvalidRecord."""
         if array.type == field.type:
             return array
-        if not may_cast(array.type, field.type):
+        if not (may_cast(array.type, field.type) or _may_be_whole(array.type, field.type)):
             raise self.refusal(
                 f"column {field.name!r} is {array.type}, its type is {field.type}"
                 + _hint(array.type, field.type)
@@ -214,6 +214,11 @@ def may_cast(found: pa.DataType, wanted: pa.DataType) -> bool:
     )
 
 
+def _may_be_whole(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether decimals are accepted for numbers: DuckDB's sums and literals are decimals."""
+    return bool(types.is_decimal(found) and (types.is_integer(wanted) or types.is_floating(wanted)))
+
+
 def _may_cast_fields(found: pa.DataType, wanted: pa.DataType) -> bool:
     by_name = {found.field(n).name: found.field(n) for n in range(found.num_fields)}
     if len(by_name) != wanted.num_fields:
@@ -284,6 +289,12 @@ def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
     if types.is_integer(array.type) and types.is_decimal(target):
         # In one step Arrow would require room for any integer, whatever the values are.
         array = array.cast(pa.decimal256(76, target.scale))
+    if types.is_decimal(array.type) and types.is_floating(target):
+        # By way of text, since Arrow's cast is not to the nearest: -0.7 is -0.7000000000000001.
+        made = array.cast(pa.string()).cast(target)
+        if not made.cast(pa.string()).cast(array.type).equals(array):
+            raise ValueError("it has more digits than that holds")
+        return made
     made = array.cast(target)
     if _has_overflown(array, made):
         raise ValueError("it is too large")
