@@ -151,3 +151,4 @@ def short_chapters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each entry of a log is a chapter of its own: it is closed behind the next checkpoint."""
     monkeypatch.setattr("txnlog.log.chapters.CHAPTER", 1)
     monkeypatch.setattr("txnlog.log.chapters.FANOUT", 4)
+    monkeypatch.setattr("txnlog.log.chapters.STAY_OPEN", 0)

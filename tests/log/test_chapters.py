@@ -362,6 +362,7 @@ def test_folders_on_a_disk_stay_small_however_fast_it_is(
     """No time passes at all: logs of topics, groups and ids hold so many names and no more."""
     monkeypatch.setattr(chapters, "CHAPTER", 8)
     monkeypatch.setattr(chapters, "MOST_CLOSED", 4)
+    monkeypatch.setattr(chapters, "STAY_OPEN", 3)
     heap = HeapStorage(like_disk=True)
     store = new_store(heap, clock)
     reader = attach(heap, clock=clock)

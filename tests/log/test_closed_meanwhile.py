@@ -14,12 +14,14 @@ from steps import another, append, begin, new_store, send, values
 
 from txnlog.admin.merging import merge_topic
 from txnlog.errors import StorageError
-from txnlog.log.chapters import CHAPTER
+from txnlog.log.chapters import CHAPTER, STAY_OPEN
 from txnlog.names import TopicPartition
 from txnlog.state.group import OffsetCommit
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
 
+MANY = (2 + STAY_OPEN) * CHAPTER
+"""After so many entries the chapter of an earlier one is closed."""
 T0 = TopicPartition("t", 0)
 
 
@@ -65,8 +67,8 @@ def found_offset(store: Store) -> int | None:
     return found.offset if found else None
 
 
-def fill_two_chapters(store: Store) -> None:
-    for _ in range(2 * CHAPTER):
+def fill_chapters(store: Store) -> None:
+    for _ in range(MANY):
         append(store, b"later")
 
 
@@ -74,7 +76,7 @@ def test_what_was_merged_is_not_deleted(store: Store, overtaken: Overtaken, slee
     """The segments that it replaced are not found any more, since it has replaced them itself."""
     for number in range(8):
         append(store, b"%d" % number)
-    overtaken.folder, overtaken.others = "topics/t/log/", lambda: fill_two_chapters(store)
+    overtaken.folder, overtaken.others = "topics/t/log/", lambda: fill_chapters(store)
     assert [merge.segment_count for merge in merge_topic(sleeper.logs, "t")] == [8]
     assert values(another(store))[:9] == [*(b"%d" % n for n in range(8)), b"later"]
 
@@ -87,7 +89,7 @@ def test_offsets_that_were_moved_are_not_said_to_be_refused(
     group.commit([OffsetCommit("t", 0, 2)])
 
     def go_on() -> None:
-        for _ in range(2 * CHAPTER):
+        for _ in range(MANY):
             group.commit([OffsetCommit("t", 1, 0)])
             group.checkpoint_if_due()
 
@@ -104,12 +106,12 @@ def test_a_topic_that_was_made_anew_is_not_deleted_with_the_old_one(
 
     def make_anew() -> None:
         store.create_topic("t")
-        fill_two_chapters(store)
+        fill_chapters(store)
 
     overtaken.folder, overtaken.others = "topics/t/log/", make_anew
     with pytest.raises(StorageError, match="may or may not count"):
         sleeper.delete_topic("t")
-    assert values(another(store)) == [b"later"] * 2 * CHAPTER
+    assert values(another(store)) == [b"later"] * MANY
 
 
 def test_a_log_is_cleaned_though_something_is_always_undecided(

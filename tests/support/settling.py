@@ -14,13 +14,15 @@ from txnlog.log import chapters, manifests, state_log, topic_log
 def settle_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints after 4 entries, chapters and manifests of 3, which are joined; one list is kept.
 
-    Two segments are worth a merge.
+    Two checkpoints are kept, too. Two segments are worth a merge.
     """
     for module in (state_log, topic_log):
         monkeypatch.setattr(module, "CHECKPOINT_INTERVAL", 4)
     monkeypatch.setattr(chapters, "CHAPTER", 3)
     monkeypatch.setattr(chapters, "FANOUT", 3)
     monkeypatch.setattr(chapters, "MOST_CLOSED", 2)
+    monkeypatch.setattr(chapters, "STAY_OPEN", 1)
+    monkeypatch.setattr(state_log, "KEPT_CHECKPOINTS", 2)
     for module in (manifests, topic_log):
         monkeypatch.setattr(module, "KEPT_ENTRIES", 1)
         monkeypatch.setattr(module, "SETTLED_AT_ONCE", 3)

@@ -39,6 +39,12 @@ LEVELS = 3
 """Marks of the widest level stay: one in four million entries."""
 MOST_CLOSED = 16
 """How many closed chapters stay where names may be freed before their age."""
+STAY_OPEN = 12
+"""There, so many of them are left open behind a checkpoint instead.
+
+A look at a log ends with the question whether what it has found is in a closed chapter: so this
+many chapters may pass during one look.
+"""
 _MOST_AT_ONCE = 64
 """One cleaning puts no more marks; the next one goes on."""
 
@@ -59,11 +65,13 @@ class FreeingRule:
     """When the names of a closed chapter are freed.
 
     ``age_ms``: this long after it was closed, by the storage's clock if it reports the time.
-    ``most_closed``: or when more than this many are closed; None: by age only.
+    ``most_closed``: or when more than this many are closed; None: by age only. ``stay_open``: so
+    many chapters are not closed yet.
     """
 
     age_ms: int
     most_closed: int | None = None
+    stay_open: int = 0
 
 
 def chapter_of(number: int) -> int:
@@ -159,7 +167,7 @@ class Chapters:
         Raises:
             StorageError: nothing is lost; the next cleaning does it.
         """
-        end -= end % CHAPTER
+        end -= end % CHAPTER + rule.stay_open * CHAPTER
         if end <= 0:
             return
         if rule.most_closed is None and self._knows_what_waits(rule):

@@ -10,6 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Literal
 
 from txnlog import names
@@ -50,6 +51,9 @@ class Logs:
         self.settlement = Settlement(
             storage, self.transactions, clock, self, config.transaction_max_timeout_ms
         )
+        if most_closed is not None:
+            stay_open = chapters.STAY_OPEN
+            freeing = replace(freeing, most_closed=most_closed - stay_open, stay_open=stay_open)
         self._policy = LogPolicy(
             freeing=freeing,
             recent_ms=_TIMEOUTS * config.transaction_max_timeout_ms + SKEW_MS,

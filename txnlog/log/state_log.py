@@ -31,10 +31,19 @@ from txnlog.state.transaction import HELP_AFTER_MS, EntryRef, Marker, Outcome, T
 
 CHECKPOINT_INTERVAL = 32
 """Entries between checkpoints: opening a log reads at most about this many small files."""
+KEPT_CHECKPOINTS = 8
+"""How many of the newest checkpoints stay: readers of a listing may be so far behind."""
 DELIVERY_TIMEOUT_MS = 120_000
 """How long one append goes on losing races before it gives up: Kafka's delivery.timeout.ms."""
 _ATTEMPTS = 20
 """How many listings in a row may contradict themselves before a log is called damaged."""
+_MOST_OVERTAKEN = 200
+"""How often a refresh may be overtaken by writers before it gives up."""
+
+Look = Literal["complete", "torn", "overtaken"]
+"""What one look at a log may be. Torn: it contradicts itself. Overtaken: what it has shown was
+cleaned away before it was read, so the next one begins at a newer checkpoint.
+"""
 
 _logger = logging.getLogger(__name__)
 
@@ -88,6 +97,8 @@ class StateLog(Generic[EntryT, StateT]):
         self._listed_at = Moment.now(clock)
         self._seen = False
         """Whether the log was listed, so that ``_listed_at`` is when its end was last seen."""
+        self._shown_end = 0
+        """The newest number that the last look has shown."""
         self._newest_checkpoint = -1
         self._seen_checkpoints: set[int] = set()
         self._cleaned_chapter = 0
@@ -164,19 +175,30 @@ class StateLog(Generic[EntryT, StateT]):
 
         Raises:
             CorruptEntry: an entry is missing or damaged, and no checkpoint replaces it.
+            StorageError: others append faster than this process reads.
         """
         with self.lock:
             if self._dropped:
                 self._drop()  # perhaps it was only begun
-            attempts, reached = 0, self._state.next_entry
-            while attempts < _ATTEMPTS:
-                if self._catch_up():
+            attempts, reached, end = 0, self._state.next_entry, self._shown_end
+            for _ in range(_MOST_OVERTAKEN):
+                look = self._catch_up()
+                if look == "complete":
                     return
-                attempts = 0 if self._state.next_entry > reached else attempts + 1
+                goes_on = look == "overtaken" and self._shown_end > end
+                is_further = self._state.next_entry > reached
+                attempts = 0 if goes_on or is_further else attempts + 1
+                if attempts == _ATTEMPTS:
+                    raise CorruptEntry(
+                        f"{self.log.path(self._state.next_entry)} is missing, though later entries "
+                        "exist; restore it from a backup"
+                    )
                 reached = max(reached, self._state.next_entry)
-            raise CorruptEntry(
-                f"{self.log.path(self._state.next_entry)} is missing, though later entries exist; "
-                "restore it from a backup"
+                end = max(end, self._shown_end)
+            raise StorageError(
+                f"{self.kind} {self.name!r}: others append faster than this process reads: "
+                f"{_MOST_OVERTAKEN} times in a row, what a listing of {self.log.folder} showed was "
+                "cleaned up before it was read; try again when less is written, or from nearer by"
             )
 
     def refresh_beside(self, *calls: Callable[[], object]) -> None:
@@ -188,17 +210,18 @@ class StateLog(Generic[EntryT, StateT]):
             finally:
                 self._beside = []
 
-    def _catch_up(self) -> bool:
-        """One attempt to refresh; False if the listing contradicts itself or files vanished."""
+    def _catch_up(self) -> Look:
+        """One attempt to refresh."""
         state = self._state
         listed_at = Moment.now(self.clock)
         listing = self._look_beside(state)
         if not self._shows_undecided(listing, state):
             # Cleaned away, perhaps with its marker: only a newer checkpoint knows the outcome.
             self._drop()
-            return False
+            return "overtaken"
         loaded = False
         newest = listing.checkpoints[-1] if listing.checkpoints else -1
+        self._shown_end = max(newest, *listing.entries[-1:], listing.end or 0)
         self._newest_checkpoint = max(self._newest_checkpoint, newest)
         self._seen_checkpoints |= {*listing.checkpoints}
         self._dropped = True
@@ -217,10 +240,10 @@ class StateLog(Generic[EntryT, StateT]):
             if self._may_be_freed(begin, listed_at):
                 # What was read may be strays, and a missing name is not the end.
                 self._drop()
-                return False
+                return "overtaken"
         except ObjectNotFound:
             self._drop()
-            return False
+            return "overtaken"
         undecided = state.undecided_entries()
         decided = [(n, outcome) for n, outcome in listing.outcomes.items() if n in undecided]
         for number, outcome in decided:
@@ -234,7 +257,7 @@ class StateLog(Generic[EntryT, StateT]):
             state.expire()
         self._state = state
         self._dropped = False
-        return complete
+        return "complete" if complete else "torn"
 
     @staticmethod
     def _shows_undecided(listing: Listing, state: StateT) -> bool:
@@ -535,13 +558,13 @@ class StateLog(Generic[EntryT, StateT]):
                 self._delete_superseded(number)
 
     def _delete_superseded(self, newest: int) -> None:
-        """Delete the checkpoints that ``newest``, just put, supersedes; one more is kept.
+        """Delete the checkpoints that ``newest``, just put, supersedes; the last few are kept.
 
         Not those that may know the outcome of an entry which the newest calls undecided: it could
         be cleaned up behind one of them (invariant L10).
         """
         undecided = min(self._state.undecided_entries(), default=newest)
-        older = sorted(self._seen_checkpoints)[:-1]
+        older = sorted(self._seen_checkpoints)[: -KEPT_CHECKPOINTS + 1]
         doomed = [number for number in older if number < min(undecided, newest)]
         self._seen_checkpoints -= {*doomed}
         self._seen_checkpoints.add(newest)
