@@ -225,23 +225,12 @@ def test_a_codec_that_batches_lack_is_refused(store: Store, codec: CompressionTy
     producer.close()
 
 
-def test_parquet_files_are_settled_when_a_topic_is_made(store: Store) -> None:
-    """Between auto and parquet a topic may change; a typed one not back to what older ones know."""
-    for name, record_format in (("columns", "columns"), ("kafka", "kafka")):
-        store.create_topic(name, config={"record.format": record_format})
-        with pytest.raises(InvalidConfig, match="for good"):
-            store.alter_topic(name, config=AUTO)
-        with pytest.raises(InvalidConfig, match="for good"):
-            store.alter_topic("t", config={"record.format": record_format})
-    store.alter_topic("t", config={"record.format": "parquet"})
-    assert kinds(upload(store, {0: 10, 1: 10})) == {0: ["parquet"], 1: ["parquet"]}
-    store.alter_topic("t", config=AUTO)
-    assert kinds(upload(store, {0: 10, 1: 10})) == {0: ["shared"], 1: ["shared"]}
-    schema = pa.schema([("id", pa.int64())])
-    store.create_topic("typed", schema=schema, config={"record.format": "parquet"})
-    store.alter_topic("typed", config=AUTO)
-    with pytest.raises(InvalidConfig, match="stays so"):
-        store.alter_topic("typed", config={"record.format": "parquet"})
+def test_the_format_is_of_what_is_written_from_then_on(store: Store) -> None:
+    """It can be altered at any time: what a segment is, its name says."""
+    expected = {"columns": "shared", "kafka": "shared", "parquet": "parquet", "auto": "shared"}
+    for record_format, kind in expected.items():
+        store.alter_topic("t", config={"record.format": record_format})
+        assert kinds(upload(store, {0: 10, 1: 10})) == {0: [kind], 1: [kind]}
 
 
 # -- merging and compaction ----------------------------------------------------------------------
@@ -347,7 +336,10 @@ def seen(store: Store, topic: str, rng: random.Random) -> list[object]:
 def test_readers_see_what_they_see_in_columns(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
 ) -> None:
-    """Both topics get the same, in transactions and without, and are merged, trimmed, compacted."""
+    """All topics get the same, in transactions and without, and are merged, trimmed, compacted.
+
+    The third one's format is altered on the way.
+    """
     monkeypatch.setattr("txnlog.segments.writer.PARQUET_FROM_BYTES", 300)
     rng = random.Random(seed)
     store = new_store(HeapStorage(), clock, {})
@@ -356,15 +348,18 @@ def test_readers_see_what_they_see_in_columns(
         "segment.bytes": rng.choice([2000, 1 << 30]),
         "cleanup.policy": rng.choice(["delete", "delete", "compact"]),
     }
-    topics = ("columns", "auto")
+    topics = ("columns", "auto", "altered")
     for topic in topics:
-        config = {**common, "record.format": topic}
+        config = {**common, "record.format": "columns" if topic == "altered" else topic}
         store.create_topic(topic, partitions=2, config=config)
     by_key = common["cleanup.policy"] == "compact"
     turn = 0
     for turn in range(25):
         clock.time_ms += rng.choice([1, 1000])
-        match rng.choice(["send", "send", "commit", "abort", "merge", "trim", "look"]):
+        match rng.choice(["send", "send", "commit", "abort", "merge", "trim", "look", "alter"]):
+            case "alter":
+                to = rng.choice(["columns", "kafka", "parquet", "auto"])
+                store.alter_topic("altered", config={"record.format": to})
             case "send":
                 rows = [keyed(rows_of(rng, clock.time_ms), by_key=by_key) for _ in range(2)]
                 for topic in topics:
@@ -397,9 +392,9 @@ def test_readers_see_what_they_see_in_columns(
             case "look":
                 at = rng.random()
                 looks = [seen(another(store), topic, random.Random(at)) for topic in topics]
-                assert looks[0] == looks[1]
+                assert looks[0] == looks[1] == looks[2]
     looks = [seen(another(store), topic, random.Random(seed)) for topic in topics]
-    assert looks[0] == looks[1]
+    assert looks[0] == looks[1] == looks[2]
     assert {s.paths.is_parquet for s in store.segments("auto")} == {False, True}
     assert {s.paths.is_parquet for s in store.segments("columns")} == {False}
     wrong = [one for one in another(store).examine(with_contents=True) if one.state == "damage"]
@@ -413,7 +408,7 @@ def test_readers_see_what_they_see_in_columns(
         again.import_kafka(topic, [str(tmp_path / topic)])
         rows = again.scan(topic).to_arrow().drop_columns("topic")
         exported.append(rows.drop_columns("timestampType").to_pylist())
-    assert exported[0] == exported[1]
+    assert exported[0] == exported[1] == exported[2]
 
 
 def keyed(batch: pa.RecordBatch, *, by_key: bool) -> pa.RecordBatch:

@@ -273,7 +273,8 @@ def any_changes(data: st.DataObject) -> None:
     draws = Draws(data, world.numbers)
     world.columns = draws.columns()
     config = {"schema.compatibility": "NONE", "compression.type": "none"}
-    config["record.format"] = draws.draw(st.sampled_from(["parquet", "columns"]))
+    formats = st.sampled_from(["parquet", "columns", "auto"])
+    config["record.format"] = draws.draw(formats)
     store.create_topic("t", schema=schema_of(world.columns), config=config)
     pinned: list[tuple[Snapshot, list[dict[str, Any]], list[Column]]] = []
     for _ in range(draws.draw(st.integers(1, 4))):
@@ -294,7 +295,13 @@ def any_changes(data: st.DataObject) -> None:
             for one in world.columns
             if one.default is not None and one.number not in {old.number for old in before}
         }
-        store.alter_topic("t", schema=schema_of(world.columns), rename=renamed, defaults=defaults)
+        store.alter_topic(
+            "t",
+            schema=schema_of(world.columns),
+            rename=renamed,
+            defaults=defaults,
+            config={"record.format": draws.draw(formats)},
+        )
         late.close()
         world.rows += late_rows
         if draws.chance():

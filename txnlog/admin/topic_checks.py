@@ -1,31 +1,11 @@
-"""Which settings a topic may have by its kind, and which it may change to."""
+"""Which settings a topic may have by its kind."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txnlog.config import AUTO, PARQUET, TopicConfig
+from txnlog.config import TopicConfig
 from txnlog.errors import InvalidConfig
-
-
-def check_record_format_change(
-    before: Mapping[str, str], after: Mapping[str, str], *, is_typed: bool
-) -> None:
-    """Raise InvalidConfig if a topic would begin to have Parquet files, or cease to.
-
-    Batches of typed topics are newer than its Parquet files: with them there stays what versions
-    must know that read it.
-    """
-    old, new = TopicConfig.of(before), TopicConfig.of(after)
-    if is_typed and old.record_format == AUTO and new.record_format == PARQUET:
-        raise InvalidConfig(
-            "topic config record.format: a typed topic with auto has batches, and stays so"
-        )
-    if old.has_parquet != new.has_parquet:
-        raise InvalidConfig(
-            "topic config record.format: a topic is made with parquet or auto, or without both, "
-            "for good. Make another topic, and copy the records in a transaction"
-        )
 
 
 def check_typed_config(config: Mapping[str, str], *, has_key: bool) -> None:

@@ -15,7 +15,6 @@ from txnlog.admin.disk_usage import PartitionUsage, disk_usage
 from txnlog.admin.live_segments import placed_refs
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
 from txnlog.admin.topic_checks import (
-    check_record_format_change,
     check_typed_config,
     check_untyped_config,
 )
@@ -172,8 +171,6 @@ class TopicAdmin:
             merged = {**state.config, **checked}
             settings = {k: v for k, v in merged.items() if v is not None}
             check_merged_topic_config(settings)
-            is_typed = state.schema is not None
-            check_record_format_change(state.config, settings, is_typed=is_typed)
             changed = None
             if state.schema is not None:
                 check_typed_config(settings, has_key=bool(state.schema.key))

@@ -3,13 +3,14 @@
 They prune columns and row groups, and push filters down. A file that was swapped with another one
 is noticed when it is opened, by its footer, which is read anyway. Ranges that are not a whole
 Parquet file, such as the rest of a segment whose first records were deleted, are read here and
-added beside the files.
+added between the files: a scan has the order of the ranges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from itertools import groupby
 from operator import and_
 from typing import Any
 
@@ -19,7 +20,7 @@ from pyarrow import dataset
 
 from txnlog.columns.layouts import FileLayout, file_layout
 from txnlog.names import schema_version
-from txnlog.read.scanned_ranges import read_ranges
+from txnlog.read.scanned_ranges import read_each
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_files import segment_files
 from txnlog.read.segment_ranges import SegmentRange
@@ -31,21 +32,25 @@ from txnlog.storage.base import Storage
 def make_dataset(
     storage: Storage, ranges: Sequence[SegmentRange], columns: ScanColumns
 ) -> dataset.Dataset:
-    """The records of ranges, with stored columns. Whole files are not read yet.
+    """The records of ranges in their order, with stored columns. Whole files are not read yet.
 
     Raises CorruptRecord, and reading errors, for ranges that are not whole files.
     """
     schema = columns.schema
     files = _Files(storage, columns.topic_schema)
-    whole = [part for part in ranges if _is_file(part) and files.knows(part)]
-    others = [part for part in ranges if not (_is_file(part) and files.knows(part))]
+    others = [part for part in ranges if not files.has(part)]
+    read = read_each(storage, others, columns)
+    tables = [pa.Table.from_batches(batches, schema=schema) for _, batches in read]
+    tables.reverse()
     parts: list[dataset.Dataset] = []
-    if whole:
-        fragments = [files.fragment(part) for part in whole]
-        parts.append(_FileDataset(fragments, schema, files.format, files.plain))
-    if others or not whole:
-        table = pa.Table.from_batches(read_ranges(storage, others, columns), schema=schema)
-        parts.append(dataset.dataset(table))
+    for is_whole, run in groupby(ranges, files.has):
+        if is_whole:
+            fragments = [files.fragment(part) for part in run]
+            parts.append(_FileDataset(fragments, schema, files.format, files.plain))
+        else:
+            parts.append(dataset.dataset(pa.concat_tables([tables.pop() for _ in run])))
+    if not parts:
+        parts.append(dataset.dataset(schema.empty_table()))
     return parts[0] if len(parts) == 1 else _Union(schema, parts)
 
 
@@ -101,13 +106,6 @@ class _Scanner:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
 
-def _is_file(part: SegmentRange) -> bool:
-    """Whether the range is all of a Parquet file."""
-    segment = part.segment
-    covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
-    return part.paths.is_parquet and covered
-
-
 class _Files:
     """Makes fragments of a storage's files, each with the columns of a schema."""
 
@@ -124,8 +122,12 @@ class _Files:
         self.format = dataset.ParquetFileFormat(default_fragment_scan_options=checked)
         self._constants: dict[int, pc.Expression | None] = {}
 
-    def knows(self, part: SegmentRange) -> bool:
-        """Whether the file's names of the columns are known."""
+    def has(self, part: SegmentRange) -> bool:
+        """Whether the range is all of a Parquet file, whose names of the columns are known."""
+        segment = part.segment
+        covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
+        if not (part.paths.is_parquet and covered):
+            return False
         return self._schema is None or file_layout(self._schema, _version(part)) is not None
 
     def fragment(self, part: SegmentRange) -> dataset.Fragment:

@@ -32,7 +32,7 @@ class PinnedTopic:
         if not TopicConfig.of(view.config).has_parquet:
             raise InvalidOption(
                 f"topic {topic!r} is not stored in Parquet files, which a table could refer to; "
-                "record.format=parquet or auto is chosen when a topic is created"
+                "set its record.format to auto or parquet, and merge it"
             )
         return cls(view, table_columns(view))
 
