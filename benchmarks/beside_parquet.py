@@ -21,7 +21,7 @@ from txnlog.spark import maintain, read, register, transaction
 PARTITIONS = 8
 _TOPICS: Mapping[str, Mapping[str, str]] = {
     "by default": {},
-    "`record.format=parquet`": {"record.format": "parquet"},
+    "`record.format=columns`": {"record.format": "columns"},
 }
 _CHANGE = "upper(CAST(value AS STRING)) AS value"
 

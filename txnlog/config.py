@@ -137,12 +137,11 @@ _TOPIC_KEYS = {
     "compression.lz4.level": _Key("", _level(1, 12), "empty: the codec's own default"),
     "compression.zstd.level": _Key("", _level(-7, 22), "empty: the codec's own default"),
     "record.format": _Key(
-        "columns",
-        _one_of("columns", "kafka", PARQUET, AUTO),
-        "how records are stored: batches in Arrow's columns, or in Kafka's own format; parquet: "
-        "each segment a Parquet file; auto: large segments, and what is merged or compacted, "
-        "Parquet files, small ones batches in columns. Whether there are Parquet files is settled "
-        "when a topic is made",
+        AUTO,
+        _one_of(AUTO, "columns", "kafka", PARQUET),
+        "how records are stored: auto: large segments, and what is merged or compacted, in Parquet "
+        "files, small ones in batches of Arrow's columns; columns: all in such batches; parquet: "
+        "all in Parquet files; kafka: all in Kafka's own batches",
     ),
     "schema.compatibility": _Key(
         "BACKWARD",

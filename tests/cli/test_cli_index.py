@@ -21,7 +21,7 @@ def indexed(tmp_path: Path) -> tuple[Path, Path]:
     """A store whose topic ``t`` has a segment of several batches behind one of one batch."""
     root = tmp_path / "indexed"
     store = txnlog.open(str(root), create=True)
-    store.create_topic("t", config={"compression.type": "none"})
+    store.create_topic("t", config={"record.format": "columns", "compression.type": "none"})
     with store.producer() as producer:
         producer.send("t", b"first", timestamp_ms=0)
         producer.flush()

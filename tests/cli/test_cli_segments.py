@@ -29,7 +29,7 @@ def many_batches(tmp_path: Path) -> tuple[Path, Path, SegmentDescription]:
     """A store whose topic ``t`` has one segment of several batches behind another segment."""
     root = tmp_path / "many"
     store = txnlog.open(str(root), create=True)
-    store.create_topic("t", config={"compression.type": "none"})
+    store.create_topic("t", config={"record.format": "columns", "compression.type": "none"})
     with store.producer() as producer:
         producer.send("t", b"first")
         producer.flush()

@@ -13,7 +13,7 @@ import txnlog
 def test_small_segments_are_merged(own_store: Path) -> None:
     """A dry run tells; the log shows the entry; records stay."""
     store = txnlog.open(str(own_store))
-    store.create_topic("small")
+    store.create_topic("small", config={"record.format": "columns"})
     for number in range(6):
         with store.producer() as producer:
             producer.send("small", b"%d" % number)

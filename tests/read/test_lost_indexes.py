@@ -16,7 +16,9 @@ T0 = TopicPartition("t", 0)
 
 @pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    return new_store(memory_storage, clock)
+    store = new_store(memory_storage, clock, {})
+    store.create_topic("t", config={"record.format": "columns"})
+    return store
 
 
 @pytest.mark.condition(42)

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from steps import new_store
@@ -231,13 +232,19 @@ def test_a_plan_touches_no_segment(store: Store, counting: CountingStorage) -> N
     assert counting.take() == {"list": 1}
 
 
-def test_reading_one_record_fetches_little(store: Store, counting: CountingStorage) -> None:
+@pytest.mark.parametrize("record_format", ["columns", "auto"])
+def test_reading_one_record_fetches_little(
+    store: Store, counting: CountingStorage, record_format: str
+) -> None:
     """A point read in a large segment uses its index: not the whole segment is fetched."""
-    producer = store.producer()
-    values = [b"%0100d" % number for number in range(200_000)]
-    producer.send_batch("a", pa.record_batch({"value": values}), partition=0)
-    producer.flush()
-    size = store.segments("a")[0].size_bytes
+    store.create_topic("large", config={"record.format": record_format})
+    data = np.random.default_rng(1).bytes(20_000_000)
+    values = [data[at : at + 100] for at in range(0, len(data), 100)]
+    with store.producer() as producer:
+        producer.send_batch("large", pa.record_batch({"value": values}))
+    (segment,) = store.segments("large")
+    assert segment.paths.is_parquet == (record_format == "auto")
+    size = segment.size_bytes
     fetched = []
     inner_get_range = counting.inner.get_range
 
@@ -246,7 +253,7 @@ def test_reading_one_record_fetches_little(store: Store, counting: CountingStora
         return inner_get_range(name, start, stop)
 
     counting.inner.get_range = recording  # type: ignore[method-assign]
-    table = store.scan("a", {0: 150_000}, {0: 150_001}).to_arrow()
+    table = store.scan("large", {0: 150_000}, {0: 150_001}).to_arrow()
     assert table.column("offset").to_pylist() == [150_000]
     assert sum(fetched) < size / 4
 
@@ -260,14 +267,14 @@ def test_looking_up_a_time_uses_the_time_index(store: Store, counting: CountingS
             "timestamp": pa.array(range(rows), pa.int64()),
         }
     )
-    producer = store.producer()
-    producer.send_batch("a", batch, partition=0)
-    producer.flush()
-    assert store.segments("a")[0].batch_count > 10
-    consumer = store.consumer("a")
+    store.create_topic("large", config={"record.format": "columns"})
+    with store.producer() as producer:
+        producer.send_batch("large", batch)
+    assert store.segments("large")[0].batch_count > 10
+    consumer = store.consumer("large")
     for wanted in (0, 123_456, rows - 1):
         counting.take()
-        where = TopicPartition("a", 0)
+        where = TopicPartition("large", 0)
         found = consumer.offsets_for_times({where: wanted})[where]
         assert found is not None
         assert (found.offset, found.timestamp) == (wanted, wanted)

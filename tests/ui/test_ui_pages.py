@@ -264,7 +264,7 @@ def test_offsets_of_aborted_transactions_are_no_commits(store: Store) -> None:
 
 def test_a_picture_shows_what_indexes_know(browser: TestClient, store: Store) -> None:
     """When it is asked to: it reads the index files of some segments."""
-    store.create_topic("long", config={"index.interval.bytes": 0})
+    store.create_topic("long", config={"index.interval.bytes": 0, "record.format": "columns"})
     with store.producer() as producer:
         for _ in range(3):
             producer.send_batch("long", pa.record_batch({"value": [b"x" * 1000] * 1000}))

@@ -18,7 +18,9 @@ COLUMNS, PACKED, KAFKA = 100, 102, 2
 
 @pytest.fixture
 def store(clock: VirtualClock) -> Store:
-    return new_store(HeapStorage(), clock, {"t": PARTITIONS})
+    store = new_store(HeapStorage(), clock, {})
+    store.create_topic("t", partitions=PARTITIONS, config={"record.format": "columns"})
+    return store
 
 
 def magics(store: Store, topic: str = "t") -> list[int]:
