@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from txnlog.errors import ObjectNotFound
-from txnlog.storage.left_behind import TookTooLong, run_within
+from txnlog.storage.left_behind import TookTooLong, _Job, run_within
 
 SOON_S = 0.01
 
@@ -68,6 +68,43 @@ def test_it_is_waited_for_as_long_as_there_is_hope(gate: threading.Event) -> Non
         run_within(threading.Event().wait, SOON_S, lambda: False)
 
 
+@pytest.mark.parametrize("hope", [True, False])
+def test_whether_there_is_hope_is_asked_within_the_time(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch, hope: bool
+) -> None:
+    """Who is asked may hang as well: then it is over when the time is."""
+    waits: list[float] = []
+    asked, said = threading.Event(), threading.Event()
+
+    def wait(job: _Job, for_s: float) -> bool:
+        waits.append(for_s)
+        if len(waits) == 2:
+            assert (said if hope else asked).wait(10)
+        if len(waits) > 2:
+            gate.set()
+            return wait_whole(job, 10)
+        return False
+
+    def go_on() -> bool:
+        asked.set()
+        return hope or gate.wait()
+
+    def end(job: _Job) -> None:
+        if job.result is True:
+            said.set()
+        end_whole(job)
+
+    wait_whole, end_whole = _Job.wait, _Job.end
+    monkeypatch.setattr(_Job, "wait", wait)
+    monkeypatch.setattr(_Job, "end", end)
+    if hope:
+        assert run_within(gate.wait, 8, go_on)
+    else:
+        with pytest.raises(TookTooLong):
+            run_within(gate.wait, 8, go_on)
+    assert waits == [2, 6, 2][: 3 if hope else 2]
+
+
 def test_a_fork_copies_no_idle_thread() -> None:
     run_within(lambda: 5, 10)
     assert waiting()
@@ -81,7 +118,7 @@ def test_a_fork_copies_no_idle_thread() -> None:
 def test_what_hangs_keeps_no_process_from_ending() -> None:
     program = (
         "import threading\n"
-        "from txnlog.storage.left_behind import TookTooLong, run_within\n"
+        "from txnlog.storage.left_behind import TookTooLong, _Job, run_within\n"
         "try: run_within(threading.Event().wait, 0.001)\n"
         "except TookTooLong: print('left')\n"
     )

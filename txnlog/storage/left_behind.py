@@ -22,6 +22,8 @@ _SLICES: Final = 8
 one.
 """
 _MOST_IDLE: Final = 64
+_ASKED_AFTER: Final = 0.25
+"""The part of the time after which it is asked whether to go on."""
 
 
 class TookTooLong(StorageError):
@@ -31,8 +33,8 @@ class TookTooLong(StorageError):
 class RunWithin(Protocol):
     """Runs a call and returns its result, or raises its error, within a time.
 
-    When the time is over ``go_on``, if given, says whether to wait as long again. Raises
-    TookTooLong: the call goes on.
+    ``go_on``, if given, is asked beside the call when a quarter of the time is over. If it has said
+    yes at the end, the call has as long again. Raises TookTooLong: the call goes on.
     """
 
     def __call__(
@@ -124,15 +126,26 @@ class _Workers:
 _WORKERS: Final = _Workers()
 
 
-def run_within(call: Callable[[], T], for_s: float, go_on: Callable[[], bool] | None = None) -> T:
-    """See :class:`RunWithin`."""
+def _begin(call: Callable[[], object]) -> _Job:
     job = _Job(call)
     try:
         _WORKERS.begin(job)
     except RuntimeError:  # at the interpreter's exit
-        return call()
-    while not job.wait(for_s):
-        if go_on is None or not go_on():
+        job.run()
+        job.end()
+    return job
+
+
+def run_within(call: Callable[[], T], for_s: float, go_on: Callable[[], bool] | None = None) -> T:
+    """See :class:`RunWithin`."""
+    job = _begin(call)
+    first_s = for_s if go_on is None else _ASKED_AFTER * for_s
+    while not job.wait(first_s):
+        # In the time that the call has left: one after the other would take twice as long.
+        asked = None if go_on is None else _begin(go_on)
+        if asked is not None and job.wait(for_s - first_s):
+            break
+        if asked is None or not asked.result:
             raise TookTooLong(f"no answer for {for_s:.3g} s")
     if job.error is not None:
         raise job.error
