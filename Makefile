@@ -114,9 +114,11 @@ java:
 
 # Each stamp is written last: what was interrupted is done again.
 
+# Python comes with a pip that takes three times as long to find out what is to be installed.
 .venv/.created:
 	@python=$$(PYTHON="$(PYTHON)" sh scripts/find-python.sh) && set -x && \
 	    "$$python" -m venv --clear .venv
+	$(PIP) install --quiet --constraint constraints.txt --upgrade pip
 	@touch $@
 
 # All that builds the wheel: a megabyte.
@@ -163,6 +165,8 @@ endif
 $(SPARK_VERSIONS:%=.venv-%/.installed): .venv-%/.installed: dist/.built constraints.txt
 	@python=$$(PYTHON="$(PYTHON)" sh scripts/find-python.sh) && set -x && \
 	    "$$python" -m venv .venv-$*
+	.venv-$*/bin/python -m pip --disable-pip-version-check install --quiet \
+	    --constraint constraints.txt --upgrade pip
 	grep -vE '^(pyspark|py4j)==' constraints.txt >.venv-$*/constraints.txt
 	.venv-$*/bin/python -m pip --disable-pip-version-check install --quiet \
 	    --constraint .venv-$*/constraints.txt "$$(ls dist/*.whl)[dev]" 'pyspark==$*.*'

@@ -15,9 +15,10 @@ home=build/constraints
 trap 'rm -rf "$home"' EXIT
 "$python" -m venv --clear "$home"
 pip="$home/bin/python -m pip --disable-pip-version-check"
+$pip install --quiet --upgrade pip
 $pip install --quiet --no-compile '.[dev]'
 {
     sed '/^[^#]/,$d' constraints.txt
-    $pip freeze --all --exclude txnlog --exclude pip | LC_ALL=C sort -f
+    $pip freeze --all --exclude txnlog | LC_ALL=C sort -f
 } >"$home/constraints.txt"
 mv "$home/constraints.txt" constraints.txt

@@ -53,7 +53,7 @@ def test_environments_are_made_of_these_versions() -> None:
     makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
     installs = [line for line in makefile.splitlines() if re.search(r"\binstall --quiet\b", line)]
     by_name = [line for line in installs if "--no-deps" not in line]
-    assert len(by_name) == 4
+    assert len(by_name) == 6
     assert [line for line in by_name if "--constraint" not in line] == []
 
 
