@@ -19,10 +19,10 @@ from starlette.staticfiles import StaticFiles
 from txnlog.errors import TxnlogError
 from txnlog.ui.access import Guard, TooManyTries, same_secret
 from txnlog.ui.console import Console
-from txnlog.ui.pages import groups, records, store, topics, transactions
+from txnlog.ui.pages import changes, groups, records, store, topics, transactions
 
 _logger = logging.getLogger(__name__)
-_MOST_FORM_BYTES = 64 << 10
+_MOST_FORM_BYTES = 256 << 10
 
 
 class _PartitionConvertor(IntegerConvertor):
@@ -109,6 +109,11 @@ def make_app(console: Console) -> Starlette:
     if console.allows_changes:
         abort = "/transactions/{transactional_id:anything}/abort"
         routes.insert(0, change(abort, transactions.abort_transaction))
+        routes.insert(0, change("/store/maintenance", store.maintain))
+        for kind in changes.KINDS:
+            path = "/reset/{group_id:anything}" if kind == "reset" else f"/topics/{{topic}}/{kind}"
+            routes.insert(0, page(path, changes.show_form(kind)))
+            routes.insert(0, change(path, changes.answer_form(kind)))
     open_paths = (
         ("/login", "/static/style.css", "/static/icon.svg") if console.access.password else ()
     )

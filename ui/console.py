@@ -16,6 +16,7 @@ from txnlog.standby.standby_storage import find_shown
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.ui.access import Access
+from txnlog.ui.changes import ChangeLog
 from txnlog.ui.jobs import PATIENCE_S, Job, Jobs, Progress
 from txnlog.ui.rendering import make_environment
 
@@ -55,6 +56,12 @@ class Console:
     templates: Environment = field(default_factory=make_environment)
     rates: Rates = field(default_factory=Rates)
     jobs: Jobs = field(default_factory=Jobs)
+    changes: ChangeLog = field(default_factory=ChangeLog)
+
+    def log_change(self, request: Request, what: str) -> None:
+        """Remember a change, and who has made it."""
+        client = request.client.host if request.client else "-"
+        self.changes.add(self.store.logs.clock.now_ms(), client, what)
 
     @property
     def is_standby(self) -> bool:
@@ -70,18 +77,26 @@ class Console:
         requests are not those of pages.
         """
         number = request.query_params.get(kind)
-        if number is None:
-            job = self.jobs.newest(kind)
-        else:
-            storage = CountingStorage(self.requests.inner)
-            clock = self.store.logs.clock
-
-            def run(job: Job) -> None:
-                work(attach(storage, clock=clock), job)
-
-            job = self.jobs.ask(kind, number, clock, storage, run)
-            job.wait(PATIENCE_S)
+        if number is not None:
+            self.begin_job(kind, number, work)
+        job = self.jobs.newest(kind)
         return None if job is None else job.progress()
+
+    def begin_job(self, kind: str, number: str, work: Callable[[Store, Job], None]) -> bool:
+        """Begin a job if it is the next one of its kind; whether it is, and it was.
+
+        Waits a moment, in which it may end.
+        """
+        storage = CountingStorage(self.requests.inner)
+        clock = self.store.logs.clock
+        before = self.jobs.newest(kind)
+
+        def run(job: Job) -> None:
+            work(attach(storage, clock=clock), job)
+
+        job = self.jobs.ask(kind, number, clock, storage, run)
+        job.wait(PATIENCE_S)
+        return job is not before
 
     def page(
         self, request: Request, template: str, content: Mapping[str, object], *, status: int = 200

@@ -125,22 +125,15 @@ class RecordQuery:
         every = range(min(count, _MOST_PARTITIONS))
         if not text:
             return every
-        chosen: set[int] = set()
-        for piece in text.replace(" ", "").split(","):
-            span = _SPAN.fullmatch(piece)
-            first = int(span[1]) if span else -1
-            last = int(span[2] or first) if span else -1
-            if not 0 <= first <= last < count:
-                self.errors["partitions"] = (
-                    f"{piece!r} is none of the topic's, which are 0 to {count - 1}: "
-                    "give some, such as 0,3,5-9"
-                )
-                return every
-            chosen.update(range(first, last + 1))
+        try:
+            chosen = choose_partitions(text, count)
+        except ValueError as error:
+            self.errors["partitions"] = str(error)
+            return every
         if len(chosen) > _MOST_PARTITIONS:
             self.errors["partitions"] = f"at most {_MOST_PARTITIONS} at a time"
             return every
-        return sorted(chosen)
+        return chosen
 
     def begin(self, view: TopicView, chosen: Sequence[int]) -> tuple[dict[int, int], bool]:
         """Where a look at them begins, and whether it leads to older records.
@@ -172,7 +165,7 @@ class RecordQuery:
         if not text:
             return None
         try:
-            at_ms = _parse_time(text, find_zone(self.typed["zone"]), now_ms)
+            at_ms = parse_time(text, find_zone(self.typed["zone"]), now_ms)
             return pa.scalar(at_ms * 1000, pa.timestamp("us", tz="UTC"))
         except (ValueError, OverflowError):
             self.errors[name] = (
@@ -180,6 +173,25 @@ class RecordQuery:
                 "7d for so long ago"
             )
             return None
+
+
+def choose_partitions(text: str, count: int) -> list[int]:
+    """The numbers in ``0,3,5-9``; none if it is empty. Raises ValueError, whose text is for people.
+
+    ``count``: how many there are.
+    """
+    chosen: set[int] = set()
+    for piece in text.replace(" ", "").split(",") if text.strip() else ():
+        span = _SPAN.fullmatch(piece)
+        first = int(span[1]) if span else -1
+        last = int(span[2] or first) if span else -1
+        if not 0 <= first <= last < count:
+            raise ValueError(
+                f"{piece!r} is none of the topic's, which are 0 to {count - 1}: "
+                "give some, such as 0,3,5-9"
+            )
+        chosen.update(range(first, last + 1))
+    return sorted(chosen)
 
 
 def find_zone(name: str) -> tzinfo:
@@ -202,8 +214,8 @@ def _parse_place(text: str, count: int) -> list[int]:
     return [min(int(piece), MOST_OFFSETS) for piece in pieces]
 
 
-def _parse_time(text: str, zone: tzinfo, now_ms: int) -> int:
-    """Milliseconds. Raises ValueError, OverflowError."""
+def parse_time(text: str, zone: tzinfo, now_ms: int) -> int:
+    """Milliseconds of what people type for a time. Raises ValueError, OverflowError."""
     if ago := _AGO.fullmatch(text):
         return now_ms - int(ago[1]) * _AGO_MS[ago[2]]
     if text.isdecimal() and len(text) in (12, 13):  # milliseconds, as logs write them

@@ -12,6 +12,7 @@ from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.ui.access import Access, loopback_hosts, named_hosts
 from txnlog.ui.app import make_app
+from txnlog.ui.changes import ChangeLog
 from txnlog.ui.console import Console
 
 LOOPBACK = "127.0.0.1"
@@ -25,6 +26,7 @@ def serve(
     host: str | None = None,
     password: str | None = None,
     allow_changes: bool = False,
+    log: Callable[[str], object] | None = None,
 ) -> None:
     """Show a store in the browser; returns when it is interrupted.
 
@@ -35,7 +37,8 @@ def serve(
         host: another address than this machine's own only with a password. None: one of this
             machine's that no other server has, as browsers send cookies to all ports of a host.
         password: asked for in place of a token in the URL.
-        allow_changes: whether transactions can be aborted from the pages.
+        allow_changes: whether the store can be changed from the pages.
+        log: called with a line for each change.
 
     Raises:
         InvalidOption: the address needs a password, that is empty, or the address cannot be
@@ -57,7 +60,7 @@ def serve(
         hosts = loopback_hosts(actual) | named_hosts([named], actual)
         if not is_loopback(host):
             hosts |= named_hosts((socket.gethostname(), socket.getfqdn()), actual)
-        console = make_console(store, Access(hosts, password), allow_changes=allow_changes)
+        console = make_console(store, Access(hosts, password), allow_changes=allow_changes, log=log)
         config = uvicorn.Config(
             make_app(console),
             log_level="warning",
@@ -73,10 +76,16 @@ def serve(
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def make_console(store: Store, access: Access, *, allow_changes: bool = False) -> Console:
+def make_console(
+    store: Store,
+    access: Access,
+    *,
+    allow_changes: bool = False,
+    log: Callable[[str], object] | None = None,
+) -> Console:
     """A console that counts what it asks of the storage."""
     counting = CountingStorage(store.storage)
-    return Console(attach(counting), counting, access, allow_changes)
+    return Console(attach(counting), counting, access, allow_changes, changes=ChangeLog(log))
 
 
 def is_loopback(host: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from txnlog.cli.output.streams import flush, write
+from txnlog.cli.output.streams import flush, warn, write
 from txnlog.cli.session import Session
 
 PASSWORD_VARIABLE = "TXNLOG_UI_PASSWORD"  # noqa: S105 - the name of a variable
@@ -25,7 +25,10 @@ def serve_pages(
         ),
     ] = None,
     allow_changes: Annotated[
-        bool, typer.Option("--allow-changes", help="Transactions can be aborted from the pages.")
+        bool,
+        typer.Option(
+            "--allow-changes", help="Pages can change the store; each change is a line on stderr."
+        ),
     ] = False,
 ) -> None:
     """Show a store in the browser, until Ctrl-C. Prints the URL to open.
@@ -61,4 +64,5 @@ def serve_pages(
         host=host,
         password=os.environ.get(PASSWORD_VARIABLE),
         allow_changes=allow_changes,
+        log=warn,
     )

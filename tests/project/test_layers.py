@@ -42,6 +42,7 @@ INSIDE = {
         "look",
         "paging",
         "console",
+        "changes",
         "connections",
         "jobs",
         "access",

@@ -84,7 +84,8 @@ def test_with_leave_a_transaction_is_aborted_by_our_own_form_alone(store: Store)
             ({"origin": "https://evil.example"}, form, 403),
             ({"origin": "null"}, form, 403),
             ({"origin": ADDRESS}, {**form, "form_token": "x"}, 403),
-            ({"origin": ADDRESS}, {**form, "reason": "x" * 70_000}, 413),
+            ({"origin": ADDRESS}, {**form, "reason": "x" * 300_000}, 413),
+            ({"origin": ADDRESS}, {**form, "reason": "x" * 2001}, 400),
             ({"origin": ADDRESS}, {**form, "number": "x"}, 400),
             ({"origin": ADDRESS}, {**form, "number": "2"}, 400),
         ):

@@ -41,6 +41,10 @@ PAGES = {
     "settings": "/topics/orders/settings",
     "indexed": "/topics/payments/0?index",
     "typed": "/topics/flights/records",
+    "produce": "/topics/orders/produce",
+    "alter": "/topics/orders/alter",
+    "trim": "/topics/orders/trim",
+    "reset": "/reset/billing",
     "transactions": "/transactions",
     "transaction": "/transactions/etl",
     "open": f"/transactions/{LONG}",
@@ -330,3 +334,22 @@ def test_records_are_read_without_scripts(chromium: Browser, address: str) -> No
     assert page.locator(".record .when").first.inner_text().endswith(" UTC")
     assert not page.locator("header input").first.is_visible()
     context.close()
+
+
+def test_records_are_deleted_by_hand(chromium: Browser, address: str, store: Store) -> None:
+    """From the topic's page: what would go is shown first, then it goes."""
+    page = open_page(chromium, address, 1200)
+    page.get_by_role("link", name="orders").click()
+    page.get_by_role("link", name="Delete the oldest records").click()
+    page.get_by_label("Before").fill("1")
+    page.get_by_role("button", name="Preview").click()
+    page.get_by_text("an offset is one of a single partition").wait_for()
+    page.get_by_label("Partitions").fill("0")
+    page.keyboard.press("Enter")
+    page.get_by_text("Partition 0: 1 offsets go").wait_for()
+    assert store.snapshot(["orders"]).beginning_offsets("orders")[0] == 0
+    page.get_by_role("button", name="Delete them").click()
+    page.get_by_role("heading", name="orders").wait_for()
+    assert store.snapshot(["orders"]).beginning_offsets("orders")[0] == 1
+    page.get_by_role("link", name="Store").click()
+    page.get_by_text("trimmed orders: 1 offsets of 1 partitions").wait_for()

@@ -39,7 +39,7 @@ def test_the_store_is_examined_when_asked(console: Console, browser: TestClient)
     """Not before; then it says how long that took, what it cost, and that all was looked at."""
     before = text_of(browser, "/store")
     assert "transaction.max.timeout.ms 15 minutes default" in before
-    assert "Examine it as" in before
+    assert "Examine the store as" in before
     told = ended(console, browser, "/store?examine")
     assert re.search(r"Examined 0 s ago, in [\d.]+ s; all was looked at", told)
     assert re.search(r"Requests that it has made: .*list.\d+", told)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from txnlog.config import store_settings
 from txnlog.errors import InvalidOption
@@ -14,8 +14,10 @@ from txnlog.replicas.replicated_storage import find_replicated
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store
 from txnlog.ui.console import Console
-from txnlog.ui.jobs import Job
+from txnlog.ui.jobs import Job, Progress
 from txnlog.ui.rendering import show_size
+
+_MAINTAIN: Final = "maintain"
 
 if TYPE_CHECKING:
     from txnlog.replicas.description import Replicas
@@ -34,6 +36,7 @@ def show_store(console: Console, request: Request) -> Response:
             "now_ms": store.logs.clock.now_ms(),
             "settings": store_settings(store.config),
             "examination": console.ask_job(request, "examine", _examine),
+            "changes": console.changes.newest(),
         },
     )
 
@@ -94,21 +97,52 @@ def tell(step: object) -> str:
 
 def plan_maintenance(console: Console, request: Request) -> Response:
     """What ``txnlog maintain`` would do now; planned when ``plan`` is in the URL."""
-    planned = console.ask_job(request, "plan", _plan)
-    steps = [] if planned is None else [(kind, tell(step)) for kind, step in planned.shown]
+    jobs = {
+        "planned": console.ask_job(request, "plan", _plan),
+        "maintained": _progress(console.jobs.newest(_MAINTAIN)),
+    }
     content = {
         "title": "Maintenance",
-        "planned": planned,
-        "steps": steps,
+        **jobs,
+        "steps": {
+            name: [] if job is None else [(kind, tell(step)) for kind, step in job.shown]
+            for name, job in jobs.items()
+        },
+        "following": _following(console),
         "now_ms": console.store.logs.clock.now_ms(),
     }
     return console.page(request, "maintenance.html", content)
 
 
+def maintain(console: Console, request: Request, form: dict[str, str]) -> Response:
+    """Do it, behind the page; a form that is sent twice begins one run."""
+    number = form.get("number", "")
+    if console.begin_job(_MAINTAIN, number, _maintain):
+        console.log_change(request, "began to maintain the store")
+    return RedirectResponse("/store/maintenance", status_code=303)
+
+
+def _following(console: Console) -> int:
+    newest = console.jobs.newest(_MAINTAIN)
+    return 1 if newest is None else newest.number + 1
+
+
+def _progress(job: Job | None) -> Progress | None:
+    return None if job is None else job.progress()
+
+
 def _plan(store: Store, job: Job) -> None:
+    _go_through(store, job, dry_run=True)
+
+
+def _maintain(store: Store, job: Job) -> None:
+    _go_through(store, job, dry_run=False)
+
+
+def _go_through(store: Store, job: Job, *, dry_run: bool) -> None:
     from txnlog.admin.maintenance import Maintenance
 
-    for part in Maintenance(store.logs, None, None, dry_run=True).parts():
+    for part in Maintenance(store.logs, None, None, dry_run=dry_run).parts():
         of_topic = f" of topic {part.topic}, {part.done} of {part.of} topics are done"
         job.reach(f"{part.part}{of_topic if part.topic is not None else ''}")
         for step in part.steps:

@@ -20,6 +20,7 @@ from txnlog.ui.rendering import address_of
 
 _PICTURE_WIDTH = 1000
 _SHOWN_STATES = 200
+_MOST_REASON_CHARS = 2000
 _LANES = 5
 """Beneath each other are so many epochs; a later one has the place of an older one again."""
 
@@ -92,12 +93,13 @@ def show_transaction(console: Console, request: Request) -> Response:
 def abort_transaction(console: Console, request: Request, form: dict[str, str]) -> Response:
     """Abort the transaction that the form names, as ``txnlog txns abort`` does."""
     transactional_id = named_in(request, "transactional_id")
-    number = form.get("number", "")
+    number, reason = form.get("number", ""), form.get("reason", "")
+    if len(reason) > _MOST_REASON_CHARS:
+        raise InvalidOption(f"the reason has more than {_MOST_REASON_CHARS} characters")
     if not number.isdecimal() or len(number) > 20:
         raise InvalidOption("the form names no transaction")
-    console.store.abort_transaction(
-        transactional_id, reason=form.get("reason", ""), number=int(number)
-    )
+    console.store.abort_transaction(transactional_id, reason=reason, number=int(number))
+    console.log_change(request, f"aborted transaction {number} of {transactional_id}")
     return RedirectResponse(address_of("transactions", transactional_id), status_code=303)
 
 

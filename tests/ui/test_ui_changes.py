@@ -1,0 +1,349 @@
+"""Changes from pages: what they would do is shown first, and what was done is logged."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import pyarrow as pa
+import pytest
+from starlette.testclient import TestClient
+from ui_browser import ADDRESS, HOSTILE, LONG_S, PORT, browser_of, text_of
+
+from txnlog import TopicPartition
+from txnlog.store import Store
+from txnlog.ui.access import Access, loopback_hosts
+from txnlog.ui.console import Console
+from txnlog.ui.rendering import address_of
+from txnlog.ui.server import make_console
+
+ORIGIN = {"origin": ADDRESS}
+FORMS = {
+    "/topics/paid/produce": {"kind": "text", "value": "v"},
+    "/topics/paid/alter": {"config": "retention.ms=60000"},
+    "/topics/paid/trim": {"below": "latest"},
+    "/reset/team": {"to": "earliest"},
+}
+"""A form of each kind that changes something."""
+
+
+@pytest.fixture
+def lines() -> list[str]:
+    """What is told of changes."""
+    return []
+
+
+@pytest.fixture
+def console(store: Store, lines: list[str]) -> Console:
+    """A console with which the store can be changed."""
+    access = Access(loopback_hosts(PORT))
+    return make_console(store, access, allow_changes=True, log=lines.append)
+
+
+@pytest.fixture
+def paid(store: Store) -> Store:
+    """A topic with five records in each of two partitions, and a group that has read two."""
+    store.create_topic("paid", partitions=2)
+    with store.producer() as producer:
+        for number in range(10):
+            producer.send("paid", f"p{number}", partition=number % 2, timestamp_ms=1000 * number)
+    store.consumer("paid", group_id="team").commit({TopicPartition("paid", 0): 2})
+    return store
+
+
+def send(console: Console, browser: TestClient, path: str, **typed: str) -> str:
+    """A form as a browser sends it; the page that is the answer."""
+    form = {"form_token": console.access.form_token, **typed}
+    answer = browser.post(path, data=form, headers=ORIGIN)
+    assert answer.status_code in (200, 303, 400), answer.text
+    return answer.text if answer.status_code != 303 else answer.headers["location"]
+
+
+def seal_of(page: str) -> str:
+    """What the button of a plan sends; empty without a plan."""
+    found: list[str] = re.findall(r'name="seen" value="(\w+)"', page)
+    return found[0] if found else ""
+
+
+def confirm(console: Console, browser: TestClient, path: str, **typed: str) -> str:
+    """Send a form twice, the second time with what the first answer has shown."""
+    seal = seal_of(send(console, browser, path, **typed))
+    assert seal
+    return send(console, browser, path, **typed, seen=seal)
+
+
+def wrong_of(page: str) -> dict[str, str]:
+    """What is said beside which field."""
+    found = re.findall(r'id="wrong-(\w+)">(.*?)</span>', page, re.DOTALL)
+    return {name: unescape(said) for name, said in found}
+
+
+@pytest.mark.parametrize("path", FORMS)
+def test_nothing_changes_before_it_is_confirmed(
+    console: Console, browser: TestClient, paid: Store, lines: list[str], path: str
+) -> None:
+    """Nor with another plan's seal, nor if something else was typed than what was shown."""
+
+    def look() -> object:
+        """All that the forms change."""
+        return paid.describe_topic("paid"), paid.describe_group("team").offsets
+
+    before, typed = look(), FORMS[path]
+    page = send(console, browser, path, **typed)
+    assert "What it does" in page
+    for seen in ("", "0" * 64, "\u00e9"):
+        send(console, browser, path, **typed, seen=seen)
+    changed = {name: text.replace("latest", "5s") + " " for name, text in typed.items()}
+    changed |= {"kind": typed["kind"]} if "kind" in typed else {}
+    send(console, browser, path, **changed, seen=seal_of(page))
+    assert (look(), lines) == (before, [])
+    send(console, browser, path, **typed, seen=seal_of(page))
+    assert look() != before
+    assert len(lines) == 1
+
+
+@pytest.mark.parametrize("path", FORMS)
+def test_forms_are_not_there_unless_changes_are_allowed(
+    console: Console, store: Store, paid: Store, path: str
+) -> None:
+    """Nor are links to them; other sites have no token for them."""
+    with browser_of(make_console(store, Access(loopback_hosts(PORT)))) as browser:
+        assert browser.get(path).status_code == 404
+        assert browser.post(path, headers=ORIGIN).status_code in (404, 405)
+        assert "/produce" not in browser.get("/topics/paid").text
+        assert browser.post("/store/maintenance", headers=ORIGIN).status_code == 405
+    with browser_of(console) as browser:
+        assert browser.get(path).status_code == 200
+        assert browser.post(path, data=FORMS[path], headers=ORIGIN).status_code == 403
+        token = {"form_token": console.access.form_token}
+        foreign = {"origin": "http://evil.example"}
+        assert browser.post(path, data=FORMS[path] | token, headers=foreign).status_code == 403
+
+
+def test_a_record_is_written(
+    console: Console, browser: TestClient, paid: Store, lines: list[str]
+) -> None:
+    """With a key, headers and a partition; or a null, which deletes its key."""
+    path = "/topics/paid/produce"
+    typed = {
+        "kind": "text",
+        "key": "k",
+        "value": "caf\u00e9\r\nau lait",
+        "headers": "a=1\nb==",
+        "partition": "1",
+    }
+    assert confirm(console, browser, path, **typed) == "/topics/paid/records"
+    confirm(console, browser, path, **typed | {"kind": "null"})
+    written = paid.scan("paid", {1: 5}).to_arrow().to_pylist()[-2:]
+    assert [row["value"] for row in written] == ["caf\u00e9\nau lait".encode(), None]
+    assert written[0]["key"] == b"k"
+    assert written[0]["headers"] == [{"key": "a", "value": b"1"}, {"key": "b", "value": b"="}]
+    assert "127.0.0.1" in lines[0] or "testclient" in lines[0]
+    assert lines[0].endswith("wrote a record to paid:1 at offset 5")
+    page = text_of(browser, "/store")
+    assert "wrote a record to paid:1 at offset 6" in page
+    for field, text, said in (
+        ("partition", "2", "the topic has 2 partitions"),
+        ("partition", "-1", "not a number"),
+        ("headers", "x", "is not a header"),
+        ("kind", "other", "none of text, null"),
+        ("value", "x" * 32_001, "more than 32000 characters"),
+    ):
+        wrong = wrong_of(send(console, browser, path, **typed | {field: text}))
+        assert [*wrong] == [field]
+        assert said in wrong[field]
+
+
+def test_a_record_with_columns_is_written_as_json(
+    console: Console, browser: TestClient, store: Store
+) -> None:
+    """What does not fit its columns is said beside it, and nothing is written."""
+    columns = pa.schema([pa.field("carrier", pa.string(), nullable=False), ("late", pa.int32())])
+    store.create_topic("flights", schema=columns, key=["carrier"])
+    path = "/topics/flights/produce"
+    confirm(console, browser, path, kind="text", value='{"carrier": "AA", "late": 3}')
+    assert store.scan("flights").to_arrow().to_pylist() == [{"carrier": "AA", "late": 3}]
+    for value in ("{", "[1]", "1", "[" * 30_000):
+        assert [*wrong_of(send(console, browser, path, kind="text", value=value))] == ["value"]
+    typed = {"kind": "text", "value": '{"carrier": "AA", "late": "x"}'}
+    refused = confirm(console, browser, path, **typed)
+    assert [*wrong_of(refused)] == ["value"]
+    assert store.scan("flights").count() == {0: 1}
+
+
+def test_settings_are_changed(
+    console: Console, browser: TestClient, paid: Store, lines: list[str]
+) -> None:
+    """In words before and after; a key alone goes back to its default."""
+    path = "/topics/paid/alter"
+    typed = {"config": "retention.ms = 604800000\r\n\r\nsegment.bytes=1048576", "partitions": "3"}
+    page = send(console, browser, path, **typed)
+    assert "retention.ms: no limit becomes 7 days" in page
+    assert "2 partitions become 3: keys go to other partitions than before" in page
+    assert send(console, browser, path, **typed, seen=seal_of(page)) == "/topics/paid/settings"
+    described = paid.describe_topic("paid")
+    assert described.config == {"retention.ms": "604800000", "segment.bytes": "1048576"}
+    assert len(described.partitions) == 3
+    confirm(console, browser, path, config="retention.ms")
+    assert paid.describe_topic("paid").config == {"segment.bytes": "1048576"}
+    assert "retention.ms: 7 days becomes no limit" in lines[1]
+    for config in ("retention.ms=soon", "no.such.key=1", "", "segment.bytes=1048576"):
+        assert [*wrong_of(send(console, browser, path, config=config))] == ["config"], config
+
+
+def test_what_has_changed_since_is_shown_again(
+    console: Console, browser: TestClient, paid: Store
+) -> None:
+    """The plan that was seen rested on something else."""
+    path = "/topics/paid/alter"
+    seal = seal_of(send(console, browser, path, config="retention.ms=1000"))
+    paid.alter_topic("paid", config={"retention.ms": 5000})
+    page = send(console, browser, path, config="retention.ms=1000", seen=seal)
+    assert "not what it was when you saw it" in page
+    assert "retention.ms: 5 seconds becomes 1 second" in page
+    assert paid.describe_topic("paid").config == {"retention.ms": "5000"}
+    assert send(console, browser, path, config="retention.ms=1000", seen=seal_of(page)).startswith(
+        "/"
+    )
+
+
+def test_a_topic_that_was_made_again_keeps_its_records(
+    console: Console, browser: TestClient, paid: Store
+) -> None:
+    """What was confirmed was about another one."""
+    typed = {"below": "latest"}
+    seal = seal_of(send(console, browser, "/topics/paid/trim", **typed))
+    paid.delete_topic("paid")
+    paid.create_topic("paid", partitions=2)
+    with paid.producer() as producer:
+        for number in range(10):
+            producer.send("paid", f"p{number}", partition=number % 2)
+    assert "not what it was" in send(console, browser, "/topics/paid/trim", **typed, seen=seal)
+    assert sum(paid.scan("paid").count().values()) == 10
+
+
+@pytest.mark.parametrize(
+    ("typed", "starts"),
+    [
+        ({"below": "latest"}, {0: 5, 1: 5}),
+        ({"below": "latest", "partitions": "1"}, {0: 0, 1: 5}),
+        ({"below": "3", "partitions": "1"}, {0: 0, 1: 3}),
+        ({"below": "1970-01-01T00:00:04"}, {0: 2, 1: 2}),
+        ({"below": "1970-01-01T01:00:04", "zone": "Africa/Lagos"}, {0: 2, 1: 2}),
+    ],
+)
+def test_the_oldest_records_are_deleted(
+    console: Console,
+    browser: TestClient,
+    paid: Store,
+    typed: dict[str, str],
+    starts: dict[int, int],
+) -> None:
+    """Before an offset, a time, or all."""
+    confirm(console, browser, "/topics/paid/trim", **typed)
+    assert paid.snapshot(["paid"]).beginning_offsets("paid") == starts
+
+
+@pytest.mark.parametrize(
+    ("typed", "field"),
+    [
+        ({"below": "3"}, "below"),
+        ({"below": "99", "partitions": "0"}, "below"),
+        ({"below": "0", "partitions": "0"}, "below"),
+        ({"below": ""}, "below"),
+        ({"below": "\u0663", "partitions": "0"}, "below"),
+        ({"below": "latest", "partitions": "2"}, "partitions"),
+    ],
+)
+def test_what_cannot_be_deleted_is_said(
+    console: Console, browser: TestClient, paid: Store, typed: dict[str, str], field: str
+) -> None:
+    """Beside the field that is to blame."""
+    assert [*wrong_of(send(console, browser, "/topics/paid/trim", **typed))] == [field]
+
+
+@pytest.mark.parametrize(
+    ("typed", "offsets"),
+    [
+        ({"to": "earliest"}, {0: 0}),
+        ({"to": "latest"}, {0: 5}),
+        ({"to": "+1"}, {0: 3}),
+        ({"to": "-1"}, {0: 1}),
+        ({"to": "4"}, {0: 4}),
+        ({"to": "1970-01-01T00:00:06"}, {0: 3}),
+        ({"to": "1", "topics": "paid"}, {0: 1, 1: 1}),
+        ({"to": "1", "topics": "paid:1"}, {0: 2, 1: 1}),
+    ],
+)
+def test_offsets_are_moved(
+    console: Console,
+    browser: TestClient,
+    paid: Store,
+    typed: dict[str, str],
+    offsets: dict[int, int],
+) -> None:
+    """Of all that the group reads, or of what is named."""
+    assert confirm(console, browser, "/reset/team", **typed) == "/groups/team"
+    found = {at.partition: at.offset for at in paid.describe_group("team").offsets}
+    assert found == offsets
+
+
+def test_offsets_of_hostile_groups_are_moved(
+    console: Console, browser: TestClient, store: Store, lines: list[str]
+) -> None:
+    """Whatever is in their names; the log has no controls."""
+    for group_id in (HOSTILE, "..", "a/b", "\x1b[31m\u202e"):
+        store.reset_group_offsets(group_id, ["orders"], to="latest")
+        path = address_of("reset", group_id)
+        assert path in unescape(browser.get(address_of("groups", group_id)).text)
+        assert confirm(console, browser, path.replace("%2F", "/"), to="earliest") == address_of(
+            "groups", group_id
+        )
+        assert {at.offset for at in store.describe_group(group_id).offsets} == {0}
+    assert "\\x1b[31m\\u202e" in lines[-1]
+    wrong = [
+        send(console, browser, "/reset/none", to=to) for to in ("earliest", "x", "", "+", "9" * 20)
+    ]
+    assert [[*wrong_of(page)] for page in wrong] == [["to"]] * 5
+    assert [*wrong_of(send(console, browser, "/reset/x", to="1", topics="a:b"))] == ["topics"]
+
+
+def test_a_change_that_fails_says_so(
+    console: Console, browser: TestClient, paid: Store, lines: list[str]
+) -> None:
+    """On its page and in the log: a group with members keeps its offsets."""
+    consumer = paid.consumer(group_id="busy", auto_offset_reset="earliest")
+    consumer.subscribe(["paid"])
+    assert consumer.poll(timeout_ms=5000)
+    consumer.commit()
+    page = confirm(console, browser, "/reset/busy", to="earliest")
+    consumer.close()
+    assert "members" in wrong_of(page)["to"]
+    assert "Move offsets of busy failed" in lines[0]
+
+
+def test_the_store_is_maintained(
+    console: Console, browser: TestClient, store: Store, lines: list[str]
+) -> None:
+    """When what would be done was seen; a form that is sent twice begins one run."""
+    store.create_topic("small")
+    for _ in range(12):
+        with store.producer() as producer:
+            producer.send("small", "a")
+    assert "Do it now" not in browser.get("/store/maintenance").text
+    browser.get("/store/maintenance?plan")
+    planned = console.jobs.newest("plan")
+    assert planned is not None
+    assert planned.wait(LONG_S)
+    page = browser.get("/store/maintenance").text
+    (number,) = re.findall(r'name="number" value="(\d+)"', page)
+    browser.get(f"/store/maintenance?maintain={number}")
+    assert console.jobs.newest("maintain") is None
+    for _ in range(2):
+        assert send(console, browser, "/store/maintenance", number=number) == "/store/maintenance"
+    done = console.jobs.newest("maintain")
+    assert done is not None
+    assert done.wait(LONG_S)
+    assert (done.number, len(lines)) == (1, 1)
+    assert len(store.segments("small")) == 1
+    assert "Merge topic small" in text_of(browser, "/store/maintenance")

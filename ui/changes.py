@@ -1,0 +1,104 @@
+"""Changes that are made from pages: forms that say first what they would do, and a log of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from txnlog.ui.rendering import show_time, write_out
+
+MOST_REMEMBERED: Final = 200
+MOST_CHARS: Final = 32_000
+"""Of a field."""
+
+_logger = logging.getLogger(__name__)
+
+
+class WrongField(Exception):
+    """A field of a form is wrong: its name, and what to say beside it."""
+
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(what)
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a form. ``rows``: how high it is; ``options``: what it can be, with its words."""
+
+    name: str
+    label: str
+    hint: str = ""
+    rows: int = 1
+    options: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a change would do, in sentences, and how it is done.
+
+    ``basis`` is what it rests on: a plan that rests on something else is not the one that was seen.
+    ``apply`` does it, and returns a line for the log.
+    """
+
+    says: Sequence[str]
+    basis: object
+    apply: Callable[[], str]
+
+    def seal(self, typed: Mapping[str, str]) -> str:
+        """What a form sends back to confirm this plan, for what was typed."""
+        known = json.dumps([self.basis, sorted(typed.items())], default=str)
+        return hashlib.sha256(known.encode(errors="surrogatepass")).hexdigest()
+
+
+@dataclass(slots=True)
+class Form:
+    """A form as it was typed, what is wrong with it, and what it would do."""
+
+    typed: Mapping[str, str]
+    errors: dict[str, str] = field(default_factory=dict)
+    plan: Plan | None = None
+
+    @property
+    def seal(self) -> str:
+        """That of its plan; empty without one."""
+        return "" if self.plan is None else self.plan.seal(self.typed)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A change that was made, or failed."""
+
+    at_ms: int
+    client: str
+    what: str
+
+
+class ChangeLog:
+    """The newest changes of a console; each is also a line for ``tell``, and for logging."""
+
+    def __init__(self, tell: Callable[[str], object] | None = None) -> None:
+        self._tell = tell
+        self._made: deque[Made] = deque(maxlen=MOST_REMEMBERED)
+        self._lock = threading.Lock()
+
+    def add(self, at_ms: int, client: str, what: str) -> None:
+        """One more."""
+        seen = str(write_out(" ".join(what.split())))
+        with self._lock:
+            self._made.append(Made(at_ms, client, seen))
+        line = f"{show_time(at_ms)} {client}: {seen}"
+        _logger.info("%s", line)
+        if self._tell is not None:
+            self._tell(line)
+
+    def newest(self) -> list[Made]:
+        """Newest first."""
+        with self._lock:
+            return [*self._made][::-1]
