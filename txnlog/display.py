@@ -24,6 +24,14 @@ class Shown:
         return show(self)
 
 
+def shorten(value: object, most: int = 200) -> str:
+    """The ``repr`` of a value; of a long one how it begins, and how long it is."""
+    if isinstance(value, (bytes, str)) and len(value) > most:
+        return f"{value[:most]!r}... {len(value):,} in all"
+    text = repr(value)
+    return text if len(text) <= 2 * most else f"{text[: 2 * most]}... {len(text):,} characters"
+
+
 def show(result: object) -> str:
     """A dataclass as HTML: its plain fields in one table, each of its lists in one of its own."""
     plain: list[tuple[str, object]] = []

@@ -52,11 +52,12 @@ class Scan:
     def __repr__(self) -> str:
         spans = ", ".join(f"{p}: [{start}, {stop})" for p, start, stop in self._spans()[:8])
         more = ", ..." if len(self.start_offsets) > 8 else ""
+        columns = ", ".join(self.columns[:8]) + (", ..." if len(self.columns) > 8 else "")
         filtered = "" if self._columns.row_filter is None else ", filtered"
         latest = ", newest of each key" if self._latest else ""
         return (
             f"Scan({self._topic}, offsets {{{spans}{more}}}, {self.record_count} records at most"
-            f"{latest}{filtered}, columns {', '.join(self.columns)})"
+            f"{latest}{filtered}, columns {columns})"
         )
 
     def _repr_html_(self) -> str:

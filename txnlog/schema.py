@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
+from txnlog.display import shorten
 from txnlog.errors import CorruptEntry
 from txnlog.limits import AnyNumber, ColumnId, Counter, EncodedSchema, LongName
 
@@ -54,6 +55,13 @@ class TopicSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     newest_id: ColumnId = 0
     earlier: Annotated[tuple[ColumnId, ...], AnyNumber] = ()
     former: Annotated[tuple[FormerName, ...], AnyNumber] = ()
+
+    def __repr__(self) -> str:
+        try:
+            shown = ", ".join(f"{field.name} {field.type}" for field in self.columns)
+        except CorruptEntry:
+            shown = "no columns that can be read"
+        return f"TopicSchema({shorten(shown)}, key={shorten(self.key)}, version={self.version})"
 
     @property
     def version(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -78,6 +79,36 @@ def test_reprs_say_what_it_is(store: Store) -> None:
     assert repr(store.snapshot("orders")) == (
         "Snapshot(['orders'], isolation_level='read_committed', consistency='instant')"
     )
+
+
+def test_reprs_do_not_grow_with_what_they_are_of(store: Store) -> None:
+    """Wide schemas, many partitions, large records, many segments: a line, or a screen of them."""
+    columns = pa.schema([(f"column_{number}", pa.int64()) for number in range(300)])
+    store.create_topic("wide", schema=columns, key=["column_0"])
+    store.create_topic("many", partitions=300)
+    with store.producer() as producer:
+        producer.send(
+            "many", b"x" * 100_000, "k" * 100_000, partition=7, headers=[("h", b"y" * 9999)]
+        )
+    consumer = store.consumer("many", group_id="g", auto_offset_reset="earliest")
+    [record] = consumer.poll()
+    snapshot = store.snapshot(["wide", "many"])
+    spec = store.topic_spec("wide")
+    for each, part in (
+        (record, "offset=0"),
+        (spec, "column_0 int64"),
+        (spec.schema, "version=0"),
+        (store.describe_topic("wide"), "column_0 int64"),
+        (consumer, "many"),
+        (consumer.group_metadata(), "300 partitions"),
+        (snapshot, "wide"),
+        (snapshot.scan("wide"), "column_0"),
+        (snapshot.scan("many"), "7: [0, 1)"),
+        (snapshot.view("many"), "300 partitions"),
+    ):
+        assert part in repr(each)
+        assert len(repr(each)) < 2_000, type(each)
+    consumer.close()
 
 
 def test_credentials_show_nowhere(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -71,6 +71,10 @@ class GroupMetadata:
     starting_entries: dict[TopicPartition, int] = field(default_factory=dict)
     committer: Committer | None = None
 
+    def __repr__(self) -> str:
+        where = f"{len(self.starting_offsets)} partitions"
+        return f"GroupMetadata({self.group_id!r}, {where}, committer={self.committer!r})"
+
     @classmethod
     def of(
         cls,

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types
 
+from txnlog.display import shorten
 from txnlog.names import TopicPartition
 from txnlog.schema import DELETED
 from txnlog.segments.number_arrays import numbers_of
@@ -36,6 +37,10 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
     key: bytes | None
     value: Any
     headers: Pairs
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={shorten(getattr(self, name))}" for name in self.__struct_fields__)
+        return f"ConsumerRecord({', '.join(shown)})"
 
 
 RECORD_COLUMNS: Final = ("offset", "timestamp", "timestampType", "key", "value", "headers")

@@ -85,6 +85,9 @@ class TopicView:
     schema_end: int | None = None
     compactions_end: int | None = None
 
+    def __repr__(self) -> str:
+        return f"TopicView({self.topic!r}, {len(self.partitions)} partitions)"
+
     @classmethod
     def of(
         cls,
