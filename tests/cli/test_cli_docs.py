@@ -206,6 +206,19 @@ def test_all_verbs_that_change_something_have_the_same_habit(helps: dict[str, st
     assert [verb for verb, shown in helps.items() if "--execute" in shown] == []
 
 
+def test_what_is_compared_with_other_tools_exists(helps: dict[str, str]) -> None:
+    """Each verb that docs/COMPARISON.md names for txnlog, and each of its options."""
+    text = DOCUMENT.with_name("COMPARISON.md").read_text(encoding="utf-8")
+    table = text.partition("## In the browser")[0]
+    cells = [line.split(" | ")[1] for line in table.splitlines() if line.startswith("| ")][1:]
+    named = [said for cell in cells for said in re.findall("`(.+?)`", cell)]
+    assert len(named) > 40
+    for said in named:
+        verb, *options = re.split(" (?=--)", said)
+        assert verb in helps, said
+        assert {*options} <= {*OPTION.findall(helps[verb])}, said
+
+
 def test_every_verb_and_option_is_documented(
     sections: dict[str, str], helps: dict[str, str]
 ) -> None:
