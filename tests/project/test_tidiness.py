@@ -231,6 +231,45 @@ def test_documents_name_files_that_are_there() -> None:
     assert sorted(where for where in named if not (ROOT / where[1]).exists()) == []
 
 
+SYMBOL = re.compile(r"`([A-Z]\w*[a-z]\w*|[a-z]\w*_\w+)(?:\.(\w+))?(?:\(\))?`")
+"""What looks like a class and a member, or a function, module or test of several words."""
+
+
+def members() -> dict[str, set[str]]:
+    """By class what it and its bases define: methods, and attributes of it and of ``self``."""
+    found: dict[str, set[str]] = {}
+    bases: dict[str, list[str]] = {}
+    for module in MODULES:
+        for one in (node for node in module.nodes() if isinstance(node, ast.ClassDef)):
+            bases[one.name] = [ast.unparse(base).partition("[")[0] for base in one.bases]
+            own = found.setdefault(one.name, set())
+            for node in ast.walk(one):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    own.add(node.name)
+                elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+                    own.add(node.id if isinstance(node, ast.Name) else node.attr)
+    for _ in range(5):  # classes that far above
+        for name, above in bases.items():
+            found[name].update(*(found.get(base, ()) for base in above))
+    return found
+
+
+def test_documents_name_code_that_is_there() -> None:
+    """What is renamed is renamed there, too."""
+    classes = members()
+    files = [module.path for module in MODULES] + [*(ROOT / "tests").rglob("*.py")]
+    words = {file.stem for file in files}
+    for file in files:
+        words.update(re.findall(r"\w+", file.read_text()))
+    gone = [
+        (document, name, member)
+        for document in ("PROTOCOL", "ARCHITECTURE", "CONDITIONS", "ISOLATION")
+        for name, member in SYMBOL.findall((ROOT / "docs" / f"{document}.md").read_text())
+        if name not in words or (name in classes and member and member not in classes[name])
+    ]
+    assert gone == []
+
+
 def test_no_generator_holds_a_lock_while_it_waits() -> None:
     """Ctrl-C in what drives it would leave it held, for as long as the traceback is kept.
 
