@@ -1,8 +1,10 @@
-"""Whether a root's copy of a data file is what its topic's log has placed."""
+"""Whether a root's copy of a data file is what its topic's log has placed; or of a manifest."""
 
 from __future__ import annotations
 
 from threading import Lock
+
+from crc32c import crc32c
 
 from txnlog import names
 from txnlog.errors import TxnlogError
@@ -10,6 +12,7 @@ from txnlog.inspect.describing import describe_segments
 from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.inspect.segments import check_placed_segment
 from txnlog.log.open_logs import Logs
+from txnlog.state.manifest import ManifestRef
 from txnlog.storage.base import Storage
 
 
@@ -24,15 +27,22 @@ class SoundCopies:
         self._lock = Lock()
         self._topic = ""
         self._placed: dict[str, list[SegmentDescription]] = {}
+        self._manifests: dict[str, ManifestRef] = {}
 
     def __call__(self, storage: Storage, name: str) -> bool | None:
         """Whether every batch is there and can be read.
 
-        Of an index of aborted transactions: whether its segment's records can be told apart by it.
-        None where nothing tells: it is not a segment's file, nothing refers to it, or its topic's
-        log cannot be read. Memory is that of a batch, beside the descriptions of a topic's
-        segments. Raises StorageError.
+        Of an index of aborted transactions: whether its segment's records can be told apart by it;
+        of a manifest: whether it is what the newest list names. None where nothing tells: it is no
+        segment's file, nothing refers to it, or its topic's log cannot be read. Memory is that of a
+        batch, or a manifest, beside the descriptions of a topic's segments. Raises StorageError.
         """
+        if names.parse_manifest(name.rpartition("/")[2]) is not None and names.is_unique(name):
+            with self._lock:
+                self._of_topic(name.split("/")[1])
+                ref = self._manifests.get(name)
+            data = b"" if ref is None else storage.get(name)
+            return None if ref is None else (len(data), crc32c(data)) == (ref.size_bytes, ref.crc)
         if names.parse_data_file(name) is None or names.is_accelerator(name):
             return None
         paths = names.SegmentPaths.of(name)
@@ -44,11 +54,14 @@ class SoundCopies:
 
     def _of_topic(self, topic: str) -> dict[str, list[SegmentDescription]]:
         if topic != self._topic:
-            self._topic, self._placed = topic, {}
+            self._topic, self._placed, self._manifests = topic, {}, {}
             # Logs of its own: what it takes in memory is let go of when the next one comes.
             log = Logs(self._logs.storage, self._logs.config, self._logs.clock).topic(topic)
             try:
                 log.refresh()
+                listing = log.manifests.newest()
+                for ref in listing.manifests if listing is not None else ():
+                    self._manifests[f"{log.manifests.folder}/{ref.name}"] = ref
                 for segment in describe_segments(log):
                     self._placed.setdefault(segment.paths.log, []).append(segment)
             except TxnlogError:

@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,6 +25,7 @@ from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptEntry, ObjectNotFound, UnknownTopicOrPartition
 from txnlog.log.create_once import confirm, create_once
+from txnlog.log.manifest_copies import decode_any_copy
 from txnlog.state import envelope
 from txnlog.state.manifest import (
     LIST_DECODER,
@@ -221,7 +223,8 @@ class Manifests:
     def _decode(self, data: bytes, ref: ManifestRef, path: str) -> ManifestTable:
         from txnlog.log.manifest_table import ManifestTable
 
-        table = ManifestTable.decode(data, ref, path)
+        decode = partial(ManifestTable.decode, ref=ref, path=path)
+        table = decode_any_copy(self._storage, path, data, decode)
         size = table.nbytes
         with self._lock:
             if ref.name not in self._tables:
@@ -256,7 +259,8 @@ class Manifests:
         if known is None or known[0] != ref.name:
             path = f"{self.folder}/{ref.name}"
             data = self._storage.get(path)
-            found = envelope.decode(data, REWRITE_FILE_DECODER, path)
+            decode = partial(envelope.decode, decoder=REWRITE_FILE_DECODER, path=path)
+            found = decode_any_copy(self._storage, path, data, decode)
             known = ref.name, found.rewrites
             with self._lock:
                 self._rewrites = known
