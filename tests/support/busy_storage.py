@@ -9,6 +9,7 @@ from typing import TypeVar
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.testing import VirtualClock
 
 T = TypeVar("T")
 
@@ -20,8 +21,17 @@ class BusyStorage(ForwardingStorage):
     are made together take as long as one.
     """
 
-    def __init__(self, inner: Storage, arrive: Callable[[int], object]) -> None:
+    def __init__(
+        self,
+        inner: Storage,
+        arrive: Callable[[int], object] = lambda _: None,
+        clock: VirtualClock | None = None,
+    ) -> None:
         super().__init__(inner)
+        self.clock = clock
+        """It goes on with each request, by these times."""
+        self.request_ms = self.listing_ms = 5
+        self.listings = 0
         self.rounds = 0
         """How often it has waited."""
         self.entries = 0
@@ -34,6 +44,8 @@ class BusyStorage(ForwardingStorage):
             return call()
         self._waits = True
         self.rounds += 1
+        if self.clock is not None:
+            self.clock.time_ms += self.request_ms
         half = self.entries // 2
         try:
             self._arrive(half)
@@ -58,6 +70,9 @@ class BusyStorage(ForwardingStorage):
         return self._during(lambda: self.inner.modified_ms(name))
 
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        self.listings += 1
+        if self.clock is not None:
+            self.clock.time_ms += self.listing_ms - self.request_ms
         return self._during(lambda: self.inner.list_names(folder, start_after))
 
     def list_folders(self, folder: str) -> list[str]:

@@ -13,16 +13,17 @@ REQUEST_MS = (20, 40)
 
 
 class SlowRequests:
-    """Each request of a process takes 20 to 40 ms; those that it makes in parallel as long as one.
+    """Each request of a process takes so long; those that it makes in parallel as long as one.
 
     Attributes:
         count: how many it has made since it was last set to 0.
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, request_ms: tuple[int, int] = REQUEST_MS) -> None:
         self.count = 0
         self._storage: Any = process.storage
         self._chance = process.chance
+        self._request_ms = request_ms
         self._together = False
         for name, own in (
             ("_before", self._before),
@@ -37,7 +38,7 @@ class SlowRequests:
             self._wait()
 
     def _wait(self) -> None:
-        self._storage._actor.wait(self._chance.randint(*REQUEST_MS))
+        self._storage._actor.wait(self._chance.randint(*self._request_ms))
 
     def _gather(self, calls: Iterable[Callable[[], Any]]) -> list[Any]:
         left, found = [*calls], list[Any]()

@@ -9,8 +9,9 @@ number of the first, and no files have those of the others. Only a reader of the
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from txnlog import names
 from txnlog.clock import Clock
@@ -19,10 +20,13 @@ from txnlog.log.chapters import Chapters, delete_files, marks_below
 from txnlog.log.create_once import confirm, create_once
 from txnlog.names import LogFile
 from txnlog.state.transaction import Outcome
-from txnlog.storage.base import Storage
+from txnlog.storage.ahead import Waits
+from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 
 _LOOKED_FOR = 64
-"""Up to this many names are asked for one by one; for more a listing is cheaper."""
+"""Up to this many names are asked for; for more a listing is cheaper."""
+_AHEAD = 2
+"""How many names beyond the end are asked for with the first ones, where requests wait."""
 _OUTCOMES = {LogFile.COMMIT: Outcome.COMMIT, LogFile.ABORT: Outcome.ABORT}
 
 
@@ -60,6 +64,14 @@ class Listing:
         return self.entries[at] if at >= 0 else number
 
 
+def _entries(numbers: Iterable[int]) -> list[tuple[int, LogFile]]:
+    return [(number, LogFile.ENTRY) for number in numbers]
+
+
+def _markers(numbers: Iterable[int]) -> list[tuple[int, LogFile]]:
+    return [(number, LogFile(outcome.value)) for number in numbers for outcome in Outcome]
+
+
 class SequenceLog:
     """The files of one log folder."""
 
@@ -68,6 +80,8 @@ class SequenceLog:
         self.folder = folder
         self._clock = clock
         self.chapters = Chapters(storage, folder, clock)
+        self._looks = Waits()
+        self._listings: Waits | None = None
 
     def path(self, number: int, kind: LogFile = LogFile.ENTRY) -> str:
         """The name of a file of this log within the store."""
@@ -88,7 +102,13 @@ class SequenceLog:
         checkpoints: list[int] = []
         outcomes: dict[int, Outcome] = {}
         witnesses: dict[int, tuple[int, ...]] = {}
-        for name in self.storage.list_names(self.folder, start_after):
+        begun_s = self._clock.monotonic_s()
+        shown = self.storage.list_names(self.folder, start_after)
+        took_s = self._clock.monotonic_s() - begun_s
+        if self._listings is None:
+            self._listings = Waits(took_s)
+        self._listings.record(took_s)
+        for name in shown:
             parsed = names.parse_log_file(name)
             if parsed is None:
                 continue
@@ -109,11 +129,11 @@ class SequenceLog:
     def look_on(
         self, next_entry: int, newest_file: int, undecided: Mapping[int, int]
     ) -> Listing | None:
-        """The new files that :meth:`listing` would show, found by asking for names one by one.
+        """The new files that :meth:`listing` would show, found by asking for names.
 
-        For storages whose listings take longer the larger the folder is. A missing entry was not
-        put yet only if its chapter is found open afterwards: then its name was never freed (hazard
-        3).
+        For storages whose listings take longer the larger the folder is. Names are asked for one by
+        one, or side by side where requests wait. A missing entry was not put yet only if its
+        chapter is found open afterwards: then its name was never freed (hazard 3).
 
         Args:
             next_entry: the first entry that is not known yet.
@@ -123,31 +143,43 @@ class SequenceLog:
         Returns:
             No checkpoints, and of older entries only the undecided ones. If the last file that it
                 shows holds several entries, there may be more after them. None if a listing is
-                needed: much is new, or something is missing.
+                needed, since something is missing, or cheaper: much is new, or undecided.
 
         Raises:
             CorruptEntry: an entry has both markers.
         """
-        if len(undecided) > _LOOKED_FOR or not self._is_there(newest_file):
+        if len(undecided) > _LOOKED_FOR:
             return None
-        known = [file for file in sorted({*undecided.values()}) if self._is_there(file)]
+        files = sorted({*undecided.values()})
+        asked = [newest_file, *files, *range(next_entry, next_entry + _AHEAD)]
+        names = [*_entries(asked), *_markers(undecided)]
+        if self._is_listing_cheaper(len(names)):
+            return None
+        look = _Look(self, names)
+        if not look.shows(newest_file):
+            return None
+        known = [file for file in files if look.shows(file)]
         number = next_entry
-        while self._is_there(number):
+        while look.shows(number):
             number += 1
-            if number - next_entry > _LOOKED_FOR:
+            new = number - next_entry
+            if new > _LOOKED_FOR:
                 return None
+            if new >= _AHEAD and new & (new - 1) == 0:  # twice as many each time
+                look.ask(_entries(range(number, number + new)))
         found = [*range(next_entry, number)]
-        if self._is_there(number + 1):
+        if look.shows(number + 1):
             if not found:
                 return None
             # Nothing is missing if the file before holds two entries; otherwise the next look
             # notices.
             number += 1
             found.append(number)
+        look.ask(_markers(found))
         outcomes: dict[int, Outcome] = {}
         for entry in [*sorted(undecided), *found]:
             for outcome in Outcome:
-                if self._is_there(entry, LogFile(outcome.value)):
+                if look.shows(entry, LogFile(outcome.value)):
                     if entry in outcomes:
                         raise self._both_markers(entry)
                     outcomes[entry] = outcome
@@ -155,9 +187,35 @@ class SequenceLog:
 
     def checkpoints_in(self, first: int, end: int) -> list[int]:
         """The entries in [first, end) that have a checkpoint, ascending; see :meth:`look_on`."""
-        if end - first > _LOOKED_FOR:
+        if end - first > _LOOKED_FOR or self._is_listing_cheaper(end - first):
             return [number for number in self.listing(first).checkpoints if number < end]
-        return [n for n in range(first, end) if self._is_there(n, LogFile.CHECKPOINT)]
+        look = _Look(self, [(number, LogFile.CHECKPOINT) for number in range(first, end)])
+        return [n for n in range(first, end) if look.shows(n, LogFile.CHECKPOINT)]
+
+    def _is_listing_cheaper(self, names: int) -> bool:
+        """Whether to list instead of asking for so many names, by how long both took so far."""
+        if not self._looks.are_long or self._listings is None:
+            return False
+        rounds = -(-names // PARALLEL_REQUESTS)
+        return self._listings.mean_s < rounds * self._looks.mean_s
+
+    def ask(self, wanted: Sequence[tuple[int, LogFile]]) -> list[bool]:
+        """Which of these files are there; asked for side by side where requests wait."""
+        rounds = len(wanted)
+        begun_s = self._clock.monotonic_s()
+        if self._looks.are_long:
+            rounds = -(-len(wanted) // PARALLEL_REQUESTS)
+            found = self.storage.gather(partial(self._is_there, *one) for one in wanted)
+        else:
+            found = [self._is_there(*one) for one in wanted]
+        if wanted:
+            self._looks.record((self._clock.monotonic_s() - begun_s) / rounds)
+        return found
+
+    @property
+    def asks_ahead(self) -> bool:
+        """Whether names had better be asked for side by side: requests wait."""
+        return self._looks.are_long
 
     def _is_there(self, number: int, kind: LogFile = LogFile.ENTRY) -> bool:
         try:
@@ -247,3 +305,24 @@ class SequenceLog:
             return True
         later = [n for n in (*listing.entries, *listing.checkpoints) if n >= behind]
         return bool(later) and behind not in listing.entries
+
+
+class _Look:
+    """Which files of a log are there: asked for when it matters, or several side by side."""
+
+    def __init__(self, log: SequenceLog, wanted: Sequence[tuple[int, LogFile]]) -> None:
+        self._log = log
+        self._known: dict[tuple[int, LogFile], bool] = {}
+        self.ask(wanted)
+
+    def ask(self, wanted: Sequence[tuple[int, LogFile]]) -> None:
+        """Ask for all of these together, if that takes less time than one after the other."""
+        if self._log.asks_ahead:
+            new = [one for one in wanted if one not in self._known]
+            self._known.update(zip(new, self._log.ask(new), strict=True))
+
+    def shows(self, number: int, kind: LogFile = LogFile.ENTRY) -> bool:
+        """Whether a file is there."""
+        if (number, kind) not in self._known:
+            (self._known[number, kind],) = self._log.ask([(number, kind)])
+        return self._known[number, kind]

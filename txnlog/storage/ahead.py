@@ -50,12 +50,12 @@ class Waits:
     """
 
     def __init__(self, expected_s: float = 0.0) -> None:
-        self._mean_s = self._newest_s = expected_s
+        self.mean_s = self._newest_s = expected_s
 
     @property
     def are_long(self) -> bool:
         """Whether threads pay."""
-        return self._mean_s >= _WORTH_A_THREAD_S
+        return self.mean_s >= _WORTH_A_THREAD_S
 
     def time(self, call: Callable[[], T]) -> T:
         """Run a call and record how long it has waited."""
@@ -63,9 +63,12 @@ class Waits:
         try:
             return call()
         finally:
-            waited_s = time.perf_counter() - started_s - (time.thread_time() - worked_s)
-            shorter_s, self._newest_s = min(waited_s, self._newest_s), waited_s
-            self._mean_s += (shorter_s - self._mean_s) * _WEIGHT
+            self.record(time.perf_counter() - started_s - (time.thread_time() - worked_s))
+
+    def record(self, waited_s: float) -> None:
+        """Record how long a call has waited, or each of several in a row."""
+        shorter_s, self._newest_s = min(waited_s, self._newest_s), waited_s
+        self.mean_s += (shorter_s - self.mean_s) * _WEIGHT
 
 
 class _Ahead(Generic[T]):
