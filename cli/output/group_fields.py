@@ -17,6 +17,7 @@ SUMMARY: list[Field[GroupDescription]] = [
     number("topic_count", "TOPICS", lambda group: len({at.topic for at in group.offsets})),
     number("partition_count", "PARTITIONS", lambda group: len(group.offsets)),
     number("lag", "LAG", lambda group: group.lag),
+    number("trimmed", "TRIMMED", lambda group: group.trimmed, wide=True),
     text("state", "STATE", lambda group: group.state),
     number("member_count", "MEMBERS", lambda group: len(group.members)),
 ]
@@ -57,6 +58,11 @@ OFFSETS: list[Field[GroupOffset]] = [
     number("offset", "OFFSET", lambda at: at.offset),
     number("end_offset", "STABLE", lambda at: at.end_offset),
     number("lag", "LAG", lambda at: at.lag),
+    Field(
+        *("trimmed", "TRIMMED", lambda at: at.trimmed, lambda at: str(at.trimmed or "")),
+        numeric=True,
+        seldom=True,
+    ),
     time("committed_at_ms", "COMMITTED", lambda at: at.committed_at_ms),
     text("metadata", "METADATA", lambda at: at.metadata, wide=True),
     Field("pending", "PENDING", _get_pending, _show_pending, wide=True),
@@ -83,6 +89,7 @@ def _of_place(field: Field[GroupOffset]) -> Field[Place]:
         *(field.key, field.title, lambda place: value(place.at), lambda place: show(place.at)),
         numeric=field.numeric,
         wide=field.wide or field.key == "committed_at_ms",
+        seldom=field.seldom,
     )
 
 

@@ -79,6 +79,20 @@ def test_lag_counts_to_the_last_stable_offset(store: Store, clock: VirtualClock)
     assert store.describe_group("g").lag == 13
 
 
+def test_what_was_trimmed_before_it_was_read_is_no_lag(store: Store) -> None:
+    """It is told beside it; a group that has read it, or whose topic is gone, has lost nothing."""
+    commit(store, {A0: 4, A1: 9, B0: 2})
+    store.delete_records({A0: 7, A1: 7, B0: 5})
+    found = store.describe_group("g")
+    told = [(at.offset, at.log_start_offset, at.lag, at.trimmed) for at in found.offsets]
+    assert told == [(4, 7, 3, 3), (9, 7, 1, 0), (2, 5, 0, 3)]
+    assert (found.lag, found.trimmed) == (4, 6)
+    store.delete_topic("b")
+    gone = store.describe_group("g").offsets[-1]
+    assert (gone.lag, gone.trimmed, gone.log_start_offset) == (None, None, None)
+    assert store.describe_group("g").trimmed == 3
+
+
 def test_metadata_is_kept_alone_and_in_transactions(store: Store, clock: VirtualClock) -> None:
     """Condition 37: each offset has a note of its own, and none that is too long."""
     consumer = store.consumer(group_id="g")

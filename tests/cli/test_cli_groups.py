@@ -20,7 +20,7 @@ def test_groups_show_offsets_and_lag(store_path: Path) -> None:
     """Lag counts to the stable offset; the JSON has the documented keys."""
     known = txnlog.open(str(store_path)).describe_group("etl").offsets[0]
     summary: dict[str, object] = {"group_id": "etl", "topic_count": 1, "partition_count": 1}
-    summary |= {"lag": 6, "state": "Empty", "member_count": 0}
+    summary |= {"lag": 6, "trimmed": 0, "state": "Empty", "member_count": 0}
 
     assert cli("groups", "ls", "--store", store_path, "-o", "json").json() == [summary]
     assert cli("groups", "describe", "etl", "--store", store_path, "-o", "json").json() == {
@@ -32,6 +32,7 @@ def test_groups_show_offsets_and_lag(store_path: Path) -> None:
                 "offset": 4,
                 "end_offset": 10,
                 "lag": 6,
+                "trimmed": 0,
                 "committed_at_ms": known.committed_at_ms,
                 "metadata": "",
                 "pending": None,

@@ -30,6 +30,7 @@ def test_metrics_are_what_prometheus_reads(store_path: Path) -> None:
     of_group = (("group", "etl"), ("partition", "0"), ("topic", "orders"))
     assert found["txnlog_group_committed_offset", of_group] == 4
     assert found["txnlog_group_lag_records", of_group] == 6
+    assert found["txnlog_group_trimmed_records", of_group] == 0
     assert found["txnlog_transactional_ids", (("state", "Ongoing"),)] == 1
     of_open = (("state", "Ongoing"), ("transactional_id", "open"))
     assert found["txnlog_transaction_open_seconds", of_open] >= 0

@@ -96,33 +96,34 @@ class GroupAdmin:
         topics_of = [set() if isinstance(log, TxnlogError) else _topics_of(log) for log in logs]
         # After the groups: their committed offsets then lie inside the topic.
         topics = sorted(set().union(*topics_of))
-        found = for_each(storage, partial(describe_or_error, self._stable_ends), topics)
-        ends: dict[TopicPartition, int] = {}
+        found = for_each(storage, partial(describe_or_error, self._bounds), topics)
+        bounds: dict[TopicPartition, tuple[int, int]] = {}
         topic_ids: dict[str, str | None] = {}
         broken: dict[str, TxnlogError] = {}
         for topic, read in zip(topics, found, strict=True):
             if isinstance(read, TxnlogError):
                 broken[topic] = read
             else:
-                topic_ids[topic], stable = read
-                ends |= {TopicPartition(topic, number): end for number, end in enumerate(stable)}
+                topic_ids[topic], spans = read
+                bounds |= {TopicPartition(topic, number): at for number, at in enumerate(spans)}
         described: list[GroupDescription | TxnlogError] = []
         for log, known in zip(logs, topics_of, strict=True):
             wrong = [broken[topic] for topic in sorted(known & {*broken})]
             if isinstance(log, TxnlogError):
                 described.append(log)
             else:
-                described.append(wrong[0] if wrong else describe_group(log, ends, topic_ids))
+                described.append(wrong[0] if wrong else describe_group(log, bounds, topic_ids))
         return described
 
-    def _stable_ends(self, topic: str) -> tuple[str | None, list[int]]:
-        """A topic's id, None if it was deleted, and the last stable offsets of its partitions."""
+    def _bounds(self, topic: str) -> tuple[str | None, list[tuple[int, int]]]:
+        """A topic's id, None if it was deleted; its partitions' starts and last stable offsets."""
         log = self._logs.topic(topic)
         log.refresh()
         self._logs.settlement.settle([log])
         with log.lock:
             state = log.state
-            return state.topic_id, state.last_stable_offsets()
+            starts = (partition.log_start_offset for partition in state.partitions)
+            return state.topic_id, [*zip(starts, state.last_stable_offsets(), strict=True)]
 
     def reset_group_offsets(
         self,

@@ -38,6 +38,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "txnlog_partition_future_seconds": "How far the time of its newest record lies in the future.",
     "txnlog_group_committed_offset": "The next offset that the group reads.",
     "txnlog_group_lag_records": "Offsets that the group has yet to read, up to the stable one.",
+    "txnlog_group_trimmed_records": "Offsets that were deleted before the group had read them.",
     "txnlog_transactional_ids": "Transactional ids by the state of their newest transaction.",
     "txnlog_transaction_open_seconds": "For how long a transaction has been open.",
     "txnlog_transaction_overdue_seconds": "For how long others could already end a transaction.",
@@ -117,6 +118,8 @@ def _of_group(group: GroupDescription) -> Iterator[Metric]:
             yield Metric("txnlog_group_committed_offset", at, place.offset)
         if place.lag is not None:
             yield Metric("txnlog_group_lag_records", at, place.lag)
+        if place.trimmed is not None:
+            yield Metric("txnlog_group_trimmed_records", at, place.trimmed)
 
 
 def _of_transaction(transaction: TransactionDescription, now_ms: int) -> Iterator[Metric]:

@@ -171,9 +171,12 @@ def describe_producers(log: TopicLog, partition: int | None = None) -> list[Prod
 
 
 def describe_group(
-    log: GroupLog, end_offsets: dict[TopicPartition, int], topic_ids: dict[str, str | None]
+    log: GroupLog, bounds: dict[TopicPartition, tuple[int, int]], topic_ids: dict[str, str | None]
 ) -> GroupDescription:
-    """Describe a refreshed and settled group against the last stable offsets of its topics."""
+    """Describe a refreshed and settled group.
+
+    ``bounds`` are the starts and the last stable offsets of its topics' partitions.
+    """
     with log.lock:
         state = log.state
         pending = {
@@ -193,6 +196,7 @@ def describe_group(
     for where in sorted({*pending, *committed}):
         known = committed.get(where)
         stale = known and known.topic_id and known.topic_id != topic_ids.get(where.topic)
+        start, end = (None, None) if stale else bounds.get(where, (None, None))
         offsets.append(
             GroupOffset(
                 topic=where.topic,
@@ -200,8 +204,9 @@ def describe_group(
                 offset=known.offset if known else None,
                 metadata=known.metadata if known else "",
                 committed_at_ms=known.at_ms if known else None,
-                end_offset=None if stale else end_offsets.get(where),
+                end_offset=end,
                 pending=pending.get(where),
+                log_start_offset=start,
             )
         )
     return GroupDescription(

@@ -138,9 +138,9 @@ class RecordDeletion:
 class GroupOffset:
     """A group's place in one partition. ``end_offset`` is the last stable offset.
 
-    Both it and ``lag`` are None if the topic was deleted, also if it was created again since: the
-    offset does not count there. ``pending`` is the undecided transaction that is about to move the
-    offset.
+    It, ``log_start_offset``, ``lag`` and ``trimmed`` are None if the topic was deleted, also if it
+    was created again since: the offset does not count there. ``pending`` is the undecided
+    transaction that is about to move the offset.
     """
 
     topic: str
@@ -150,13 +150,21 @@ class GroupOffset:
     committed_at_ms: int | None
     end_offset: int | None
     pending: TransactionRef | None
+    log_start_offset: int | None = None
 
     @property
     def lag(self) -> int | None:
-        """Offsets that the group has yet to read, up to the last stable one."""
+        """Offsets that are there and that the group has yet to read, up to the last stable one."""
         if self.end_offset is None:
             return None
-        return max(self.end_offset - (self.offset or 0), 0)
+        return max(self.end_offset - max(self.offset or 0, self.log_start_offset or 0), 0)
+
+    @property
+    def trimmed(self) -> int | None:
+        """Offsets that were trimmed, or too old, before the group had read them; not in ``lag``."""
+        if self.log_start_offset is None:
+            return None
+        return 0 if self.offset is None else max(self.log_start_offset - self.offset, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +204,11 @@ class GroupDescription(Shown):
     def lag(self) -> int:
         """Records that the group has yet to read, over the partitions it has offsets for."""
         return sum(offset.lag or 0 for offset in self.offsets)
+
+    @property
+    def trimmed(self) -> int:
+        """Offsets that were trimmed away before the group had read them; not in ``lag``."""
+        return sum(offset.trimmed or 0 for offset in self.offsets)
 
 
 @dataclass(frozen=True, slots=True)
