@@ -6,7 +6,7 @@ checked as carefully: ``check_whole_number``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -93,22 +93,21 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
     return check
 
 
-def _one_of(*choices: str) -> Callable[[str], str]:
-    def check(text: str) -> str:
-        if text not in choices:
-            raise ValueError(f"{text!r:.60} is not one of {', '.join(choices)}")
+class _OneOf:
+    """One of these words; if there may be ``several``, with commas between them."""
+
+    def __init__(self, *choices: str, several: bool = False) -> None:
+        self.choices = choices
+        self._several = several
+
+    def __call__(self, text: str) -> str:
+        words = text.split(",") if self._several else [text]
+        for word in words:
+            if word not in self.choices:
+                raise ValueError(f"{word!r:.60} is not one of {', '.join(self.choices)}")
+        if len({*words}) < len(words):
+            raise ValueError(f"{text!r} names one twice")
         return text
-
-    return check
-
-
-def _policy(text: str) -> str:
-    policies = text.split(",")
-    for policy in policies:
-        _one_of("delete", "compact")(policy)
-    if len(set(policies)) < len(policies):
-        raise ValueError(f"{text!r} names a policy twice")
-    return text
 
 
 def _ratio(text: str) -> float:
@@ -128,7 +127,7 @@ def _level(low: int, high: int) -> Callable[[str], object]:
 _TOPIC_KEYS = {
     "compression.type": _Key(
         PRODUCER_CODEC,
-        _one_of(PRODUCER_CODEC, "none", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        _OneOf(PRODUCER_CODEC, "none", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         "codec of the topic's batches, whatever writers choose; record.format=columns and auto "
         "have no gzip and no snappy; producer: each writer's, and if it chooses none lz4, in "
         "Parquet files zstd",
@@ -138,14 +137,14 @@ _TOPIC_KEYS = {
     "compression.zstd.level": _Key("", _level(-7, 22), "empty: the codec's own default"),
     "record.format": _Key(
         AUTO,
-        _one_of(AUTO, "columns", "kafka", PARQUET),
+        _OneOf(AUTO, "columns", "kafka", PARQUET),
         "how records are stored: auto: large segments, and what is merged or compacted, in Parquet "
         "files, small ones in batches of Arrow's columns; columns: all in such batches; parquet: "
         "all in Parquet files; kafka: all in Kafka's own batches",
     ),
     "schema.compatibility": _Key(
         "BACKWARD",
-        _one_of("BACKWARD", "FORWARD", "FULL", "NONE"),
+        _OneOf("BACKWARD", "FORWARD", "FULL", "NONE"),
         "which changes of a typed topic's schema are refused: those after which older records "
         "could not be read (BACKWARD), or newer ones by those who know the older one (FORWARD, "
         "FULL; they are the same here); NONE: what has no place in the new schema is not read any "
@@ -169,7 +168,7 @@ _TOPIC_KEYS = {
         str(1_048_588), _integer(1, _LARGEST_RECORD_BYTES), "the largest record, bytes"
     ),
     "message.timestamp.type": _Key(
-        "CreateTime", _one_of("CreateTime", "LogAppendTime"), "whose clock stamps a record"
+        "CreateTime", _OneOf("CreateTime", "LogAppendTime"), "whose clock stamps a record"
     ),
     "message.timestamp.before.max.ms": _Key(
         str(_LONG_MAX),
@@ -183,7 +182,7 @@ _TOPIC_KEYS = {
     ),
     "cleanup.policy": _Key(
         "delete",
-        _policy,
+        _OneOf("delete", "compact", several=True),
         "what becomes of old records: delete: they go by retention.ms and retention.bytes; "
         "compact: of each key the newest one stays; or both",
     ),
@@ -352,6 +351,12 @@ def topic_setting(config: Mapping[str, str], key: str) -> str:
     if key not in _TOPIC_KEYS:
         raise InvalidConfig(_unknown(key, _TOPIC_KEYS, "topic"))
     return config.get(key, _TOPIC_KEYS[key].default)
+
+
+def setting_choices(level: Literal["topic", "store"]) -> dict[str, Sequence[str]]:
+    """The keys of all settings, each with the words it may have; of others there are none."""
+    keys = _TOPIC_KEYS if level == "topic" else _STORE_KEYS
+    return {name: getattr(key.check, "choices", ()) for name, key in keys.items()}
 
 
 def topic_settings(config: Mapping[str, str], keys: Iterable[str] = ()) -> list[Setting]:

@@ -8,6 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
+from txnlog.cli.input.setting_names import complete_setting
+
 STORE_VARIABLE: Final = "TXNLOG_STORE"
 CONFIG_VARIABLE: Final = "TXNLOG_CONFIG"
 
@@ -82,6 +84,7 @@ SettingsOption = Annotated[
         "-c",
         metavar="KEY=VALUE",
         help="A setting with Kafka's name; may be repeated.",
+        autocompletion=complete_setting,
         show_default=False,
     ),
 ]

@@ -61,6 +61,31 @@ def test_names_are_those_of_the_store(
     assert list_files(own_store) == before
 
 
+def test_settings_and_their_values_are_completed(completed: Callable[[str], list[str]]) -> None:
+    """Those of topics, of stores in the verbs of stores; values where these are words."""
+    keys = completed("txnlog topics config get orders ")
+    assert {"retention.ms", "cleanup.policy"} < {*keys}
+    for typed in (
+        "topics config set orders ",
+        "topics create new -c ",
+        "topics create new --config ",
+    ):
+        assert completed(f"txnlog {typed}") == [f"{key}=" for key in keys], typed
+    assert completed("txnlog topics config unset orders record.") == ["record.format"]
+    set_ = "txnlog topics config set orders"
+    for typed, expected in {
+        f"{set_} cleanup.policy=": ["delete", "compact"],
+        f"{set_} segment.bytes=4096 message.timestamp.type=L": ["LogAppendTime"],
+        f"{set_} retention.ms=": [],
+        f"{set_} nonsense=": [],
+    }.items():
+        key = typed.rpartition(" ")[2].partition("=")[0]
+        assert completed(typed) == [f"{key}={value}" for value in expected], typed
+    of_stores = completed("txnlog store create /data/store -c ")
+    assert "offsets.retention.ms=" in of_stores
+    assert not {*of_stores} & {f"{key}=" for key in keys}
+
+
 def test_the_store_is_the_one_that_is_meant(
     completed: Callable[[str], list[str]],
     store_path: Path,

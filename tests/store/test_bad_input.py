@@ -159,7 +159,7 @@ def test_ids_may_be_anything_and_stay_in_their_folder(store: Store, name: str) -
         ({"segment.bytes": "many"}, "an integer is needed"),
         ({"segment.bytes": 1}, "not between"),
         ({"segment.ms": 0}, "not between 1"),
-        ({"cleanup.policy": "compact,compact"}, "names a policy twice"),
+        ({"cleanup.policy": "compact,compact"}, "names one twice"),
         ({"cleanup.policy": "keep"}, "'keep' is not one of delete, compact"),
         ({"cleanup.policy": ""}, "'' is not one of delete, compact"),
         ({"min.cleanable.dirty.ratio": "1.1"}, "1.1 is not between 0 and 1"),

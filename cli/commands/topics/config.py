@@ -10,6 +10,7 @@ import typer
 
 from txnlog.cli.input.assignments import parse_settings
 from txnlog.cli.input.options import DryRunOption, TopicArgument
+from txnlog.cli.input.setting_names import complete_key, complete_setting
 from txnlog.cli.output.confirmation import note_dry_run
 from txnlog.cli.output.fields import Field, text
 from txnlog.cli.output.setting_fields import setting_fields
@@ -39,7 +40,12 @@ def get_config(
     topic: TopicArgument,
     keys: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY", help="Only these settings.", show_default=False),
+        typer.Argument(
+            metavar="KEY",
+            help="Only these settings.",
+            autocompletion=complete_key,
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Show a topic's settings, all or some. Shows where they come from, too.
@@ -59,7 +65,12 @@ def set_config(
     session: Session,
     topic: TopicArgument,
     settings: Annotated[
-        list[str], typer.Argument(metavar="KEY=VALUE", help="The settings from now on.")
+        list[str],
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="The settings from now on.",
+            autocompletion=complete_setting,
+        ),
     ],
     dry_run: DryRunOption = False,
 ) -> None:
@@ -78,7 +89,10 @@ def set_config(
 def unset_config(
     session: Session,
     topic: TopicArgument,
-    keys: Annotated[list[str], typer.Argument(metavar="KEY", help="Which settings.")],
+    keys: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY", help="Which settings.", autocompletion=complete_key),
+    ],
     dry_run: DryRunOption = False,
 ) -> None:
     """Take settings of a topic back to their defaults.
