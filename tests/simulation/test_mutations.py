@@ -36,6 +36,8 @@ from txnlog.testing import FaultRates, FaultyStorage
 from txnlog.write import coordinator
 
 Patch = pytest.MonkeyPatch
+FEW_TURNS = 12
+"""Of a run, where the mutation shows in most of such short ones."""
 DOUBTFUL = replace(STORMY, fail=0.05, lose_response=0.05)
 SLEEPY = replace(STALLING, delay=0.0, pause=0.01, pause_ms=(500, 20_000))
 
@@ -178,7 +180,7 @@ def test_hazard_5_the_last_stable_offsets_alone(monkeypatch: Patch) -> None:
     def mutate(patch: Patch) -> None:
         patch.setattr(consistent_cut, "consistent_cut", lambda ends, _: dict(ends))
 
-    check_caught(monkeypatch, mutate, CALM, "torn", "bank")
+    check_caught(monkeypatch, mutate, CALM, "torn", "bank", first=2, turns=FEW_TURNS)
 
 
 @pytest.mark.more
@@ -188,7 +190,7 @@ def test_hazard_6_nobody_ends_what_hangs(monkeypatch: Patch) -> None:
     def mutate(patch: Patch) -> None:
         patch.setattr(Deadlines, "overdue", lambda *_: False)
 
-    check_caught(monkeypatch, mutate, STALLING, "blocked")
+    check_caught(monkeypatch, mutate, STALLING, "blocked", first=4, turns=FEW_TURNS)
 
 
 @pytest.mark.slow
@@ -263,7 +265,7 @@ def test_hazard_9_a_put_that_looks_first_and_writes_then(monkeypatch: Patch) -> 
 
     # A decision may be what is overwritten.
     checks = "order", "lost", "two values", "torn", "hole", "gap", "aborted read"
-    check_caught(monkeypatch, mutate, CALM, *checks, first=5)
+    check_caught(monkeypatch, mutate, CALM, *checks, first=5, turns=FEW_TURNS)
 
 
 @pytest.mark.slow
