@@ -43,6 +43,9 @@ def test_a_set_is_shown_and_changed(at: tuple[object, ...], tmp_path: Path) -> N
     assert (planned.out, told(joined)["member"]) == (joined.out, "r1-1")
     elected = told(cli("replicas", "elect", "r1", *at))
     assert (elected["leader"], elected["clean"], elected["lost_since_ms"]) == ("r1-1", True, None)
+    assert told(cli("replicas", "elect", "--preferred", "--dry-run", *at))["leader"] == "r0-0"
+    for wrong in ([], ["r0", "--preferred"], ["--preferred", "--unclean"]):
+        assert cli("replicas", "elect", *wrong, *at).code == 2
     found = cli("replicas", "describe", "--history", "--logs", *at).json()
     assert found["logs"] == []
     assert [(one["root"], one["state"]) for one in found["replicas"]] == [

@@ -74,6 +74,29 @@ def test_an_operator_names_the_leader(made: txnlog.Store) -> None:
         made.elect_leader("r9")
 
 
+def test_the_preferred_leader_leads_again(made: txnlog.Store, tmp_path: Path) -> None:
+    """The first root if nothing else is set; only in sync; once is enough."""
+    assert (made.elect_leader().leader, made.replicas().epoch) == ("r0-0", 0)
+    bring_back = lose(tmp_path / "a")
+    made.elect_leader("r1")
+    with pytest.raises(InvalidOption, match=f"not in sync: .* add {tmp_path / 'a'}"):
+        made.elect_leader()
+    bring_back()
+    made.add_replica(str(tmp_path / "a"))
+    assert made.elect_leader(dry_run=True).leader == "r0-1"
+    assert made.replicas().leader == "r1-0"
+    assert made.elect_leader().leader == "r0-1"
+    described = made.replicas()
+    assert (described.leader, {*described.in_sync}) == ("r0-1", {"r0-1", "r1-0"})
+    made.alter_replicas({"replica.preferred.leader": "r1"})
+    election = made.elect_leader()
+    assert (election.leader, election.clean) == ("r1-0", True)
+    epoch = made.replicas().epoch
+    assert made.elect_leader() == election
+    assert made.replicas().epoch == epoch
+    assert values(made) == ["1", "2"]
+
+
 def test_an_old_leader_that_does_not_answer_is_put_out(made: txnlog.Store, tmp_path: Path) -> None:
     lose(tmp_path / "a")
     made.elect_leader("r1")
@@ -543,6 +566,7 @@ def test_settings_are_changed(made: txnlog.Store, tmp_path: Path) -> None:
         ({"min.insync.replicas": 3}, "but there are 2 roots"),
         ({"replica.lag.time.max.ms": "soon"}, "must be a number"),
         ({"replica.auto.return": "yes"}, "must be true or false"),
+        ({"replica.preferred.leader": "r7"}, "must be one of first, r0, r1, not 'r7'"),
     ],
 )
 def test_settings_that_cannot_be(made: txnlog.Store, changes: Any, told: str) -> None:

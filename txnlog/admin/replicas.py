@@ -170,8 +170,10 @@ class ReplicaAdmin:
         chosen = [topics] if isinstance(topics, str) else topics
         return reassign(self._replicated().agreement, chosen, dry_run=dry_run)
 
-    def elect_leader(self, root: str, *, unclean: bool = False, dry_run: bool = False) -> Election:
-        """Make a root the leader.
+    def elect_leader(
+        self, root: str | None = None, *, unclean: bool = False, dry_run: bool = False
+    ) -> Election:
+        """Make a root the leader; without a name the preferred one, if it does not lead already.
 
         Nothing is lost if it is in sync; the old leader stays in sync if it answers. A root that is
         no longer in sync leads only with ``unclean``, and only if no root in sync answers: writes
@@ -179,7 +181,7 @@ class ReplicaAdmin:
         older records: its logs are read to find them.
 
         Args:
-            root: its name, as in :meth:`replicas`.
+            root: its name, as in :meth:`replicas`; None for ``replica.preferred.leader``.
             unclean: accept the loss of acknowledged writes. Check with ``dry_run`` first.
             dry_run: only say what would be done, and lost.
 

@@ -20,6 +20,7 @@ from txnlog.replicas.epochs import (
     kept_out,
     last_in_sync,
     member_of,
+    preferred_root,
     root_of,
     taken_out,
     without,
@@ -65,7 +66,7 @@ class Election:
 
 def elect(
     agreement: Agreement,
-    root: str,
+    root: str | None,
     *,
     name_segments: NameSegments = lambda _: iter(()),
     unclean: bool = False,
@@ -75,18 +76,20 @@ def elect(
 
     Args:
         agreement: the store's.
-        root: its name.
+        root: its name; None for the one that ``replica.preferred.leader`` says.
         name_segments: finds the segments that the logs at a root name.
         unclean: even if it is not in sync.
         dry_run: only say what would be done, and lost.
 
     Raises:
-        InvalidOption: it leads already, was never in sync, or is not and ``unclean`` is False; or a
-            member in sync answers, so nothing need be lost.
+        InvalidOption: it leads already and was named, was never in sync, or is not and ``unclean``
+            is False; or a member in sync answers, so nothing need be lost.
         NotEnoughReplicas: it does not answer, or the set has changed meanwhile: try again.
         StorageError: the controller fails.
     """
     epoch = agreement.refresh()
+    if root is None:
+        return _elect_preferred(agreement, epoch, dry_run=dry_run)
     if root not in epoch.roots:
         raise InvalidOption(f"{root} is not one of {', '.join(epoch.roots)}")
     if root_of(epoch.leader) == root:
@@ -104,6 +107,21 @@ def elect(
             "anyway"
         )
     return _elect_unclean(agreement, epoch, member, name_segments, dry_run=dry_run)
+
+
+def _elect_preferred(agreement: Agreement, epoch: Epoch, *, dry_run: bool) -> Election:
+    """Never unclean. Where it leads already that is all."""
+    root = preferred_root(epoch)
+    member = member_of(epoch, root)
+    if member == epoch.leader:
+        return Election(epoch.leader, epoch.leader_since, clean=True)
+    if member not in epoch.in_sync or member is None:
+        url = epoch.roots[root].url
+        raise InvalidOption(
+            f"{root} is preferred, and not in sync: `txnlog replicas add {url}` brings it in. "
+            "Until then another one leads"
+        )
+    return _elect_clean(agreement, epoch, member, dry_run=dry_run)
 
 
 def _elect_clean(agreement: Agreement, epoch: Epoch, member: Member, *, dry_run: bool) -> Election:

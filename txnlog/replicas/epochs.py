@@ -35,14 +35,17 @@ UNCLEAN: Final = "unclean.leader.election.enable"
 AUTO_RETURN: Final = "replica.auto.return"
 FACTOR: Final = "replication.factor"
 """For all topics; followed by a dot and a topic's name, for that one."""
+PREFERRED: Final = "replica.preferred.leader"
 RACK: Final = "replica.rack"
 """Followed by a dot and a root's name."""
 _ALL: Final = "all"
+_FIRST: Final = "first"
 _DEFAULTS: Final[Mapping[str, str]] = {
     MIN_INSYNC: "1",
     LAG_TIME: "10000",
     UNCLEAN: "false",
     AUTO_RETURN: "false",
+    PREFERRED: _FIRST,
     FACTOR: _ALL,
 }
 _MEANINGS: Final[Mapping[str, str]] = {
@@ -50,6 +53,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
     LAG_TIME: "a root that fails, or does not answer, for this long is put out",
     UNCLEAN: "whether a root that is not in sync may lead where no other one answers",
     AUTO_RETURN: "whether maintenance brings back roots that were put out and answer again",
+    PREFERRED: "the root that leads after `replicas elect --preferred`: its name, or first",
     FACTOR: "at how many roots the data of topics is, or all",
 }
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
@@ -166,6 +170,16 @@ def check_epoch(epoch: Epoch, number: int) -> None:
         if root is None or not 0 <= incarnation_of(member) < root.incarnations:
             raise ValueError(f"it tells of no incarnation {member}")
     check_settings(epoch.settings, epoch.roots)
+
+
+def preferred_root(epoch: Epoch) -> str:
+    """The root that is to lead where it can: the first one that there was, unless a setting says.
+
+    Roots are called r0, r1 and so on in the order in which they came.
+    """
+    chosen = epoch.settings.get(PREFERRED, _DEFAULTS[PREFERRED])
+    first = min(epoch.roots, key=lambda root: (len(root), root))
+    return chosen if chosen in epoch.roots else first
 
 
 class Proposer(msgspec.Struct, frozen=True):
@@ -362,7 +376,10 @@ def check_settings(settings: Mapping[str, object] | None, roots: Collection[str]
             raise InvalidConfig(f"{key} must be true or false, not {text!r}")
         if kind == RACK and not (text.isprintable() and text and text == text.strip()):
             raise InvalidConfig(f"{key} must be a label, not {text!r}")
-        is_number = kind not in (*_SWITCHES, RACK) and (kind, text) != (FACTOR, _ALL)
+        if kind == PREFERRED and text not in (_FIRST, *roots):
+            known = ", ".join([_FIRST, *roots])
+            raise InvalidConfig(f"{key} must be one of {known}, not {text!r}")
+        is_number = kind not in (*_SWITCHES, RACK, PREFERRED) and (kind, text) != (FACTOR, _ALL)
         if is_number and not _NUMBER.fullmatch(text):
             or_all = ", or 'all'" if kind == FACTOR else ""
             raise InvalidConfig(f"{key} must be a number of at least 1{or_all}, not {text!r}")

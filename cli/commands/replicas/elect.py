@@ -48,8 +48,13 @@ LOST: list[Field[LostRange]] = [
 def elect_leader(
     session: Session,
     root: Annotated[
-        str, typer.Argument(metavar="ROOT", help="Its name, such as r1.", show_default=False)
-    ],
+        str | None,
+        typer.Argument(metavar="ROOT", help="Its name, such as r1.", show_default=False),
+    ] = None,
+    preferred: Annotated[
+        bool,
+        typer.Option("--preferred", help="The root that replica.preferred.leader says."),
+    ] = False,
     unclean: Annotated[
         bool,
         typer.Option("--unclean", help="Also one that is not in sync: shows what that loses."),
@@ -58,6 +63,9 @@ def elect_leader(
     dry_run: DryRunOption = False,
 ) -> None:
     """Have a root lead. If it is in sync nothing is lost, and the old leader stays in sync.
+
+    With --preferred it is the root that the setting replica.preferred.leader names, the first one
+    if it names none. Where it leads already that is all.
 
     With --unclean one that was in sync once may lead, if nobody in sync answers: what was
     acknowledged since it was put out may be lost. That is shown first, as far as roots that answer
@@ -70,8 +78,11 @@ def elect_leader(
     \b
     Example:
       txnlog replicas elect r1
+      txnlog replicas elect --preferred
       txnlog replicas elect r1 --unclean --dry-run
     """
+    if (root is None) != preferred or (preferred and unclean):
+        raise typer.BadParameter("name a ROOT, or give --preferred, which is never unclean")
     replicas = session.open_replicas()
     planned = replicas.elect_leader(root, unclean=unclean, dry_run=True)
     if not planned.clean:
