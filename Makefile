@@ -21,7 +21,7 @@ export PYTEST_DEBUG_TEMPROOT := $(shell df -Pk /dev/shm 2>/dev/null | \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-tables test test-more test-stores test-ui test-matrix test-cluster lint format bench soak soak-replicas docs venv wheel dist
+.PHONY: help demo demo-tables test test-more test-ci test-stores test-ui test-matrix test-cluster lint format bench soak soak-replicas docs venv wheel dist
 .PHONY: java clean constraints
 .PHONY: $(SPARK_VERSIONS:%=test-spark-%) $(SPARK_VERSIONS:%=test-cluster-%)
 
@@ -39,6 +39,9 @@ test: java venv .venv/spark-classes.jsa  ## Run the tests; ARGS="tests/segments 
 
 test-more: java venv .venv/spark-classes.jsa  ## Run what CI runs besides: Spark jobs of their own, many seeds and orders
 	.venv/bin/pytest -n auto --dist loadgroup -m "more and not slow and not cluster and not stores and not browser" $(ARGS)
+
+test-ci: java venv .venv/spark-classes.jsa  ## Run both at once, as CI does: what they share is made once
+	.venv/bin/pytest -n auto --dist loadgroup -m "not slow and not cluster and not stores and not browser" $(ARGS)
 
 test-stores: export PYTEST_DEBUG_TEMPROOT :=  # a real disk beneath the servers
 test-stores: java venv  ## Run the tests on real servers, MinIO and the like; ARGS="-k minio" narrows them

@@ -128,7 +128,14 @@ def test_hazard_2_an_unknown_outcome_taken_for_a_failure(monkeypatch: Patch) -> 
 
     # Producers repeat what is in doubt, so few runs come to it.
     check_caught(
-        monkeypatch, mutate, DOUBTFUL, "aborted read", "torn", prepare=prepare, first=2, most=150
+        monkeypatch,
+        mutate,
+        DOUBTFUL,
+        *("aborted read", "torn"),
+        prepare=prepare,
+        first=20,
+        most=150,
+        turns=30,
     )
 
 
