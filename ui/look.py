@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import inf
+from math import ceil, inf
 from time import process_time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -38,13 +38,15 @@ if TYPE_CHECKING:
     from txnlog.read.topic_view import TopicView
     from txnlog.storage.base import Storage
 
-_MOST_CPU_S: Final = 0.25
+_MOST_CPU_S: Final = 0.5
 _MOST_S: Final = 1.5
 """No look goes on for longer: then it says how far it has come."""
 _PIECE_BYTES: Final = 4 << 20
-"""So much is read between two looks at the clock, or one record."""
-_FIRST_SEARCHED: Final = 2000
-_MOST_WIDTH: Final = 1 << 16
+_PIECE_OFFSETS: Final = 1 << 17
+"""So much is read between two looks at the clock, or one record. Less would be no quicker where
+batches are large: each is decoded as a whole."""
+_FIRST_SEARCHED: Final = _PIECE_OFFSETS
+_MOST_WIDTH: Final = 1 << 20
 """So many offsets of each partition are planned at once."""
 _AHEAD_BYTES: Final = 2 * _PIECE_BYTES
 _MOST_DAMAGED: Final = 20
@@ -344,7 +346,8 @@ class _Looking:
 
 def _cut(part: SegmentRange) -> list[SegmentRange]:
     """A range in pieces that can be held in memory, as far as its average tells."""
-    count = min(-(-part.size_bytes // _PIECE_BYTES), part.record_count)
+    most = max(part.size_bytes / _PIECE_BYTES, part.record_count / _PIECE_OFFSETS)
+    count = min(ceil(most), part.record_count)
     if count <= 1:
         return [part]
     bounds = np.linspace(part.start_offset, part.stop_offset, count + 1).astype(int).tolist()

@@ -218,6 +218,34 @@ def test_a_page_follows_what_happens(chromium: Browser, address: str, store: Sto
     assert page.get_by_label("live").is_checked()
 
 
+def test_what_is_read_or_typed_is_not_taken_away(
+    chromium: Browser, address: str, store: Store
+) -> None:
+    """While it is, "live" waits: details stay open, a form keeps what it would do."""
+    page = open_page(chromium, address, 1200)
+    page.clock.install()
+    base = address.partition("/?")[0]
+    page.goto(f"{base}/topics/orders/records")
+    page.get_by_label("live").check()
+    page.locator(".record .of-value").first.click()
+    with store.producer() as producer:
+        producer.send("orders", "made since", partition=1)
+    page.clock.run_for(30_000)
+    page.wait_for_load_state("networkidle")
+    assert page.locator(".more").first.is_visible()
+    assert page.get_by_text("made since").count() == 0
+    page.locator(".record .of-value").first.click()
+    page.clock.run_for(30_000)
+    page.get_by_text("made since").first.wait_for()
+    page.goto(f"{base}/topics/orders/trim")
+    page.get_by_label("Before").fill("latest")
+    page.get_by_role("button", name="Preview").click()
+    page.get_by_text("Partition 0: 2 offsets go").wait_for()
+    page.clock.run_for(30_000)
+    page.wait_for_load_state("networkidle")
+    assert page.get_by_text("Partition 0: 2 offsets go").is_visible()
+
+
 def test_the_keyboard_reaches_everything(chromium: Browser, address: str) -> None:
     """First a way past the navigation, then links and fields in the order in which they stand."""
     page = open_page(chromium, address, 1200)

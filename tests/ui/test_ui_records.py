@@ -103,6 +103,19 @@ def test_a_look_reads_the_segments_that_count(store: Store) -> None:
     assert counting.take() == {"get_range": 1}
 
 
+def test_a_search_reads_each_segment_once(store: Store) -> None:
+    """Its batches are decoded as wholes, so pieces of it would be read again and again."""
+    store.create_topic("long")
+    send(store, "long", 0, [*range(20_000)], "v{}")
+    view = store.snapshot(["long"]).view("long")
+    counting = CountingStorage(store.storage)
+    wanted, begin = Wanted(find_records(None, "^v7$")), view.end_offsets
+    look = look_at(counting, store.logs.clock, view, begin, wanted, count=50, older=True)
+    assert [record.offset for record in look.found] == [7]
+    assert look.is_complete
+    assert counting.take() == {"get_range": 1}
+
+
 def test_damage_hides_nothing_else(store: Store, browser: TestClient) -> None:
     """Of a segment that cannot be read the page says which, and shows what lies around it."""
     store.create_topic("worn", config={"record.format": "columns"})

@@ -6,6 +6,7 @@ const live = document.getElementById("live");
 const utc = document.getElementById("utc");
 const MOST_ROWS = 50;
 let timer = 0;
+let searching = false;
 let stopped = false;
 
 // -- times -----------------------------------------------------------------------------------------
@@ -37,8 +38,9 @@ function showTimes() {
 function again() {
   clearTimeout(timer);
   const running = main().dataset.running;
-  if (running === "search") searchOn();
-  else if (running || live.checked) timer = setTimeout(refresh, running ? 1000 : 5000);
+  if (running === "search") {
+    if (!searching && !stopped) searchOn();
+  } else if (running || live.checked) timer = setTimeout(refresh, running ? 1000 : 5000);
 }
 
 async function load(address) {
@@ -49,8 +51,10 @@ async function load(address) {
 
 async function refresh() {
   const focused = document.activeElement;
-  const busy = focused && focused !== main() && main().contains(focused);
-  if (!document.hidden && !busy) {
+  const inside = focused && focused !== main() && main().contains(focused);
+  // Nor is anything taken away that is being read, or was typed.
+  const busy = inside || main().querySelector(".alter, .record [open]");
+  if (!document.hidden && !busy && main().dataset.running !== "search") {
     try {
       main().replaceWith((await load(location.href)).getElementById("main"));
       showTimes();
@@ -62,23 +66,22 @@ async function refresh() {
 }
 
 async function searchOn() {
-  stopped = false;
-  while (main().dataset.running === "search") {
-    const stop = document.getElementById("stop");
-    stop.hidden = stopped;
-    stop.onclick = () => {
-      stopped = stop.hidden = true;
-    };
-    const further = document.querySelector(".pager [rel=next]");
-    if (stopped || !further) return;
-    let page;
-    try {
-      page = await load(further.href);
-    } catch {
-      return; // The link is still there, to go on by hand.
+  searching = true;
+  try {
+    while (main().dataset.running === "search") {
+      const stop = document.getElementById("stop");
+      stop.hidden = stopped;
+      stop.onclick = () => {
+        stopped = stop.hidden = true;
+      };
+      const further = document.querySelector(".pager [rel=next]");
+      if (stopped || !further) break;
+      append(await load(further.href));
     }
-    append(page);
+  } catch {
+    // The link is still there, to go on by hand.
   }
+  searching = false;
 }
 
 // The records of the next page go below those that are here; the rest of it takes the old one's place.
