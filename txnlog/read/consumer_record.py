@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import Any, Final, TypeAlias, TypeVar
@@ -113,10 +114,24 @@ def _rows(column: pa.Array) -> Iterator[dict[str, Any]]:
 
 def _python_values(column: pa.Array) -> list[Any]:
     """Values of Python's types; what these cannot hold, a time after 9999 say, as Arrow has it."""
+    kind = column.type
+    if not column.null_count and (types.is_integer(kind) or types.is_floating(kind)):
+        numbers: list[Any] = numbers_of(column).tolist()  # several times as fast
+        return numbers
     try:
-        listed: list[Any] = column.to_pylist()
-    except (OverflowError, ValueError):
+        return _times(column) if types.is_timestamp(kind) else [*column.to_pylist()]
+    except (AttributeError, OverflowError, ValueError):
         return [*map(_python_value, column)]
+
+
+def _times(column: pa.Array) -> list[Any]:
+    """Timestamps, by way of numpy. Raises AttributeError for one that Python cannot hold."""
+    microseconds = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64()).fill_null(0)
+    zone = None if column.type.tz is None else dt.UTC
+    naive = numbers_of(microseconds).view("M8[us]").tolist()
+    listed = [time.replace(tzinfo=zone) for time in naive]
+    for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+        listed[row] = None
     return listed
 
 
