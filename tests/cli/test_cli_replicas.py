@@ -174,6 +174,8 @@ def test_data_is_placed_and_moved(at: tuple[object, ...], tmp_path: Path) -> Non
     with store.producer() as producer:
         producer.send("t", "1")
     assert cli("replicas", "reassign", *at).code == 1
+    wrong = cli("topics", "create", "u", "--replication-factor", "3", *at)
+    assert (wrong.code, "there are 2 roots" in wrong.err) == (1, True)
     told(cli("replicas", "config", "replication.factor.t=1", "replica.rack.r1=x", *at))
     described = cli("replicas", "describe", "--lag", *at).json()
     assert described["under_replicated"] == 0

@@ -19,6 +19,7 @@ from txnlog.errors import (
     InvalidConfig,
     InvalidOption,
     NotEnoughReplicas,
+    TopicAlreadyExists,
 )
 from txnlog.names import parse_data_file
 from txnlog.replicas.agreement import Agreement
@@ -188,6 +189,31 @@ def test_a_damaged_copy_is_read_where_it_is_not(
     assert (found.kind, found.name, found.is_repaired) == ("damaged", name, True)
     assert path.read_bytes() == data
     assert set(copies(tmp_path, store).values()) == {2}
+
+
+def test_a_topic_is_created_with_its_factor(tmp_path: Path, store: txnlog.Store) -> None:
+    """All of its data is placed; what cannot be is created with nothing changed."""
+
+    def factors() -> dict[str, str]:
+        return {one.key: one.value for one in store.alter_replicas({}) if FACTOR in one.key}
+
+    before = factors()
+    assert store.create_topic("u", replication_factor=1, dry_run=True).topic == "u"
+    with pytest.raises(InvalidOption, match="is 4, but there are 3 roots"):
+        store.create_topic("u", replication_factor=4)
+    with pytest.raises(TopicAlreadyExists):
+        store.create_topic("t", replication_factor=1)
+    assert factors() == before
+    store.create_topic("u", replication_factor=1)
+    assert factors() == {**before, f"{FACTOR}.u": "1"}
+    with store.producer() as producer:
+        producer.send("u", value=b"1")
+    roots = [tmp_path / root / "incarnation-00000/topics/u/data" for root in "abc"]
+    assert sum(any(root.rglob("*.log")) for root in roots) == 1
+    plain = txnlog.open(str(tmp_path / "plain"), create=True)
+    with pytest.raises(InvalidOption, match="a store on one root"):
+        plain.create_topic("u", replication_factor=2)
+    assert plain.topics() == []
 
 
 def test_the_factor_is_no_setting_of_a_topic(store: txnlog.Store) -> None:

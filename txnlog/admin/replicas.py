@@ -26,6 +26,7 @@ from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicate
 from txnlog.replicas.soundness import IsSound
 from txnlog.replicas.verifying import ReplicaDifference, verify
 from txnlog.replicas.watermarks import LogWatermark, watermarks
+from txnlog.storage.base import Storage
 
 _logger = logging.getLogger(__name__)
 
@@ -324,6 +325,17 @@ class ReplicaAdmin:
         from txnlog.admin.sound_copies import SoundCopies
 
         return SoundCopies(self._logs)
+
+
+def set_factor(storage: Storage, topic: str, factor: int, *, dry_run: bool = False) -> None:
+    """Set at how many roots the data of a topic is that is about to be created.
+
+    Raises what :meth:`ReplicaAdmin.alter_replicas` does.
+    """
+    found = find_replicated(storage)
+    if found is None:
+        raise InvalidOption(f"{storage.url} has no replicas: it is a store on one root")
+    change_settings(found.agreement, {f"{FACTOR}.{topic}": factor}, dry_run=dry_run)
 
 
 def _warn_of_unknown(storage: ReplicatedStorage, topics: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from txnlog import names
 from txnlog.admin.disk_usage import PartitionUsage, disk_usage
 from txnlog.admin.live_segments import placed_refs
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
+from txnlog.admin.replicas import set_factor
 from txnlog.admin.topic_checks import (
     check_typed_config,
     check_untyped_config,
@@ -66,6 +67,7 @@ class TopicAdmin:
         schema: pa.Schema | None = None,
         key: Sequence[str] | None = None,
         defaults: Mapping[str, object] | None = None,
+        replication_factor: int | None = None,
         dry_run: bool = False,
     ) -> TopicDescription:
         """Create a topic; with ``dry_run`` only say what it would be.
@@ -75,9 +77,15 @@ class TopicAdmin:
         ``auto``. The columns named by ``key`` choose the partition. Columns with ``defaults`` (by
         name, as Python or Arrow values) may be left out when records are sent.
 
+        ``replication_factor`` is for a store with replicas: at how many roots the topic's data is.
+        It becomes the setting ``replication.factor.<topic>`` of the roots just before the topic is
+        created, so that all of its data is placed by it.
+
         Raises:
             TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidSchema:
                 nothing was created.
+            InvalidOption: there are not that many roots.
+            NotEnoughReplicas: the set of roots has changed meanwhile; try again.
         """
         typed = None
         if schema is not None:
@@ -91,8 +99,12 @@ class TopicAdmin:
         else:
             check_typed_config(checked, has_key=bool(typed.key))
         log = self._logs.topic(topic)
+        if dry_run or replication_factor is not None:
+            planned = describe_topic_state(topic, log.preview_creation(partitions, checked, typed))
+        if replication_factor is not None:
+            set_factor(self._logs.storage, topic, replication_factor, dry_run=dry_run)
         if dry_run:
-            return describe_topic_state(topic, log.preview_creation(partitions, checked, typed))
+            return planned
         log.create(partitions, checked, typed)
         return describe_topic(log)
 

@@ -35,6 +35,15 @@ def create_topic(
         ),
     ] = None,
     default: DefaultOption = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-factor",
+            metavar="N",
+            help="At how many roots its data is, of a store with replicas.",
+            show_default=False,
+        ),
+    ] = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="If the topic exists, show it as it is.")
     ] = False,
@@ -71,6 +80,7 @@ def create_topic(
             schema=columns,
             key=split_names([key]) if key else None,
             defaults=defaults,
+            replication_factor=replication_factor,
             dry_run=dry_run,
         )
     except TopicAlreadyExists:
