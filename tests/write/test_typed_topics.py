@@ -751,6 +751,20 @@ def test_decimals_become_numbers_where_these_say_the_same(store: Store) -> None:
     assert store.scan("n").record_count == 3
 
 
+def test_decimals_in_lists_become_numbers_too(store: Store) -> None:
+    """Nulls and empty lists stay, slices are of their own rows; one wrong item is told."""
+    store.create_topic("n", schema=pa.schema([("l", pa.list_(pa.list_(pa.float64())))]))
+    kind = pa.list_(pa.list_(pa.decimal128(38, 1)))
+    tenth = Decimal("0.1")
+    rows = [[[tenth] * 9], [[tenth, None], None, []], None, [], [[Decimal(1) / 2]]]
+    send(store, pa.table({"l": pa.array(rows, kind).slice(1)}), "n")
+    found = store.scan("n").to_arrow().column("l").to_pylist()
+    assert found == [[[0.1, None], None, []], None, [], [[0.5]]]
+    wrong = pa.array([[[tenth]], [[Decimal("1234567890123456789.1")]]], kind)
+    with pytest.raises(InvalidRecord, match="column 'l': a value in row 1"):
+        send(store, pa.table({"l": wrong}), "n")
+
+
 @in_either_format
 def test_times_that_python_does_not_know_are_read(store: Store) -> None:
     """They are shown as Arrow does, and a consumer does not stop at them."""

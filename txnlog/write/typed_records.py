@@ -216,6 +216,8 @@ def may_cast(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 def _may_be_whole(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether decimals are accepted for numbers: DuckDB's sums and literals are decimals."""
+    if types.is_list(found) and types.is_list(wanted):
+        return _may_be_whole(found.value_type, wanted.value_type)
     return bool(types.is_decimal(found) and (types.is_integer(wanted) or types.is_floating(wanted)))
 
 
@@ -289,6 +291,10 @@ def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
     if types.is_integer(array.type) and types.is_decimal(target):
         # In one step Arrow would require room for any integer, whatever the values are.
         array = array.cast(pa.decimal256(76, target.scale))
+    if types.is_list(target) and _may_be_whole(array.type, target):
+        array = array.take(pa.array(range(len(array))))  # of a slice only what is in it
+        items = _convert(array.values, target.value_type)
+        return pa.ListArray.from_arrays(array.offsets, items, target, mask=array.is_null())
     if types.is_decimal(array.type) and types.is_floating(target):
         # By way of text, since Arrow's cast is not to the nearest: -0.7 is -0.7000000000000001.
         made = array.cast(pa.string()).cast(target)
