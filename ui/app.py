@@ -23,6 +23,7 @@ from txnlog.ui.pages import changes, groups, records, store, topics, transaction
 
 _logger = logging.getLogger(__name__)
 _MOST_FORM_BYTES = 256 << 10
+_MOST_FIELDS = 100
 
 
 class _PartitionConvertor(IntegerConvertor):
@@ -132,10 +133,14 @@ def _answer(console: Console, request: Request, make: Callable[[], Response]) ->
 
 
 async def _read_form(request: Request) -> dict[str, str] | None:
-    """The fields of a form that was sent; None if it is too large."""
+    """The fields of a form that was sent; None if it is too large, or has too many."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
         if len(body) > _MOST_FORM_BYTES:
             return None
-    return dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
+    try:
+        text = body.decode(errors="replace")
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+    except ValueError:
+        return None

@@ -86,6 +86,7 @@ def test_with_leave_a_transaction_is_aborted_by_our_own_form_alone(store: Store)
             ({"origin": ADDRESS}, {**form, "form_token": "x"}, 403),
             ({"origin": ADDRESS}, {**form, "reason": "x" * 300_000}, 413),
             ({"origin": ADDRESS}, {**form, "reason": "x" * 2001}, 400),
+            ({"origin": ADDRESS}, {**form, **{f"f{n}": "" for n in range(100)}}, 413),
             ({"origin": ADDRESS}, {**form, "number": "x"}, 400),
             ({"origin": ADDRESS}, {**form, "number": "2"}, 400),
         ):

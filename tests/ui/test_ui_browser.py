@@ -334,7 +334,7 @@ def test_a_search_can_be_stopped(chromium: Browser, stepwise: Store) -> None:
         page.unroute("**/*before=*")
         page.wait_for_load_state("networkidle")
         assert held.empty()
-        page.get_by_role("link", name="search on").first.click()
+        page.get_by_role("link", name="look on").first.click()
         page.get_by_text("which is all").wait_for()
 
 

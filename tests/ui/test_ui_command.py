@@ -9,7 +9,7 @@ import subprocess
 import sys
 from http.client import HTTPConnection
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import txnlog
 
@@ -17,11 +17,11 @@ COMMAND = [sys.executable, "-m", "txnlog.cli", "ui"]
 
 
 def test_it_prints_its_url_when_it_is_ready_and_ends_when_interrupted(tmp_path: Path) -> None:
-    """The token opens it; Ctrl-C ends it like other commands."""
+    """The token opens it; a change is a line on stderr; Ctrl-C ends it like other commands."""
     txnlog.open(str(tmp_path / "store"), create=True).create_topic("orders")
     package = str(Path(txnlog.__file__).parent.parent)
     process = subprocess.Popen(
-        [*COMMAND, "--store", str(tmp_path / "store")],
+        [*COMMAND, "--allow-changes", "--store", str(tmp_path / "store")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -45,10 +45,23 @@ def test_it_prints_its_url_when_it_is_ready_and_ends_when_interrupted(tmp_path: 
         shown = connection.getresponse()
         assert (shown.status, b"/topics/orders" in shown.read()) == (200, True)
         assert "uvicorn" not in str(shown.headers)
+        form = {"kind": "text", "value": "v"}
+        headers = {
+            "cookie": cookie[0],
+            "origin": f"http://{url.netloc}",
+            "content-type": "application/x-www-form-urlencoded",
+        }
+        for method, name in (("GET", "form_token"), ("POST", "seen"), ("POST", "")):
+            connection.request(method, "/topics/orders/produce", urlencode(form), headers)
+            page = connection.getresponse().read().decode()
+            form |= re.findall(rf'name="({name})" value="(\w+)"', page)
         connection.close()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
-        assert (process.returncode, out, err) == (130, "", "")
+        assert (process.returncode, out) == (130, "")
+        assert re.fullmatch(
+            r"txnlog: \S+ \S+ UTC [\d.]+: wrote a record to orders:0 at offset 0\n", err
+        )
     finally:
         process.kill()
         process.wait()

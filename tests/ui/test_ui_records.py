@@ -135,10 +135,10 @@ def offsets_of(page: str) -> list[tuple[str, str]]:
     return re.findall(r'<summary><span class="narrow">(\d+):</span>(\d+)</summary>', page)
 
 
-def links_of(page: str) -> dict[str, str]:
+def links_of(page: str, topic: str = "many") -> dict[str, str]:
     """Where a page leads to: prev, next."""
     found = re.findall(r'<a rel="(prev|next)" href="([^"]*)"', page)
-    return {rel: f"/topics/many/records{unescape(href)}" for rel, href in found}
+    return {rel: f"/topics/{topic}/records{unescape(href)}" for rel, href in found}
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def test_a_search_goes_on_where_it_stopped(
     page = browser.get("/topics/many/records?where=value.n=7").text
     found, far = offsets_of(page), []
     assert 'data-running="search"' in page
-    assert "search on →" in page
+    assert "look on →" in page
     while "next" in links_of(page):
         page = browser.get(links_of(page)["next"]).text
         found += offsets_of(page)
@@ -259,6 +259,28 @@ def test_a_search_goes_on_where_it_stopped(
     assert far[-1] == 150
     assert 'data-running=""' in page
     assert "150 of 150 offsets looked at, which is all" in page
+
+
+def test_what_was_aborted_is_passed(
+    browser: TestClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much of it there is: a page that has not come to a record says so, and goes on."""
+    monkeypatch.setattr(look_module, "_MOST_CPU_S", -1.0)
+    store.create_topic("aborted")
+    send(store, "aborted", 0, [1], "committed")
+    producer = store.producer(transactional_id="vain")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send_batch("aborted", pa.record_batch({"value": [b"aborted"] * 500}))
+    producer.flush()
+    producer.abort_transaction()
+    page = browser.get("/topics/aborted/records").text
+    assert 'data-running="search"' in page
+    assert "no record is there so far" in page
+    while "next" in links_of(page, "aborted"):
+        page = browser.get(links_of(page, "aborted")["next"]).text
+    assert ">committed<" in page
+    assert 'data-running=""' in page
 
 
 def test_what_is_shown_can_be_downloaded(browser: TestClient, many: Store) -> None:
