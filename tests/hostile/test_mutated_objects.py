@@ -25,7 +25,7 @@ from mutation_runs import CPU_S, Outcome, Report, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is counted as Linux does")
 
-TIERS = {"many": range(200), "very-many": range(200, 1200)}
+TIERS = {"many": range(100), "very-many": range(100, 1200)}
 MARKS = {"many": (), "very-many": (pytest.mark.slow,)}
 OPEN: dict[tuple[str, str], str] = {}
 """What is known to fail, among which seeds, and why."""
