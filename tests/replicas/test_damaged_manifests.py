@@ -13,6 +13,7 @@ import txnlog
 from txnlog import names
 from txnlog.errors import CorruptEntry
 
+ROOTS = pytest.mark.parametrize("root", [FIRST, pytest.param(SECOND, marks=pytest.mark.more)])
 SENT = [str(number) for number in range(16)]
 
 
@@ -45,10 +46,16 @@ def damage(folder: Path, suffix: str = ".arrow", share: float = 0.5) -> list[Pat
 
 
 @pytest.mark.usefixtures("made")
-@pytest.mark.parametrize("root", [FIRST, SECOND])
+@ROOTS
 @pytest.mark.parametrize(
     ("suffix", "share"),
-    [(".arrow", 0), (".arrow", 0.5), (".arrow", 0.99), (".rewrites", 0.5), (".rewrites", 0.01)],
+    [
+        (".arrow", 0.5),
+        (".rewrites", 0.5),
+        pytest.param(".arrow", 0, marks=pytest.mark.more),
+        pytest.param(".arrow", 0.99, marks=pytest.mark.more),
+        pytest.param(".rewrites", 0.01, marks=pytest.mark.more),
+    ],
 )
 def test_it_is_read_from_another_root(
     tmp_path: Path, root: str, suffix: str, share: float, caplog: pytest.LogCaptureFixture
@@ -71,7 +78,7 @@ def test_a_manifest_that_is_damaged_everywhere(tmp_path: Path) -> None:
         values(reopened(tmp_path))
 
 
-@pytest.mark.parametrize("root", [FIRST, SECOND])
+@ROOTS
 def test_it_is_found_and_repaired(made: txnlog.Store, tmp_path: Path, root: str) -> None:
     """Whoever has it damaged is blamed, of two roots too."""
     whole = objects(tmp_path / root)
