@@ -3,8 +3,9 @@
     python benchmarks/beside_s3.py JARS
 
 JARS is a folder with hadoop-aws for the Hadoop of this Spark, what it needs, and Spark's
-hadoop-cloud, whose committer lets Parquet be written without renaming. The server is versitygw,
-which is built once (Go is needed), with a proxy before it that holds each request back.
+hadoop-cloud, whose committer lets Parquet be written without renaming; Delta's jars too, if it is
+to be compared. The server is versitygw, which is built once (Go is needed), with a proxy before it
+that holds each request back.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from delaying_proxy import DelayingProxy, delaying
 from machine import describe_machine
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import txnlog
 from txnlog.spark import read, register, transaction
@@ -32,6 +34,11 @@ ROWS = 300_000
 PARTITIONS = 4
 DELAY_S = 0.02
 _COMMITTER = "org.apache.spark.internal.io.cloud"
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
 
 
 def main() -> None:
@@ -54,7 +61,11 @@ def main() -> None:
             spark = _session(given.jars, options)
             register(spark)
             print("\n".join([*describe_machine(), f"- Spark {spark.version}", ""]))
-            for line in _measure(spark, options, proxy, folder, given.rows, given.only):
+            lines = _measure(
+                *(spark, options, proxy, folder, given.rows, given.only),
+                has_delta=_has_delta(given.jars),
+            )
+            for line in lines:
                 print(line, flush=True)
             spark.stop()
 
@@ -82,9 +93,15 @@ def _session(jars: Path, options: dict[str, object]) -> SparkSession:
             "spark.sql.parquet.output.committer.class": _COMMITTER
             + ".BindingParquetOutputCommitter",
         }
+    if _has_delta(jars):
+        settings |= _DELTA
     spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def _has_delta(jars: Path) -> bool:
+    return bool([*jars.glob("**/delta-spark*.jar")])
 
 
 def _measure(
@@ -94,6 +111,8 @@ def _measure(
     folder: Path,
     rows: int,
     only: str,
+    *,
+    has_delta: bool,
 ) -> Iterator[str]:
     numbers = pa.array([b"%016d" % n for n in range(rows)])
     local = folder / "rows"
@@ -125,20 +144,30 @@ def _measure(
         rows = read(spark, store, "in", columns="key,value", native=native)
         rows.write.format("noop").mode("overwrite").save()
 
-    def theirs_copy() -> None:
-        spark.read.parquet(f"{bucket}/in").write.mode("append").parquet(f"{bucket}/out")
+    def theirs_write(kind: str, rows: DataFrame, name: str) -> None:
+        rows.write.format(kind).mode("append").save(f"{bucket}/{kind}/{name}")
+
+    def theirs(kind: str) -> DataFrame:
+        return spark.read.format(kind).load(f"{bucket}/{kind}/in")
+
+    def theirs_read(kind: str) -> None:
+        theirs(kind).write.format("noop").mode("overwrite").save()
+
+    def theirs_copy(kind: str) -> None:
+        theirs_write(kind, theirs(kind), "out")
 
     runs: dict[str, Callable[[], object]] = {
         "write, a topic": ours_write,
-        "write, Parquet": lambda: frame.write.mode("append").parquet(f"{bucket}/in"),
         "read, a topic by the source": lambda: to_noop(False),
         "read, a topic, native": lambda: to_noop(True),
-        "read, Parquet": lambda: (
-            spark.read.parquet(f"{bucket}/in").write.format("noop").mode("overwrite").save()
-        ),
         "consume, transform, produce, topics": ours_copy,
-        "consume, transform, produce, Parquet": theirs_copy,
     }
+    for kind in ("parquet", "delta") if has_delta else ("parquet",):
+        runs |= {
+            f"write, {kind}": partial(theirs_write, kind, frame, "in"),
+            f"read, {kind}": partial(theirs_read, kind),
+            f"consume, transform, produce, {kind}": partial(theirs_copy, kind),
+        }
     yield f"{rows:,} rows of 16 + 100 bytes, each request held back for {DELAY_S * 1000:.0f} ms."
     yield ""
     yield "| what | s | requests | by kind |"
