@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from weakref import WeakSet
@@ -37,7 +39,8 @@ def register(spark: SparkSession) -> None:
         if not found or _has_other_workers(spark):
             _check_workers_have_it(spark)
         if not found:  # Spark warns of a second registration
-            spark.dataSource.register(TxnlogDataSource)
+            with _archive_on_path(spark):
+                spark.dataSource.register(TxnlogDataSource)
         _registered.add(spark)
     if not _is_active(spark):
         spark.createDataFrame([], "value binary")  # makes it so, in 15 ms; runs nothing
@@ -61,6 +64,28 @@ def _check_reaches_workers(spark: SparkSession) -> None:
             f"--py-files {name}: Spark's workers do not look into files that end in .whl. Give it "
             "a copy of the same file that ends in .zip, as in --py-files txnlog.zip"
         )
+
+
+@contextmanager
+def _archive_on_path(spark: SparkSession) -> Iterator[None]:
+    """Give the file that txnlog came from (``--py-files txnlog.zip``) to what is registered.
+
+    Spark passes such files to its workers, but not to the process beside the driver that plans a
+    stream. That one gets the variables which the session had when the source was registered.
+    """
+    context, archive = _context(spark), Path(__file__).parents[2]
+    if context is None or not archive.is_file():
+        yield
+        return
+    before = dict(context.environment)
+    said = before.get("PYTHONPATH")
+    path = str(archive.absolute())
+    context.environment["PYTHONPATH"] = os.pathsep.join([path, said]) if said else path
+    try:
+        yield
+    finally:
+        context.environment.clear()
+        context.environment.update(before)
 
 
 _NEEDED = ("txnlog", "pyarrow", "numpy", "msgspec", "fsspec", "crc32c", "lz4", "zstandard")

@@ -25,6 +25,7 @@ RECORDS = 1_000
 _TASKS = 4
 """The number of tasks if the number of cores is unknown: through Spark Connect."""
 _MOST_TASKS = 32
+_STREAM_S = 300
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _WORKER = "host string, python string, version string, store string, error string"
 
@@ -74,8 +75,8 @@ def check(
         print(check(spark, "s3://bucket/store"))
 
     It creates two topics, a group and a transactional id, all named ``txnlog-check-...``, and
-    removes them again. It tries a write, a read, and a transaction that reads, writes and moves the
-    group, on the executors as well.
+    removes them again. It tries a write, a read, a stream, and a transaction that reads, writes and
+    moves the group, on the executors as well.
 
     Args:
         spark: the session whose executors must reach the store.
@@ -109,6 +110,7 @@ def check(
         ("topics are created", tried.create),
         ("a DataFrame is written", tried.write),
         ("and read", tried.read),
+        ("and by a stream", tried.stream),
         ("a transaction reads, writes and moves a group's offsets", tried.run_transaction),
     )
     all(succeeds(name, step) for name, step in rest)
@@ -196,6 +198,19 @@ class _Round:
         options = {**self._options, "subscribe": self._topics[0]}
         found = self._spark.read.format("txnlog").options(**options).load()
         self._expect(found.selectExpr("sum(int(string(value)))").collect()[0][0])
+
+    def stream(self) -> None:
+        options = {**self._options, "subscribe": self._topics[0], "startingOffsets": "earliest"}
+        frame = self._spark.readStream.format("txnlog").options(**options).load()
+        # Nothing is written, so Spark needs no place for a checkpoint.
+        query = frame.writeStream.format("noop").trigger(availableNow=True).start()
+        try:
+            query.awaitTermination(_STREAM_S)
+        finally:
+            query.stop()
+        found = sum(progress["numInputRows"] for progress in query.recentProgress)
+        if found != RECORDS:
+            raise InvalidOption(f"{RECORDS} records were written, and a stream has read {found}")
 
     def run_transaction(self) -> None:
         source, target = self._topics

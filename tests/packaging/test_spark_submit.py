@@ -51,6 +51,20 @@ def test_py_files_are_enough_where_the_dependencies_are(
     assert sorted(map(int, values.to_pylist())) == list(range(100))
 
 
+@pytest.mark.slow
+@pytest.mark.set_up
+def test_a_stream_has_what_was_sent_along(wheel: Path, bare_python: Path, tmp_path: Path) -> None:
+    """Also in the process beside the driver that plans it, which Spark gives no files."""
+    sent = tmp_path / "txnlog.zip"
+    shutil.copy(wheel, sent)
+    job = [str(JOBS / "py_files_stream_job.py"), str(tmp_path / "store"), str(tmp_path / "query")]
+    cluster = ["--master", "local-cluster[1,2,1024]", "--conf", "spark.ui.enabled=false"]
+    done = said(spark_submit(bare_python, *cluster, "--py-files", str(sent), *job, cwd=tmp_path))
+    assert done["copied"] == 100
+    assert "ok      and by a stream" in done["check"]
+    assert "FAILED" not in done["check"]
+
+
 def test_workers_without_txnlog_are_told_of_before_a_job_runs(
     python: Path, bare_python: Path, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +13,8 @@ from pyspark.sql import SparkSession
 
 import txnlog
 from txnlog import Store
-from txnlog.spark import CheckStep, SetUpCheck, check
-from txnlog.spark.registration import _take_this_python
+from txnlog.spark import CheckStep, SetUpCheck, check, registration
+from txnlog.spark.registration import _archive_on_path, _take_this_python
 from txnlog.spark.setup_check import _problem
 
 
@@ -22,8 +23,8 @@ def test_a_set_up_that_works_is_found_to(spark: SparkSession, store: Store) -> N
     store.create_topic("mine")
     found = check(spark, store.url)
     assert found.ok, str(found)
-    assert len(found.steps) == 8
-    assert str(found).count("\nok      ") == 7
+    assert len(found.steps) == 9
+    assert str(found).count("\nok      ") == 8
     assert (store.topics(), store.groups(), store.transactions()) == (["mine"], [], [])
     assert [*Path(store.url).glob("staging/*")] == []
 
@@ -52,12 +53,36 @@ def test_what_is_wrong_is_said(spark: SparkSession, tmp_path: Path) -> None:
     assert step.problem.startswith("StoreNotFound: ")
 
 
+def test_what_was_sent_along_is_named_to_what_is_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The zip file goes before what the user has set, and only while the source is registered."""
+    session = cast("SparkSession", Session("spark://host:7077"))
+    environment = session.sparkContext.environment
+    with _archive_on_path(session):
+        assert environment == {"PYTHONPATH": "/theirs", "A": "b"}, "no file was sent"
+    archive = tmp_path / "txnlog.zip"
+    archive.touch()
+    inside = archive / "txnlog" / "spark" / "registration.py"
+    monkeypatch.setattr(registration, "__file__", str(inside))
+    with _archive_on_path(session):
+        assert environment == {"PYTHONPATH": f"{archive}{os.pathsep}/theirs", "A": "b"}
+    assert environment == {"PYTHONPATH": "/theirs", "A": "b"}
+    del environment["PYTHONPATH"]
+    with _archive_on_path(session):
+        assert environment == {"PYTHONPATH": str(archive), "A": "b"}
+    assert environment == {"A": "b"}
+
+
 class Session:
     """What is asked of a session to find which Python its workers are."""
 
     def __init__(self, master: str, **settings: str) -> None:
         self._jsparkSession = object()
-        self.sparkContext = SimpleNamespace(master=master, pythonExec="python3")
+        environment = {"PYTHONPATH": "/theirs", "A": "b"}
+        self.sparkContext = SimpleNamespace(
+            master=master, pythonExec="python3", environment=environment
+        )
         self.conf = settings
 
 
@@ -94,7 +119,7 @@ def test_what_fails_halfway_is_removed_too(
     """A group that cannot be moved, say: the topics go all the same."""
     monkeypatch.setattr(txnlog.Store, "describe_group", lambda *_: 1 / 0)
     found = check(spark, store)
-    assert [step.problem is None for step in found.steps] == [True] * 6 + [False, True]
+    assert [step.problem is None for step in found.steps] == [True] * 7 + [False, True]
     assert "ZeroDivisionError" in str(found)
     assert (store.topics(), store.groups(), store.transactions()) == ([], [], [])
 
