@@ -62,6 +62,7 @@ _NAME = f"^{SEGMENT_NAME}$"
 _NULLABLE = frozenset(
     field.name for field in SCHEMA if field.name.startswith(("kafka_", "transactional_"))
 )
+_SHARED_ROWS = 1 << 10
 _MAX_BYTES = 32 << 20
 """How much a manifest may take in memory: several times what one of the most segments takes."""
 _LEAST = {
@@ -168,7 +169,9 @@ class ManifestTable:
     def encode(self) -> bytes:
         """The bytes of a manifest: an Arrow IPC stream, its buffers compressed."""
         sink = pa.BufferOutputStream()
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        # Compressing few rows in several threads takes longer than in one.
+        threads = len(self) > _SHARED_ROWS
+        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=threads)
         with pa.ipc.new_stream(sink, self.table.schema, options=options) as writer:
             writer.write_table(self.table)
         return bytes(sink.getvalue())
