@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from txnlog.errors import InvalidOption, UnknownTopicOrPartition
 from txnlog.schema import PARTITION
 from txnlog.spark.batch.determinism import chances
-from txnlog.spark.batch.write_plan import check_columns, draw_seed
+from txnlog.spark.batch.write_plan import check_columns, draw_seed, name_as_in_topic
 from txnlog.spark.options.option_values import check_positive
 from txnlog.store import Store, open_store
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
@@ -70,6 +70,9 @@ def shuffle_by_partition(
     store = path if isinstance(path, Store) else open_store(path, storage_options=storage_options)
     # Errors are raised here, not by a task.
     spec = None if topic is None else store.topic_spec(topic)
+    names = name_as_in_topic(frame.schema, spec).names
+    if names != frame.columns:
+        frame = frame.toDF(*names)
     check_columns(frame.schema, spec, None)
     if not allow_nondeterministic and (found := chances(frame)):
         raise InvalidOption(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -107,6 +108,26 @@ def fit(schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     return cast
+
+
+def named_as_in_topic(schema: StructType, columns: pa.Schema) -> StructType:
+    """The columns of a write under the names that they have in the topic.
+
+    Those differ in upper and lower case at most, as names in Spark may: `id` is the topic's `Id`,
+    unless another column is, or two of the frame's or of the topic's could be meant.
+    """
+    others = [name for name in schema.names if name not in columns.names]
+    wanted = [name for name in columns.names if name not in schema.names]
+    mine, theirs = (Counter(map(str.lower, names)) for names in (others, wanted))
+    meant = {name.lower(): name for name in wanted if theirs[name.lower()] == 1}
+
+    def renamed(field: StructField) -> StructField:
+        if field.name not in others or mine[field.name.lower()] > 1:
+            return field
+        name = meant.get(field.name.lower(), field.name)
+        return StructField(name, field.dataType, field.nullable, field.metadata)
+
+    return StructType([renamed(field) for field in schema])
 
 
 def check_typed(schema: StructType, spec: TopicSpec, include_headers: bool | None) -> list[str]:

@@ -56,10 +56,20 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
     """
     store = open_kept(options.address)
     spec = None if options.topic is None else store.topic_spec(options.topic)
+    schema = name_as_in_topic(schema, spec)
     used = check_columns(schema, spec, options.include_headers)
     if spec is not None:
         spec.with_codec(options.codec)  # errors are raised before any task runs
     return WritePlan(store, options, tuple(schema.names), tuple(used), spec, draw_seed())
+
+
+def name_as_in_topic(schema: StructType, spec: TopicSpec | None) -> StructType:
+    """The columns of a write, of which a typed topic's have its names; see there."""
+    if spec is None or spec.schema is None:
+        return schema
+    from txnlog.spark.batch.typed_rows import named_as_in_topic
+
+    return named_as_in_topic(schema, spec.schema.columns)
 
 
 def check_columns(

@@ -269,6 +269,9 @@ class SparkTransaction:
         not have the others give. Such a range may end inside a transaction; the rest of it comes
         with the next run.
 
+        All of it is consumed: rows that ``limit(10)`` or a filter leaves out do not come again. And
+        each action reads the records once more, the same ones, and calls your functions again.
+
         Args:
             topics: their names; a topic can be read once in a transaction.
             starting_offsets: instead of the group's offsets: 'earliest', 'latest' or

@@ -16,6 +16,7 @@ from compacted_topics import compact, newest
 from compacted_topics import read as read_all
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
 from spark_helpers import fill, load, rows, save
 from stream_helpers import reads_streams, run, sink, stream
 from typed_formats import in_either_format
@@ -25,7 +26,7 @@ from txnlog import Store, TopicPartition
 from txnlog.errors import InvalidOption, InvalidRecord
 from txnlog.spark import read, shuffle_by_partition, transaction
 from txnlog.spark.batch import native_read
-from txnlog.spark.batch.typed_rows import check_typed
+from txnlog.spark.batch.typed_rows import check_typed, named_as_in_topic
 from txnlog.spark.batch.write_plan import check_columns
 
 INNER = pa.struct([("x", pa.int32()), ("Y.z", pa.string())])
@@ -55,6 +56,46 @@ SCHEMA = pa.schema(
     ]
 )
 """One column of each kind, and names of each."""
+
+
+@pytest.mark.parametrize(
+    ("frame", "topic", "found"),
+    [
+        ("id value", "Id value", "Id value"),
+        ("ID VALUE", "Id value", "Id value"),
+        ("id Id", "Id", "id Id"),
+        ("id iD", "Id", "id iD"),
+        ("ID", "Id id", "ID"),
+        ("ID id", "Id id", "Id id"),
+        ("other", "Id", "other"),
+        ("_Partition id", "id", "_Partition id"),
+    ],
+)
+def test_names_may_differ_in_case_where_one_is_meant(frame: str, topic: str, found: str) -> None:
+    """As Spark resolves them; what is exact goes before, and nothing is guessed."""
+    metadata = {"from": "there"}
+    schema = StructType([StructField(n, LongType(), False, metadata) for n in frame.split()])
+    columns = pa.schema([pa.field(name, pa.int64()) for name in topic.split()])
+    renamed = named_as_in_topic(schema, columns)
+    assert renamed.names == found.split()
+    assert all((f.metadata, f.nullable) == (metadata, False) for f in renamed)
+
+
+@pytest.mark.more
+def test_rows_are_written_whose_columns_differ_in_case(spark: SparkSession, store: Store) -> None:
+    """By a write, a transaction, and behind a shuffle by the key."""
+    columns = pa.schema([pa.field("Id", pa.int64(), nullable=False), ("Name", pa.string())])
+    store.create_topic("t", partitions=2, schema=columns, key=["Id"])
+    frame = spark.range(0, 5).selectExpr("id", "string(id) as NAME")
+    save(frame, store, "t")
+    shuffle_by_partition(frame, store, "t").write.format("txnlog").options(
+        path=store.url, topic="t"
+    ).mode("append").save()
+    with transaction(spark, store, transactional_id="x") as txn:
+        txn.write(frame, topic="t")
+    assert sorted(store.scan("t", columns=["Name"]).to_arrow()["Name"].to_pylist()) == sorted(
+        [str(n) for n in range(5)] * 3
+    )
 
 
 def example(number: int) -> dict[str, Any]:
