@@ -91,7 +91,7 @@ def check_caught(
         assert failing_check(seed, rates, **options) == "", f"seed {seed}, without the mutation"
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_hazard_1_a_lost_response_taken_for_a_conflict(monkeypatch: Patch) -> None:
     """Nobody reads back: what was committed is called fenced, and is seen all the same."""
 
@@ -105,7 +105,7 @@ def test_hazard_1_a_lost_response_taken_for_a_conflict(monkeypatch: Patch) -> No
         patch.setattr(sequence_log, "create_once", create_once)
 
     checks = ("aborted read", "torn", DAMAGE, "blocked", "hole")
-    check_caught(monkeypatch, mutate, ROUGH, *checks)
+    check_caught(monkeypatch, mutate, ROUGH, *checks, first=5, turns=FEW_TURNS)
 
 
 @pytest.mark.more
@@ -139,7 +139,7 @@ def test_hazard_2_an_unknown_outcome_taken_for_a_failure(monkeypatch: Patch) -> 
     )
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_hazard_3_a_freed_name_is_believed_in(monkeypatch: Patch) -> None:
     """A process that slept trusts its put, though cleaning had freed the name."""
 
@@ -157,11 +157,13 @@ def test_hazard_3_a_freed_name_is_believed_in(monkeypatch: Patch) -> None:
         "hole",
         "aborted read",
         cleanup_ages_ms=(LEAST_AGE_MS,),
+        first=6,
         most=150,
+        turns=20,
     )
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_hazard_4_a_zombie_shares_the_next_outcome(monkeypatch: Patch) -> None:
     """An entry is decided by the newest state of its id, whichever transaction that is of."""
 
@@ -177,7 +179,8 @@ def test_hazard_4_a_zombie_shares_the_next_outcome(monkeypatch: Patch) -> None:
     def mutate(patch: Patch) -> None:
         patch.setattr(transitions, "decide_entry", decide_entry)
 
-    check_caught(monkeypatch, mutate, STALLING, "aborted read", "torn")
+    checks = "aborted read", "torn"
+    check_caught(monkeypatch, mutate, STALLING, *checks, first=3, turns=FEW_TURNS)
 
 
 @pytest.mark.more
@@ -200,7 +203,7 @@ def test_hazard_6_nobody_ends_what_hangs(monkeypatch: Patch) -> None:
     check_caught(monkeypatch, mutate, STALLING, "blocked", first=4, turns=FEW_TURNS)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_hazard_7_listings_are_cached(monkeypatch: Patch) -> None:
     """A listing is answered from memory for a while, as fsspec's directory cache does."""
 
@@ -209,7 +212,7 @@ def test_hazard_7_listings_are_cached(monkeypatch: Patch) -> None:
 
     # Also as damage: listings that contradict themselves again and again.
     checks = ("blocked", "offsets", "torn", "lost", "hole", DAMAGE)
-    check_caught(monkeypatch, mutate, CALM, *checks)
+    check_caught(monkeypatch, mutate, CALM, *checks, first=5, turns=FEW_TURNS)
 
 
 def _cached_listing(self: Any, folder: str, start_after: str = "") -> list[str]:
@@ -233,7 +236,7 @@ def overwrite(storage: Any, name: str, data: bytes) -> None:
     storage.put(name, data)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_hazard_8_objects_are_written_in_place(monkeypatch: Patch) -> None:
     """The name is there as soon as the first half is written."""
 
@@ -247,7 +250,7 @@ def test_hazard_8_objects_are_written_in_place(monkeypatch: Patch) -> None:
     def mutate(patch: Patch) -> None:
         patch.setattr(FaultyStorage, "put_if_absent", put_if_absent)
 
-    check_caught(monkeypatch, mutate, CALM, DAMAGE)
+    check_caught(monkeypatch, mutate, CALM, DAMAGE, first=3, turns=FEW_TURNS)
 
 
 @pytest.mark.more
@@ -275,7 +278,7 @@ def test_hazard_9_a_put_that_looks_first_and_writes_then(monkeypatch: Patch) -> 
     check_caught(monkeypatch, mutate, CALM, *checks, first=5, turns=FEW_TURNS)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_hazard_10_a_reader_believes_its_own_clock(monkeypatch: Patch) -> None:
     """What is past its timeout by the reader's clock counts as aborted, and nobody is told."""
 
@@ -301,4 +304,6 @@ def test_hazard_10_a_reader_believes_its_own_clock(monkeypatch: Patch) -> None:
         "duplicate",
         skew_ms=60_000,
         cleanup_ages_ms=(DAY_MS,),
+        first=2,
+        turns=FEW_TURNS,
     )
