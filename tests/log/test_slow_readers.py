@@ -16,6 +16,7 @@ from steps import values
 from txnlog.errors import CorruptEntry, StorageError
 from txnlog.log import state_log
 from txnlog.state.group import OffsetCommit
+from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Altered
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
@@ -74,7 +75,7 @@ class World:
         self.store.create_topic("t")
         self.put = WRITERS[kind](self.store)
         self.arrive(BEFORE)
-        self.busy = BusyStorage(heap, self.arrive)
+        self.busy = BusyStorage(heap, self.arrive, clock)
         self.far = attach(self.busy, clock=clock)
         self.log, self.far_log = log_of(self.store, kind), log_of(self.far, kind)
 
@@ -92,6 +93,16 @@ class World:
         assert self.busy.rounds < MOST_ROUNDS
 
 
+def knows_all(log: state_log.StateLog) -> object:  # type: ignore[type-arg]
+    """What a log says; a topic's without what each process has left to manifests, or not yet."""
+    with log.lock:
+        state = log.state
+        if not isinstance(state, TopicState):
+            return state
+        ends = [partition.end_offset for partition in state.partitions]
+        return state.next_entry, state.config, ends
+
+
 def check(kind: str, *, like_disk: bool, entries: int) -> None:
     """A process that is new to the log, then one that lags."""
     world = World(kind, like_disk=like_disk)
@@ -99,7 +110,7 @@ def check(kind: str, *, like_disk: bool, entries: int) -> None:
     world.arrive(100)
     world.follow(entries)
     world.far_log.refresh()
-    assert world.far_log.state == world.log.state
+    assert knows_all(world.far_log) == knows_all(world.log)
 
 
 @pytest.mark.parametrize("entries", [1, 32, 100])
@@ -109,7 +120,7 @@ def test_a_slow_reader_goes_on(like_disk: bool, entries: int) -> None:
     world = World("group", like_disk=like_disk)
     world.follow(entries)
     world.far_log.refresh()
-    assert world.far_log.state == world.log.state
+    assert knows_all(world.far_log) == knows_all(world.log)
 
 
 @pytest.mark.more
@@ -123,7 +134,8 @@ def test_a_slow_reader_that_lags_goes_on(kind: str, like_disk: bool) -> None:
 @pytest.mark.parametrize("like_disk", [False, True])
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_slow_reader_goes_on_however_many_come(kind: str, like_disk: bool) -> None:
-    for entries in range(1, 101):
+    step = 8 if kind == "records" else 1  # each is an upload, too
+    for entries in range(1, 101, step):
         check(kind, like_disk=like_disk, entries=entries)
 
 
@@ -178,7 +190,7 @@ def test_who_is_always_overtaken_is_not_told_of_damage(monkeypatch: pytest.Monke
     assert caught.value.retriable
     world.busy.entries = 0
     world.far_log.refresh()
-    assert world.far_log.state == world.log.state
+    assert knows_all(world.far_log) == knows_all(world.log)
 
 
 def test_a_hole_in_a_busy_log_is_damage(clock: VirtualClock) -> None:
