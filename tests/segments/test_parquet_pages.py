@@ -67,6 +67,7 @@ def test_sound_pages_pass() -> None:
         (page(1, kind=9), 1, "type 9"),
         (page(1) + page(1, kind=2), 2, "a dictionary is not at the beginning"),
         (page(1)[:5], 1, "ends within its header"),
+        (b"\0", 1, "has no field"),
         (b"\xff" * 100, 1, "of type 15"),
     ],
 )

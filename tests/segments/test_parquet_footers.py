@@ -1,0 +1,52 @@
+"""Footers of Parquet files whose bytes are anybody's: read, or refused with a reason."""
+
+from __future__ import annotations
+
+import io
+import random
+from contextlib import suppress
+
+import pytest
+from segment_samples import numbered
+
+from txnlog.segments.parquet.file_metadata import read_file_metadata
+from txnlog.segments.writer import SegmentWriter
+
+
+@pytest.fixture(scope="module")
+def footer() -> bytes:
+    """Of a segment with several row groups."""
+    sink = io.BytesIO()
+    writer = SegmentWriter(sink, record_format="parquet", batch_bytes=2_000)
+    for start in range(0, 200, 50):
+        writer.append(numbered(50, start=start))
+        writer.flush()
+    writer.finish()
+    data = sink.getvalue()
+    size = int.from_bytes(data[-8:-4], "little")
+    return data[-8 - size : -8]
+
+
+def test_a_footer_that_ends_too_early_is_refused(footer: bytes) -> None:
+    """Wherever that is."""
+    assert len(read_file_metadata(footer, 1 << 20).groups) > 2
+    for size in range(0, len(footer), 7):
+        with pytest.raises(ValueError, match=r"\w"):
+            read_file_metadata(footer[:size], 1 << 20)
+
+
+def test_a_footer_without_a_field_is_refused() -> None:
+    """One that each footer has."""
+    with pytest.raises(ValueError, match=r"field \d is missing"):
+        read_file_metadata(b"\0", 1 << 20)
+
+
+def test_a_footer_with_other_bytes_is_read_or_refused(footer: bytes) -> None:
+    """No other error ends a reader."""
+    rng = random.Random(1)
+    for _ in range(400):
+        changed = bytearray(footer)
+        for _ in range(rng.choice([1, 1, 2, 8])):
+            changed[rng.randrange(len(changed))] = rng.randrange(256)
+        with suppress(ValueError):
+            read_file_metadata(bytes(changed), 1 << 20)
