@@ -38,7 +38,7 @@ def test_the_demo_shows_both_views(tmp_path: Path, store_path: Path) -> None:
     check_demo(str(folder), txnlog.open(str(folder)), json.loads(done.out))
     lag = cli("groups", "ls", "--store", folder, "-o", "json").json()
     summary = {"group_id": "billing", "topic_count": 1, "partition_count": 1, "lag": 2}
-    assert lag == [{**summary, "state": "Empty", "member_count": 0}]
+    assert lag == [{**summary, "trimmed": 0, "state": "Empty", "member_count": 0}]
 
     before = txnlog.open(str(store_path)).topics()
     env = {"TXNLOG_STORE": str(store_path), "TMPDIR": str(tmp_path)}

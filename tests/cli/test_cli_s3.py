@@ -37,7 +37,7 @@ def test_files_are_looked_into_on_s3(s3_options: dict[str, Any]) -> None:
     """Dumps, checks, indexes, usage and the examination do there what they do on a disk."""
     url = "s3://test/cli-files"
     store = txnlog.open(url, create=True, storage_options=s3_options)
-    store.create_topic("t", config={"compression.type": "none"})
+    store.create_topic("t", config={"record.format": "columns", "compression.type": "none"})
     with store.producer() as producer:
         for number in range(8):
             producer.send("t", bytes([65 + number]) * 900_000)

@@ -73,7 +73,7 @@ def test_what_operators_look_at_fits_80_columns(tmp_path: Path) -> None:
         (("txns", "producers", "orders"), 3),
         (("groups", "log", "billing"), 1),
         (("records", "tail", "payments"), 2),
-        (("groups", "seek", "billing", "--to", "latest"), 1),
+        (("groups", "seek", "billing", "--to", "latest", "--dry-run"), 1),
         (("topics", "ls"), 2),
         (("log", "dump", "orders"), 4),
         (("segments", "du"), 4),
