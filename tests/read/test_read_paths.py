@@ -219,12 +219,16 @@ def test_every_value_comes_out_as_it_was(store: Store, folder: Path) -> None:
 
 @EACH_FORM
 def test_a_consumer_gets_all_of_them(store: Store) -> None:
-    """However a value looks in JSON."""
-    with store.consumer() as consumer:
-        partitions = store.snapshot(["t"]).partitions("t")
-        consumer.assign([txnlog.TopicPartition("t", n) for n in partitions])
-        consumer.seek_to_beginning()
-        found = []
-        while some := consumer.poll():
-            found += [json.loads(record.value)["id"] for record in some if record.value]
-    assert sorted(found) == [row["id"] for row in ROWS]
+    """However a value looks in Python, and in JSON."""
+    found: dict[bool, list[int]] = {}
+    for as_json in (False, True):
+        with store.consumer(as_json=as_json) as consumer:
+            partitions = store.snapshot(["t"]).partitions("t")
+            consumer.assign([txnlog.TopicPartition("t", n) for n in partitions])
+            consumer.seek_to_beginning()
+            rows = []
+            while some := consumer.poll():
+                values = (json.loads(one.value) if as_json else one.value for one in some)
+                rows += [row["id"] for row in values]
+            found[as_json] = sorted(rows)
+    assert found[False] == found[True] == [row["id"] for row in ROWS]
