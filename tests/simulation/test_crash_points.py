@@ -251,8 +251,11 @@ def test_stop_at_each_request_of_creating_and_deleting(fault: Fault) -> None:
 
 @pytest.mark.condition(48)
 @pytest.mark.parametrize("fault", INSTANT)
-def test_stop_at_each_request_of_checkpoint_and_cleaning(fault: Fault) -> None:
+def test_stop_at_each_request_of_checkpoint_and_cleaning(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Checkpoints and the deletion of old entries lose nothing, wherever they stop."""
+    monkeypatch.setattr("txnlog.log.state_log.KEPT_CHECKPOINTS", 2)
     for number in itertools.count():
         storage = HeapStorage()
         clock = VirtualClock(seed=1)

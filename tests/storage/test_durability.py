@@ -184,14 +184,17 @@ def test_a_commit_of_many_files_syncs_each_folder_once(store: Store, disk: Disk)
     folders = [name for name in disk.synced if name != "file"]
     assert disk.synced.count("file") == 2 + 4
     assert folders == ["transactions/p", "topics/t/log", "transactions/p"]
+    store.create_topic("large", config={"record.format": "columns"})
     plain = store.producer()
+    plain.send("large", b"the first, for which folders are made")
+    plain.flush()
     rng = np.random.default_rng(1)
     for _ in range(8):
-        plain.send_batch("t", pa.record_batch({"value": [rng.bytes(900_000)]}), partition=0)
+        plain.send_batch("large", pa.record_batch({"value": [rng.bytes(900_000)]}))
     disk.synced.clear()
     plain.flush()
-    (data,) = {name for name in disk.synced if name.startswith("topics/t/data")}
-    assert store.segments("t")[-1].batch_count > 1
+    (data,) = {name for name in disk.synced if name.startswith("topics/large/data")}
+    assert store.segments("large")[-1].batch_count > 1
     assert disk.synced.count(data) == 1
     assert disk.synced.count("file") == 4
 
