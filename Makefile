@@ -21,7 +21,7 @@ export PYTEST_DEBUG_TEMPROOT := $(shell df -Pk /dev/shm 2>/dev/null | \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-tables test test-more test-ci test-stores test-ui test-matrix test-cluster lint format bench soak soak-replicas docs venv wheel dist
+.PHONY: help demo demo-tables test test-more test-stores test-ui test-matrix test-cluster lint format bench soak soak-replicas docs venv wheel dist
 .PHONY: java clean constraints
 .PHONY: $(SPARK_VERSIONS:%=test-spark-%) $(SPARK_VERSIONS:%=test-cluster-%)
 
@@ -34,14 +34,11 @@ demo: java venv  ## Run the flights ETL: exactly-once Spark jobs on a store in a
 demo-tables: java venv  ## Run the flights as typed topics, and their tables in Delta and DuckDB
 	@PYTHONSAFEPATH=1 .venv/bin/python examples/flights_tables.py $(ARGS)
 
-test: java venv .venv/spark-classes.jsa  ## Run the tests; ARGS="tests/segments -k index" narrows them
-	.venv/bin/pytest -n auto --dist loadgroup -m "not slow and not more and not cluster and not stores and not browser" $(ARGS)
+test: java venv .venv/spark-classes.jsa  ## Run the tests; ARGS="tests/segments -k index" narrows them, MORE=1 runs both tiers
+	.venv/bin/pytest -n auto --dist loadgroup -m "$(if $(MORE),,not more and )not slow and not cluster and not stores and not browser" $(ARGS)
 
 test-more: java venv .venv/spark-classes.jsa  ## Run what CI runs besides: Spark jobs of their own, many seeds and orders
 	.venv/bin/pytest -n auto --dist loadgroup -m "more and not slow and not cluster and not stores and not browser" $(ARGS)
-
-test-ci: java venv .venv/spark-classes.jsa  ## Run both at once, as CI does: what they share is made once
-	.venv/bin/pytest -n auto --dist loadgroup -m "not slow and not cluster and not stores and not browser" $(ARGS)
 
 test-stores: export PYTEST_DEBUG_TEMPROOT :=  # a real disk beneath the servers
 test-stores: java venv  ## Run the tests on real servers, MinIO and the like; ARGS="-k minio" narrows them
@@ -68,7 +65,7 @@ $(SPARK_VERSIONS:%=test-cluster-%): test-cluster-%: java .venv-%/.installed
 lint: .venv/.dependencies  ## Check style, format and types
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/mypy -n auto
+	.venv/bin/mypy
 	for one in tests/*/conftest.py benchmarks/request_log/*.py; do .venv/bin/mypy $$one || exit 1; done
 
 format: .venv/.dependencies  ## Rewrite the sources in the project's format

@@ -99,6 +99,24 @@ def test_tasks_are_as_many_as_sparks_own() -> None:
         assert len(spark_tasks(planner.plan(ranges_of(sizes))[1])) == tasks
 
 
+def test_tasks_take_no_more_turns_than_sparks_own() -> None:
+    """Where files are of uneven sizes, as keys make them, no task is left over for one core."""
+    chance = random.Random(1)
+    for _ in range(300):
+        cores = chance.choice([2, 4, 8, 16])
+        planner = Planner(128 << 20, 4 << 20, cores)
+        size, count = chance.choice([1, 5, 20]) << 20, chance.randint(1, 3)
+        sizes = [
+            [int(size * chance.uniform(0.7, 1.3)) for _ in range(count)]
+            for _ in range(chance.choice([2, 4, 8, 16, 40]))
+        ]
+        total = sum(map(sum, sizes)) + len(sizes) * count * planner.open_bytes
+        own = min(planner.max_bytes, max(planner.open_bytes, -(-total // cores)))
+        turns = -(-total // (own * cores))
+        found = -(-len(spark_tasks(planner.plan(ranges_of(sizes))[1])) // cores)
+        assert found <= turns + turns // 4
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 def test_runs_keep_the_order_of_each_partition(ordered: bool) -> None:
     """Ranges of one kind are read together as far as they may be."""
