@@ -58,6 +58,17 @@ def places(store: Store) -> AnyPut:
     return put
 
 
+def arrivals(store: Store) -> Callable[[int], None]:
+    """So many records, each in an entry of its own."""
+    put = places(store)
+
+    def arrive(entries: int) -> None:
+        for _ in range(entries):
+            put()
+
+    return arrive
+
+
 WRITERS = {"topic": alters, "group": commits, "records": places}
 
 
@@ -167,12 +178,7 @@ def test_a_scan_beside_many_appends_has_what_was_there(clock: VirtualClock) -> N
     heap = HeapStorage(like_disk=True)
     store = attach(heap, create=True, clock=clock)
     store.create_topic("t")
-    put = places(store)
-
-    def arrive(entries: int) -> None:
-        for _ in range(entries):
-            put()
-
+    arrive = arrivals(store)
     arrive(70)
     busy = BusyStorage(heap, arrive)
     busy.entries = 33
@@ -198,12 +204,7 @@ def test_a_hole_in_a_busy_log_is_damage(clock: VirtualClock) -> None:
     heap = HeapStorage()
     store = attach(heap, create=True, clock=clock)
     store.create_topic("t")
-    put = places(store)
-
-    def arrive(entries: int) -> None:
-        for _ in range(entries):
-            put()
-
+    arrive = arrivals(store)
     arrive(1)
     busy = BusyStorage(heap, arrive)
     far = attach(busy, clock=clock)

@@ -63,7 +63,11 @@ class Shortage:
     def lasted_s(self) -> float:
         return self.clock.monotonic_s() - self.began_s
 
-    def begin(self, for_s: float) -> None:
+    def begin(self, for_s: float, before: str | None = None) -> None:
+        """Now, or just before an object of which this is how its name begins is put."""
+        if before is not None:
+            self._begin_before(before, for_s)
+            return
         agreement = self._store.storage.agreement  # type: ignore[attr-defined]
         agreement.put_out(agreement.refresh(), "r1-0", "it fails")
         self.began_s = self.clock.monotonic_s()
@@ -76,8 +80,7 @@ class Shortage:
 
         self._patch.setattr(self.clock, "sleep", sleep_and_look)
 
-    def begin_before(self, what: str, for_s: float) -> None:
-        """Just before an object is put."""
+    def _begin_before(self, what: str, for_s: float) -> None:
         put = ReplicatedStorage.put_if_absent
 
         def put_in_it(storage: ReplicatedStorage, name: str, data: bytes) -> bool:
@@ -152,26 +155,23 @@ def quick(tmp_path: Path) -> txnlog.Store:
     return store
 
 
-@pytest.mark.parametrize("what", [None, "topics/t/log/"])
+@pytest.mark.parametrize("before", [None, "topics/t/log/"])
 def test_a_flush_waits_for_its_delivery_timeout(
-    quick: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str | None
+    quick: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None
 ) -> None:
     """Not for three times the lag: its data is not in memory any more, to be sent again."""
     short = Shortage(tmp_path, monkeypatch, quick)
     with quick.producer(delivery_timeout_ms=60_000) as producer:
         producer.send("t", value=b"1")
-        if what is None:
-            short.begin(40)
-        else:
-            short.begin_before(what, 40)
+        short.begin(40, before)
         producer.flush()
         assert 40 < short.lasted_s < 45
     assert values(reopened(tmp_path)) == ["1"]
 
 
-@pytest.mark.parametrize("what", [None, "transactions/", "topics/t/log/"])
+@pytest.mark.parametrize("before", [None, "transactions/", "topics/t/log/"])
 def test_a_transaction_waits_for_its_delivery_timeout(
-    quick: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str | None
+    quick: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None
 ) -> None:
     """Wherever it begins: before the data, the first state, or the append."""
     short = Shortage(tmp_path, monkeypatch, quick)
@@ -179,10 +179,7 @@ def test_a_transaction_waits_for_its_delivery_timeout(
         producer.init_transactions()
         producer.begin_transaction()
         producer.send("t", value=b"1")
-        if what is None:
-            short.begin(40)
-        else:
-            short.begin_before(what, 40)
+        short.begin(40, before)
         producer.commit_transaction()
         assert 40 < short.lasted_s < 45
     assert values(reopened(tmp_path)) == ["1"]
@@ -209,7 +206,7 @@ def test_no_longer_than_that(
     short = Shortage(tmp_path, monkeypatch, quick)
     with quick.producer(delivery_timeout_ms=20_000) as producer:
         producer.send("t", value=b"1")
-        short.begin_before("topics/t/log/", 1_000)
+        short.begin(1_000, "topics/t/log/")
         with pytest.raises(CommitStateUnknown, match=r"min\.insync\.replicas is 2"):
             producer.flush()
         assert 20 < short.lasted_s < 25
