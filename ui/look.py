@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from txnlog.errors import CorruptRecord
 from txnlog.names import TopicPartition
+from txnlog.read.conditions import keep_matching
 from txnlog.read.consumer_record import ConsumerRecord, each_record
 from txnlog.read.filtered_ranges import matching_ranges
 from txnlog.read.scanned_ranges import read_each
@@ -64,9 +65,7 @@ class Wanted:
 
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a batch, of which the scan has kept what the expression matches."""
-        for condition in self.conditions:
-            batch = batch.filter(pa.array(condition.holds_of(batch), pa.bool_()))
-        return batch
+        return keep_matching(batch, self.conditions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,19 +80,17 @@ class RecordFilter:
         """
         if schema is not None and self:
             return (self._keep_typed(batch, schema) for batch in batches)
-        return map(self._keep, batches) if self.conditions else iter(batches)
+        if not self.conditions:
+            return iter(batches)
+        from txnlog.read.conditions import keep_matching
 
-    def _keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        import pyarrow as pa
-
-        for condition in self.conditions:
-            batch = batch.filter(pa.array(condition.holds_of(batch), pa.bool_()))
-        return batch
+        return (keep_matching(batch, self.conditions) for batch in batches)
 
     def _keep_typed(self, batch: pa.RecordBatch, schema: TopicSchema) -> pa.RecordBatch:
         import numpy as np
         import pyarrow as pa
 
+        from txnlog.read.conditions import keep_matching
         from txnlog.read.json_records import json_keys, json_values
 
         shown = pa.record_batch(
@@ -104,4 +102,4 @@ class RecordFilter:
         )
         if self.of_scan is not None:
             shown = shown.filter(self.of_scan)
-        return batch.take(self._keep(shown).column("row"))
+        return batch.take(keep_matching(shown, self.conditions).column("row"))

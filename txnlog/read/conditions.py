@@ -66,6 +66,15 @@ class Condition:
         return (alike and found == self.operand) is (self.operator != "!=")
 
 
+def keep_matching(batch: pa.RecordBatch, conditions: Sequence[Condition]) -> pa.RecordBatch:
+    """The rows that meet all conditions, of a batch with a key and a value."""
+    import pyarrow as pa
+
+    for condition in conditions:
+        batch = batch.filter(pa.array(condition.holds_of(batch), pa.bool_()))
+    return batch
+
+
 def parse_condition(text: str) -> Condition:
     """A condition as it is typed: ``value.items[0].id >= 7``. Raises InvalidOption."""
     typed = _CONDITION.fullmatch(text)
