@@ -8,12 +8,10 @@ object stores do. What an answer's bytes cost is left out.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any
+from pathlib import Path
 
-from txnlog.storage.base import PARALLEL_REQUESTS
 from txnlog.testing import HeapStorage, Process, Simulation
 
 WRITERS = 32
@@ -21,47 +19,13 @@ SECONDS = 4
 WARM_MS = 1_000
 
 
-class FarRequests:
-    """Each request of a process takes so long; up to 16 that it makes together as long as one."""
-
-    def __init__(self, process: Process, request_ms: int) -> None:
-        self.counts: Counter[str] = Counter()
-        self._storage: Any = process.storage
-        self._request_ms = request_ms
-        self._together = False
-        for own in ("_before", "gather", "get_many"):
-            setattr(self._storage, own, getattr(self, own))
-
-    def _before(self, text: str) -> None:
-        self.counts[text.split(maxsplit=1)[0]] += 1
-        if not self._together:
-            self._wait()
-
-    def _wait(self) -> None:
-        self._storage._actor.wait(self._request_ms)  # noqa: SLF001 - as all its requests do
-
-    def gather(self, calls: Iterable[Callable[[], Any]]) -> list[Any]:
-        left, found = [*calls], list[Any]()
-        if self._together:
-            return [call() for call in left]
-        while left:
-            self._wait()
-            self._together = True
-            try:
-                found += [call() for call in left[:PARALLEL_REQUESTS]]
-            finally:
-                self._together = False
-            del left[:PARALLEL_REQUESTS]
-        return found
-
-    def get_many(self, names: Sequence[str]) -> list[Any]:
-        return self.gather(partial(self._storage.get, name) for name in names)
-
-
 def run(
     request_ms: int, *, like_disk: bool, writers: int = WRITERS, seconds: float = SECONDS
 ) -> str:
     """One line of Markdown."""
+    sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+    from slow_requests import SlowRequests
+
     simulation = Simulation(1, storage=HeapStorage(like_disk=like_disk), step_ms=(0, 0))
     simulation.store().create_topic("t", partitions=4)
     took_ms: list[int] = []
@@ -70,7 +34,7 @@ def run(
     end_ms = begin_ms + int(1000 * seconds)
 
     def write(process: Process) -> None:
-        far = FarRequests(process, request_ms)
+        far = SlowRequests(process, (request_ms, request_ms))
         producer = process.store().producer(transactional_id=process.name)
         producer.init_transactions()
         while (begun_ms := simulation.clock.time_ms) < end_ms:

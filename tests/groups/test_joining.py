@@ -64,8 +64,8 @@ class Crowd:
         consumer = store.consumer("t", group_id="g", partition_assignment_strategy=strategy)
         while self.simulation.clock.time_ms < self.end_ms:
             now_ms = self.simulation.clock.time_ms
-            self.counts[number] += requests.count if now_ms >= self.begun_ms else 0
-            requests.count = 0
+            self.counts[number] += requests.counts.total() if now_ms >= self.begun_ms else 0
+            requests.counts.clear()
             consumer._join_in()
             owned = sorted(where.partition for where in consumer._assigned)
             if owned != self.owned.get(number):

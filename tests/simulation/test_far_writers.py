@@ -31,12 +31,12 @@ def run(*, like_disk: bool) -> tuple[list[int], int]:
         producer.init_transactions()
         while (now_ms := simulation.clock.time_ms - begun_ms) < END_MS:
             if now_ms < BEGIN_MS:
-                slow.count = 0
+                slow.counts.clear()
             with producer.transaction():
                 producer.send("t", b"x")
             if now_ms >= BEGIN_MS:
                 took_ms.append(simulation.clock.time_ms - begun_ms - now_ms)
-        requests += slow.count
+        requests += slow.counts.total()
 
     for number in range(WRITERS):
         simulation.spawn(f"w{number}", write)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -16,11 +17,11 @@ class SlowRequests:
     """Each request of a process takes so long; those that it makes in parallel as long as one.
 
     Attributes:
-        count: how many it has made since it was last set to 0.
+        counts: how many of each kind it has made since they were last cleared.
     """
 
     def __init__(self, process: Process, request_ms: tuple[int, int] = REQUEST_MS) -> None:
-        self.count = 0
+        self.counts: Counter[str] = Counter()
         self._storage: Any = process.storage
         self._chance = process.chance
         self._request_ms = request_ms
@@ -32,8 +33,8 @@ class SlowRequests:
         ):
             setattr(self._storage, name, own)
 
-    def _before(self, text: str) -> None:  # noqa: ARG002 - all take alike
-        self.count += 1
+    def _before(self, text: str) -> None:
+        self.counts[text.split(maxsplit=1)[0]] += 1
         if not self._together:
             self._wait()
 
