@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import crc32c
@@ -102,12 +103,8 @@ class RowGroupEncoder:
         elif offset_deltas is not None:
             raise ValueError("offsets with gaps are stored only if it is known from the start")
         before = self._output.size_bytes
-        try:
+        with self._output.taking():
             self._write(records)
-        except BaseException:
-            # What Arrow still holds it would write when it is collected: the sink may be gone then.
-            self._output.is_abandoned = True
-            raise
         self._unbounded |= {
             (len(self._checksums), leaf)
             for leaf, path in self._floats.items()
@@ -139,8 +136,9 @@ class RowGroupEncoder:
         }
         self._writer.add_key_value_metadata({**self._origin, **checksums_of})
         self._output.held = bytearray()
-        self._writer.close()
-        self._buffered.flush()
+        with self._output.taking():
+            self._writer.close()
+            self._buffered.flush()
         self._buffered = None
         end = bytes(self._output.held)
         self._output.held = None
@@ -149,7 +147,7 @@ class RowGroupEncoder:
         if self._unbounded:
             footer = with_tail(without_bounds(footer[:-TAIL_BYTES], self._unbounded))
         footer = _fill_in(footer, crc32c.crc32c(index))
-        self._output.write(index + footer)
+        self._output.put(index + footer)
         return SegmentEnd(self._output.size_bytes - before, b"", b"", footer_tag(footer))
 
     def _begin(self, records: pa.Table) -> Any:
@@ -218,21 +216,37 @@ class _Output:
         self._sink = sink
         self.size_bytes = 0
         self.crc = 0
-        self.is_abandoned = False
+        self._is_taking = False
         self.held: bytearray | None = None
         """The bytes not passed to the sink yet, if they wait."""
 
+    @contextmanager
+    def taking(self) -> Iterator[None]:
+        """Take what Arrow writes within the block.
+
+        A writer that is thrown away writes a footer when it is collected: the sink may be gone.
+        """
+        self._is_taking = True
+        try:
+            yield
+        finally:
+            self._is_taking = False
+
     def write(self, data: Any) -> int:
         piece = bytes(data)
-        if self.is_abandoned:
+        if not self._is_taking:
             return len(piece)
         if self.held is not None:
             self.held += piece
-            return len(piece)
+        else:
+            self.put(piece)
+        return len(piece)
+
+    def put(self, piece: bytes) -> None:
+        """Pass bytes to the sink."""
         self._sink.write(piece)
         self.size_bytes += len(piece)
         self.crc = crc32c.crc32c(piece, self.crc)
-        return len(piece)
 
     def tell(self) -> int:
         return self.size_bytes + len(self.held or b"")

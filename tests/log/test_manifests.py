@@ -190,6 +190,23 @@ def test_checkpoints_and_folders_stay_small(
 
 
 @pytest.mark.usefixtures("small")
+def test_superseded_manifests_leave_the_memory(store: Store) -> None:
+    """Of a process that settles and of one that reads: both keep what is in the list they know."""
+    reader, kept = another(store), 0
+    for turn in range(120):
+        append(store, b"%d" % turn)
+        if turn % 4 == 3:
+            assert len(values(reader)) == turn + 1
+        for one in (store, reader):
+            known = one.logs.topic("t").manifests
+            names_ = {ref.name for ref in known._list.manifests} if known._list else set()
+            assert known._tables.keys() <= names_
+            assert known._cached_bytes == sum(size for _, size in known._tables.values())
+            kept = max(kept, len(known._tables))
+    assert kept > 1
+
+
+@pytest.mark.usefixtures("small")
 def test_an_append_in_doubt_that_was_settled_is_not_placed_again(
     heap: HeapStorage, store: Store, clock: VirtualClock
 ) -> None:

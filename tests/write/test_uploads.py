@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import random
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +269,52 @@ def test_large_records_sent_one_by_one_are_not_piled_up(
     assert 50_000_000 - sum(written) < 5 << 20
     assert max(written) < 5 << 20
     producer.close(flush=False)
+
+
+class EndingUpload(CountingUpload):
+    """Tells what it is given after its end: a writer that is collected could write its footer."""
+
+    def __init__(self, counts: list[int], late: list[int]) -> None:
+        super().__init__(counts)
+        self._late = late
+
+    def close(self) -> None:
+        self._counts = self._late
+
+    def discard(self) -> None:
+        self._counts = self._late
+
+
+@pytest.mark.parametrize("how", ["finish", "discard"])
+@pytest.mark.parametrize("record_format", ["columns", "kafka", "parquet"])
+def test_an_ended_segment_leaves_memory_and_writes_no_more(
+    memory_storage: Storage, clock: VirtualClock, record_format: str, how: str
+) -> None:
+    """Arrow's writers know where they write to: what knows them must not be known from there."""
+    store = attach(memory_storage, create=True, clock=clock)
+    store.create_topic("t", partitions=3, config={"record.format": record_format})
+    written: list[int] = []
+    late: list[int] = []
+    begun: list[weakref.ref[Upload]] = []
+
+    def upload(name: str) -> Upload:
+        one = EndingUpload(written, late)
+        begun.append(weakref.ref(one))
+        return one
+
+    memory_storage.upload = upload  # type: ignore[method-assign]
+    uploader = SegmentUploader(
+        memory_storage, store.topic_spec("t"), clock, UploadBudget(memory_bytes=1)
+    )
+    for start in (0, 300):
+        numbers = np.arange(300, dtype=np.int32) % 3
+        uploader.write(_records([*range(start, start + 300)], 100), numbers)
+    if how == "finish":
+        assert sum(segment.record_count for segment in uploader.finish()) == 600
+    else:
+        uploader.discard()
+    del uploader
+    gc.collect()
+    assert [one() for one in begun] == [None] * 3
+    assert written
+    assert not late

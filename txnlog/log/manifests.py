@@ -137,6 +137,9 @@ class Manifests:
         with self._lock:
             if self._list is None or self._list.number <= found.number:
                 self._list = found
+                # Manifests that were merged into others are not asked for again.
+                for name in self._tables.keys() - {ref.name for ref in found.manifests}:
+                    self._cached_bytes -= self._tables.pop(name)[1]
 
     def _list_for(self, settled: Settled) -> ManifestList:
         with self._lock:

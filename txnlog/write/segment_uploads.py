@@ -64,12 +64,16 @@ class _Sink:
     """The destination of a segment's batches: an upload that begins with the first of them."""
 
     def __init__(self, begin: Callable[[], Upload]) -> None:
-        self._begin = begin
+        self._begin: Callable[[], Upload] | None = begin
         self.upload: Upload | None = None
 
     def write(self, data: bytes) -> int:
         if self.upload is None:
-            self.upload = self._begin()
+            # Let go of first: it knows the segment, whose Parquet writer knows this sink by objects
+            # of Arrow's, and such a circle is never collected.
+            begin, self._begin = self._begin, None
+            assert begin is not None
+            self.upload = begin()
         return self.upload.write(data)
 
 
