@@ -566,7 +566,7 @@ class Consumer(Polling):
 
     def _forget(self, topic: str) -> None:
         self._drop_buffered()
-        del self._topic_ids[topic]
+        self._first_partitions.pop(self._topic_ids.pop(topic), None)
         gone = [where for where in self._assigned if where.topic == topic]
         if self._auto_commit is not None:
             self._auto_commit.forget(gone)

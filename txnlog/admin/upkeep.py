@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from weakref import WeakKeyDictionary
 
 from txnlog.config import TopicConfig
 from txnlog.errors import TxnlogError
@@ -26,14 +27,14 @@ class Upkeep:
     """The upkeep by one process, for all topics that it writes to."""
 
     def __init__(self) -> None:
-        self._looked_s: dict[str, float] = {}
+        self._looked_s: WeakKeyDictionary[TopicLog, float] = WeakKeyDictionary()
 
     def __call__(self, logs: Logs, log: TopicLog) -> None:
         """Delete segments of a topic that retention no longer keeps, if not checked just now."""
         now_s = logs.clock.monotonic_s()
-        if now_s - self._looked_s.get(log.name, -math.inf) < CHECK_INTERVAL_MS / 1000:
+        if now_s - self._looked_s.get(log, -math.inf) < CHECK_INTERVAL_MS / 1000:
             return
-        self._looked_s[log.name] = now_s
+        self._looked_s[log] = now_s
         try:
             _retain(logs, log)
         except TxnlogError as error:

@@ -455,6 +455,7 @@ class Member:
             group = state.membership
             followed = {member_id: beat.followed for member_id, beat in newest.items()}
             released = members_that_released(group, followed)
+            self._asked = {m: at for m, at in self._asked.items() if m in group.members}
             self._observer.look(
                 began_s,
                 newest,

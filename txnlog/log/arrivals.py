@@ -21,6 +21,8 @@ _WAITING: defaultdict[str, weakref.WeakSet[Signal]] = defaultdict(weakref.WeakSe
 def listen(url: str, event: Signal) -> None:
     """Set this event whenever a writer of this process has appended to a topic of the store."""
     with _LOCK.mutex:
+        for left in [known for known, waiting in _WAITING.items() if not waiting]:
+            del _WAITING[left]
         _WAITING[url].add(event)
 
 

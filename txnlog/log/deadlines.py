@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 
 from txnlog.clock import Clock
 from txnlog.errors import StorageError
+from txnlog.log.recent import Recent
 from txnlog.log.transaction_log import Damage, Head, TransactionLog
 
 CLOCK_MARGIN_MS = 5_000
@@ -27,7 +28,7 @@ class Deadlines:
     def __init__(self, transactions: TransactionLog, clock: Clock) -> None:
         self._transactions = transactions
         self._clock = clock
-        self._watched: dict[str, tuple[Hashable, float]] = {}
+        self._watched: Recent[str, tuple[Hashable, float]] = Recent(clock)
         """By transactional id, what is open, and the monotonic time at which it was first seen."""
         self._measured: tuple[int, float] | None = None
         """The storage's time in ms, and our monotonic time then."""
@@ -36,7 +37,7 @@ class Deadlines:
         """True if an open transaction has outlived its timeout, by the best evidence available."""
         state = head.state
         if not state.open:
-            self._watched.pop(state.transactional_id, None)
+            self._watched.pop(state.transactional_id)
             return False
         if self._watched_ms(state.transactional_id, state.ref.key) > state.timeout_ms:
             return True
@@ -72,7 +73,7 @@ class Deadlines:
     def _watched_ms(self, transactional_id: str, what: Hashable) -> float:
         """How long this process has known that it is open."""
         now_s = self._clock.monotonic_s()
-        known, since_s = self._watched.get(transactional_id, (None, now_s))
+        known, since_s = self._watched.get(transactional_id) or (None, now_s)
         if known != what:
             since_s = now_s
             self._watched[transactional_id] = what, now_s

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from txnlog import names
 from txnlog.clock import Clock
@@ -22,6 +22,7 @@ from txnlog.log.arrivals import announce
 from txnlog.log.chapters import FreeingRule
 from txnlog.log.folded_names import check_case
 from txnlog.log.group_log import GroupLog
+from txnlog.log.recent import Recent
 from txnlog.log.settlement import Settlement
 from txnlog.log.state_log import LogPolicy, StateLog
 from txnlog.log.topic_log import TopicLog
@@ -35,6 +36,27 @@ _TIMEOUTS = 4
 """A cut falls behind the oldest open transaction by one timeout at most, what it hides there began
 one before, and the open one is ended after one; and one for good measure."""
 _OPEN: weakref.WeakSet[Logs] = weakref.WeakSet()
+
+L = TypeVar("L", bound=StateLog[Any, Any])
+
+
+class _Opened(Generic[L]):
+    """Logs by name: one object for each while anybody uses it, or has asked for it lately."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._recent = Recent[str, L](clock)
+        self._in_use: weakref.WeakValueDictionary[str, L] = weakref.WeakValueDictionary()
+
+    def get(self, name: str) -> L | None:
+        """The open log of this name."""
+        log = self._recent.get(name)
+        if log is None and (log := self._in_use.get(name)) is not None:
+            self._recent[name] = log
+        return log
+
+    def add(self, log: L) -> None:
+        """Add one that was opened just now."""
+        self._recent[log.name] = self._in_use[log.name] = log
 
 
 class Logs:
@@ -59,8 +81,7 @@ class Logs:
             recent_ms=_TIMEOUTS * config.transaction_max_timeout_ms + SKEW_MS,
         )
         self._lock = threading.Lock()
-        self._topics: dict[str, TopicLog] = {}
-        self._groups: dict[str, GroupLog] = {}
+        self._forget()
         self.upkeep: Callable[[Logs, TopicLog], None] | None = None
         """Further upkeep from time to time; raises nothing."""
         _OPEN.add(self)
@@ -72,8 +93,11 @@ class Logs:
         have folded half of the entries it had read.
         """
         self._lock = threading.Lock()
-        self._topics = {}
-        self._groups = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._topics = _Opened[TopicLog](self.clock)
+        self._groups = _Opened[GroupLog](self.clock)
 
     @property
     def recent_ms(self) -> int:
@@ -83,28 +107,30 @@ class Logs:
     def topic(self, topic: str) -> TopicLog:
         """The log of a topic, whether it exists or not. Raises InvalidTopic."""
         with self._lock:
-            if topic not in self._topics:
+            log = self._topics.get(topic)
+            if log is None:
                 folder = names.topic_folder(topic)
                 check_case(self.storage, folder, f"topic {topic!r}", InvalidTopic)
-                self._topics[topic] = TopicLog(
+                log = TopicLog(
                     self.storage,
                     topic,
                     self.clock,
                     self._policy,
                     self.config.producer_id_expiration_ms,
                 )
-            return self._topics[topic]
+                self._topics.add(log)
+            return log
 
     def group(self, group_id: str) -> GroupLog:
         """The log of a consumer group, whether it exists or not. Raises InvalidGroupId."""
         with self._lock:
-            if group_id not in self._groups:
+            log = self._groups.get(group_id)
+            if log is None:
                 folder = names.group_log(group_id)
                 check_case(self.storage, folder, f"group {group_id!r}", InvalidGroupId)
-                self._groups[group_id] = GroupLog(
-                    self.storage, group_id, self.clock, self._policy, self._topic_id_of
-                )
-            return self._groups[group_id]
+                log = GroupLog(self.storage, group_id, self.clock, self._policy, self._topic_id_of)
+                self._groups.add(log)
+            return log
 
     def _topic_id_of(self, topic: str) -> str | None:
         """The id of a topic as it is now; None if it was deleted."""

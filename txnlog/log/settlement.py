@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 from txnlog.clock import Clock, Moment
 from txnlog.errors import CorruptEntry, CorruptTransactionState, StorageError, TxnlogError
 from txnlog.log.deadlines import Deadlines
+from txnlog.log.recent import Recent
 from txnlog.log.state_log import StateLog
 from txnlog.log.transaction_log import Damage, Head, TransactionLog
 from txnlog.state import transaction as transitions
@@ -61,7 +62,7 @@ class Settlement:
         self._max_timeout_ms = max_timeout_ms
         self._deadlines = Deadlines(transactions, clock)
         self._timeouts_ms: dict[TransactionKey, int] = {}
-        self._refused: dict[str, tuple[float, StorageError]] = {}
+        self._refused: Recent[str, tuple[float, StorageError]] = Recent(clock)
 
     def timeout_ms(self, key: TransactionKey) -> int | None:
         """The timeout of a transaction that was found open; None for any other."""
@@ -150,7 +151,7 @@ class Settlement:
                     if not error.retriable:
                         self._refused[transactional_id] = self._clock.monotonic_s(), error
                     return error
-                self._refused.pop(transactional_id, None)
+                self._refused.pop(transactional_id)
                 if aborted is None:
                     continue
                 head = aborted

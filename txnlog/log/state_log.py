@@ -223,7 +223,8 @@ class StateLog(Generic[EntryT, StateT]):
         newest = listing.checkpoints[-1] if listing.checkpoints else -1
         self._shown_end = max(newest, *listing.entries[-1:], listing.end or 0)
         self._newest_checkpoint = max(self._newest_checkpoint, newest)
-        self._seen_checkpoints |= {*listing.checkpoints}
+        seen = self._seen_checkpoints.union(listing.checkpoints)
+        self._seen_checkpoints = {*sorted(seen)[-16 * KEPT_CHECKPOINTS :]}
         self._dropped = True
         try:
             # Also if there is a gap before the checkpoint: an entry before that gap is a stray that
@@ -566,8 +567,7 @@ class StateLog(Generic[EntryT, StateT]):
         undecided = min(self._state.undecided_entries(), default=newest)
         older = sorted(self._seen_checkpoints)[: -KEPT_CHECKPOINTS + 1]
         doomed = [number for number in older if number < min(undecided, newest)]
-        self._seen_checkpoints -= {*doomed}
-        self._seen_checkpoints.add(newest)
+        self._seen_checkpoints = {newest, *self._seen_checkpoints.difference(doomed)}
         self.log.delete_checkpoints(doomed)
 
     def _clean(self, number: int) -> None:

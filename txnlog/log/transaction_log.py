@@ -26,6 +26,7 @@ from txnlog.limits import TimeMs
 from txnlog.log.chapters import FreeingRule
 from txnlog.log.folded_names import check_case
 from txnlog.log.named_folders import list_transactional_ids
+from txnlog.log.recent import Recent
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.state import envelope
 from txnlog.state.transaction import (
@@ -68,6 +69,20 @@ class Damage:
     witnesses: tuple[int, ...] = ()
 
 
+@dataclass(slots=True)
+class _KnownId:
+    """What saves a process requests about an id that it has met.
+
+    Entries before ``newest`` are not listed again. ``told_apart``: its folder is no other id's on a
+    disk that folds case. ``cleaned`` knows which chapters were closed last time.
+    """
+
+    newest: int = 0
+    told_apart: bool = False
+    cleaned: SequenceLog | None = None
+    cleaned_at: int | None = None
+
+
 class Witness(msgspec.Struct, frozen=True, tag_field="kind", tag="seen"):
     """The content of a witness, for people: its name alone counts. By its writer's clock."""
 
@@ -86,10 +101,7 @@ class TransactionLog:
         self._storage = storage
         self._clock = clock
         self._freeing = freeing
-        self._newest: dict[str, int] = {}
-        self._told_apart: set[str] = set()
-        self._cleaned: dict[str, SequenceLog] = {}
-        self._cleaned_at: dict[str, int] = {}
+        self._ids: Recent[str, _KnownId] = Recent(clock)
 
     def ids(self) -> list[str]:
         """Every transactional id that has a log, in the order of their names."""
@@ -109,7 +121,8 @@ class TransactionLog:
             CorruptTransactionState: the newest state is damaged; other ids are not affected.
         """
         log = self._log(transactional_id)
-        known = max(known, self._newest.get(transactional_id, 0))
+        id_ = self._known(transactional_id)
+        known = max(known, id_.newest)
         for _ in range(_ATTEMPTS):
             listing = log.listing(known)
             if not listing.entries:
@@ -121,7 +134,7 @@ class TransactionLog:
             begun = listing.entries[0] == known and number > 0
             if not begun and self._is_stray(transactional_id, number):
                 return None
-            self._newest[transactional_id] = number
+            id_.newest = number
             try:
                 state = self._decode(log, number)
             except ObjectNotFound:
@@ -331,22 +344,30 @@ class TransactionLog:
         Raises:
             StorageError: nothing is lost; the next time does it.
         """
-        self._cleaned_at[transactional_id] = newest
-        # Kept, because it knows which chapters were closed last time.
-        log = self._cleaned.setdefault(transactional_id, self._log(transactional_id))
-        log.chapters.clean(newest - _KEPT_ENTRIES, self._freeing)
+        known = self._known(transactional_id)
+        known.cleaned_at = newest
+        if known.cleaned is None:
+            known.cleaned = self._log(transactional_id)
+        known.cleaned.chapters.clean(newest - _KEPT_ENTRIES, self._freeing)
 
     def cleaned_at(self, transactional_id: str) -> int | None:
-        """The newest state of an id when :meth:`clean` was last called; None if it never was."""
-        return self._cleaned_at.get(transactional_id)
+        """The newest state of an id when :meth:`clean` was last called; None if not lately."""
+        return self._known(transactional_id).cleaned_at
 
     def _log(self, transactional_id: str) -> SequenceLog:
         folder = names.transaction_log(transactional_id)
-        if transactional_id not in self._told_apart:
+        known = self._known(transactional_id)
+        if not known.told_apart:
             what = f"transactional id {transactional_id!r}"
             check_case(self._storage, folder, what, InvalidTransactionalId)
-            self._told_apart.add(transactional_id)
+            known.told_apart = True
         return SequenceLog(self._storage, folder, self._clock)
+
+    def _known(self, transactional_id: str) -> _KnownId:
+        known = self._ids.get(transactional_id)
+        if known is None:
+            known = self._ids[transactional_id] = _KnownId()
+        return known
 
     @staticmethod
     def _decode(log: SequenceLog, number: int) -> TransactionState:

@@ -22,6 +22,8 @@ from txnlog.write.segment_uploads import UploadBudget
 from txnlog.write.topic_buffer import BYTES_PER_BATCH, ROWS_PER_BATCH, TopicBuffer, WritesAs
 from txnlog.write.writer_settings import WriterSettings
 
+_KEPT_TOPICS = 100
+"""So many topics are always known, and of more those with metadata that is not outdated."""
 _INSTEAD: Final = {
     "LazyFrame": "its collect() makes a frame",
     "dict": "pyarrow.table() makes a table of columns, send() takes one record",
@@ -59,6 +61,7 @@ class RecordBuffers:
         self._settings = settings or WriterSettings()
         self._budget = UploadBudget(self._settings.memory_bytes)
         self._topics: dict[str, TopicBuffer] = {}
+        self._most = _KEPT_TOPICS
         self._interrupted = False
         self._monotonic_s = logs.clock.monotonic_s
 
@@ -161,6 +164,8 @@ class RecordBuffers:
         """
         if topic not in self._topics:
             spec = self._logs.topic_spec(topic)
+            if len(self._topics) >= self._most:
+                self._forget_idle()
             self._topics[topic] = TopicBuffer(
                 self._logs, spec, self._settings, self._budget, self._writes_as
             )
@@ -171,6 +176,13 @@ class RecordBuffers:
             if spec != buffer.spec:
                 buffer.change_spec(spec)
         return buffer
+
+    def _forget_idle(self) -> None:
+        """Forget topics that nothing was sent to lately: a producer may meet any number of them."""
+        for topic, buffer in [*self._topics.items()]:
+            if buffer.outdated and buffer.is_empty:
+                self.forget(topic)
+        self._most = max(_KEPT_TOPICS, 2 * len(self._topics))
 
     def finish(self) -> dict[str, list[UploadedSegment]]:
         """Upload all buffers; returns segments by topic, in the order they are to be placed."""

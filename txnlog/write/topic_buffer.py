@@ -194,6 +194,11 @@ class TopicBuffer:
         return len(self.rows.keys) + len(self._records) + uploading + finished
 
     @property
+    def is_empty(self) -> bool:
+        """True if nothing waits here, nobody for it, and nothing was lost."""
+        return not (self.lost or self.record_count or self._deliveries)
+
+    @property
     def outdated(self) -> bool:
         """True if the metadata is older than METADATA_MAX_AGE_S."""
         return self._logs.clock.monotonic_s() > self.fresh_until_s

@@ -47,3 +47,14 @@ def hold_folder(descriptor: int) -> HeldFolder:
         if len(_held) > _MOST_HELD:
             os.close(_held.pop(next(iter(_held))).descriptor)
     return found
+
+
+def forget_let_go(folders: dict[str, HeldFolder]) -> None:
+    """Remove those not held any more, if there are many. Other threads may add some meanwhile."""
+    if len(folders) <= 2 * _MOST_HELD:
+        return
+    with _LOCK.mutex:
+        held = {*_held.values()}
+    for name, folder in [*folders.items()]:
+        if folder not in held:
+            folders.pop(name, None)

@@ -23,7 +23,7 @@ from typing import Self
 
 from txnlog.errors import ObjectNotFound, UnsupportedFilesystem
 from txnlog.storage.adapters import inside
-from txnlog.storage.adapters.held_folders import HeldFolder, hold_folder
+from txnlog.storage.adapters.held_folders import HeldFolder, forget_let_go, hold_folder
 from txnlog.storage.adapters.inside import Inside, open_folder_above
 from txnlog.storage.base import Address, Storage, Upload, check_name, may_be_entered
 from txnlog.storage.failure_messages import failure
@@ -415,6 +415,7 @@ class LocalStorage(Storage):
             raise
         if descriptor is not None:
             known.update(synced)  # no longer in use if a sync has failed meanwhile
+            forget_let_go(known)
 
     def _sync_folder(self, folder: str) -> int | None:
         """Sync a folder; a descriptor of it, to be closed, or None if it is not there."""
