@@ -20,8 +20,11 @@ from txnlog.segments.records import RECORD_SCHEMA
 from txnlog.segments.schema_columns import children
 
 _SAMPLE_ROWS: Final = 4096
-_MOST_DICTIONARY_BYTES: Final = 1 << 20
-"""Arrow ends a dictionary that is larger, and stores the other values as they are."""
+MOST_DICTIONARY_BYTES: Final = 128 << 10
+"""What a dictionary may take: values of a larger one lie all over the memory, and cost a reader
+more than those that follow each other. Arrow ends one that is larger, and stores the other values
+as they are.
+"""
 _LENGTH_BYTES: Final = 4
 _PAGE_ROWS: Final = 20_000
 """The most rows of a page, as Arrow has it."""
@@ -72,12 +75,10 @@ def _repeats(column: pa.ChunkedArray) -> bool:
     count, distinct = len(sample), pc.count_distinct(sample, mode="all").as_py()
     value_bytes = sample.nbytes // max(count, 1) + _LENGTH_BYTES
     if 2 * distinct <= count:
-        return bool(distinct * value_bytes <= _MOST_DICTIONARY_BYTES)
+        return bool(distinct * value_bytes <= MOST_DICTIONARY_BYTES)
     # Of d values that are equally frequent, n rows repeat about n * n / 2 / d.
     expected = count * count // max(2 * (count - distinct), 1)
-    return (
-        count < rows and 2 * expected <= rows and expected * value_bytes <= _MOST_DICTIONARY_BYTES
-    )
+    return count < rows and 2 * expected <= rows and expected * value_bytes <= MOST_DICTIONARY_BYTES
 
 
 def _paths(path: str, kind: pa.DataType) -> Iterator[str]:

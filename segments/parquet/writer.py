@@ -16,6 +16,7 @@ from txnlog.segments.identity import NO_TAG
 from txnlog.segments.parquet.bounds import Chunk, float_leaves, misleads, without_bounds
 from txnlog.segments.parquet.encodings import (
     LARGEST_PAGE_BYTES,
+    MOST_DICTIONARY_BYTES,
     dictionary_leaves,
     has_page_rows,
     page_rows,
@@ -175,15 +176,16 @@ class RowGroupEncoder:
             coerce_timestamps="us",
             write_statistics=_statistics(schema),
             use_dictionary=dictionary_leaves(records),
+            dictionary_pagesize_limit=MOST_DICTIONARY_BYTES,
             **pages,
         )
 
 
 def _statistics(schema: pa.Schema) -> bool | list[str]:
-    """Which columns have a least and a largest value in the footer: of bytes they could be long."""
+    """Which columns have a least and a largest value in the footer: those that are looked for."""
     if schema.names[: len(RECORD_SCHEMA)] != RECORD_SCHEMA.names:
         return True
-    return [name for name in (*TIMESTAMP_COLUMNS, OFFSET_COLUMN) if name in schema.names]
+    return [name for name in ("key", *TIMESTAMP_COLUMNS, OFFSET_COLUMN) if name in schema.names]
 
 
 def _fill_in(footer: bytes, crc: int) -> bytes:

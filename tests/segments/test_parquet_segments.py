@@ -161,10 +161,26 @@ def test_pages_have_an_index() -> None:
     """So that engines leave out pages by their least and largest values, and its checksum holds."""
     data, summary = write(numbered(50_000))
     footer = read_footer(placed(data, summary))
-    times = footer.metadata.row_group(0).column(2)
-    assert (times.path_in_schema, times.has_column_index) == ("timestamp", True)
-    assert all(footer.metadata.row_group(0).column(n).has_offset_index for n in range(4))
+    chunks = [footer.metadata.row_group(0).column(n) for n in range(4)]
+    bounded = {chunk.path_in_schema for chunk in chunks if chunk.has_column_index}
+    assert bounded == {"key", "timestamp"}
+    assert all(chunk.has_offset_index for chunk in chunks)
     assert footer.page_index_crc == crc32c.crc32c(data[footer.page_index.start : footer.position])
+
+
+def test_long_keys_have_no_bounds() -> None:
+    """A footer grows by what helps a reader, not by kilobytes for each row group and page."""
+    records = pa.record_batch(
+        [[b"k" * size for size in (1, 1 << 20)], [0, 1]],
+        schema=pa.schema([("key", pa.binary()), pa.field("timestamp", pa.timestamp("ms", "UTC"))]),
+    )
+    data, summary = write(records)
+    footer = read_footer(placed(data, summary))
+    chunk = footer.metadata.row_group(0).column(0)
+    assert (chunk.path_in_schema, chunk.has_column_index) == ("key", False)
+    assert not chunk.statistics.has_min_max
+    assert len(data) - footer.page_index.start < 8 << 10
+    assert rows(placed(data, summary))["key"].to_pylist() == records["key"].to_pylist()
 
 
 def test_a_value_that_looks_like_a_checksum_stays() -> None:

@@ -64,6 +64,20 @@ def test_spark_reads_only_what_it_needs(spark: SparkSession, store: Store) -> No
     assert scan_metric(mine, "numFiles") == 1
 
 
+def test_a_key_is_looked_for_in_the_pages_that_may_have_it(
+    spark: SparkSession, store: Store
+) -> None:
+    """Keys that rise with time, as numbers of orders do: all others' pages are passed over."""
+    store.create_topic("t", partitions=1)
+    keys = pa.array([b"k%06d" % number for number in range(60_000)])
+    with store.producer() as producer:
+        producer.send_batch("t", pa.table({"key": keys, "value": keys}))
+    records = read(spark, store, "t", native=True)
+    mine = records.where("key = CAST('k000007' AS BINARY)").select("value")
+    assert [bytes(row.value) for row in mine.collect()] == [b"k000007"]
+    assert 1 <= scan_metric(mine, "numOutputRows") <= 20_000
+
+
 PLACES = ["id", "_partition", "_offset"]
 
 
