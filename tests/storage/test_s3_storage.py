@@ -237,6 +237,29 @@ def test_errors_say_what_to_do(status: int, code: str, hint: str) -> None:
             assert caught.value.__cause__ is not None
 
 
+@pytest.mark.parametrize(("code", "retriable"), [("AccessDenied", False), ("InternalError", True)])
+def test_one_of_several_objects_may_not_be_deleted(code: str, retriable: bool) -> None:
+    """The request succeeds, and names what is refused: as if that had been asked for alone."""
+
+    def refuse(handler: Scripted) -> None:
+        named = f"<Key>store/b</Key><Code>{code}</Code><Message>told so</Message>"
+        body = f"<DeleteResult><Error>{named}</Error></DeleteResult>".encode()
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    with (
+        scripted_server(refuse) as (storage, _),
+        pytest.raises(
+            StorageError, match=r"deleting s3://bucket/store/b failed: .*told so"
+        ) as told,
+    ):
+        storage.delete(["a", "b"])
+    assert told.value.retriable == retriable
+    assert ("s3:GetObject, PutObject, DeleteObject" in str(told.value)) == (not retriable)
+
+
 def test_throttling_is_waited_out() -> None:
     """A server that asks for patience gets it."""
     with scripted_server(error(503, "SlowDown"), success) as (storage, asked):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from held_sizes import held_sizes
 from settling import settle_early
@@ -15,7 +17,9 @@ from steps import another, append, new_store
 from txnlog.clock import Signal
 from txnlog.consumer import Consumer
 from txnlog.log import arrivals, recent, settlement, state_log
+from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.results import MaintenanceFailure
 from txnlog.storage import open_storage
 from txnlog.storage.adapters import held_folders
 from txnlog.store import Store, attach
@@ -48,7 +52,7 @@ class Passing:
         self.plain: Producer = store.producer()
         self.consumer: Consumer = store.consumer(auto_offset_reset="earliest")
 
-    def turn(self, number: int) -> None:
+    def turn(self, number: int, seconds: int = 1200) -> None:
         """Names that are used once: written and read by those that stay and others, and gone."""
         name = f"passing-{number}"
         self.store.create_topic(name, partitions=2)
@@ -72,7 +76,7 @@ class Passing:
         self.store.delete_topic(name)
         self.store.delete_group(name)
         self.consumer.poll(timeout_ms=0)
-        self.clock.time_ms += 1_200_000
+        self.clock.time_ms += 1000 * seconds
 
     def sizes(self) -> Counter[str]:
         """The containers of all that stays."""
@@ -107,6 +111,74 @@ def test_what_is_remembered_does_not_follow_the_names_that_have_passed(
     of = {path: path.partition("[")[0].partition(" ")[0] for path in grown}
     assert {path: sizes for path, sizes in grown.items() if of[path] not in CORRECTNESS} == {}
     assert {*of.values()} == {*CORRECTNESS}
+
+
+def process_sizes(passing: Passing) -> dict[str, int]:
+    """What a process holds: bytes of Arrow, objects that the collector knows, containers."""
+    gc.collect()
+    sizes = passing.sizes()
+    for path in [path for path in sizes if path.partition("[")[0] in CORRECTNESS]:
+        del sizes[path]
+    objects = len(gc.get_objects())
+    return {"arrow": pa.total_allocated_bytes(), "objects": objects, **sizes}
+
+
+@pytest.mark.slow
+def test_a_process_does_not_grow(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transactions of a job that copies, reads and maintains, and of names that pass.
+
+    As many as ``TXNLOG_LONG_LIFE`` says, a second apart. Nothing is larger in the last third of
+    them than in the one before it.
+    """
+    transactions = int(os.environ.get("TXNLOG_LONG_LIFE", "6000"))
+    monkeypatch.setattr(recent, "KEPT", 10)
+    monkeypatch.setattr(record_buffers, "_KEPT_TOPICS", 10)
+    monkeypatch.setattr(settlement, "_MOST_REMEMBERED", 10)
+    heap = HeapStorage()
+    monkeypatch.setattr(heap, "time_ms", lambda: clock.time_ms)
+    config = {
+        "transaction.max.timeout.ms": 60_000,
+        "log.cleanup.age.ms": 600_000,
+        "producer.id.expiration.ms": 600_000,
+    }
+    store = attach(heap, create=True, clock=clock, config=config)
+    kept = {"retention.ms": 600_000, "file.delete.delay.ms": 60_000}
+    formats = ("auto", "parquet", "kafka")
+    for record_format in formats:
+        own = {**kept, "record.format": record_format}
+        store.create_topic(record_format, partitions=2, config=own)
+    passing = Passing(store, clock)
+    consumer = store.consumer("parquet", group_id="g", auto_offset_reset="earliest")
+    producer = passing.transactional
+    thirds: list[dict[str, int]] = [{}, {}, {}]
+    for number in range(transactions):
+        with producer.transaction():
+            for record_format in formats:
+                producer.send(record_format, b"%0100d" % number, key=b"%d" % (number % 7))
+            if records := consumer.poll(max_records=20, timeout_ms=0):
+                ends = {TopicPartition(r.topic, r.partition): r.offset + 1 for r in records}
+                producer.send_offsets_to_transaction(ends, consumer.group_metadata())
+        clock.time_ms += 1000
+        if number % 10 == 0:
+            snapshot = store.snapshot(formats)
+            shown = snapshot.scan("parquet").end_offsets
+            last = {where: max(end - 20, 0) for where, end in shown.items()}
+            assert snapshot.scan("parquet", last).to_arrow().num_rows > 0
+        if number % 50 == 0:
+            passing.turn(number, seconds=1)
+        if number % 500 == 0:
+            steps = store.maintain()
+            assert [step for step in steps if isinstance(step, MaintenanceFailure)] == []
+        if number % max(transactions // 48, 1) == 0:
+            most = thirds[3 * number // transactions]
+            for path, size in process_sizes(passing).items():
+                most[path] = max(size, most.get(path, 0))
+    _, before, after = thirds
+    assert before["arrow"] > 0
+    grown = {path: (before.get(path, 0), size) for path, size in after.items()}
+    assert {path: of for path, of in grown.items() if of[1] > 1.2 * of[0] + 50} == {}
+    assert after["objects"] < 1.02 * before["objects"]
+    consumer.close()
 
 
 def test_a_log_in_use_is_one_object_however_long(

@@ -102,6 +102,16 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
     return S3Storage(path, parsed)
 
 
+def _refusal_of(refused: Mapping[str, str]) -> Exception:
+    """Why one of several objects was not deleted, as if it had been asked for alone."""
+    from botocore.exceptions import ClientError  # type: ignore[import-untyped]
+
+    status = 403 if refused.get("Code") == "AccessDenied" else 500
+    answer = {"Error": refused, "ResponseMetadata": {"HTTPStatusCode": status}}
+    error: Exception = ClientError(answer, "DeleteObjects")
+    return error
+
+
 def _endpoint(options: Mapping[str, Any]) -> str:
     """The server's URL; "" is AWS."""
     nested = options.get("client_kwargs") or {}
@@ -272,8 +282,8 @@ class S3Storage(ServerStorage):
             except Exception as error:
                 raise self._failure("deleting", self._name_of(some[0]), error) from error
             for refused in answer.get("Errors", ()):
-                reason = OSError(f"{refused.get('Code')} {refused.get('Message')}")
                 name = self._name_of(refused.get("Key", ""))
+                reason = _refusal_of(refused)
                 raise self._failure("deleting", name, reason) from reason
 
     def list_unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
