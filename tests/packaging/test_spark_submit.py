@@ -65,6 +65,28 @@ def test_a_stream_has_what_was_sent_along(wheel: Path, bare_python: Path, tmp_pa
     assert "FAILED" not in done["check"]
 
 
+@pytest.mark.slow
+@pytest.mark.set_up
+def test_an_archive_brings_an_environment_along(
+    python: Path, bare_python: Path, tmp_path: Path
+) -> None:
+    """Its Python is named by a path that only executors have, as docs/DEPLOYMENT.md says."""
+    archive = shutil.make_archive(str(tmp_path / "environment"), "gztar", python.parents[1])
+    cluster = ["--master", "local-cluster[1,2,1024]", "--conf", "spark.ui.enabled=false"]
+    job = [str(JOBS / "py_files_stream_job.py"), str(tmp_path / "store"), str(tmp_path / "query")]
+    arguments = [*cluster, "--archives", f"{archive}#environment", *job]
+    variables = {
+        "PYSPARK_PYTHON": "./environment/bin/python",
+        "PYSPARK_DRIVER_PYTHON": str(python),
+    }
+    done = said(spark_submit(bare_python, *arguments, cwd=tmp_path, variables=variables))
+    assert not (tmp_path / "environment").exists()
+    assert done["copied"] == 100
+    assert "ok      Spark's workers have txnlog" in done["check"]
+    assert "ok      and by a stream" in done["check"]
+    assert "FAILED" not in done["check"]
+
+
 def test_workers_without_txnlog_are_told_of_before_a_job_runs(
     python: Path, bare_python: Path, tmp_path: Path
 ) -> None:
