@@ -97,6 +97,12 @@ class Session:
 
         return txnlog.open(self._named_url(), storage_options=self.storage_options)
 
+    def open_to_read(self) -> Store:
+        """The same for a verb that only reads: it puts out no root of the store that fails it."""
+        import txnlog
+
+        return txnlog.open(self._named_url(), storage_options=self.storage_options, observer=True)
+
     def open_replicas(self) -> ReplicaSet:
         """The roots of the store, even if it cannot be opened. Raises like :meth:`open_store`."""
         import txnlog

@@ -83,6 +83,7 @@ def open_store(
     replicas: Sequence[str] = (),
     controller: str | None = None,
     salvage: bool = False,
+    observer: bool = False,
     clock: Clock | None = None,
 ) -> Store:
     """Open a store; with ``create``, make it if it is missing.
@@ -98,6 +99,7 @@ def open_store(
         controller: with ``replicas``: the folder that records which of them are in sync. Later
             this URL, or that of any root, is enough.
         salvage: only to look at what is left, of one root alone too: nothing is written.
+        observer: for who only reads: puts out none of the store's roots, and elects no leader.
         clock: for tests.
 
     Raises:
@@ -106,15 +108,13 @@ def open_store(
         UnsupportedVersion: a newer txnlog made the store.
         UnsupportedFilesystem, PutIfAbsentBroken: the filesystem cannot carry a store.
     """
-    location = check_location(url, storage_options)
+    location, clock = check_location(url, storage_options), clock or SystemClock()
     if replicas or controller is not None:
-        if not (create and replicas and controller) or unsafe_single_writer or salvage:
+        if not (create and replicas and controller) or unsafe_single_writer or salvage or observer:
             raise InvalidOption(GIVEN_TOGETHER)
-        further = [replicas] if isinstance(replicas, str) else replicas
+        roots = [location, *([replicas] if isinstance(replicas, str) else replicas)]
         settings, others = split_settings(config)
-        storage: Storage = make_replicas(
-            [location, *further], controller, storage_options, settings, clock or SystemClock()
-        )
+        storage: Storage = make_replicas(roots, controller, storage_options, settings, clock)
         return attach(logged(storage), create=True, config=others, clock=clock)
     try:
         storage = open_storage(
@@ -124,7 +124,7 @@ def open_store(
         return attach(logged(storage), create=create, config=config, clock=clock)
     except (StoreNotFound, NotAStore, InvalidOption):
         # A root on a local disk takes no options: they are for the others then.
-        found = find_replicas(url, storage_options, clock or SystemClock()) or find_standby(
+        found = find_replicas(url, storage_options, clock, observes=observer) or find_standby(
             url, own_options(url, storage_options), unsafe_single_writer=unsafe_single_writer
         )
         if found is None:

@@ -140,7 +140,7 @@ def examine_store(
     from txnlog.errors import NotEnoughReplicas
 
     try:
-        found = session.open_store().examine(
+        found = session.open_to_read().examine(
             topics or None, with_probe=not no_probe, with_contents=deep, orphan_age_ms=age_ms
         )
     except NotEnoughReplicas as error:

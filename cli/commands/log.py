@@ -144,7 +144,7 @@ def dump_log(
       txnlog log dump orders --from 40 -n 5
       txnlog log dump orders -o jsonl
     """
-    opened = session.open_store()
+    opened = session.open_to_read()
     with DamageReporter() as reporter:
         found = islice(opened.dump_topic_log(topic, first=from_), max_entries)
         entries = reporter.watch(found, lambda entry: [entry.damage])

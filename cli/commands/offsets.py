@@ -82,7 +82,7 @@ def list_offsets(
     places = at or ["latest"]
     wanted = {place: _parse_place(place) for place in places}
     where = [parse_target(target) for target in targets or ()]
-    opened = session.open_store()
+    opened = session.open_to_read()
     chosen = to_partitions(where)
     with DamageReporter() as reporter:
         session.output.rows(

@@ -58,7 +58,7 @@ def serve_pages(
         flush()
 
     serve(
-        session.open_store(),
+        session.open_store() if allow_changes else session.open_to_read(),
         announce=announce,
         port=port,
         host=host,

@@ -97,7 +97,7 @@ def test_once_is_one_round_and_a_sweep(clock: Time) -> None:
     standby = Standby(clock, lambda _: None)
     shown: list[list[int]] = []
     session: Any = SimpleNamespace(
-        open_store=lambda: SimpleNamespace(standby=lambda *_, **__: standby),
+        open_to_read=lambda: SimpleNamespace(standby=lambda *_, **__: standby),
         storage_options_of=lambda _: {},
         output=SimpleNamespace(rows=lambda _, rows: shown.append([*rows])),
     )

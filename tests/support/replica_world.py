@@ -114,7 +114,7 @@ class Roots:
         disk = Disk(storage, mark, self.beneath[root], lambda: root not in self.unmounted)
         return Gate(disk, reaches)
 
-    def storage(self, process: Process) -> ReplicatedStorage:
+    def storage(self, process: Process, *, observes: bool = False) -> ReplicatedStorage:
         """What one simulated process sees: its own faults, in front of the roots' gates.
 
         It was given any place that has epochs.
@@ -144,6 +144,7 @@ class Roots:
             clock=process.clock,
             open_place=open_place,
             run_within=patience.run_within,
+            observes=observes,
         )
 
     def place(self, process: Process, name: str) -> Storage:
@@ -153,18 +154,22 @@ class Roots:
     def place_of(self, url: str) -> str:
         return next(name for name, heap in self.places.items() if heap.url == url)
 
-    def plain(self, clock: Clock) -> ReplicatedStorage:
+    def plain(
+        self, clock: Clock, process: str = "test", *, observes: bool = False
+    ) -> ReplicatedStorage:
         """Without faults, but through the gates: for a test's own use, outside of a run."""
 
         def open_member(_: Epoch, member: Member) -> Storage:
-            return self.gate(self.heap(member), root_of(member), "test", member)
+            return self.gate(self.heap(member), root_of(member), process, member)
 
         def open_place(url: str) -> Storage:
             name = self.place_of(url)
-            return self.gate(self.places[name], name, "test")
+            return self.gate(self.places[name], name, process)
 
         controller = open_place(self.controller.url)
-        return ReplicatedStorage(controller, open_member, clock=clock, open_place=open_place)
+        return ReplicatedStorage(
+            controller, open_member, clock=clock, open_place=open_place, observes=observes
+        )
 
     def epochs(self) -> list[Epoch]:
         """All that there were, wherever they were decided. No two places differ."""
@@ -415,15 +420,29 @@ class World:
             raise Violation(f"too few: {name} was put, and {having} have it instead of {wanted}")
 
     def read(self, process: Process) -> None:
-        storage = self.roots.storage(process)
+        storage = self._observing(process)
         while self.writing:
             try:
                 self._read(process, storage)
             except LogTruncated:
-                storage = self.roots.storage(process)
+                storage = self._observing(process)
             except StorageError:
                 pass
             process.clock.sleep(process.chance.uniform(0.1, 2))
+
+    def _observing(self, process: Process) -> ReplicatedStorage:
+        """A storage that only reads: others may reach what it does not."""
+        storage = self.roots.storage(process, observes=True)
+        propose = storage.agreement.propose
+
+        def watched(epoch: Epoch, at: str = "") -> bool:
+            gone = {*storage.agreement.epoch().in_sync}.difference(epoch.in_sync)
+            if gone and "is not what the leader" not in epoch.why:
+                raise Violation(f"a reader puts out {gone}: {epoch}")
+            return propose(epoch, at)
+
+        storage.agreement.propose = watched  # type: ignore[method-assign]
+        return storage
 
     def _read(self, process: Process, storage: ReplicatedStorage) -> None:
         if self.completes:
@@ -571,10 +590,13 @@ class World:
                 self.roots.stalled[root] = process.chance.uniform(1, 10) * LAG_MS / 1000
                 continue
             root = process.chance.choice([*self.roots.names, *self.roots.places])
-            if process.chance.random() < 0.7:
+            if (kind := process.chance.random()) < 0.6:
                 self.roots.down.add(root)
-            else:
+            elif kind < 0.8:
                 self.roots.cut.update((f"write-{number}", root) for number in range(2))
+            else:
+                unseen = process.chance.sample(self.roots.names, len(self.roots.names) - 1)
+                self.roots.cut.update(("read", root) for root in unseen)
 
     def _calm(self) -> None:
         self.roots.down.clear()

@@ -58,10 +58,18 @@ class _Wait:
     is_over: bool = False
 
 
+_ONLY_OBSERVES = (
+    ". Processes that only read put out no root: if those that write do not reach it either, the "
+    "next write, or `txnlog maintain`, does"
+)
 _MOST_LEFT = 64
 """So many puts wait for a look that something else makes; for more one is made at once."""
 
 _logger = logging.getLogger(__name__)
+
+
+class Diverged(StorageError):
+    """A member has other bytes under a name than the leader: it has what was never acknowledged."""
 
 
 class MemberFailed(Exception):
@@ -115,8 +123,12 @@ class Agreement:
         open_member: OpenMember,
         clock: Clock,
         run_within: RunWithin = run_whole,
+        *,
+        observes: bool = False,
     ) -> None:
         self.controller = controller
+        self.observes = observes
+        """Whether others decide who is in sync: this process may see less than they do."""
         self.clock = clock
         self.slowness = Slowness(run_within, clock)
         self._open_member = open_member
@@ -452,9 +464,10 @@ class Agreement:
     def _say(self, epoch: Epoch, failed: MemberFailed) -> StorageError:
         where = epoch.roots[root_of(failed.member)].url
         role = "leader" if failed.member == epoch.leader else "replica"
+        advice = _ONLY_OBSERVES if self.observes else ""
         return NotEnoughReplicas(
             f"the {role} {failed.member} at {where} fails in epoch {epoch.number}, in which "
-            f"{', '.join(epoch.in_sync)} are in sync: {failed}"
+            f"{', '.join(epoch.in_sync)} are in sync: {failed}{advice}"
         )
 
     def _react(self, epoch: Epoch, failed: MemberFailed, since_s: float) -> bool:
@@ -490,6 +503,8 @@ class Agreement:
                 self.check_mark(epoch, epoch.leader)
             except MemberFailed as leaders:
                 failed = leaders
+        if self.observes and not isinstance(failed.error, Diverged):
+            return False  # others may see what this process does not
         return self.put_out(epoch, failed.member, str(failed), may_lose=not failed.is_slow)
 
     def _answers(self, epoch: Epoch, member: Member) -> bool:

@@ -7,10 +7,10 @@ from contextlib import suppress
 from functools import partial
 
 from txnlog.errors import ObjectNotFound, StorageError
-from txnlog.replicas.agreement import Agreement, MemberFailed
+from txnlog.replicas.agreement import Agreement, Diverged, MemberFailed
 from txnlog.replicas.epochs import Epoch, Member
 from txnlog.replicas.slowness import time_for
-from txnlog.replicas.soundness import Damaged, Diverged, damaged_at, diverged_at, is_sound
+from txnlog.replicas.soundness import Damaged, damaged_at, diverged_at, is_sound
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 

@@ -115,9 +115,12 @@ def own_options(url: str | os.PathLike[str], options: Options) -> Options:
 
 
 def find_replicas(
-    url: str | os.PathLike[str], options: Options, clock: Clock
+    url: str | os.PathLike[str], options: Options, clock: Clock, *, observes: bool = False
 ) -> ReplicatedStorage | None:
-    """The replicas whose controller or root this is; None if it is neither."""
+    """The replicas whose controller or root this is; None if it is neither.
+
+    ``observes``: whether others decide who is in sync.
+    """
     opener = MemberOpener(options, [url])
     try:
         storage = opener.root(url)
@@ -127,10 +130,10 @@ def find_replicas(
     try:
         data = storage.get(root_names.REPLICA_FILE)
     except ObjectNotFound:
-        return _open(url, opener, clock) if list_epochs(storage) else None
+        return _open(url, opener, clock, observes) if list_epochs(storage) else None
     first = envelope.decode(data, MARK_DECODER, f"{storage.url}/{root_names.REPLICA_FILE}")
     named = named_controller(storage, first).controller
-    found = _open(named, opener, clock)
+    found = _open(named, opener, clock, observes)
     try:
         found.agreement.refresh()
     except (StorageError, NotAStore) as error:
@@ -142,10 +145,14 @@ def find_replicas(
     return found
 
 
-def _open(url: str | os.PathLike[str], opener: MemberOpener, clock: Clock) -> ReplicatedStorage:
+def _open(
+    url: str | os.PathLike[str], opener: MemberOpener, clock: Clock, observes: bool = False
+) -> ReplicatedStorage:
     control = opener.controller(url)
     address = Address(control.url, opener.options)
-    return ReplicatedStorage(control, opener, address, clock, run_within=run_within)
+    return ReplicatedStorage(
+        control, opener, address, clock, run_within=run_within, observes=observes
+    )
 
 
 def _make(

@@ -15,7 +15,7 @@ from typing import TypeVar
 from txnlog import names, root_names
 from txnlog.clock import Clock, SystemClock
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError, TxnlogError
-from txnlog.replicas.agreement import Agreement, MemberFailed, OpenMember
+from txnlog.replicas.agreement import Agreement, Diverged, MemberFailed, OpenMember
 from txnlog.replicas.controller import Controller, OpenPlace
 from txnlog.replicas.copying import help_out, put_at_all
 from txnlog.replicas.epochs import Epoch, Member
@@ -26,7 +26,6 @@ from txnlog.replicas.placement import is_placed, may_hold_data, places, targets
 from txnlog.replicas.puts import PutIfAbsent
 from txnlog.replicas.slowness import time_for
 from txnlog.replicas.soundness import (
-    Diverged,
     bring_back_entries,
     is_sound,
     leaders_bytes,
@@ -50,6 +49,7 @@ class ReplicatedStorage(Storage):
         clock: for how long members fail; tests bring their own.
         open_place: opens the place that a controller has moved to.
         run_within: how requests are made that are left behind when they take too long.
+        observes: whether others decide who is in sync, as they do for who may see fewer roots.
 
     What costs what: a put-if-absent is a request to the leader, then one to each other member side
     by side, then a listing of the epochs; of what is decided, one to each member, then the listing;
@@ -68,12 +68,15 @@ class ReplicatedStorage(Storage):
         clock: Clock | None = None,
         open_place: OpenPlace | None = None,
         run_within: RunWithin = run_whole,
+        observes: bool = False,
     ) -> None:
         if open_place is None and isinstance(open_member, MemberOpener):
             open_place = open_member.controller
-        self._arguments = (open_member, address, clock, open_place, run_within)
+        self._arguments = (open_member, address, clock, open_place, run_within, observes)
         epochs = Controller(controller, open_place)
-        self.agreement = Agreement(epochs, open_member, clock or SystemClock(), run_within)
+        self.agreement = Agreement(
+            epochs, open_member, clock or SystemClock(), run_within, observes=observes
+        )
         """For those who describe and change the set."""
         self.open_member = open_member
         self._address = address
@@ -314,9 +317,13 @@ class ReplicatedStorage(Storage):
     def modified_ms(self, name: str) -> int | None:
         return self._read(name, lambda storage: storage.modified_ms(name))
 
+    def _is_everywhere(self, name: str) -> bool:
+        """Whether a member that lacks a name is of no account: each had it, or nobody need."""
+        return self._everywhere.has(name) or names.is_unique(name)
+
     def _show(self, epoch: Epoch, name: str, lacking: list[Member]) -> bool:
         """See to it that members have what a listing shows; False if it is deleted meanwhile."""
-        if self._everywhere.has(name) or names.is_unique(name):
+        if self._is_everywhere(name):
             return True
         try:
             data = leaders_bytes(self.agreement, epoch, name)
@@ -325,30 +332,48 @@ class ReplicatedStorage(Storage):
             return False
         return True
 
+    def _listings(
+        self, epoch: Epoch, folder: str, start_after: str
+    ) -> tuple[dict[Member, list[str]], MemberFailed | None]:
+        """What each member has, and how one has failed that an observer goes on without."""
+        unseen: list[MemberFailed] = []
+
+        def listing(member: Member) -> list[str] | None:
+            try:
+                return self._ask(epoch, member, lambda one: one.list_names(folder, start_after))
+            except MemberFailed as failed:
+                if member == epoch.leader or not self.agreement.observes:
+                    raise
+                unseen.append(failed)
+                return None
+
+        calls = [partial(listing, member) for member in epoch.members]
+        listed = zip(epoch.members, self._controller.gather(calls), strict=True)
+        found = {member: shown for member, shown in listed if shown is not None}
+        return found, unseen[0] if unseen else None
+
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
         prefix = f"{folder}/" if folder else ""
 
         def step(epoch: Epoch) -> list[str]:
             self._everywhere.follow(epoch)
-            found = self.agreement.ask_all(
-                epoch,
-                epoch.members,
-                lambda _, storage: storage.list_names(folder, start_after),
-                within_s=time_for(epoch),
-                may_be_large=True,
-            )
+            found, unseen = self._listings(epoch, folder, start_after)
             if places(epoch) and may_hold_data(folder):
+                if unseen is not None:
+                    raise unseen  # that one may have what no other has
                 return sorted(set().union(*(found[member] for member in epoch.in_sync)))
             listed = found[epoch.leader]
             there = set(listed)
-            others = {member: set(found[member]) for member in epoch.members[1:]}
-            if any(not there.issuperset(theirs) for theirs in others.values()):
+            others = {member: set(found[member]) for member in epoch.members[1:] if member in found}
+            if unseen is not None or any(not there.issuperset(one) for one in others.values()):
                 # Being put or deleted, or never acknowledged; or the leader's disk is not mounted.
                 self.agreement.check_mark(epoch, epoch.leader)
                 more = bring_back_entries(self.agreement, epoch, folder, listed, others)
                 if more:
                     there |= more
                     listed = sorted(there)
+            if unseen is not None and not all(self._is_everywhere(prefix + last) for last in there):
+                raise unseen  # that one may lack what is shown, and lead
             lacked = set().union(*(there - theirs for theirs in others.values()))
             gone = set()
             for last in sorted(lacked):

@@ -25,7 +25,7 @@ from typing import TypeAlias, TypeVar
 
 from txnlog import names
 from txnlog.errors import ObjectNotFound, StorageError
-from txnlog.replicas.agreement import Agreement, MemberFailed
+from txnlog.replicas.agreement import Agreement, Diverged, MemberFailed
 from txnlog.replicas.epochs import Epoch, Member, elected
 from txnlog.replicas.slowness import time_for
 from txnlog.state import envelope
@@ -38,10 +38,6 @@ _logger = logging.getLogger(__name__)
 
 IsSound: TypeAlias = Callable[[Storage, str], bool | None]
 """Whether data in a storage is as it was written; None: it cannot be told."""
-
-
-class Diverged(StorageError):
-    """A member has other bytes under a name than the leader: it has what was never acknowledged."""
 
 
 class Damaged(StorageError):

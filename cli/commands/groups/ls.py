@@ -37,7 +37,7 @@ def list_groups(
       txnlog groups ls
       txnlog groups ls --all --watch
     """
-    store = session.open_store()
+    store = session.open_to_read()
 
     def show(fields: list[Field[T]], find: Callable[[], Iterable[T]]) -> None:
         if watch:

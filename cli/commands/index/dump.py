@@ -78,6 +78,6 @@ def _dump_files(session: Session, choice: SegmentChoice) -> Iterator[IndexEntry]
 def _dump_placed(session: Session, choice: SegmentChoice) -> Iterator[IndexEntry]:
     from txnlog.inspect.placed_indexes import dump_placed_indexes
 
-    store = session.open_store()
+    store = session.open_to_read()
     for segment in choice.find(store):
         yield from dump_placed_indexes(store.storage, segment)

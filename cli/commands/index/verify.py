@@ -68,7 +68,7 @@ def _check_placed(
 ) -> Iterator[IndexCheck]:
     from txnlog.inspect.placed_indexes import check_placed_indexes
 
-    store = session.open_store()
+    store = session.open_to_read()
     for segment in find_placed_segments(choice, store):
         checks, damage = check_placed_indexes(store.storage, segment)
         yield from reporter.watch(checks, lambda check: check.damages)

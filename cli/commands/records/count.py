@@ -77,7 +77,7 @@ def count_records(
       txnlog records count orders --offset @-24h
     """
     where, chosen = parse_target(target), join_range(offset, from_, to)
-    snapshot = session.open_store().snapshot(
+    snapshot = session.open_to_read().snapshot(
         [where.topic], isolation_level=isolation_level.value, at=parse_moment(as_of)
     )
     scan = plan_scan(snapshot, where, chosen)

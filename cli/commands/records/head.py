@@ -39,7 +39,7 @@ def head_records(
       txnlog records head orders -n 3
     """
     where, printer = parse_target(target), RecordPrinter.of(encoding, template)
-    snapshot = session.open_store().snapshot([where.topic], isolation_level=isolation_level.value)
+    snapshot = session.open_to_read().snapshot([where.topic], isolation_level=isolation_level.value)
     with DamageReporter() as reporter:
         report = reporter.report_records(skip_damaged)
         found = plan_scan(snapshot, where, EVERYTHING).head(max_records, report=report)

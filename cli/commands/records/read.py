@@ -204,7 +204,7 @@ def read_records(
         consumer = _consume(session.open_store(), place, group, isolation_level, on_corrupt)
         _print_consumed(session, printer, consumer, max_records, commit=commit)
         return
-    snapshot = session.open_store().snapshot(
+    snapshot = session.open_to_read().snapshot(
         [place.topic], isolation_level=isolation_level.value, at=parse_moment(as_of)
     )
     if file is not None:

@@ -64,7 +64,7 @@ def tail_records(
             "--isolation-level snapshot cannot be followed: what is decided later shows below what "
             "was shown; leave --follow out, or take read_committed"
         )
-    opened = session.open_store()
+    opened = session.open_to_read()
     snapshot = opened.snapshot([where.topic], isolation_level=isolation_level.value)
     with DamageReporter() as reporter:
         report = reporter.report_records(skip_damaged)

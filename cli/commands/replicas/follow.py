@@ -48,7 +48,7 @@ def follow_store(
     Example:
       txnlog replicas follow /data/standby --store /data/store --once
     """
-    target = session.open_store().standby(
+    target = session.open_to_read().standby(
         standby, storage_options=session.storage_options_of(standby)
     )
     if once:

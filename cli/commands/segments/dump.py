@@ -87,6 +87,6 @@ def _read_batches(session: Session, choice: SegmentChoice) -> Iterator[Batch]:
     for path in choice.files:
         yield from read_file_batches(path, session.storage_options)
     if not choice.files:
-        store = session.open_store()
+        store = session.open_to_read()
         for segment in choice.find(store):
             yield from read_placed_batches(store.storage, segment)

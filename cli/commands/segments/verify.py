@@ -66,6 +66,6 @@ def _check_files(session: Session, choice: SegmentChoice) -> Iterator[SegmentChe
 def _check_placed(session: Session, choice: SegmentChoice) -> Iterator[SegmentCheck]:
     from txnlog.inspect.segments import check_placed_segment
 
-    store = session.open_store()
+    store = session.open_to_read()
     for segment in choice.find(store):
         yield check_placed_segment(store.storage, segment)

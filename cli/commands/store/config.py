@@ -14,7 +14,7 @@ def show_config(session: Session, url: UrlArgument = None) -> None:
     Example:
       txnlog store config --store /data/store
     """
-    opened = session.at(url).open_store()
+    opened = session.at(url).open_to_read()
     from txnlog.config import store_settings
 
     session.output.rows(setting_fields("store"), store_settings(opened.config))

@@ -18,4 +18,4 @@ def describe_store(session: Session, url: UrlArgument = None) -> None:
       txnlog store describe --store /data/store
     """
     with session.output.document() as document:
-        document.fields(STORE, session.at(url).open_store())
+        document.fields(STORE, session.at(url).open_to_read())

@@ -55,7 +55,7 @@ def get_config(
       txnlog topics config get orders
       txnlog topics config get orders compression.type segment.bytes
     """
-    described = session.open_store().describe_topic(topic)
+    described = session.open_to_read().describe_topic(topic)
     from txnlog.config import topic_settings
 
     session.output.rows(SETTINGS, topic_settings(described.config, keys or ()))

@@ -38,7 +38,7 @@ def describe_topics(
       txnlog topics describe orders
       txnlog topics describe 'ord*' paid
     """
-    store = session.open_store()
+    store = session.open_to_read()
     if len(topics) == 1 and not _is_pattern(topics[0]):
         print_topic(session.output, store.describe_topic(topics[0]))
         return

@@ -71,7 +71,7 @@ def explain_stable_offset(
       txnlog txns why
       txnlog txns why orders:0
     """
-    store = session.open_store()
+    store = session.open_to_read()
     if target is not None:
         where = parse_target(target)
         found = store.stable_offsets(where.topic, where.partition)

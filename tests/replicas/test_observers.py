@@ -1,0 +1,222 @@
+"""Processes that only read decide nothing: they may see fewer of the roots than others do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_command import cli
+from replica_folders import lose, make, skip_probes, write
+from replica_world import LAG_MS, Roots
+from world_entries import entry_name, entry_of
+
+import txnlog
+from txnlog.errors import InvalidOption, NotEnoughReplicas
+from txnlog.replicas.epochs import FACTOR, MIN_INSYNC, UNCLEAN, root_of
+from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
+from txnlog.store import attach
+from txnlog.testing import VirtualClock
+
+LOG = "topics/t/log"
+
+
+class Clock(VirtualClock):
+    """Something happens while somebody sleeps."""
+
+    def later(self, in_ms: int, call: Callable[[], object]) -> None:
+        self._due = self.now_ms() + in_ms, call
+
+    _due: tuple[int, Callable[[], object]] | None = None
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        due, self._due = self._due, None
+        if due is not None and self.now_ms() >= due[0]:
+            due[1]()
+        else:
+            self._due = due
+
+
+class Seen:
+    """A store with a topic at three roots; ``reader`` observes, and may be cut off from some."""
+
+    def __init__(self, **settings: str) -> None:
+        self.clock = Clock()
+        self.roots = Roots(3, settings)
+        self.store = attach(self.roots.plain(self.clock, "writer"), create=True, clock=self.clock)
+        self.store.create_topic("t", partitions=1)
+        self.write("1")
+
+    def reading(self) -> ReplicatedStorage:
+        return self.roots.plain(self.clock, "reader", observes=True)
+
+    def open(self) -> txnlog.Store:
+        return attach(self.reading(), clock=self.clock)
+
+    def write(self, value: str) -> None:
+        write(self.store, value)
+
+    def hide(self, *roots: str) -> None:
+        self.roots.cut.update(("reader", root) for root in roots)
+
+    def in_sync(self) -> set[str]:
+        return {root_of(member) for member in self.roots.epoch().in_sync}
+
+
+def values(store: txnlog.Store) -> list[str]:
+    return [value.decode() for value in store.scan("t").to_arrow()["value"].to_pylist()]
+
+
+@pytest.mark.parametrize("hidden", ["bc", "ab", "a", "c", "abc"])
+def test_who_reads_puts_out_no_root_that_others_reach(hidden: str) -> None:
+    """Else those who write would be refused, with all their roots in order."""
+    seen = Seen(**{MIN_INSYNC: "2"})
+    store = seen.open()
+    before = seen.roots.epoch()
+    seen.hide(*hidden)
+    seen.store.create_topic("u", partitions=1)
+    for read in (seen.open, lambda: store.scan("u")):
+        with pytest.raises(NotEnoughReplicas, match="the next write, or `txnlog maintain`, does"):
+            read()
+    assert seen.roots.epoch() == before
+    seen.write("2")
+    seen.roots.cut.clear()
+    assert values(seen.open()) == ["1", "2"]
+
+
+def test_who_reads_holds_no_election() -> None:
+    """What is acknowledged is not at the root that it sees, which was in sync long ago."""
+    seen = Seen(**{UNCLEAN: "true"})
+    seen.roots.down.add("c")
+    seen.write("2")
+    assert seen.in_sync() == {"a", "b"}
+    seen.roots.down.clear()
+    seen.hide("a", "b")
+    with pytest.raises(NotEnoughReplicas, match="put out no root"):
+        seen.open()
+    assert seen.in_sync() == {"a", "b"}
+    assert values(seen.store) == ["1", "2"]
+
+
+def test_a_write_puts_out_what_a_reader_has_missed() -> None:
+    seen = Seen()
+    seen.roots.down.add("b")
+    with pytest.raises(NotEnoughReplicas):
+        seen.open()
+    assert seen.in_sync() == {"a", "b", "c"}
+    seen.write("2")
+    assert seen.in_sync() == {"a", "c"}
+    assert values(seen.open()) == ["1", "2"]
+
+
+def test_a_reader_waits_for_those_who_write() -> None:
+    """As long as they may take to find out that a root is gone, and then its successor."""
+    seen = Seen()
+    seen.roots.down.add("a")
+    seen.clock.later(2 * LAG_MS, lambda: seen.write("2"))
+    assert values(seen.open()) == ["1", "2"]
+    assert seen.in_sync() == {"b", "c"}
+
+
+def test_it_goes_on_with_what_all_were_seen_to_have() -> None:
+    seen = Seen()
+    storage = seen.reading()
+    store = attach(storage, clock=seen.clock)
+    assert values(store) == ["1"]
+    began_s = seen.clock.monotonic_s()
+    seen.hide("b")
+    assert values(store) == ["1"]
+    assert seen.clock.monotonic_s() - began_s < LAG_MS / 1000
+    assert seen.in_sync() == {"a", "b", "c"}
+
+
+def test_it_shows_nothing_that_a_root_may_lack_which_it_does_not_see() -> None:
+    """The writer has died: if that root leads next, the entry was never there."""
+    seen = Seen()
+    storage = seen.reading()
+    known = storage.list_names(LOG)
+    seen.hide("b")
+    assert storage.list_names(LOG) == known
+    newest = f"{LOG}/{entry_name(len(known))}"
+    seen.roots.heap("a-0").put_if_absent(newest, entry_of("x", "dead"))
+    with pytest.raises(NotEnoughReplicas, match="replica b-0"):
+        storage.list_names(LOG)
+    seen.roots.cut.clear()
+    assert f"{LOG}/{storage.list_names(LOG)[-1]}" == newest
+    assert seen.roots.heap("b-0").get(newest)
+
+
+def test_data_may_be_at_the_root_that_it_does_not_see() -> None:
+    seen = Seen(**{FACTOR: "1"})
+    storage = seen.reading()
+    storage.list_names("topics/t/data/0")
+    seen.hide("b", "c")
+    with pytest.raises(NotEnoughReplicas, match="only read"):
+        storage.list_names("topics/t/data/0")
+
+
+def test_an_empty_folder_at_the_leader_is_not_believed() -> None:
+    """Where no follower answers, none shows that the leader has lost something."""
+    seen = Seen()
+    storage = seen.reading()
+    assert storage.list_names(LOG)
+    seen.hide("b", "c")
+    leaders = seen.roots.heap("a-0")
+    leaders.delete([name for name, _ in leaders.list_all("")])
+    with pytest.raises(NotEnoughReplicas, match="leader a-0"):
+        storage.list_names(LOG)
+
+
+def test_what_it_sees_itself_it_judges() -> None:
+    """A root that answers, and has other bytes than the leader: everybody would find that."""
+    seen = Seen()
+    newest = f"{LOG}/{seen.reading().list_names(LOG)[-1]}"
+    seen.roots.heap("b-0").delete([newest])
+    seen.roots.heap("b-0").put_if_absent(newest, entry_of("x", "dead"))
+    assert seen.reading().get(newest) == seen.roots.heap("a-0").get(newest)
+    assert seen.in_sync() == {"a", "c"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    skip_probes(monkeypatch)
+    store = make(tmp_path, **{"replica.lag.time.max.ms": 50})
+    store.create_topic("t", partitions=1)
+    write(store, "1")
+    return tmp_path
+
+
+@pytest.mark.more
+def test_commands_that_read_leave_the_set_and_maintain_mends_it(folder: Path) -> None:
+    url = str(folder / "control")
+    reads = ["records", "read", "t", "--store", url]
+    observer = txnlog.open(url, observer=True, clock=VirtualClock())
+    lose(folder / "b")
+    refused = cli(*reads)
+    assert refused.code == 1
+    assert "`txnlog maintain`" in refused.err
+    assert {*observer.replicas().in_sync} == {"r0-0", "r1-0"}
+    assert cli("maintain", "--store", url).code == 0
+    assert {*observer.replicas().in_sync} == {"r0-0"}
+    shown = cli(*reads, "-o", "jsonl")
+    assert (shown.code, shown.out.count("\n")) == (0, 1)
+
+
+def test_it_stays_one_in_another_process() -> None:
+    storage = Seen().reading()
+    made, arguments = storage.__reduce__()[:2]
+    found = find_replicated(made(*arguments))  # type: ignore[operator, misc]
+    assert found is not None
+    assert found.agreement.observes
+
+
+def test_who_makes_a_store_is_no_observer(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="given together"):
+        txnlog.open(
+            str(tmp_path / "a"),
+            replicas=[str(tmp_path / "b")],
+            controller=str(tmp_path / "control"),
+            create=True,
+            observer=True,
+        )
