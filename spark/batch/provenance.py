@@ -11,14 +11,15 @@ nothing about the plan above it, but two things arrive, through Connect too:
                             one: a task of such a read leaves a note of it in staging/ before its
                             first row, and a write looks for notes before it places anything. This
                             finds every row that was computed from such a read. Where Spark itself
-                            reads the files, a task without rows stands in for ours
+                            reads the files, a task without rows stands in for ours: the last
+                            one, for nothing is placed before all have ended
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -37,6 +38,7 @@ from txnlog.store import Store
 from txnlog.write.coordinator import Coordinator
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 _logger = logging.getLogger(__name__)
@@ -138,6 +140,16 @@ def leave_note(storage: Storage, origin: Origin) -> None:
         # The process that began the transaction has checked the server: Spark's workers need not.
         storage.trust()
         storage.put_if_absent(name, envelope.encode(origin))
+
+
+def leave_note_alone(
+    storage: Storage, origin: Origin, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The same in a task that has no rows; :func:`leave_note` says what is raised."""
+    leave_note(storage, origin)
+    for _ in batches:  # Spark ends a worker that leaves some, and starts another for the next task
+        pass
+    return iter(())
 
 
 def delete_notes(store: Store, transactional_id: str) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txnlog.errors import InvalidOption
 from txnlog.spark.batch.hadoop_files import Found, find_root, say_how
 from txnlog.spark.batch.native_read import MOST_RUNS, NativeReader, Run, plan_runs
 from txnlog.spark.batch.planned_files import why_not
-from txnlog.spark.batch.provenance import Origin, column_metadata, format_origin, leave_note
+from txnlog.spark.batch.provenance import Origin, column_metadata, format_origin, leave_note_alone
 from txnlog.spark.batch.row_schema import read_schema
 from txnlog.spark.options.option_names import (
     AT_TIMESTAMP,
@@ -84,20 +84,32 @@ def read_frame(
         if run.files
         else _python_frame(spark, options, pinned, run.ranges)
         for run in runs
-    ] or [spark.createDataFrame([], read_schema(columns))]
-    if origin is not None:
+    ]
+    schema = read_schema(columns, column_metadata(origin))
+    if origin is not None or not frames:
         # First: a union has the metadata of its first frame's columns.
-        schema = read_schema(columns, column_metadata(origin))
-        frames.insert(0, _note(spark, storage, origin, schema))
+        frames.insert(0, _no_rows(spark, schema))
+    if origin is not None:
+        # Last: a union's tasks begin in the order of its frames, and rows must not wait for it.
+        frames.append(_note(spark, storage, origin, schema))
     return reduce(lambda one, other: one.union(other), frames)
+
+
+def _no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Nothing, of no task: Spark's optimizer takes it out of a union."""
+    from pyspark.sql import DataFrame
+
+    session: Any = spark._jsparkSession  # noqa: SLF001 - PySpark's own makes tasks
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the same
+    rows = session.createDataFrame(jvm.java.util.List.of(), session.parseDataType(schema.json()))
+    return DataFrame(rows, spark)
 
 
 def _note(spark: SparkSession, storage: Storage, origin: Origin, schema: StructType) -> DataFrame:
     """No rows, of a task that leaves the note which tasks of our own would leave."""
 
-    def leave(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        leave_note(storage, origin)
-        return iter(())
+    def leave(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return leave_note_alone(storage, origin, batches)
 
     return spark.range(0, 1, 1, 1).mapInArrow(leave, schema)
 

@@ -78,6 +78,21 @@ def test_a_key_is_looked_for_in_the_pages_that_may_have_it(
     assert 1 <= scan_metric(mine, "numOutputRows") <= 20_000
 
 
+def test_a_blocks_note_makes_no_rows_wait(spark: SparkSession, store: Store) -> None:
+    """Its task comes after those of the files; of two cores it took one, and tasks took turns."""
+    store.create_topic("t", partitions=2, schema=NUMBERED)
+    store.create_topic("out")
+    send_numbers(store, 0, 10)
+    with transaction(spark, store, transactional_id="etl", group_id="g") as txn:
+        rows = txn.read("t", columns=["id", "name"])
+        txn.write(rows.selectExpr("CAST(id AS STRING) AS value"), topic="out")
+    plan: Any = rows._jdf.queryExecution().executedPlan()
+    leaves = plan.collectLeaves()
+    assert [leaves.apply(n).nodeName() for n in range(leaves.size())] == ["Scan parquet ", "Range"]
+    assert all(field.metadata for field in rows.schema)  # of the union's first frame
+    assert store.scan("out").to_arrow().num_rows == 10
+
+
 PLACES = ["id", "_partition", "_offset"]
 
 

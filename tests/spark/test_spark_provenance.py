@@ -379,3 +379,12 @@ def test_a_note_costs_one_request(
     begun = len(s3_requests)
     provenance.leave_note(storage, Origin("store", TransactionRef("etl", 1, 2, 0), 3))
     assert [request.method for request in s3_requests[begun:]] == ["PUT"]
+
+
+def test_a_worker_that_leaves_a_note_is_used_again() -> None:
+    """Spark ends one that does not read all that it is sent: each block started another."""
+    batches = iter([pa.record_batch({"id": [0]})])
+    origin = Origin("store", TransactionRef("etl", 1, 2, 0), 3)
+    storage = open_storage(f"memory://{uuid4().hex}")
+    assert [*provenance.leave_note_alone(storage, origin, batches)] == []
+    assert [*batches] == []
