@@ -56,7 +56,7 @@ class Recent(Generic[K, V]):
 
     def _forget_idle(self) -> None:
         since_s = self._clock.monotonic_s() - IDLE_S
-        for key, entry in [*self._entries.items()]:
+        for key, entry in self._entries.copy().items():  # one step, whatever other threads add
             if entry.used_s < since_s:
                 self._entries.pop(key, None)
         # Looked through again only when as many have come: a step for each, whatever is in use.
