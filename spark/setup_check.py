@@ -285,7 +285,7 @@ class _Worker:
         for _ in batches:
             store_id = error = ""
             try:
-                store_id = open_at(self._address).store_id
+                store_id = open_at(self._address, observer=True).store_id
             except TxnlogError as failed:
                 error = f"{type(failed).__name__}: {failed}"
             said = {

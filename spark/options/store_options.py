@@ -35,12 +35,13 @@ def parse_address(values: OptionValues) -> Address:
     return Address(values.path(), values.storage, unsafe)
 
 
-def open_at(address: Address) -> Store:
+def open_at(address: Address, *, observer: bool = False) -> Store:
     """The store at an address."""
     return open_store(
         address.url,
         storage_options=address.options,
         unsafe_single_writer=address.unsafe_single_writer,
+        observer=observer,
     )
 
 

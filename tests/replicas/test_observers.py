@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from checkout import ROOT
 from cli_command import cli
 from replica_folders import lose, make, skip_probes, write
 from replica_world import LAG_MS, Roots
@@ -15,6 +17,7 @@ import txnlog
 from txnlog.errors import InvalidOption, NotEnoughReplicas
 from txnlog.replicas.epochs import FACTOR, MIN_INSYNC, UNCLEAN, root_of
 from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
+from txnlog.spark.setup_check import _Worker
 from txnlog.store import attach
 from txnlog.testing import VirtualClock
 
@@ -93,7 +96,7 @@ def test_who_reads_holds_no_election() -> None:
     assert seen.in_sync() == {"a", "b"}
     seen.roots.down.clear()
     seen.hide("a", "b")
-    with pytest.raises(NotEnoughReplicas, match="put out no root"):
+    with pytest.raises(NotEnoughReplicas, match="puts out no root"):
         seen.open()
     assert seen.in_sync() == {"a", "b"}
     assert values(seen.store) == ["1", "2"]
@@ -152,7 +155,7 @@ def test_data_may_be_at_the_root_that_it_does_not_see() -> None:
     storage = seen.reading()
     storage.list_names("topics/t/data/0")
     seen.hide("b", "c")
-    with pytest.raises(NotEnoughReplicas, match="only read"):
+    with pytest.raises(NotEnoughReplicas, match="only reads"):
         storage.list_names("topics/t/data/0")
 
 
@@ -193,14 +196,54 @@ def test_commands_that_read_leave_the_set_and_maintain_mends_it(folder: Path) ->
     reads = ["records", "read", "t", "--store", url]
     observer = txnlog.open(url, observer=True, clock=VirtualClock())
     lose(folder / "b")
-    refused = cli(*reads)
-    assert refused.code == 1
-    assert "`txnlog maintain`" in refused.err
+    for refused in (cli(*reads), cli("replicas", "verify", "--store", url)):
+        assert refused.code == 1
+        assert "`txnlog maintain`" in refused.err
     assert {*observer.replicas().in_sync} == {"r0-0", "r1-0"}
     assert cli("maintain", "--store", url).code == 0
     assert {*observer.replicas().in_sync} == {"r0-0"}
     shown = cli(*reads, "-o", "jsonl")
     assert (shown.code, shown.out.count("\n")) == (0, 1)
+
+
+def test_verbs_that_are_no_observers_change_something() -> None:
+    """Whoever adds one decides; none of these does nothing but read, under all of its options."""
+    verbs = ROOT / "txnlog/cli/commands"
+    found = [path for path in verbs.rglob("*.py") if ".open_store()" in path.read_text()]
+    assert {str(path.relative_to(verbs).with_suffix("")) for path in found} == {
+        "groups/delete",
+        "groups/delete_offsets",
+        "groups/remove_members",
+        "groups/seek",
+        "import_",
+        "index/rebuild",
+        "maintain",
+        "records/read",
+        "records/write",
+        "replicas/promote",
+        "replicas/verify",
+        "tables/publish",
+        "topics/add_partitions",
+        "topics/alter",
+        "topics/compact",
+        "topics/config",
+        "topics/create",
+        "topics/delete",
+        "topics/merge",
+        "topics/trim",
+        "txns/abort",
+        "ui",
+    }
+
+
+def test_who_tries_an_executor_out_puts_out_nothing(folder: Path) -> None:
+    """It may be the one host on which a disk is not mounted."""
+    tell = _Worker(txnlog.open(str(folder / "control")))
+    bring_back = lose(folder / "b")
+    [said] = tell(iter([pa.RecordBatch.from_pylist([{"id": 1}])]))
+    assert "NotEnoughReplicas" in said["error"][0].as_py()
+    bring_back()
+    assert {*txnlog.open(str(folder / "control")).replicas().in_sync} == {"r0-0", "r1-0"}
 
 
 def test_it_stays_one_in_another_process() -> None:

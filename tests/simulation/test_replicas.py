@@ -341,6 +341,17 @@ def nothing_is_left_behind(patch: Patch) -> None:
     patch.setattr(Patience, "run_within", lambda _, call, *__: call())
 
 
+def readers_decide(patch: Patch) -> None:
+    """R15. What a reader does not see is put out for everybody."""
+    patch.setattr(Agreement, "observes", property(lambda _: False, lambda *_: None), raising=False)
+
+
+def readers_leave_out_what_they_do_not_see(patch: Patch) -> None:
+    """R15. A follower may lack what is shown then."""
+    listings = ReplicatedStorage._listings
+    patch.setattr(ReplicatedStorage, "_listings", lambda *told: (listings(*told)[0], None))
+
+
 BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (followers_are_given_nothing, {}),
     (who_was_out_leads, {}),
@@ -361,6 +372,8 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (nobody_follows_the_controller, {"operated": True}),
     (a_move_is_decided_there, {"operated": True}),
     (nothing_is_left_behind, {"stalls": True, "rates": CALM}),
+    (readers_decide, {}),
+    (readers_leave_out_what_they_do_not_see, {"first": 50}),
 ]
 
 

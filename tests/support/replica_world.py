@@ -460,6 +460,9 @@ class World:
             if not self._is_whole(name, data):
                 continue
             self.show(name, data)
+            lacking = [one for one in self.roots.epoch().in_sync if not self._has(one, name, data)]
+            if lacking and not unclean and name not in self.deleted:
+                raise Violation(f"shown: {name}, which {lacking} in sync lack")
             named = named_in(data)
             if process.chance.random() < 0.2:
                 self._check_data(storage, named)

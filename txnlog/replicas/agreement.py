@@ -59,8 +59,8 @@ class _Wait:
 
 
 _ONLY_OBSERVES = (
-    ". Processes that only read put out no root: if those that write do not reach it either, the "
-    "next write, or `txnlog maintain`, does"
+    " (who only reads puts out no root: if those who write do not reach it either, the next "
+    "write, or `txnlog maintain`, does)"
 )
 _MOST_LEFT = 64
 """So many puts wait for a look that something else makes; for more one is made at once."""

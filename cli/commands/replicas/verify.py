@@ -47,7 +47,7 @@ def verify_replicas(
       txnlog replicas verify
       txnlog replicas verify --deep --repair
     """
-    store = session.open_store()
+    store = session.open_store() if repair else session.open_to_read()
     with DamageReporter() as reporter:
         found = store.verify_replicas(with_contents=deep, repair=repair)
         watched = reporter.watch(found, _damage)
