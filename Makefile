@@ -37,7 +37,7 @@ demo-tables: java venv  ## Run the flights as typed topics, and their tables in 
 test: java venv .venv/spark-classes.jsa  ## Run the tests; ARGS="tests/segments -k index" narrows them, MORE=1 runs both tiers
 	.venv/bin/pytest -n auto --dist loadgroup -m "$(if $(MORE),,not more and )not slow and not cluster and not stores and not browser" $(ARGS)
 
-test-more: java venv .venv/spark-classes.jsa  ## Run what CI runs besides: Spark jobs of their own, many seeds and orders
+test-more: java venv .venv/spark-classes.jsa  ## Run what seldom fails alone: Spark jobs of their own, many seeds and orders
 	.venv/bin/pytest -n auto --dist loadgroup -m "more and not slow and not cluster and not stores and not browser" $(ARGS)
 
 test-stores: export PYTEST_DEBUG_TEMPROOT :=  # a real disk beneath the servers

@@ -99,7 +99,7 @@ def more_pairs(*values: tuple[object, ...]) -> list[Any]:
 
 
 def soak(*values: object) -> list[Any]:
-    """Values that are for `make soak`: much like those that CI runs."""
+    """Values that are for `make soak`: much like those of the other tiers."""
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
