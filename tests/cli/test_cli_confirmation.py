@@ -91,3 +91,21 @@ def test_nothing_is_taken_away_unasked(own_store: Path) -> None:
     store = txnlog.open(str(own_store))
     assert store.topics() == ["empty", "paid"]
     assert not (own_store / "topics/orders/data").exists()
+
+
+def test_what_was_made_again_while_the_user_thinks_is_left(own_store: Path) -> None:
+    """Another topic under the same name is neither deleted nor trimmed."""
+    store = txnlog.open(str(own_store))
+
+    def make_again() -> None:
+        store.delete_topic("orders")
+        store.create_topic("orders", partitions=2)
+        with store.producer() as producer:
+            producer.send("orders", "of the new topic", partition=0)
+
+    for verb in (("delete", "orders"), ("trim", "orders:0", "--before", "1")):
+        typed = ("topics", *verb, "--store", own_store)
+        code, shown = cli_on_terminal(*typed, reply="y", meanwhile=make_again, env={"TERM": "dumb"})
+        assert (code, "deleted and recreated" in shown) == (1, True), shown
+        assert store.describe_topic("orders").partitions[0].log_start_offset == 0
+        assert store.scan("orders").count() == {0: 1, 1: 0}

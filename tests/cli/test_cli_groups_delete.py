@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cli_command import cli, list_group_offsets
+from cli_command import cli, cli_on_terminal, list_group_offsets
 
 import txnlog
 from txnlog import TopicPartition
@@ -36,3 +36,16 @@ def test_deletions_need_a_word(own_store: Path) -> None:
     doomed = cli("groups", "delete", "etl", "two", "--yes", *at).json()
     assert [group["group_id"] for group in doomed] == ["etl", "two"]
     assert store.groups() == []
+
+
+def test_offsets_that_come_in_while_the_user_thinks_stay(own_store: Path) -> None:
+    """Those that were shown are deleted."""
+    store = txnlog.open(str(own_store))
+    code, _ = cli_on_terminal(
+        *("groups", "delete-offsets", "etl", "orders", "--store", own_store),
+        reply="y",
+        meanwhile=lambda: store.reset_group_offsets("etl", [TopicPartition("orders", 1)], to=1),
+        env={"TERM": "dumb"},
+    )
+    assert code == 0
+    assert list_group_offsets(own_store) == {("orders", 1): 1}

@@ -18,7 +18,7 @@ import tempfile
 import termios
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -156,11 +156,16 @@ def _exit_code(server: socket.socket) -> int:
 
 
 def cli_on_terminal(
-    *arguments: object, columns: int = 80, reply: str | None = None, env: Mapping[str, str]
+    *arguments: object,
+    columns: int = 80,
+    reply: str | None = None,
+    meanwhile: Callable[[], object] | None = None,
+    env: Mapping[str, str],
 ) -> tuple[int, str]:
     """Run ``txnlog ARGUMENTS`` on a terminal; its exit code, and all that is shown there.
 
-    ``reply`` is what is typed; without it, stdin and stderr are not the terminal.
+    ``reply`` is what is typed; without it, stdin and stderr are not the terminal. ``meanwhile`` is
+    done when the command has asked and waits for it.
     """
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
@@ -179,6 +184,11 @@ def cli_on_terminal(
         shown = _read_terminal(leader)
         return process.wait(_TIMEOUT_S), shown
     with _start_forked(given, variables, files) as server:
+        if meanwhile is not None:
+            asked = b""
+            while not asked.endswith(b"[y/N] "):
+                asked += os.read(leader, 1)
+            meanwhile()
         if reply is not None:
             os.write(leader, f"{reply}\n".encode())
         shown = _read_terminal(leader)

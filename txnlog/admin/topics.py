@@ -204,12 +204,16 @@ class TopicAdmin:
         log.append(build)
         return self.describe_topic(topic)
 
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic and its data. Scans of it that exist already will fail."""
+    def delete_topic(self, topic: str, *, topic_id: str | None = None) -> None:
+        """Delete a topic and its data. Scans of it that exist already will fail.
+
+        Give ``topic_id`` to be sure that no topic is hit that was made again under this name.
+
+        Raises UnknownTopicOrPartition.
+        """
         nonce = self._logs.clock.token()
         log = self._logs.topic(topic)
         doomed: dict[str, None] = {}
-        topic_id: str | None = None
 
         def build(state: TopicState) -> Deleted:
             nonlocal topic_id
@@ -228,14 +232,22 @@ class TopicAdmin:
         log.append(build)
         discard_files(self._logs.storage, [*doomed])
 
-    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def delete_records(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        topic_ids: Mapping[str, str] | None = None,
+    ) -> None:
         """Delete the oldest records: move log start offsets up to the given offsets.
 
         One atomic step per topic. The files stay for a while, for scans that exist already;
-        ``maintain`` deletes them after the topic's ``file.delete.delay.ms``.
+        ``maintain`` deletes them after the topic's ``file.delete.delay.ms``. Give ``topic_ids``
+        (by name, as ``plan_delete_records`` finds them) to be sure that no topic is hit that was
+        made again under its name.
 
         Raises:
             OffsetOutOfRange: an offset lies beyond the last stable offset.
+            UnknownTopicOrPartition: there is no such topic, or it is another one.
             InvalidOption: something given is not an offset.
         """
         by_topic: dict[str, dict[int, int]] = {}
@@ -247,6 +259,7 @@ class TopicAdmin:
             def choose(
                 state: TopicState, topic: str = topic, starts: dict[int, int] = starts
             ) -> dict[int, int]:
+                state.check_exists(topic, (topic_ids or {}).get(topic))
                 state.check_trim(topic, starts)
                 return starts
 
@@ -358,6 +371,7 @@ class TopicAdmin:
         if before is not None and any(isinstance(item, str) for item in chosen):
             raise InvalidOption("an offset is for one partition: name partitions, not whole topics")
         starts = _offsets(self.list_offsets(chosen, at="earliest"))
+        topic_ids = {where.topic: self._topic_id(where.topic) for where in starts}
         target = _offsets(self.list_offsets(chosen, at="stable"))
         if timestamp_ms is not None:
             target |= _offsets(self.list_offsets(chosen, timestamp_ms=timestamp_ms))
@@ -368,10 +382,23 @@ class TopicAdmin:
                     state = log.state
                     state.check_trim(where.topic, {where.partition: before})
             target = dict.fromkeys(target, before)
+        for topic, topic_id in topic_ids.items():
+            self._topic_id(topic, topic_id)  # its offsets are those of one and the same topic
         return [
-            RecordDeletion(*where, starts[where], max(starts[where], target[where]))
+            RecordDeletion(
+                *where, starts[where], max(starts[where], target[where]), topic_ids[where.topic]
+            )
             for where in sorted(starts)
         ]
+
+    def _topic_id(self, topic: str, expected: str | None = None) -> str:
+        """The topic's id as far as its log was read. Raises UnknownTopicOrPartition."""
+        log = self._logs.topic(topic)
+        with log.lock:
+            state = log.state
+        state.check_exists(topic, expected)
+        assert state.topic_id is not None
+        return state.topic_id
 
 
 def _exists(log: TopicLog) -> bool:

@@ -127,6 +127,7 @@ class RecordDeletion:
     partition: int
     log_start_offset: int
     new_log_start_offset: int
+    topic_id: str
 
     @property
     def offset_count(self) -> int:

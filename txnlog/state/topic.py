@@ -477,7 +477,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         if topic_id is not None and topic_id != self.topic_id:
             raise UnknownTopicOrPartition(
                 f"topic {topic!r} was deleted and recreated since this operation began; "
-                "nothing was written to the new topic: start again"
+                "nothing was done to the new topic: start again"
             )
 
     def check_absent(self, topic: str) -> None:

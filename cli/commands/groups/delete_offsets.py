@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,10 @@ from txnlog.cli.output.confirmation import confirm, note_dry_run
 from txnlog.cli.output.group_fields import OFFSETS
 from txnlog.cli.output.streams import warn
 from txnlog.cli.session import Session
+
+if TYPE_CHECKING:
+    from txnlog.inspect.descriptions import GroupOffset
+    from txnlog.names import TopicPartition
 
 
 def delete_offsets(
@@ -41,6 +45,13 @@ def delete_offsets(
         where = ", ".join(f"{at.topic}:{at.partition}" for at in doomed)
         what = f"delete the offsets of group {group} in {where}"
         confirm(what, yes=yes)
-        opened.delete_group_offsets(group, chosen)
+        # What was shown: none that came in while the user thought.
+        opened.delete_group_offsets(group, [*map(_place, doomed)])
     session.output.rows(OFFSETS, doomed)
     note_dry_run(dry_run)
+
+
+def _place(offset: GroupOffset) -> TopicPartition:
+    from txnlog.names import TopicPartition
+
+    return TopicPartition(offset.topic, offset.partition)

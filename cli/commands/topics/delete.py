@@ -42,6 +42,6 @@ def delete_topic(
     if not dry_run:
         what = f"delete topic {topic} with {doomed.offset_count} records"
         confirm(f"{what} in {doomed.segment_count} segments", yes=yes)
-        opened.delete_topic(topic)
+        opened.delete_topic(topic, topic_id=doomed.topic_id)  # not one that is made meanwhile
     print_topic(session.output, doomed)
     note_dry_run(dry_run)

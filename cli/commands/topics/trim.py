@@ -111,7 +111,8 @@ def _delete(store: Store, plans: list[RecordDeletion]) -> None:
     from txnlog.names import TopicPartition
 
     store.delete_records(
-        {TopicPartition(plan.topic, plan.partition): plan.new_log_start_offset for plan in plans}
+        {TopicPartition(plan.topic, plan.partition): plan.new_log_start_offset for plan in plans},
+        topic_ids={plan.topic: plan.topic_id for plan in plans},
     )
 
 
