@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from txnlog.errors import InvalidOption
-from txnlog.spark.source import TxnlogDataSource
+from txnlog.spark.source import NEEDED, TxnlogDataSource
 
 _registered: WeakSet[SparkSession] = WeakSet()
 
@@ -88,9 +88,6 @@ def _archive_on_path(spark: SparkSession) -> Iterator[None]:
         context.environment.update(before)
 
 
-_NEEDED = ("txnlog", "pyarrow", "numpy", "msgspec", "fsspec", "crc32c", "lz4", "zstandard")
-
-
 def _is_found(spark: SparkSession) -> bool:
     """True if Spark finds the format by itself: it looks in the driver's Python."""
     session = getattr(spark, "_jsparkSession", None)  # Spark Connect has none: its server knows
@@ -146,8 +143,8 @@ def _check_workers_have_it(spark: SparkSession) -> None:
     context = _context(spark)
     if context is None:
         return
-    there = context.parallelize(_NEEDED, 1).map(find_spec).map(bool).collect()
-    if missing := [name for name, found in zip(_NEEDED, there, strict=True) if not found]:
+    there = context.parallelize(NEEDED, 1).map(find_spec).map(bool).collect()
+    if missing := [name for name, found in zip(NEEDED, there, strict=True) if not found]:
         raise InvalidOption(
             f"Spark's workers run {context.pythonExec!r}, which has no {', '.join(missing)}: set "
             f"PYSPARK_PYTHON to a Python that has, before the session is made (this process runs "

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from txnlog.spark.options.read_options import ReadOptions
 
 
+NEEDED = ("txnlog", "pyarrow", "numpy", "msgspec", "fsspec", "crc32c", "lz4", "zstandard")
+"""What a Python must have that runs it."""
+
+
 class TxnlogDataSource(DataSource):
     """Topics of a txnlog store as a Spark data source. docs/SPARK.md lists the options."""
 

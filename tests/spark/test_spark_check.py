@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import runpy
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -110,6 +112,14 @@ def test_what_a_cluster_runs_is_left_alone(master: str, monkeypatch: pytest.Monk
     session = Session(master)
     _take_this_python(cast("SparkSession", session))
     assert session.sparkContext.pythonExec == "python3"
+
+
+def test_a_python_that_lacks_what_is_needed_has_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may see txnlog on its path: Spark is not to find a format there that fails in use."""
+    assert "DefaultSource" in runpy.run_module("pyspark_txnlog")
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name != "msgspec" and found(name))
+    assert "DefaultSource" not in runpy.run_module("pyspark_txnlog")
 
 
 @pytest.mark.more
