@@ -71,6 +71,8 @@ WRONG = {
     "a int; drop": "a comma",
     "a $": "neither a name nor a type",
     "a " + "array<" * 40: "16 levels",
+    "a int" + "[]" * 16: "16 levels",
+    "a array<int" + "[]" * 15 + ">": "16 levels",
     "a timestamp[h]": "not a unit",
 }
 

@@ -122,12 +122,17 @@ class _Parser:
                 return pa.field(name, kind, nullable), default
 
     def _type(self, depth: int) -> pa.DataType:
-        if depth > _MAX_DEPTH:
-            raise self._refusal(f"types are nested more than {_MAX_DEPTH} levels deep")
+        self._check_depth(depth)
         kind = self._base_type(depth)
         while self._take("[]"):
+            depth += 1
+            self._check_depth(depth)
             kind = pa.list_(kind)
         return kind
+
+    def _check_depth(self, depth: int) -> None:
+        if depth > _MAX_DEPTH:
+            raise self._refusal(f"types are nested more than {_MAX_DEPTH} levels deep")
 
     def _base_type(self, depth: int) -> pa.DataType:
         token = self._peek()
