@@ -108,13 +108,10 @@ def make_app(console: Console) -> Starlette:
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
     ]
     if console.allows_changes:
-        abort = "/transactions/{transactional_id:anything}/abort"
-        routes.insert(0, change(abort, transactions.abort_transaction))
         routes.insert(0, change("/store/maintenance", store.maintain))
         for kind in changes.KINDS:
-            path = "/reset/{group_id:anything}" if kind == "reset" else f"/topics/{{topic}}/{kind}"
-            routes.insert(0, page(path, changes.show_form(kind)))
-            routes.insert(0, change(path, changes.answer_form(kind)))
+            routes.insert(0, page(changes.path_of(kind), changes.show_form(kind)))
+            routes.insert(0, change(changes.path_of(kind), changes.answer_form(kind)))
     open_paths = (
         ("/login", "/static/style.css", "/static/icon.svg") if console.access.password else ()
     )

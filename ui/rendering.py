@@ -24,6 +24,7 @@ _TIME_UNITS: Final = (
 )
 _UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _BYTE_UNITS: Final = (*_UNITS, ("byte", 1))
+_SHORT_UNITS: Final = {"day": "d", "hour": "h", "minute": "m", "second": "s", "byte": "b"}
 _ABSENT: Final = "\u2013"
 _SHOWN_BYTES: Final = 20_000
 """Of a key or value no more is shown: a page of records stays one that a browser can lay out."""
@@ -190,6 +191,25 @@ def show_setting(value: str, key: str) -> str:
     if kind == "bytes":
         return _count_units(number, _BYTE_UNITS)
     return _count_units(number, _TIME_UNITS)
+
+
+def parse_setting(text: str, key: str) -> str:
+    """A setting as it is typed: in the words of ``show_setting``, or short, as ``7d``.
+
+    What is not understood stays as it is.
+    """
+    kind = key.rpartition(".")[2]
+    if kind in ("ms", "bytes") and text.casefold() == "no limit":
+        return "-1" if key.startswith("retention.") else str((1 << 63) - 1)
+    found = re.fullmatch(r"([0-9][0-9 \u202f]{0,24}?)\s*([a-z]+)", text, re.ASCII | re.IGNORECASE)
+    if found is None or kind not in ("ms", "bytes"):
+        return text
+    number = int(re.sub(r"\D", "", found[1]))
+    word = found[2].casefold()
+    for unit, each in _TIME_UNITS if kind == "ms" else _BYTE_UNITS:
+        if word in (unit.casefold(), f"{unit.casefold()}s", _SHORT_UNITS.get(unit)):
+            return str(number * each)
+    return text
 
 
 def _count_units(number: int, units: Sequence[tuple[str, int]]) -> str:

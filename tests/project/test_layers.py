@@ -38,6 +38,7 @@ INSIDE = {
         "app",
         "pages",
         "lag_curves",
+        "plans",
         "record_query",
         "look",
         "paging",

@@ -8,21 +8,25 @@ from html import unescape
 import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
-from ui_browser import ADDRESS, HOSTILE, LONG_S, PORT, browser_of, text_of
+from ui_browser import ADDRESS, HOSTILE, LONG_S, PORT, browser_of, confirm, seal_of, send, text_of
 
 from txnlog import TopicPartition
 from txnlog.store import Store
 from txnlog.ui.access import Access, loopback_hosts
 from txnlog.ui.console import Console
-from txnlog.ui.rendering import address_of
+from txnlog.ui.rendering import address_of, parse_setting, show_setting
 from txnlog.ui.server import make_console
 
 ORIGIN = {"origin": ADDRESS}
+ABORT = f"/abort/open/{HOSTILE}"
 FORMS = {
     "/topics/paid/produce": {"kind": "text", "value": "v"},
     "/topics/paid/alter": {"config": "retention.ms=60000"},
     "/topics/paid/trim": {"below": "latest"},
     "/reset/team": {"to": "earliest"},
+    "/create": {"topic": "made", "config": "retention.ms=7 days"},
+    "/topics/paid/delete": {"topic": "paid"},
+    ABORT: {"reason": "its host is gone"},
 }
 """A form of each kind that changes something."""
 
@@ -51,27 +55,6 @@ def paid(store: Store) -> Store:
     return store
 
 
-def send(console: Console, browser: TestClient, path: str, **typed: str) -> str:
-    """A form as a browser sends it; the page that is the answer."""
-    form = {"form_token": console.access.form_token, **typed}
-    answer = browser.post(path, data=form, headers=ORIGIN)
-    assert answer.status_code in (200, 303, 400), answer.text
-    return answer.text if answer.status_code != 303 else answer.headers["location"]
-
-
-def seal_of(page: str) -> str:
-    """What the button of a plan sends; empty without a plan."""
-    found: list[str] = re.findall(r'name="seen" value="(\w+)"', page)
-    return found[0] if found else ""
-
-
-def confirm(console: Console, browser: TestClient, path: str, **typed: str) -> str:
-    """Send a form twice, the second time with what the first answer has shown."""
-    seal = seal_of(send(console, browser, path, **typed))
-    assert seal
-    return send(console, browser, path, **typed, seen=seal)
-
-
 def wrong_of(page: str) -> dict[str, str]:
     """What is said beside which field."""
     found = re.findall(r'id="wrong-(\w+)">(.*?)</span>', page, re.DOTALL)
@@ -86,7 +69,8 @@ def test_nothing_changes_before_it_is_confirmed(
 
     def look() -> object:
         """All that the forms change."""
-        return paid.describe_topic("paid"), paid.describe_group("team").offsets
+        open_ = paid.transactions(states="Ongoing")
+        return paid.describe_topics(), [*paid.describe_group("team").offsets], open_
 
     before, typed = look(), FORMS[path]
     page = send(console, browser, path, **typed)
@@ -189,6 +173,163 @@ def test_settings_are_changed(
     assert "retention.ms: 7 days becomes no limit" in lines[1]
     for config in ("retention.ms=soon", "no.such.key=1", "", "segment.bytes=1048576"):
         assert [*wrong_of(send(console, browser, path, config=config))] == ["config"], config
+
+
+def test_a_topic_is_created(
+    console: Console, browser: TestClient, store: Store, lines: list[str]
+) -> None:
+    """Of keys and values, with settings in words; what is wrong is said beside its field."""
+    assert 'href="/create"' in browser.get("/").text
+    typed = {"topic": " new ", "partitions": "3", "config": "retention.ms = 7 days\r\n"}
+    page = send(console, browser, "/create", **typed)
+    assert "Topic new is created, with 3 partitions." in page
+    assert "retention.ms: 7 days" in page
+    assert "new" not in store.topics()
+    assert send(console, browser, "/create", **typed, seen=seal_of(page)) == "/topics/new"
+    made = store.describe_topic("new")
+    assert (len(made.partitions), made.config) == (3, {"retention.ms": "604800000"})
+    assert "created topic new: Its records have a key and a value. retention.ms" in lines[0]
+    for field, text in (
+        ("topic", ""),
+        ("topic", "a/b"),
+        ("topic", "orders"),
+        ("partitions", "0"),
+        ("partitions", "many"),
+        ("config", "retention.ms=soon"),
+        ("config", "retention.ms"),
+        ("config", "no.such.key=1"),
+        ("config", "retention.ms=1 day\nretention.ms=1 day"),
+        ("columns", "carrier strin"),
+        ("columns", '{"fields": '),
+        ("columns", "/etc/passwd"),
+        ("key", "carrier"),
+    ):
+        page = send(console, browser, "/create", **{"topic": "other", field: text})
+        assert [*wrong_of(page)] == [field], text
+        assert not seal_of(page)
+    wrong = send(console, browser, "/create", topic="x", columns="a int", key="b")
+    assert "there are a" in wrong_of(wrong)["key"]
+    assert "other" not in store.topics()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "carrier string not null, flight int default 7",
+        (
+            '{"type": "record", "name": "F", "fields": [{"name": "carrier", "type": "string"}, '
+            '{"name": "flight", "type": ["null", "int"], "default": 7}]}'
+        ),
+    ],
+)
+def test_a_topic_with_columns_is_created(
+    console: Console, browser: TestClient, store: Store, columns: str
+) -> None:
+    """In the words, or the JSON, that the command takes; with what a column has by default."""
+    typed = {"topic": "flights", "columns": columns, "key": "carrier"}
+    page = unescape(send(console, browser, "/create", **typed))
+    assert "carrier: string, not null, of the key" in page
+    assert "default 7" in page
+    confirm(console, browser, "/create", **typed)
+    with store.producer() as producer:
+        producer.send("flights", {"carrier": "AA"})
+    assert store.scan("flights").to_arrow().to_pylist() == [{"carrier": "AA", "flight": 7}]
+
+
+def test_a_topic_that_was_made_meanwhile_is_left(
+    console: Console, browser: TestClient, store: Store
+) -> None:
+    """The form says so, and keeps what was typed."""
+    seal = seal_of(send(console, browser, "/create", topic="new", partitions="3"))
+    store.create_topic("new")
+    page = send(console, browser, "/create", topic="new", partitions="3", seen=seal)
+    assert "exists already" in wrong_of(page)["topic"]
+    assert 'name="partitions" value="3"' in page
+    assert len(store.describe_topic("new").partitions) == 1
+
+
+def test_a_topic_is_deleted(
+    console: Console, browser: TestClient, paid: Store, lines: list[str]
+) -> None:
+    """If its name is typed; one that was made again under it is another one."""
+    path = "/topics/paid/delete"
+    assert f'href="{path}"' in browser.get("/topics/paid").text
+    for topic in ("", "Paid", "orders"):
+        assert [*wrong_of(send(console, browser, path, topic=topic))] == ["topic"]
+    page = send(console, browser, path, topic="paid")
+    assert "all its records: 10 offsets as of now" in page
+    paid.delete_topic("paid")
+    paid.create_topic("paid")
+    again = send(console, browser, path, topic="paid", seen=seal_of(page))
+    assert "not what it was when you saw it" in again
+    with paid.producer() as producer:
+        producer.send("paid", "written since")  # is no other plan
+    assert send(console, browser, path, topic="paid", seen=seal_of(again)) == "/"
+    assert "paid" not in paid.topics()
+    assert len(lines) == 1
+    assert lines[0].endswith("deleted topic paid: 1 offsets")
+
+
+def test_what_is_open_in_a_deleted_topic_is_named(console: Console, browser: TestClient) -> None:
+    """It is lost with it."""
+    page = send(console, browser, "/topics/orders/delete", topic="orders")
+    assert "What open transactions have written to it goes, too" in page
+
+
+def test_a_transaction_is_aborted_as_it_was_shown(
+    console: Console, browser: TestClient, store: Store, lines: list[str]
+) -> None:
+    """A later one of the id is not; nothing is done without a reason."""
+    producer = store.producer(transactional_id="etl")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", "a")
+    producer.flush()
+    assert 'href="/abort/etl"' in browser.get("/transactions/etl").text
+    assert [*wrong_of(send(console, browser, "/abort/etl", reason=" "))] == ["reason"]
+    assert [*wrong_of(send(console, browser, "/abort/etl", reason="x" * 2001))] == ["reason"]
+    page = send(console, browser, "/abort/etl", reason="stuck")
+    assert "Its producer" in page
+    assert "to orders is never shown as committed" in page
+    producer.commit_transaction()
+    producer.begin_transaction()
+    producer.send("orders", "b")
+    producer.flush()
+    again = send(console, browser, "/abort/etl", reason="stuck", seen=seal_of(page))
+    assert "not what it was when you saw it" in again
+    assert store.describe_transaction("etl").status == "Ongoing"
+    done = send(console, browser, "/abort/etl", reason="stuck", seen=seal_of(again))
+    assert done == "/transactions/etl"
+    found = store.describe_transaction("etl")
+    assert (found.status, found.reason) == ("CompleteAbort", "stuck")
+    assert len(lines) == 1
+    assert 'href="/abort/etl"' not in browser.get("/transactions/etl").text
+    for name in ("etl", "none"):
+        wrong = wrong_of(send(console, browser, f"/abort/{name}", reason="x"))
+        assert [*wrong] == ["reason"]
+
+
+@pytest.mark.parametrize(
+    ("key", "typed", "value"),
+    [
+        ("retention.ms", "7d", "604800000"),
+        ("retention.ms", "7 Days", "604800000"),
+        ("retention.ms", "90 minutes", "5400000"),
+        ("retention.ms", "604 800 000 ms", "604800000"),
+        ("retention.ms", "no limit", "-1"),
+        ("segment.ms", "no limit", str((1 << 63) - 1)),
+        ("segment.bytes", "1 GiB", "1073741824"),
+        ("segment.bytes", "5 bytes", "5"),
+        ("segment.bytes", "7d", "7d"),
+        ("retention.ms", "-1", "-1"),
+        ("compression.type", "no limit", "no limit"),
+    ],
+)
+def test_settings_are_typed_in_words(key: str, typed: str, value: str) -> None:
+    """In those in which they are shown, and shorter."""
+    assert parse_setting(typed, key) == value
+    if value != typed:
+        assert parse_setting(show_setting(value, key), key) == value
 
 
 def test_what_has_changed_since_is_shown_again(

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
-from ui_browser import ADDRESS, PORT, browser_of
+from ui_browser import ADDRESS, PORT, browser_of, confirm
 
 from txnlog import TopicPartition
 from txnlog.store import Store
@@ -134,16 +134,16 @@ def test_broken_origins_and_forms_are_refused(store: Store) -> None:
     with browser_of(console) as browser:
         for origin in ("http://[", "http://[::1", f"http://localhost:{PORT}", "null", ""):
             answer = browser.post(
-                "/transactions/etl/abort",
+                "/abort/etl",
                 headers={"origin": origin},
-                data={"form_token": token, "number": "1", "reason": "x"},
+                data={"form_token": token, "reason": "x"},
             )
             assert "another site" in answer.text, origin
         for form, status in (
             ({"form_token": "\u00e9"}, 403),
-            ({"form_token": token, "number": "9" * 5000}, 400),
+            ({"form_token": token, "reason": "9" * 5000}, 400),
         ):
-            answer = browser.post("/transactions/etl/abort", headers=ORIGIN, data=form)
+            answer = browser.post("/abort/etl", headers=ORIGIN, data=form)
             assert answer.status_code == status
 
 
@@ -193,13 +193,10 @@ def test_an_aborted_id_is_shown_whatever_is_in_its_name(store: Store) -> None:
     producer.begin_transaction()
     producer.send("orders", b"x", b"k", 1)
     producer.flush()
-    form = {"form_token": console.access.form_token, "number": "1", "reason": "x"}
     with browser_of(console) as browser:
         # The client takes one layer of quoting away that a server leaves.
-        done = browser.post(
-            "/transactions/a%2541/b%3Fc/abort".replace("%25", "%2525"), headers=ORIGIN, data=form
-        )
-        assert done.headers["location"] == "/transactions/a%2541%2Fb%3Fc"
+        path = "/abort/a%2541/b%3Fc".replace("%25", "%2525")
+        assert confirm(console, browser, path, reason="x") == "/transactions/a%2541%2Fb%3Fc"
 
 
 @pytest.mark.parametrize("name", [".", ".."])
@@ -220,11 +217,8 @@ def test_ids_that_browsers_take_for_folders_can_be_opened(store: Store, name: st
             (address,) = re.findall(f'href="(/{kind}/-[^"]*)"', browser.get(f"/{kind}").text)
             assert f"<title>{name} · txnlog</title>" in browser.get(address).text
         page = browser.get(f"/transactions/-?id={name}").text
-        (action,) = re.findall(r'action="([^"]*)"', page)
-        form = {"form_token": console.access.form_token, "number": "0", "reason": "hand"}
-        form["number"] = re.findall(r'name="number" value="(\d+)"', page)[0]
-        done = browser.post(action, data=form, headers={"origin": ADDRESS})
-        assert (done.status_code, done.headers["location"]) == (303, f"/transactions/-?id={name}")
+        (form,) = re.findall(r'href="(/abort/[^"]*)"', page)
+        assert confirm(console, browser, form, reason="hand") == f"/transactions/-?id={name}"
     assert store.describe_transaction(name).status == "CompleteAbort"
 
 
@@ -244,10 +238,8 @@ def test_ids_of_several_lines_can_be_opened(store: Store, name: str) -> None:
             (address,) = [found for found in hrefs if unquote(found) == f"/{kind}/{name}"]
             answer = browser.get(address)
             assert answer.status_code == 200
-        (action,) = re.findall(r'action="([^"]*)"', answer.text)
-        form = {"form_token": console.access.form_token, "number": "1", "reason": "hand"}
-        done = browser.post(action, data=form, headers={"origin": ADDRESS})
-        assert (done.status_code, done.headers["location"]) == (303, address)
+        (form,) = re.findall(r'href="(/abort/[^"]*)"', answer.text)
+        assert confirm(console, browser, form, reason="hand") == address
     assert store.describe_transaction(name).status == "CompleteAbort"
 
 

@@ -40,3 +40,24 @@ def ended(console: Console, browser: TestClient, path: str) -> str:
     assert job is not None
     assert job.wait(LONG_S)
     return text_of(browser, path)
+
+
+def send(console: Console, browser: TestClient, path: str, **typed: str) -> str:
+    """A form as a browser sends it; the page that is the answer."""
+    form = {"form_token": console.access.form_token, **typed}
+    answer = browser.post(path, data=form, headers={"origin": ADDRESS})
+    assert answer.status_code in (200, 303, 400), answer.text
+    return answer.text if answer.status_code != 303 else answer.headers["location"]
+
+
+def seal_of(page: str) -> str:
+    """What the button of a plan sends; empty without a plan."""
+    found: list[str] = re.findall(r'name="seen" value="(\w+)"', page)
+    return found[0] if found else ""
+
+
+def confirm(console: Console, browser: TestClient, path: str, **typed: str) -> str:
+    """Send a form twice, the second time with what the first answer has shown."""
+    seal = seal_of(send(console, browser, path, **typed))
+    assert seal
+    return send(console, browser, path, **typed, seen=seal)

@@ -61,11 +61,19 @@ def read_columns(path: Path) -> WrittenColumns:
     if len(text) > _MAX_BYTES:
         raise InvalidSchema(f"{path} has more than {_MAX_BYTES} bytes: that is no schema")
     try:
-        if text.lstrip().startswith("{"):
-            return _of_json(json.loads(text))
-        return parse_columns(text.strip().removesuffix(";"))
-    except (InvalidSchema, ValueError, RecursionError) as error:
+        return parse_description(text)
+    except InvalidSchema as error:
         raise InvalidSchema(f"{path}: {error}") from error
+
+
+def parse_description(text: str) -> WrittenColumns:
+    """The columns that are described there, in words or in JSON. Raises InvalidSchema."""
+    if not text.lstrip().startswith("{"):
+        return parse_columns(text.strip().removesuffix(";"))
+    try:
+        return _of_json(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise InvalidSchema(f"it is not JSON of a schema: {error}") from error
 
 
 def _own_columns(path: Path) -> pa.Schema:

@@ -6,21 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from txnlog import names
 from txnlog.admin.transactions import why_hanging
-from txnlog.errors import InvalidOption, TxnlogError
+from txnlog.errors import TxnlogError
 from txnlog.inspect.descriptions import TransactionDescription
 from txnlog.names import LogFile
 from txnlog.state.transaction import EntryRef
 from txnlog.ui.console import Console, named_in
 from txnlog.ui.paging import page_of
-from txnlog.ui.rendering import address_of
 
 _PICTURE_WIDTH = 1000
 _SHOWN_STATES = 200
-_MOST_REASON_CHARS = 2000
 _LANES = 5
 """Beneath each other are so many epochs; a later one has the place of an older one again."""
 
@@ -88,19 +86,6 @@ def show_transaction(console: Console, request: Request) -> Response:
             "errors": [item for item in found if isinstance(item, TxnlogError)],
         },
     )
-
-
-def abort_transaction(console: Console, request: Request, form: dict[str, str]) -> Response:
-    """Abort the transaction that the form names, as ``txnlog txns abort`` does."""
-    transactional_id = named_in(request, "transactional_id")
-    number, reason = form.get("number", ""), form.get("reason", "")
-    if len(reason) > _MOST_REASON_CHARS:
-        raise InvalidOption(f"the reason has more than {_MOST_REASON_CHARS} characters")
-    if not number.isdecimal() or len(number) > 20:
-        raise InvalidOption("the form names no transaction")
-    console.store.abort_transaction(transactional_id, reason=reason, number=int(number))
-    console.log_change(request, f"aborted transaction {number} of {transactional_id}")
-    return RedirectResponse(address_of("transactions", transactional_id), status_code=303)
 
 
 def draw_marks(states: Sequence[TransactionDescription]) -> list[Mark]:

@@ -1,0 +1,339 @@
+"""What each form would do to the store: plans, which say so before they do it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from txnlog.admin.resets import Target
+from txnlog.columns.schema_files import parse_description
+from txnlog.config import topic_settings
+from txnlog.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidSchema,
+    InvalidTopic,
+    TopicAlreadyExists,
+)
+from txnlog.inspect.descriptions import TopicDescription
+from txnlog.names import TopicPartition
+from txnlog.state.transaction import Status
+from txnlog.store import Store
+from txnlog.ui.changes import Plan, WrongField
+from txnlog.ui.record_query import choose_partitions, find_zone, parse_time
+from txnlog.ui.rendering import parse_setting, show_count, show_setting, show_size, show_time
+
+Typed = Mapping[str, str]
+_MOST_REASON_CHARS = 2000
+
+
+def plan_creation(store: Store, _name: str, typed: Typed) -> Plan:
+    """A new topic, of keys and values or with columns."""
+    topic, columns = typed["topic"].strip(), typed["columns"].strip()
+    if not topic:
+        raise WrongField("topic", "a topic needs a name")
+    config = _settings(typed["config"])
+    for name, value in config.items():
+        if value is None:
+            raise WrongField("config", f"{name} has no value: give {name}=value")
+    count = _number(typed, "partitions")
+    key = [name.strip() for name in typed["key"].split(",") if name.strip()]
+    try:
+        written = parse_description(columns) if columns else None
+        if key and written is None:
+            raise WrongField("key", "it is made of columns: without any, each record has its own")
+        for name in key:
+            if written is not None and name not in written.columns.names:
+                known = ", ".join(written.columns.names)
+                raise WrongField("key", f"there is no column {name!r}; there are {known}")
+
+        def create(*, dry_run: bool) -> TopicDescription:
+            return store.create_topic(
+                topic,
+                partitions=1 if count is None else count,
+                config=config,
+                schema=None if written is None else written.columns,
+                key=key or None,
+                defaults=None if written is None else written.defaults or None,
+                dry_run=dry_run,
+            )
+
+        planned = create(dry_run=True)
+    except (InvalidTopic, TopicAlreadyExists) as error:
+        raise WrongField("topic", str(error)) from error
+    except InvalidPartitions as error:
+        raise WrongField("partitions", str(error)) from error
+    except InvalidConfig as error:
+        raise WrongField("config", str(error)) from error
+    except InvalidSchema as error:
+        raise WrongField("columns", str(error)) from error
+    number = len(planned.partitions)
+    says = [f"Topic {topic} is created, with {_count(number, 'partition')}."]
+    if planned.schema is None:
+        says.append("Its records have a key and a value.")
+    else:
+        says.append(f"Its records have {_count(len(planned.schema.columns), 'column')}:")
+        for field in planned.schema.columns:
+            default = "" if written is None else written.defaults.get(field.name, "")
+            says.append(
+                f"{field.name}: {field.type}"
+                f"{'' if field.nullable else ', not null'}"
+                f"{f', default {default}' if default != '' else ''}"
+                f"{', of the key' if field.name in planned.schema.key else ''}"
+            )
+    says += [f"{name}: {show_setting(value, name)}" for name, value in planned.config.items()]
+
+    def make() -> str:
+        create(dry_run=False)
+        return f"created topic {topic}: {' '.join(says[1:])}"
+
+    return Plan(says, None, make)
+
+
+def plan_deletion(store: Store, topic: str, typed: Typed) -> Plan:
+    """A topic with all its records; what comes in until then is no reason to ask again."""
+    described = store.describe_topic(topic)
+    if typed["topic"].strip() != topic:
+        raise WrongField("topic", f"type {topic}, the name of what is deleted")
+    count, size = _count(described.offset_count, "offset"), show_size(described.size_bytes)
+    says = [f"Topic {topic} goes with its settings and all its records: {count} as of now, {size}."]
+    if described.open_transactions:
+        found = ", ".join(ref.transactional_id for ref in described.open_transactions)
+        says.append(f"What open transactions have written to it goes, too: {found}.")
+    says.append("It cannot be brought back.")
+
+    def delete() -> str:
+        store.delete_topic(topic, topic_id=described.topic_id)
+        return f"deleted topic {topic}: {described.offset_count} offsets"
+
+    return Plan(says, described.topic_id, delete)
+
+
+def plan_abort(store: Store, transactional_id: str, typed: Typed) -> Plan:
+    """The open transaction of an id; one that is decided can only be completed."""
+    reason = typed["reason"].strip()
+    if not reason:
+        raise WrongField("reason", "say why: it is kept with the id, and its producer is told")
+    if len(reason) > _MOST_REASON_CHARS:
+        raise WrongField("reason", f"more than {_MOST_REASON_CHARS} characters")
+    found = store.abort_transaction(transactional_id, reason=reason, dry_run=True)
+    which = f"Transaction {found.number} of {transactional_id}"
+    logs = ", ".join((*found.topics, *(f"group {name}" for name in found.groups)))
+    if found.status == Status.ONGOING.value:
+        since, written = show_time(found.since_ms), logs or "nothing so far"
+        producer = f"{found.producer_id} with epoch {found.producer_epoch}"
+        says = [
+            f"{which}, open since {since}, is aborted.",
+            f"What it has written to {written} is never shown as committed.",
+            f"Its producer, {producer}, is fenced: its next call fails, with the reason.",
+        ]
+        done = f"aborted transaction {found.number} of {transactional_id}: {reason}"
+    elif found.ends_by_ms is not None:
+        outcome = "commit" if found.status == Status.PREPARE_COMMIT.value else "abort"
+        says = [f"{which} is decided already: its {outcome} is completed, and no producer fenced."]
+        done = f"completed the {outcome} of transaction {found.number} of {transactional_id}"
+    else:
+        raise WrongField("reason", f"{which} is {found.status}: nothing is open")
+
+    def abort() -> str:
+        store.abort_transaction(transactional_id, reason=reason, number=found.number)
+        return done
+
+    return Plan(says, [found.producer_id, found.producer_epoch, found.number, says], abort)
+
+
+def plan_record(store: Store, topic: str, typed: Typed) -> Plan:
+    """One record."""
+    described = store.describe_topic(topic)
+    partition = _number(typed, "partition")
+    if partition is not None and partition >= len(described.partitions):
+        raise WrongField("partition", f"the topic has {len(described.partitions)} partitions")
+    headers = []
+    for line in typed["headers"].splitlines():
+        name, equals, content = line.partition("=")
+        if not equals:
+            raise WrongField("headers", f"{line!r} is not a header: give name=value")
+        headers.append((name, content.encode(errors="surrogateescape")))
+    key = typed["key"].encode(errors="surrogateescape") or None
+    value = None if typed["kind"] == "null" else _value(typed, typed_topic=bool(described.schema))
+    if described.schema is not None and key is not None:
+        raise WrongField("key", "the topic has columns: leave it out")
+
+    def send() -> str:
+        with store.producer() as producer:
+            sent = producer.submit(topic, value, key, partition, headers=headers or None)
+            producer.flush()
+        placed = sent.result()
+        return f"wrote a record to {topic}:{placed.partition} at offset {placed.offset}"
+
+    where = "the partition of its key" if partition is None else f"partition {partition}"
+    if partition is None and key is None and not described.schema:
+        where = "any partition"
+    size = (
+        "null, which deletes its key"
+        if value is None
+        else show_size(len(typed["value"].encode(errors="replace")))
+    )
+    says = [f"One record is written to {topic}, into {where}. Its value: {size}."]
+    return Plan(says, described.topic_id, send)
+
+
+def _value(typed: Typed, *, typed_topic: bool) -> bytes | dict[str, object]:
+    text = typed["value"].replace("\r\n", "\n")  # as browsers send ends of lines
+    if not typed_topic:
+        return text.encode(errors="surrogateescape")
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WrongField("value", f"it is not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise WrongField("value", "the topic has columns: give an object of them, in JSON")
+    return row
+
+
+def plan_settings(store: Store, topic: str, typed: Typed) -> Plan:
+    """Other settings, or more partitions."""
+    config = _settings(typed["config"])
+    count = _number(typed, "partitions")
+    before = store.describe_topic(topic)
+    after = store.alter_topic(topic, partitions=count, config=config, dry_run=True)
+    settings = {
+        number: {s.key: s.value for s in topic_settings(described.config)}
+        for number, described in enumerate((before, after))
+    }
+    says = [
+        f"{key}: {show_setting(settings[0][key], key) or 'none'} becomes "
+        f"{show_setting(value, key) or 'none'}"
+        for key, value in settings[1].items()
+        if settings[0][key] != value
+        or (key in config and (key in before.config) != (key in after.config))
+    ]
+    had, has = len(before.partitions), len(after.partitions)
+    if had != has:
+        says.append(f"{had} partitions become {has}: keys go to other partitions than before")
+    if not says:
+        raise WrongField("config", "nothing would change")
+
+    def alter() -> str:
+        store.alter_topic(topic, partitions=count, config=config)
+        return f"altered {topic}: {'; '.join(says)}"
+
+    return Plan(says, [before.topic_id, before.config, had], alter)
+
+
+def plan_trim(store: Store, topic: str, typed: Typed) -> Plan:
+    """Delete the oldest records."""
+    described = store.describe_topic(topic)
+    count = len(described.partitions)
+    chosen = _partitions(typed, count)
+    text = typed["below"].strip()
+    before = _number(typed, "below") if text.isdecimal() and len(text) < 12 else None
+    if before is not None and len(chosen) != 1:
+        raise WrongField("below", "an offset is one of a single partition: name that one, too")
+    at_ms = None
+    if before is None and text != "latest":
+        at_ms = _time(store, typed, "below", "an offset, latest, or a time")
+    planned = store.plan_delete_records(
+        [TopicPartition(topic, number) for number in chosen], before=before, timestamp_ms=at_ms
+    )
+    doomed = [plan for plan in planned if plan.offset_count]
+    if not doomed:
+        raise WrongField("below", "nothing would be deleted")
+    says = [
+        f"Partition {plan.partition}: {show_count(plan.offset_count)} offsets go, and it begins at "
+        f"{show_count(plan.new_log_start_offset)}."
+        for plan in doomed
+    ]
+
+    def trim() -> str:
+        starts = {
+            TopicPartition(topic, plan.partition): plan.new_log_start_offset for plan in doomed
+        }
+        store.delete_records(starts, topic_ids={topic: doomed[0].topic_id})
+        gone = sum(plan.offset_count for plan in doomed)
+        return f"trimmed {topic}: {gone} offsets of {len(doomed)} partitions"
+
+    return Plan([*says, "They cannot be brought back."], [described.topic_id, doomed], trim)
+
+
+def plan_reset(store: Store, group_id: str, typed: Typed) -> Plan:
+    """Move a group's offsets."""
+    topics = [_topic_or_partition(text) for text in typed["topics"].replace(",", " ").split()]
+    text = typed["to"].strip()
+    to: Target | None = None
+    shift = at_ms = None
+    if text in ("earliest", "latest"):
+        to = text
+    elif text[:1] in ("+", "-") and text[1:].isdecimal() and text.isascii() and len(text) < 19:
+        shift = int(text)
+    elif text.isdecimal() and text.isascii() and len(text) < 12:
+        to = int(text)
+    else:
+        at_ms = _time(store, typed, "to", "earliest, latest, +10 or -10, an offset, or a time")
+
+    def reset(*, dry_run: bool) -> list[str]:
+        moved = store.reset_group_offsets(
+            group_id, topics or None, to=to, shift_by=shift, timestamp_ms=at_ms, dry_run=dry_run
+        )
+        found[:] = [[each.topic, each.partition, each.before] for each in moved]
+        return [
+            f"{each.topic}:{each.partition} from {show_count(each.before)} to "
+            f"{show_count(each.after)}"
+            for each in moved
+            if each.before != each.after
+        ]
+
+    found: list[list[object]] = []
+    says = reset(dry_run=True)
+    if not says:
+        raise WrongField("to", "nothing would be moved")
+    return Plan(
+        says, [*found], lambda: f"moved group {group_id}: {'; '.join(reset(dry_run=False))}"
+    )
+
+
+def _settings(text: str) -> dict[str, str | None]:
+    """``key=value``, one a line, also in words; a key alone is to have its default."""
+    config: dict[str, str | None] = {}
+    for line in text.splitlines():
+        key, equals, value = (part.strip() for part in line.partition("="))
+        if key in config:
+            raise WrongField("config", f"{key} is there twice")
+        if key:
+            config[key] = parse_setting(value, key) if equals else None
+    return config
+
+
+def _count(number: int, what: str) -> str:
+    return f"{show_count(number)} {what}{'' if number == 1 else 's'}"
+
+
+def _topic_or_partition(text: str) -> str | TopicPartition:
+    topic, colon, number = text.rpartition(":")
+    if not colon:
+        return text
+    if not (number.isdecimal() and number.isascii() and len(number) < 10):
+        raise WrongField("topics", f"{text!r} is no partition: give topic:0")
+    return TopicPartition(topic, int(number))
+
+
+def _number(typed: Typed, name: str) -> int | None:
+    text = typed[name].strip()
+    if text and not (text.isdecimal() and text.isascii() and len(text) < 19):
+        raise WrongField(name, f"{text!r} is not a number")
+    return int(text) if text else None
+
+
+def _partitions(typed: Typed, count: int) -> Sequence[int]:
+    try:
+        return choose_partitions(typed["partitions"], count) or range(count)
+    except ValueError as error:
+        raise WrongField("partitions", str(error)) from error
+
+
+def _time(store: Store, typed: Typed, name: str, known: str) -> int:
+    text, now_ms = typed[name].strip(), store.logs.clock.now_ms()
+    try:
+        return parse_time(text, find_zone(typed["zone"]), now_ms)
+    except (ValueError, OverflowError) as error:
+        raise WrongField(name, f"{text!r} is none of these: {known}") from error
