@@ -87,7 +87,7 @@ def test_processes_that_go_on_with_what_they_knew_are_caught(
     with monkeypatch.context() as patch:
         patch.setattr(Agreement, "_check_history", lambda *_: None)
         with pytest.raises(Violation):
-            run_seeds(tried_first(7, 60), ROUGH, placed=False)
+            run_seeds(tried_first(3, 60), ROUGH, placed=False)
 
 
 @pytest.mark.more
@@ -97,7 +97,7 @@ def test_an_election_that_announces_epochs_alone_is_caught(
     with monkeypatch.context() as patch:
         patch.setattr(unclean_world, "named_segments", lambda _: iter(()))
         with pytest.raises(Violation):
-            run_seeds(tried_first(12, 100), ROUGH)
+            run_seeds(tried_first(19, 100), ROUGH)
 
 
 def test_the_model_is_the_one_that_is_meant() -> None:
