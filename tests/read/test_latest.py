@@ -262,6 +262,33 @@ def test_compaction_does_not_change_the_answer(make: Callable[[str, int], Store]
     assert rows_of(store.scan("t", columns=columns, latest=True)) == before
 
 
+def test_a_tombstone_that_compaction_removed_covers_no_other_partition() -> None:
+    """As the documents say: where a key is in two partitions, its older record shows again."""
+    store = make_store()
+    store.create_topic("t", config={"cleanup.policy": "compact"})
+
+    def values() -> list[bytes]:
+        return [row["value"] for row in rows_of(store.scan("t", latest=True))]
+
+    def send(partition: int, value: bytes | None, timestamp_ms: int) -> None:
+        with store.producer() as producer:
+            producer.send("t", value, b"k", partition, timestamp_ms)
+
+    send(0, b"old", 1)
+    store.alter_topic("t", partitions=2)
+    send(1, None, 2)
+    assert values() == []
+    compact(store)
+    assert values() == []
+    assert isinstance(store.logs.clock, VirtualClock)
+    store.logs.clock.time_ms += 2 * 86_400_000
+    compact(store)
+    assert store.scan("t").count() == {0: 1, 1: 0}
+    assert values() == [b"old"]
+    send(0, None, 3)
+    assert values() == []
+
+
 def test_an_empty_topic_and_one_without_keys() -> None:
     store = make_store()
     store.create_topic("t")
