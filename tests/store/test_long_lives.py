@@ -167,7 +167,8 @@ def test_a_process_does_not_grow(clock: VirtualClock, monkeypatch: pytest.Monkey
         if number % 50 == 0:
             passing.turn(number, seconds=1)
         if number % 500 == 0:
-            steps = store.maintain()
+            # By another process: one that maintains has met every name that the store still has.
+            steps = another(store).maintain()
             assert [step for step in steps if isinstance(step, MaintenanceFailure)] == []
         if number % max(transactions // 48, 1) == 0:
             most = thirds[3 * number // transactions]
@@ -176,7 +177,8 @@ def test_a_process_does_not_grow(clock: VirtualClock, monkeypatch: pytest.Monkey
     _, before, after = thirds
     assert before["arrow"] > 0
     grown = {path: (before.get(path, 0), size) for path, size in after.items()}
-    assert {path: of for path, of in grown.items() if of[1] > 1.2 * of[0] + 50} == {}
+    few = {"arrow": 1 << 20}  # bytes, of a few manifests and batches; else elements
+    assert {p: of for p, of in grown.items() if of[1] > 1.2 * of[0] + few.get(p, 50)} == {}
     assert after["objects"] < 1.02 * before["objects"]
     consumer.close()
 
