@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -108,7 +109,10 @@ PartitionerOption = Annotated[
 NullMarkerOption = Annotated[
     str | None,
     typer.Option(
-        "--null-marker", metavar="TEXT", help="In lines this stands for null.", show_default=False
+        "--null-marker",
+        metavar="TEXT",
+        help="In lines and CSV this stands for null.",
+        show_default=False,
     ),
 ]
 
@@ -145,11 +149,12 @@ def check_options(
             "--value-is-line takes lines whole: leave --key-delimiter, --header-delimiter and "
             "--null-marker out"
         )
-    of_lines = (*parts, None if value_is_line else key)
+    marker_of_lines = None if input_format is InputFormat.CSV else null_marker
+    of_lines = (key_delimiter, marker_of_lines, header_delimiter, None if value_is_line else key)
     if input_format is not InputFormat.LINES and of_lines != (None, None, None, None):
         raise typer.BadParameter(
             "--key-delimiter, --header-delimiter, --null-marker and --key are for --input lines "
-            "(--key also for --value-is-line)"
+            "(--null-marker also for csv, --key for --value-is-line)"
         )
     if key_delimiter is not None and key is not None:
         raise typer.BadParameter("give either --key-delimiter or --key")
@@ -270,14 +275,19 @@ class RecordInput:
             return self.read_lines(stream)
         from txnlog.write import table_input
 
+        marker = self.lines.null_marker
         reading: dict[
             InputFormat, Callable[[BufferedReader, TopicSchema | None], Iterator[pa.RecordBatch]]
         ] = {
-            InputFormat.CSV: table_input.read_csv,
+            InputFormat.CSV: partial(table_input.read_csv, null_marker=_decode(marker)),
             InputFormat.PARQUET: table_input.read_parquet,
             InputFormat.ARROW: table_input.read_arrow,
         }
         return reading[self.format](stream, self.limits.schema)
+
+
+def _decode(given: bytes | None) -> str | None:
+    return None if given is None else given.decode(errors="surrogateescape")
 
 
 def _encode(typed: str | None) -> bytes | None:

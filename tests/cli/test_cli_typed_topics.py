@@ -114,6 +114,12 @@ def test_csv_goes_round(store: txnlog.Store) -> None:
     names = flat.split(",")
     kept = [store.scan(topic, columns=names).to_arrow() for topic in ("flights", "copy")]
     assert kept[0] == kept[1]
+    marked = 'carrier,flight,gate,price\nMQ,2,NA,NA\nMQ,3,"NA",\n'
+    assert "--null-marker" in write(store, marked, "copy", "-i", "csv").err
+    assert write(store, marked, "copy", "-i", "csv", "--null-marker", "NA").code == 0
+    written = [row for row in store.scan("copy").to_arrow().to_pylist() if row["carrier"] == "MQ"]
+    found = {(row["flight"], row["gate"], row["price"]) for row in written}
+    assert found == {(2, None, None), (3, "NA", None)}
     wrong = write(store, "carrier,flight\nAA,1\nAA,x\n", "copy", "-i", "csv")
     assert (wrong.code, "Row #3" in wrong.err, "nothing was written" in wrong.err) == (
         1,

@@ -41,12 +41,14 @@ _ROWS: Final = 65_536
 _BLOCK_BYTES: Final = 4 << 20
 
 
-def read_csv(stream: BufferedReader, schema: TopicSchema | None) -> Iterator[pa.RecordBatch]:
+def read_csv(
+    stream: BufferedReader, schema: TopicSchema | None, null_marker: str | None = None
+) -> Iterator[pa.RecordBatch]:
     """CSV with columns of the topic, named in its first line.
 
     Those of a topic without a schema are key, value, headers, timestamp and partition. Nothing
-    between two commas is null, and ``""`` an empty text. Headers are JSON, as in what ``records
-    read`` writes.
+    between two commas is null, so is a ``null_marker`` that is not quoted, and ``""`` an empty
+    text. Headers are JSON, as in what ``records read`` writes.
 
     Raises InvalidRecord: it is not CSV, or a value is not of its column's type.
     """
@@ -58,7 +60,7 @@ def read_csv(stream: BufferedReader, schema: TopicSchema | None) -> Iterator[pa.
         known = {**{field.name: field.type for field in flat}, **_METADATA_TYPES}
     convert = csv.ConvertOptions(
         column_types=known,
-        null_values=[""],
+        null_values=[""] if null_marker is None else ["", null_marker],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
@@ -122,8 +124,11 @@ def _read(
     except OSError as error:
         raise InvalidRecord(f"the input cannot be read: {error.strerror or error}") from error
     except (pa.ArrowException, ValueError) as error:
+        hint = ""
+        if "In CSV column" in str(error):  # a value is not of its type
+            hint = " (null is nothing between two commas, or what --null-marker names)"
         raise InvalidRecord(
-            f"the input is not {name} with columns of the topic: {error}"
+            f"the input is not {name} with columns of the topic: {error}{hint}"
         ) from error
 
 
