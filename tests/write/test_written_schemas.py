@@ -52,6 +52,7 @@ def test_columns_have_names_nulls_and_defaults() -> None:
     assert found.columns.names == ['a "b', "null", "c", "d", "e"]
     assert [field.nullable for field in found.columns] == [False, True, True, True, True]
     shown = {name: str(value) for name, value in found.defaults.items()}
+    assert parse_columns("a int default null, b int").defaults == {}
     assert shown == {'a "b': "-3", "null": "it's", "c": "2024-02-29", "d": "True", "e": "?"}
 
 
@@ -68,6 +69,8 @@ WRONG = {
     "a decimal(" + "9" * 5000 + ")": "a whole number",
     "a int default 'x'": "cannot have the default",
     "a int default b": "a default is",
+    "a int not null default null": "a default is",
+    "a int default null not null": "a comma",
     "a int; drop": "a comma",
     "a $": "neither a name nor a type",
     "a " + "array<" * 40: "16 levels",

@@ -109,15 +109,17 @@ class _Parser:
         name = self._name()
         self._take(":")
         kind = self._type(depth)
-        nullable, default = True, None
+        nullable, default, may_be_not_null = True, None, True
         while True:
-            if self._take("not"):
+            if may_be_not_null and self._take("not"):
                 self._expect("null", "`null` after `not`")
                 nullable = False
             elif self._take("null"):
                 pass
             elif depth == 1 and self._take("default"):
-                default = self._literal()
+                # Null is what a column has that is left out, unless it may not be null.
+                may_be_not_null = not (nullable and self._take("null"))
+                default = self._literal() if may_be_not_null else None
             else:
                 return pa.field(name, kind, nullable), default
 
