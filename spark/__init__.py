@@ -22,11 +22,8 @@ if TYPE_CHECKING:
     from txnlog.spark.source import TxnlogDataSource
     from txnlog.spark.transactions.catch_up import CaughtUp, catch_up
     from txnlog.spark.transactions.foreach_batch import foreach_batch
-    from txnlog.spark.transactions.transaction import (
-        SparkTransaction,
-        TransactionResult,
-        transaction,
-    )
+    from txnlog.spark.transactions.result import TransactionResult
+    from txnlog.spark.transactions.transaction import SparkTransaction, transaction
 
 __all__ = [
     "CaughtUp",
@@ -50,7 +47,7 @@ _HOMES = {
     "CheckStep": "setup_check",
     "SetUpCheck": "setup_check",
     "SparkTransaction": "transactions.transaction",
-    "TransactionResult": "transactions.transaction",
+    "TransactionResult": "transactions.result",
     "TxnlogDataSource": "source",
     "catch_up": "transactions.catch_up",
     "check": "setup_check",

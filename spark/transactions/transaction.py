@@ -9,12 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from txnlog.display import Shown
 from txnlog.errors import (
     IllegalState,
     InvalidOption,
@@ -22,7 +20,6 @@ from txnlog.errors import (
 )
 from txnlog.names import TopicPartition, check_group_id, check_topic
 from txnlog.spark.batch import commit, provenance
-from txnlog.spark.batch.determinism import Chance, chances
 from txnlog.spark.batch.latest import read_latest
 from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
 from txnlog.spark.batch.read_frame import read_frame
@@ -32,7 +29,11 @@ from txnlog.spark.options.option_values import check_positive
 from txnlog.spark.options.read_options import SNAPSHOT, parse_read
 from txnlog.spark.options.store_options import store_options
 from txnlog.spark.stream.commit_once import take_over
+from txnlog.spark.transactions.keyed_rows import rows_to_delete, rows_to_merge
 from txnlog.spark.transactions.read_options import merge_read_options
+from txnlog.spark.transactions.repeatable_writes import RepeatableWrites
+from txnlog.spark.transactions.result import TransactionResult
+from txnlog.spark.transactions.session import STOPPED, is_stopped
 from txnlog.spark.transactions.staged_writes import StagedWrites
 from txnlog.state.transaction import ConsumedOffset, Outcome, Version, check_version
 from txnlog.store import Store, open_store
@@ -52,11 +53,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_STOPPED = (
-    "the SparkSession was stopped inside this transaction's block, so nothing was committed; stop "
-    "it after the block"
-)
-
 
 class _Phase(Enum):
     NEW = "not entered yet"
@@ -64,25 +60,6 @@ class _Phase(Enum):
     FAILED = "failed: it can only be aborted"
     COMMITTED = "committed"
     ENDED = "ended without a commit"
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionResult(Shown):
-    """What a transaction has committed.
-
-    Both are by partition: ``written`` has the offsets of its records, ``consumed`` the offsets
-    that it read, from start up to but not including stop. ``skipped``: the damaged records among
-    these that its reads with ``onCorrupt=skip`` have passed.
-    """
-
-    written: Mapping[TopicPartition, Sequence[range]]
-    consumed: Mapping[TopicPartition, range]
-    skipped: Sequence[DamagedRecords] = ()
-
-    @property
-    def written_records(self) -> int:
-        """How many records were written, to all topics together."""
-        return sum(len(span) for spans in self.written.values() for span in spans)
 
 
 def transaction(
@@ -171,7 +148,7 @@ class SparkTransaction:
         self._staged = StagedWrites(store)
         self._records = RecordBuffers(store.logs, lambda _: coordinator.state.ref)
         self._origin: Origin | None = None
-        self._chances: list[Chance] = []
+        self._repeatable = RepeatableWrites()
         self._result: TransactionResult | None = None
 
     # -- the block -------------------------------------------------------------------------------
@@ -204,7 +181,7 @@ class SparkTransaction:
             running = not self._staged.close()
         if phase not in (_Phase.OPEN, _Phase.FAILED):
             return
-        stopped = self._has_changes() and _is_stopped(self._spark)
+        stopped = self._has_changes() and is_stopped(self._spark)
         if kind is None and phase is _Phase.OPEN and not stopped and not running:
             if not self._already_committed:
                 self._commit()
@@ -221,7 +198,7 @@ class SparkTransaction:
                 "committed; wait for it inside the block"
             )
         if kind is None:
-            raise InvalidTxnState(_STOPPED)
+            raise InvalidTxnState(STOPPED)
 
     @property
     def result(self) -> TransactionResult:
@@ -290,9 +267,7 @@ class SparkTransaction:
             OffsetOutOfRange: records that the group had not read were deleted.
             InvalidOption: an argument is not valid here.
         """
-        self._require_open("read")
-        self._require_session()
-        with self._fail_on_error():
+        with self._using_session("read"):
             names = [check_topic(topic) for topic in topics]
             if self._read_whole:
                 raise InvalidOption(
@@ -357,9 +332,7 @@ class SparkTransaction:
             UnknownTopicOrPartition: a topic does not exist.
             InvalidOption: an argument is not valid here.
         """
-        self._require_open("read_whole")
-        self._require_session()
-        with self._fail_on_error():
+        with self._using_session("read_whole"):
             if not topics:
                 raise InvalidOption("read_whole() needs the name of a topic")
             merged = merge_read_options(
@@ -406,13 +379,11 @@ class SparkTransaction:
             InvalidOption: it is computed by a non-deterministic function, as an earlier write was.
             InvalidTxnState: the block is over, or can only be aborted.
         """
-        self._require_open("write")
-        self._require_session()
         from txnlog.spark.registration import register
 
-        with self._fail_on_error():
+        with self._using_session("write"):
             register(self._spark)  # also in a thread that has written nothing yet
-            self._check_repeatable(frame, allowed=allow_nondeterministic)
+            self._repeatable.check(frame, allowed=allow_nondeterministic)
             assert self._origin is not None
             path = self._staged.begin_write()
             options = {
@@ -428,6 +399,46 @@ class SparkTransaction:
                 options["compression.type"] = compression_type
             frame.write.format("txnlog").options(**options).mode("append").save()
             self._staged.end_write(path)
+
+    def merge(
+        self, frame: DataFrame, topic: str, *, compression_type: CompressionType | None = None
+    ) -> None:
+        """Write the newest rows of their keys to a typed topic that has a key: an upsert.
+
+        As :meth:`write`, but of each key there may be one row only: Spark's rows have no order in
+        which one of two could be the newest. A row with ``_deleted`` deletes its key; of columns
+        that are left out the row has nulls, or their defaults. Spark shuffles the rows by key.
+
+        What is merged counts for those who read with ``latest``, and for compaction.
+
+        Args:
+            frame: has the columns of the topic's schema, and optionally ``_deleted``,
+                ``_timestamp`` and ``_headers``.
+            topic: the topic to write to.
+            compression_type: as for :meth:`write`.
+
+        Raises:
+            PySparkException: several rows have the same key; it is named.
+            InvalidOption: the topic has no key, or the frame a column ``_partition``.
+            InvalidRecord: a column is missing, unknown or of a wrong type.
+        """
+        with self._using_session("merge"):
+            rows = rows_to_merge(frame, self._store.topic_spec(check_topic(topic)))
+        self.write(rows, topic, compression_type=compression_type)
+
+    def delete_keys(self, frame: DataFrame, topic: str) -> None:
+        """Delete the keys of a frame's rows from a typed topic: write rows with ``_deleted``.
+
+        Whether the topic has these keys is not looked at, nor are the frame's other columns; a key
+        may come several times.
+
+        Raises:
+            InvalidOption: the topic has no key.
+            InvalidRecord: a column of the key is missing, or of a wrong type.
+        """
+        with self._using_session("delete_keys"):
+            rows = rows_to_delete(frame, self._store.topic_spec(check_topic(topic)))
+        self.write(rows, topic)
 
     @exclusive
     def send(
@@ -462,23 +473,8 @@ class SparkTransaction:
     def discard_writes(self) -> None:
         """Drop everything written so far; what was read still counts as consumed."""
         self._require_open("discard_writes")
-        self._chances.clear()
+        self._repeatable.clear()
         self._discard()
-
-    def _check_repeatable(self, frame: DataFrame, *, allowed: bool) -> None:
-        """Raise InvalidOption if another write has computed the same by chance."""
-        found = chances(frame)
-        with self._lock.mutex:
-            again = [chance for chance in found if chance in self._chances]
-            self._chances += [chance for chance in found if chance not in again]
-        if again and not allowed:
-            raise InvalidOption(
-                f"write(): {', '.join(map(str, again))} need not give the same values when this "
-                "frame is computed, as when an earlier write of the transaction was: rows that are "
-                "told apart by it would be in no write, or in both. Give the rows a column 'topic' "
-                "and write them at once; or write what frame.localCheckpoint() returns; or give "
-                "allow_nondeterministic=True"
-            )
 
     def _parse(self, topics: Sequence[str], options: Mapping[str, str]) -> ReadOptions:
         if not topics:
@@ -577,10 +573,15 @@ class SparkTransaction:
                 "was committed before; look at already_committed first"
             )
 
-    def _require_session(self) -> None:
-        if _is_stopped(self._spark):
+    @contextmanager
+    def _using_session(self, call: str) -> Iterator[None]:
+        """A call that needs the block to be open, and Spark."""
+        self._require_open(call)
+        if is_stopped(self._spark):
             self._phase = _Phase.FAILED
-            raise InvalidTxnState(_STOPPED)
+            raise InvalidTxnState(STOPPED)
+        with self._fail_on_error():
+            yield
 
     @contextmanager
     def _fail_on_error(self) -> Iterator[None]:
@@ -592,9 +593,3 @@ class SparkTransaction:
                 if self._phase is _Phase.OPEN:
                     self._phase = _Phase.FAILED
             raise
-
-
-def _is_stopped(spark: SparkSession) -> bool:
-    """Spark Connect tells; elsewhere a stopped context has let go of its JVM's half."""
-    told: bool | None = getattr(spark, "is_stopped", None)
-    return getattr(spark.sparkContext, "_jsc", None) is None if told is None else told

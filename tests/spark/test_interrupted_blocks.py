@@ -21,6 +21,7 @@ from txnlog.spark import registration
 from txnlog.spark.batch.manifests import write_manifest
 from txnlog.spark.options.option_names import STAGING
 from txnlog.spark.transactions import transaction as blocks
+from txnlog.spark.transactions.repeatable_writes import RepeatableWrites
 from txnlog.store import Store
 from txnlog.write.segment_uploads import SegmentUploader
 
@@ -29,7 +30,7 @@ from txnlog.write.segment_uploads import SegmentUploader
 def _early(monkeypatch: pytest.MonkeyPatch) -> None:
     settle_early(monkeypatch)
     monkeypatch.setattr(registration, "register", lambda _: None)
-    monkeypatch.setattr(blocks.SparkTransaction, "_check_repeatable", lambda *_, **__: None)
+    monkeypatch.setattr(RepeatableWrites, "check", lambda *_, **__: None)
     monkeypatch.setattr(blocks, "read_frame", lambda *_, **__: None)
 
 

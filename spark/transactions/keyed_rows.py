@@ -1,0 +1,71 @@
+"""Frames that change a typed topic by its key, as rows to write to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as sf
+
+from txnlog.errors import InvalidOption, InvalidRecord
+from txnlog.schema import DELETED, PARTITION
+from txnlog.spark.batch.native_read import quote
+from txnlog.spark.batch.write_plan import name_as_in_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from txnlog.log.uploads import TopicSpec
+
+
+def rows_to_merge(frame: DataFrame, spec: TopicSpec) -> DataFrame:
+    """The frame, which fails while it is computed if two of its rows have the same key.
+
+    Raises:
+        InvalidOption: the topic has no key, or the rows say where they go.
+        InvalidRecord: a column of the key is missing.
+    """
+    frame, keys = _with_keys("merge", frame, spec)
+    if PARTITION in frame.columns:
+        raise InvalidOption(
+            f"merge(): the frame has a column {PARTITION!r}, but where a row goes is for the key "
+            "to say; drop it, or use write()"
+        )
+    columns = [frame[quote(name)] for name in keys]
+    said = sf.concat(
+        sf.lit(f"merge(): topic {spec.topic!r}: several rows have the key "),
+        sf.to_json(sf.struct(*columns)),
+        sf.lit("; of each key there may be one, since which of them is the newest is not known"),
+    )
+    number = "#" * (1 + max(map(len, frame.columns)))  # longer than the others, so none of them
+    counted = frame.withColumn(number, sf.count("*").over(Window.partitionBy(*columns)))
+    # In a filter: a column that nobody reads would be pruned, and the check with it.
+    is_only = sf.when(counted[number] > 1, sf.raise_error(said)).otherwise(sf.lit(True))
+    return counted.where(is_only).drop(number)
+
+
+def rows_to_delete(frame: DataFrame, spec: TopicSpec) -> DataFrame:
+    """A row that deletes it for the key of each row.
+
+    Raises InvalidOption: the topic has no key; InvalidRecord: a column of the key is missing.
+    """
+    frame, keys = _with_keys("delete_keys", frame, spec)
+    return frame.select(*(frame[quote(name)] for name in keys), sf.lit(True).alias(DELETED))
+
+
+def _with_keys(call: str, frame: DataFrame, spec: TopicSpec) -> tuple[DataFrame, tuple[str, ...]]:
+    """The frame with the topic's names, and those of its key."""
+    if spec.schema is None or not spec.schema.key:
+        kind = "has no schema" if spec.schema is None else "has a schema without a key"
+        raise InvalidOption(f"{call}(): topic {spec.topic!r} {kind}; use write()")
+    names = name_as_in_topic(frame.schema, spec).names
+    counts = Counter(names)
+    for name in spec.schema.key:
+        if counts[name] != 1:
+            found = "no column" if not counts[name] else f"{counts[name]} columns"
+            raise InvalidRecord(
+                f"{call}(): the key of topic {spec.topic!r} is {', '.join(spec.schema.key)}; the "
+                f"frame has {found} {name!r}"
+            )
+    return frame.toDF(*names), tuple(spec.schema.key)

@@ -1,0 +1,103 @@
+"""``txn.merge`` and ``txn.delete_keys``: a typed topic is changed by its key."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from txnlog import Store
+from txnlog.errors import InvalidOption, InvalidRecord, InvalidTxnState
+from txnlog.spark import transaction
+
+SCHEMA = pa.schema([("a.b", pa.string()), ("N", pa.int64()), ("v", pa.int32())])
+
+
+def make(store: Store) -> None:
+    """Rows of six keys, in three partitions."""
+    store.create_topic("t", partitions=3, schema=SCHEMA, key=["a.b", "N"])
+    with store.producer() as producer:
+        rows = [{"a.b": name, "N": n, "v": 10 + n} for name in ("x", "y") for n in range(3)]
+        producer.send_batch("t", rows)
+
+
+def newest(store: Store) -> dict[tuple[str, int], Any]:
+    rows = store.scan("t", latest=True).to_arrow().to_pylist()
+    return {(row["a.b"], row["N"]): row["v"] for row in rows}
+
+
+def test_rows_are_merged_and_keys_deleted_in_one_commit(spark: SparkSession, store: Store) -> None:
+    """Names may differ in case; a key that is there, one that is not, a null, one that deletes."""
+    make(store)
+    before = newest(store)
+    changed = spark.createDataFrame(
+        [("x", 0, 20, False), ("new", 7, 21, False), ("x", 1, None, None), ("y", 0, 5, True)],
+        "`A.b` string, n bigint, V int, _deleted boolean",
+    )
+    gone = spark.createDataFrame(
+        [(2, "kept out", "y"), (2, "again", "y"), (9, "never was", "z")],
+        "N bigint, other string, `a.b` string",
+    )
+    with transaction(spark, store, transactional_id="etl") as txn:
+        txn.merge(changed, topic="t")
+        txn.delete_keys(gone, topic="t")
+        assert newest(store) == before
+    assert newest(store) == {
+        ("x", 0): 20,
+        ("x", 1): None,
+        ("x", 2): 12,
+        ("y", 1): 11,
+        ("new", 7): 21,
+    }
+    places: dict[tuple[str, int], set[int]] = {}
+    for row in store.scan("t", columns=["a.b", "N", "_partition"]).to_arrow().to_pylist():
+        places.setdefault((row["a.b"], row["N"]), set()).add(row["_partition"])
+    assert {len(found) for found in places.values()} == {1}, "a key is in two partitions"
+
+
+def test_two_rows_of_one_key_are_refused(spark: SparkSession, store: Store) -> None:
+    """In whichever parts of the frame they are; nothing is committed then."""
+    make(store)
+    before = newest(store)
+    once = spark.createDataFrame([("x", 1, 5), ("y", 1, 6)], "`a.b` string, N bigint, v int")
+    twice = once.union(once.where("v = 6").selectExpr("`a.b`", "N", "7 AS v"))
+    said = r"""several rows have the key \{"a.b":"y","N":1\}"""
+
+    def merge_both() -> None:
+        with transaction(spark, store, transactional_id="etl") as txn:
+            txn.merge(once, topic="t")
+            txn.merge(twice, topic="t")
+
+    with pytest.raises(PySparkException, match=said):
+        merge_both()
+    assert newest(store) == before
+    assert store.scan("t").record_count == len(before)
+
+
+def test_what_has_no_key_is_refused_before_the_job(spark: SparkSession, store: Store) -> None:
+    make(store)
+    store.create_topic("plain")
+    store.create_topic("no-key", schema=SCHEMA)
+    row = spark.range(1).selectExpr("'x' AS `a.b`", "1L AS N", "2 AS v")
+    for topic, frame, error, said in (
+        ("plain", row, InvalidOption, "topic 'plain' has no schema"),
+        ("no-key", row, InvalidOption, "topic 'no-key' has a schema without a key"),
+        ("t", row.drop("N"), InvalidRecord, "is a.b, N; the frame has no column 'N'"),
+        ("t", row.selectExpr("*", "3L AS N"), InvalidRecord, "has 2 columns 'N'"),
+        ("t", row.selectExpr("*", "0 AS _partition"), InvalidOption, "a column '_partition'"),
+    ):
+        for call in ("merge", "delete_keys"):
+            if call == "delete_keys" and "_partition" in said:
+                continue  # its other columns are not looked at
+            with (
+                pytest.raises(error, match=re.escape(said)) as caught,
+                transaction(spark, store, transactional_id="etl") as txn,
+            ):
+                getattr(txn, call)(frame, topic)
+            assert str(caught.value).startswith(f"{call}(): ")
+    with pytest.raises(InvalidTxnState, match=r"merge\(\): the transaction is ended"):
+        txn.merge(row, "t")
