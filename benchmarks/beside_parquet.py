@@ -23,7 +23,7 @@ _TOPICS: Mapping[str, Mapping[str, str]] = {
     "by default": {},
     "`record.format=columns`": {"record.format": "columns"},
 }
-_CHANGE = "upper(CAST(value AS STRING)) AS value"
+CHANGE = "upper(CAST(value AS STRING)) AS value"
 
 
 def measure(spark: SparkSession, folder: Path, count: int, repetitions: int) -> list[str]:
@@ -34,10 +34,10 @@ def measure(spark: SparkSession, folder: Path, count: int, repetitions: int) -> 
     source = spark.read.parquet(str(folder / "rows.parquet"))
     beside = _Parquet(spark, folder)
     ours = {
-        name: _Topics(spark, txnlog.open(str(folder / f"store-{number}"), create=True), config)
+        name: Topics(spark, txnlog.open(str(folder / f"store-{number}"), create=True), config)
         for number, (name, config) in enumerate(_TOPICS.items())
     }
-    places: dict[str, _Parquet | _Topics] = {"Parquet": beside, **ours}
+    places: dict[str, _Parquet | Topics] = {"Parquet": beside, **ours}
     for place in places.values():
         place.write("rows", source)
     found: list[tuple[str, dict[str, Taken]]] = []
@@ -67,7 +67,7 @@ def measure(spark: SparkSession, folder: Path, count: int, repetitions: int) -> 
     return [*lines, "", *_bytes(spark, beside, ours, count)]
 
 
-def _jobs() -> dict[str, Callable[[_Parquet | _Topics], object]]:
+def _jobs() -> dict[str, Callable[[_Parquet | Topics], object]]:
     def drain(frame: DataFrame) -> None:
         frame.write.format("noop").mode("overwrite").save()
 
@@ -108,14 +108,14 @@ class _Parquet:
         return self._spark.read.parquet(str(self.path(name))).select(columns.split(","))
 
     def transform(self, name: str) -> None:
-        self.write(None, self.read(name, "key,value").selectExpr("key", _CHANGE))
+        self.write(None, self.read(name, "key,value").selectExpr("key", CHANGE))
 
     def remove(self) -> None:
         while self._made:
             shutil.rmtree(self._made.pop())
 
 
-class _Topics:
+class Topics:
     """Topics of one store."""
 
     def __init__(self, spark: SparkSession, store: txnlog.Store, config: Mapping[str, str]) -> None:
@@ -144,7 +144,7 @@ class _Topics:
         group = f"g-{next(self._numbers)}"
         with transaction(self._spark, self.store, transactional_id=group, group_id=group) as txn:
             consumed = txn.read(name, columns="key,value")
-            txn.write(consumed.selectExpr("key", _CHANGE), topic=target)
+            txn.write(consumed.selectExpr("key", CHANGE), topic=target)
 
     def remove(self) -> None:
         while self._made:
@@ -155,7 +155,7 @@ class _Topics:
 
 
 def _bytes(
-    spark: SparkSession, beside: _Parquet, ours: Mapping[str, _Topics], count: int
+    spark: SparkSession, beside: _Parquet, ours: Mapping[str, Topics], count: int
 ) -> list[str]:
     own = sum(file.stat().st_size for file in beside.path("rows").glob("*.parquet"))
     lines = [
