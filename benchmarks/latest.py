@@ -1,21 +1,40 @@
-"""The newest record of each key: CPU beside a scan of all, and memory for each distinct key."""
+"""The newest record of each key: CPU beside a scan of all and DuckDB's window; memory for a key."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 from timing import growth
 
 import txnlog
 
+P = ParamSpec("P")
+ReturnT = TypeVar("ReturnT")
 KEY_BYTES = (8, 16, 100)
 _VALUE = b"." * 100
 _BATCH_ROWS = 100_000
+_COLUMNS = (
+    "bytes of a key",
+    "scan, CPU s",
+    "latest=True, CPU s",
+    "DuckDB, CPU s",
+    "DuckDB / latest=True",
+    "MB",
+    "bytes a key",
+    "documents",
+)
+_WINDOW = """
+    SELECT key, value FROM read_parquet(?)
+    QUALIFY row_number() OVER (PARTITION BY key ORDER BY "offset" DESC) = 1 AND value IS NOT NULL
+"""
 
 
 def measure(folder: Path, count: int) -> list[str]:
@@ -27,13 +46,15 @@ def measure(folder: Path, count: int) -> list[str]:
         f"{count:,} records with values of 100 bytes in 4 partitions, {count // 2:,} keys, lz4. "
         "CPU and memory of a separate process each. Bytes a key: how much more the process grows "
         "than over a topic of half as many keys, by their difference; the documents say about 300 "
-        "and five times the key's size."
+        "and five times the key's size. DuckDB: a window over the same records, with their "
+        "offsets, in one Parquet file; it returns keys and values, latest=True all columns; no key "
+        "is in two partitions. CPU is of all threads. (Target: DuckDB / latest=True 1.0 or more.)"
     )
     lines = [
         head,
         "",
-        "| bytes of a key | scan, CPU s | latest=True, CPU s | MB | bytes a key | documents |",
-        "|---|---|---|---|---|---|",
+        f"| {' | '.join(_COLUMNS)} |",
+        "|---" * len(_COLUMNS) + "|",
     ]
     store = txnlog.open(str(folder / "latest"), create=True)
     for size in KEY_BYTES:
@@ -44,10 +65,13 @@ def measure(folder: Path, count: int) -> list[str]:
         scanned_s, _ = _measured(store.url, f"whole-{size}", rows=count, latest=False)
         _, half_mb = _measured(store.url, f"half-{size}", rows=count // 4, latest=True)
         latest_s, whole_mb = _measured(store.url, f"whole-{size}", rows=count // 2, latest=True)
+        file = folder / f"window-{size}.parquet"
+        store.scan(f"whole-{size}", columns=["key", "value", "offset"]).to_file(file)
+        duckdb_s = _in_process(_read_window, file, rows=count // 2)
         each = (whole_mb - half_mb) * 1e6 / (count // 2 - count // 4)
         lines.append(
-            f"| {size} | {scanned_s:.2f} | {latest_s:.2f} | {whole_mb:.0f} | {each:.0f} "
-            f"| {300 + 5 * size} |"
+            f"| {size} | {scanned_s:.2f} | {latest_s:.2f} | {duckdb_s:.2f} "
+            f"| {duckdb_s / latest_s:.2f} | {whole_mb:.0f} | {each:.0f} | {300 + 5 * size} |"
         )
     return lines
 
@@ -65,8 +89,12 @@ def _write(store: txnlog.Store, topic: str, count: int, size: int) -> None:
 
 
 def _measured(url: str, topic: str, *, rows: int, latest: bool) -> tuple[float, float]:
+    return _in_process(_read, url, topic, rows=rows, latest=latest)
+
+
+def _in_process(function: Callable[P, ReturnT], *args: P.args, **kwargs: P.kwargs) -> ReturnT:
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(_read, url, topic, rows=rows, latest=latest).result()
+        return pool.submit(function, *args, **kwargs).result()
 
 
 def _read(url: str, topic: str, *, rows: int, latest: bool) -> tuple[float, float]:
@@ -76,6 +104,20 @@ def _read(url: str, topic: str, *, rows: int, latest: bool) -> tuple[float, floa
         started_s = time.process_time()
         found = sum(batch.num_rows for batch in scan.to_batches())
         taken_s = time.process_time() - started_s
+    _check(found, rows)
+    return taken_s, grown[0]
+
+
+def _read_window(file: Path, *, rows: int) -> float:
+    """The CPU seconds that DuckDB takes."""
+    started_s = time.process_time()
+    reader = duckdb.connect().sql(_WINDOW, params=[str(file)]).to_arrow_reader()
+    found = sum(batch.num_rows for batch in reader)
+    taken_s = time.process_time() - started_s
+    _check(found, rows)
+    return taken_s
+
+
+def _check(found: int, rows: int) -> None:
     if found != rows:
         raise AssertionError(f"{found} rows were read, {rows} were expected")
-    return taken_s, grown[0]
