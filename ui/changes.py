@@ -30,13 +30,17 @@ class WrongField(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a form. ``rows``: how high it is; ``options``: what it can be, with its words."""
+    """A field of a form. ``rows``: how high it is; ``options``: what it can be, with its words.
+
+    With ``of_replicas`` it is only there for a store on several roots.
+    """
 
     name: str
     label: str
     hint: str = ""
     rows: int = 1
     options: Sequence[tuple[str, str]] = ()
+    of_replicas: bool = False
 
 
 @dataclass(frozen=True, slots=True)

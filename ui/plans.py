@@ -10,6 +10,7 @@ from txnlog.columns.schema_files import parse_description
 from txnlog.config import topic_settings
 from txnlog.errors import (
     InvalidConfig,
+    InvalidOption,
     InvalidPartitions,
     InvalidSchema,
     InvalidTopic,
@@ -36,7 +37,9 @@ def plan_creation(store: Store, _name: str, typed: Typed) -> Plan:
     for name, value in config.items():
         if value is None:
             raise WrongField("config", f"{name} has no value: give {name}=value")
-    count = _number(typed, "partitions")
+    count, factor = _number(typed, "partitions"), _number(typed, "factor")
+    if factor == 0:
+        raise WrongField("factor", "it is at least 1")
     key = [name.strip() for name in typed["key"].split(",") if name.strip()]
     try:
         written = parse_description(columns) if columns else None
@@ -55,6 +58,7 @@ def plan_creation(store: Store, _name: str, typed: Typed) -> Plan:
                 schema=None if written is None else written.columns,
                 key=key or None,
                 defaults=None if written is None else written.defaults or None,
+                replication_factor=factor,
                 dry_run=dry_run,
             )
 
@@ -65,10 +69,14 @@ def plan_creation(store: Store, _name: str, typed: Typed) -> Plan:
         raise WrongField("partitions", str(error)) from error
     except InvalidConfig as error:
         raise WrongField("config", str(error)) from error
+    except InvalidOption as error:
+        raise WrongField("factor", str(error)) from error
     except InvalidSchema as error:
         raise WrongField("columns", str(error)) from error
     number = len(planned.partitions)
     says = [f"Topic {topic} is created, with {_count(number, 'partition')}."]
+    if factor is not None:
+        says.append(f"Its data is placed at {_count(factor, 'root')}.")
     if planned.schema is None:
         says.append("Its records have a key and a value.")
     else:

@@ -320,7 +320,11 @@ def test_what_is_not_there_is_said(browser: TestClient) -> None:
 
 
 def test_a_page_says_what_it_has_cost(browser: TestClient) -> None:
-    """Requests since the last one."""
+    """Requests since the last one, behind a disclosure that is closed."""
+    for path in ("/topics/orders", "/groups", "/store"):
+        (words,) = re.findall(r"[^\n]*Requests since the last page.*", browser.get(path).text)
+        assert words.startswith('<details class="costs"><summary>Requests since the last page:')
+        assert words.endswith("</p></details>")
     browser.get("/")
     assert re.search(r"Requests since the last page: \d+ .*list_folders \d", text_of(browser, "/"))
 

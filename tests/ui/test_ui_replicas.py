@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from ui_browser import PORT, browser_of, ended, text_of
+from ui_browser import PORT, browser_of, ended, seal_of, send, text_of
 
 import txnlog
 from txnlog.store import Store
@@ -78,6 +78,33 @@ def test_requests_to_roots_are_counted(replicated: Store) -> None:
         shown = text_of(browser, "/store/replicas")
         costs = dict(re.findall(r"(\w+)\s(\d+)", shown.partition("since the last page: ")[2]))
         assert (costs["list_folders"], costs["list"], costs["list_all"]) == ("2", "2", "1")
+
+
+def test_a_topic_is_created_with_its_factor(replicated: Store) -> None:
+    """The form asks for it where there are replicas; what cannot be is said beside the field."""
+    console = make_console(replicated, Access(loopback_hosts(PORT)), allow_changes=True)
+    with browser_of(console) as browser:
+        assert 'name="factor"' in browser.get("/create").text
+        for factor, said in (("3", "there are 2 roots"), ("0", "at least 1"), ("x", "not a num")):
+            wrong = send(console, browser, "/create", topic="orders", factor=factor)
+            assert said in wrong.partition('id="wrong-factor">')[2].partition("<")[0]
+        typed = {"topic": "orders", "factor": "1"}
+        page = send(console, browser, "/create", **typed)
+        assert "Its data is placed at 1 root." in page
+        assert replicated.topics() == []
+        assert send(console, browser, "/create", **typed, seen=seal_of(page)) == "/topics/orders"
+    factors = {one.key: one.value for one in replicated.alter_replicas({})}
+    assert factors["replication.factor.orders"] == "1"
+
+
+def test_a_store_on_one_root_asks_for_no_factor(tmp_path: Path) -> None:
+    """Nothing could be said in its field."""
+    store = txnlog.open(tmp_path, create=True)
+    console = make_console(store, Access(loopback_hosts(PORT)), allow_changes=True)
+    with browser_of(console) as browser:
+        page = browser.get("/create").text
+        assert 'name="partitions"' in page
+        assert 'name="factor"' not in page
 
 
 def test_a_standby_says_what_it_is(replicated: Store, tmp_path: Path) -> None:

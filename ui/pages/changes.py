@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from txnlog.errors import TxnlogError
+from txnlog.replicas.replicated_storage import find_replicated
 from txnlog.store import Store
 from txnlog.ui import plans
 from txnlog.ui.access import same_secret
@@ -37,6 +38,11 @@ class Kind:
     plan: Callable[[Store, str, plans.Typed], Plan]
     of: str = " of "
 
+    def fields_for(self, store: Store) -> list[Field]:
+        """Those that its form has for the store."""
+        has_replicas = find_replicated(store.storage) is not None
+        return [field for field in self.fields if has_replicas or not field.of_replicas]
+
 
 KINDS: Final[Mapping[str, Kind]] = {
     "create": Kind(
@@ -45,6 +51,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         (
             Field("topic", "Name"),
             Field("partitions", "Partitions", "1"),
+            Field("factor", "Replication factor", "that of the store", of_replicas=True),
             Field(
                 "columns",
                 "Columns; empty: records have a key and a value",
@@ -215,6 +222,7 @@ def _page(
     content = {
         "title": f"{KINDS[kind].title}{KINDS[kind].of if name else ''}{name}",
         "kind": KINDS[kind],
+        "fields": KINDS[kind].fields_for(console.store),
         "name": name,
         "form": form,
         "was_seen": was_seen,
