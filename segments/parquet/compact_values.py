@@ -16,14 +16,15 @@ from txnlog.segments.parquet.compact_struct import CompactReader
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _BINARY, _LIST, _STRUCT = 1, 2, 3, 4, 5, 6, 8, 9, 12
 _MANY: Final = 15
 """Instead of a count: it follows."""
+_FOREIGN: Final = -1
 _MAX_BITS: Final = 63
 _I32_BITS: Final = 32
 _SMALL: Final = [number >> 1 ^ -(number & 1) for number in range(0x80)]
 """The numbers that take one byte, by this."""
 _MAX_FIELD: Final = (1 << 15) - 1
 
-Fields: TypeAlias = Mapping[int, "Form | None"]
-"""The forms of a struct's fields; None: a field that may not be there."""
+Fields: TypeAlias = Mapping[int, "Form"]
+"""The forms of a struct's fields."""
 Form: TypeAlias = tuple[int, Any]
 """A type, and of a struct its fields, of a list the most elements and their form."""
 
@@ -33,6 +34,15 @@ I16: Final[Form] = (_I16, None)
 I32: Final[Form] = (_I32, None)
 I64: Final[Form] = (_I64, None)
 BINARY: Final[Form] = (_BINARY, None)
+
+
+class ForeignFeature(ValueError):
+    """It has what Parquet allows, and no segment has."""
+
+
+def foreign(feature: str) -> Form:
+    """The form of a field that no segment has: what it would be."""
+    return _FOREIGN, feature
 
 
 def struct_of(fields: Fields) -> Form:
@@ -65,8 +75,8 @@ def read_struct(data: BytesLike, at: int, fields: Fields) -> tuple[dict[int, Any
             at = skip_field(data, at, field, kind)
             continue
         form = fields[field]
-        if form is None or field in found:
-            raise ValueError(f"field {field} may not be there, or is there twice")
+        if field in found:
+            raise ValueError(f"field {field} is there twice")
         if _I16 <= kind <= _I64 and kind == form[0]:
             number = data[at]
             at += 1
@@ -94,6 +104,8 @@ def read_value(data: BytesLike, at: int, kind: int, form: Form) -> tuple[Any, in
     Raises what ``read_struct`` raises.
     """
     wanted, inner = form
+    if wanted == _FOREIGN:
+        raise ForeignFeature(f"it has {inner}")
     if kind != wanted and not (wanted == _TRUE and kind == _FALSE):
         raise ValueError(f"a value is of type {kind}, not {wanted}")
     if kind == _STRUCT:

@@ -19,7 +19,9 @@ from txnlog.segments.parquet.compact_values import (
     I16,
     I32,
     I64,
-    Form,
+    Fields,
+    ForeignFeature,
+    foreign,
     list_of,
     read_list_head,
     read_struct,
@@ -49,7 +51,9 @@ _LOGICAL: Final = struct_of(
         7: _TIME,
         8: _TIME,
         10: struct_of({1: BYTE, 2: BOOLEAN}),
-        **dict.fromkeys((16, 17, 18)),  # variants and places on Earth
+        16: foreign("a column of type VARIANT"),
+        17: foreign("a column of type GEOMETRY"),
+        18: foreign("a column of type GEOGRAPHY"),
     }
 )
 _ELEMENT: Final = struct_of({
@@ -72,11 +76,17 @@ _META_DATA: Final = struct_of({
     13: list_of(_MAX_KINDS, struct_of({1: I32, 2: I32, 3: I32})),
     15: I32,
     16: struct_of({1: I64, 2: _COUNTS, 3: _COUNTS}),
-    17: None,  # places on Earth
+    17: foreign("geospatial statistics"),
 })  # fmt: skip
-_CHUNK: Final = struct_of(
-    {1: BINARY, 2: I64, 3: _META_DATA, 4: I64, 5: I32, 6: I64, 7: I32, 8: None, 9: None}
-)
+_ENCRYPTED: Final = foreign("encrypted columns")
+_CHUNK: Final = struct_of({
+    1: BINARY,
+    2: I64,
+    3: _META_DATA,
+    **dict.fromkeys((4, 6), I64),
+    **dict.fromkeys((5, 7), I32),
+    **dict.fromkeys((8, 9), _ENCRYPTED),
+})  # fmt: skip
 _SORTING: Final = list_of(MAX_ELEMENTS, struct_of({1: I32, 2: BOOLEAN, 3: BOOLEAN}))
 _GROUP: Final = {2: I64, 3: I64, 4: _SORTING, 5: I64, 6: I64, 7: I16}
 _ORDER: Final = struct_of({1: _NONE})
@@ -87,8 +97,7 @@ _FILE: Final = {
     5: list_of(_MAX_PAIRS, _PAIR),
     6: BINARY,
     7: list_of(MAX_ELEMENTS, _ORDER),
-    8: None,  # encryption
-    9: None,
+    **dict.fromkeys((8, 9), _ENCRYPTED),
 }
 
 _SCHEMA, _ROW_GROUPS, _CHUNKS_FIELD = 2, 4, 1
@@ -109,6 +118,14 @@ PLAIN: Final = 0
 DICTIONARY_ENCODINGS: Final = frozenset({2, 8})
 ENCODINGS: Final = frozenset({PLAIN, 3, 4, *DICTIONARY_ENCODINGS})
 """Those that segments have, of levels too. In others values may be made of earlier ones."""
+_FOREIGN_CODECS: Final = {3: "LZO", 4: "BROTLI", 5: "Hadoop's LZ4"}
+_FOREIGN_ENCODINGS: Final = {
+    5: "DELTA_BINARY_PACKED",
+    6: "DELTA_LENGTH_BYTE_ARRAY",
+    7: "DELTA_BYTE_ARRAY",
+    9: "BYTE_STREAM_SPLIT",
+}
+"""Parquet's others: no segment has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +199,7 @@ def read_file_metadata(footer: bytes, position: int) -> FileMetadata:
         position: where in the file it begins.
 
     Raises:
+        ForeignFeature: it has what no segment has; the file may be sound.
         ValueError: it is malformed, contradicts itself, or has more than a segment may have.
     """
     try:
@@ -275,7 +293,7 @@ class _Reading:
         if 1 in chunk or found[1] != leaf.kind or tuple(found[3]) != leaf.path:
             raise ValueError("a column chunk is not of its column")
         if codec not in CODECS or not ENCODINGS.issuperset(found[2]):
-            raise ValueError(f"a column has codec {codec} and encodings {found[2]}")
+            raise _not_read(codec, found[2])
         dictionary = found.get(11)
         if dictionary is not None:
             if not 0 < dictionary < first:
@@ -305,16 +323,21 @@ class _Reading:
         )
 
 
-def _read_field(
-    reader: CompactReader, field: int, kind: int, fields: Mapping[int, Form | None], found: Any
-) -> None:
+def _read_field(reader: CompactReader, field: int, kind: int, fields: Fields, found: Any) -> None:
     if field not in fields:
         reader.at = skip_field(reader.data, reader.at, field, kind)
         return
-    form = fields[field]
-    if form is None:
-        raise ValueError("it is encrypted")
-    found[field], reader.at = read_value(reader.data, reader.at, kind, form)
+    found[field], reader.at = read_value(reader.data, reader.at, kind, fields[field])
+
+
+def _not_read(codec: int, encodings: Sequence[int]) -> ValueError:
+    """What to raise for a column with a codec or an encoding that no segment has."""
+    features = [] if codec in CODECS else [_FOREIGN_CODECS.get(codec)]
+    features += [_FOREIGN_ENCODINGS.get(number) for number in encodings if number not in ENCODINGS]
+    known = [feature for feature in features if feature is not None]
+    if len(known) < len(features):
+        return ValueError(f"a column has codec {codec} and encodings {encodings}")
+    return ForeignFeature(f"it has columns in {' and '.join(known)}")
 
 
 def _check_statistics(
