@@ -14,6 +14,7 @@ from inspect import Parameter
 from typing import Any, Concatenate, Final, TypeAlias
 
 import typer
+from typer.core import TyperCommand
 
 from txnlog.cli.completion import complete
 from txnlog.cli.input.aliases import AliasedGroup
@@ -36,13 +37,26 @@ _COMMON: Final = [
 ]
 
 
+class _FileVerb(TyperCommand):
+    """A verb with ``--from-file``, which says so if a file is given as an argument."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's own
+        ctx.allow_extra_args = True
+        extra: list[str] = super().parse_args(ctx, args)
+        if extra and not ctx.resilient_parsing:
+            found = " ".join(extra)
+            ctx.fail(f"Got unexpected extra argument(s) ({found}): name a file with --from-file")
+        return extra
+
+
 def verb_group(help_text: str | None, verbs: Mapping[str, Verb]) -> typer.Typer:
     """The verbs of ``txnlog GROUP``, by name, in the order of its help."""
     group = typer.Typer(
         help=help_text, no_args_is_help=True, cls=AliasedGroup, rich_markup_mode=None
     )
     for name, verb in verbs.items():
-        group.command(name)(_with_session(verb))
+        takes_file = "from_file" in inspect.signature(verb).parameters
+        group.command(name, cls=_FileVerb if takes_file else None)(_with_session(verb))
     return group
 
 

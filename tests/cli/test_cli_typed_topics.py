@@ -182,6 +182,8 @@ def test_what_is_no_such_file_is_said(store: txnlog.Store, tmp_path: Path) -> No
     assert write(store, "", "flights", "-i", "csv").code == 0
     assert write(store, "a\n", "flights", "-i", "csv", "--batch", "1").code == 2
     assert write(store, "", "flights", "--from-file", tmp_path / "absent.csv").code == 2
+    unnamed = write(store, "", "flights", tmp_path / "absent.csv")
+    assert (unnamed.code, "name a file with --from-file" in unnamed.err) == (2, True)
     both = cli("records", "read", "flights", "--store", store.url, "-o", "csv", "--group", "g")
     assert (both.code, "-o parquet" in both.err) == (2, True)
 
