@@ -150,6 +150,8 @@ def examine_store(
         session.output.rows(FIELDS, tally.count(found), streamed=True)
     else:
         session.output.rows(GROUPS, group_findings(tally.count(found)), streamed=True)
+        if tally.has_segments and not deep:
+            warn("segments were listed, not read: --deep reads them, too")
     _conclude(tally.states, tally.orphan_bytes)
 
 
@@ -159,10 +161,12 @@ class _Tally:
     def __init__(self) -> None:
         self.states: Counter[str] = Counter()
         self.orphan_bytes = 0
+        self.has_segments = False
 
     def count(self, findings: Iterable[Finding]) -> Iterator[Finding]:
         for finding in findings:
             self.states[finding.state] += 1
+            self.has_segments = self.has_segments or finding.check == "data"
             if finding.state == "orphan":
                 self.orphan_bytes += finding.size_bytes or 0
             yield finding

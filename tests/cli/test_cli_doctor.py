@@ -80,6 +80,28 @@ def test_damage_is_exit_3_and_ends_nothing(own_store: Path) -> None:
     assert list_files(own_store) == before
 
 
+def test_what_was_not_read_is_not_called_sound(tmp_path: Path) -> None:
+    """Flipped bytes in a data file: without --deep it says that it has not looked, and how to."""
+    store = txnlog.open(str(tmp_path), create=True)
+    at = ("--store", store.url, "--no-probe")
+    assert "--deep" not in cli("doctor", *at).err
+    store.create_topic("t", config={"record.format": "parquet"})
+    with store.producer() as producer:
+        producer.send("t", b"x" * 1000)
+    (segment,) = store.segments("t")
+    path = tmp_path / segment.paths.log
+    data = bytearray(path.read_bytes())
+    data[40:44] = bytes(byte ^ 255 for byte in data[40:44])
+    path.write_bytes(data)
+    plain = cli("doctor", *at)
+    assert (plain.code, "segments: 1, files: 1, not read" in plain.out) == (0, True)
+    assert plain.err == "txnlog: segments were listed, not read: --deep reads them, too\n"
+    deep = cli("doctor", "--deep", *at)
+    assert (deep.code, "not read" in deep.out + deep.err) == (3, False)
+    assert segment.paths.log in deep.out
+    assert cli("segments", "verify", "t", "--store", store.url).code == 3
+
+
 NOT_ALLOWED = """
 import sys
 import txnlog.cli

@@ -199,8 +199,8 @@ class Examination:
             damaged = True
             yield finding
         if not damaged:
-            read = ", all read" if self.with_contents else ""
-            detail = f"segments: {len(files.placed)}, files: {files.file_count}{read}"
+            read = "all read" if self.with_contents else "not read"
+            detail = f"segments: {len(files.placed)}, files: {files.file_count}, {read}"
             yield Finding("data", topic, "ok", detail, size_bytes=files.size_bytes)
 
     # -- groups ----------------------------------------------------------------------------------
