@@ -104,10 +104,11 @@ def plan_deletion(store: Store, topic: str, typed: Typed) -> Plan:
     if typed["topic"].strip() != topic:
         raise WrongField("topic", f"type {topic}, the name of what is deleted")
     count, size = _count(described.offset_count, "offset"), show_size(described.size_bytes)
-    says = [f"Topic {topic} goes with its settings and all its records: {count} as of now, {size}."]
+    of = f"{count} as of now, {size}"
+    says = [f"Topic {topic} is deleted, with its settings and all its records: {of}."]
     if described.open_transactions:
         found = ", ".join(ref.transactional_id for ref in described.open_transactions)
-        says.append(f"What open transactions have written to it goes, too: {found}.")
+        says.append(f"What open transactions have written to it is lost, too: {found}.")
     says.append("It cannot be brought back.")
 
     def delete() -> str:
@@ -248,8 +249,8 @@ def plan_trim(store: Store, topic: str, typed: Typed) -> Plan:
     if not doomed:
         raise WrongField("below", "nothing would be deleted")
     says = [
-        f"Partition {plan.partition}: {show_count(plan.offset_count)} offsets go, and it begins at "
-        f"{show_count(plan.new_log_start_offset)}."
+        f"Partition {plan.partition}: {show_count(plan.offset_count)} offsets are deleted, "
+        f"and it begins at {show_count(plan.new_log_start_offset)}."
         for plan in doomed
     ]
 

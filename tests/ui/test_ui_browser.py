@@ -243,10 +243,10 @@ def test_what_is_read_or_typed_is_not_taken_away(
     page.goto(f"{base}/topics/orders/trim")
     page.get_by_label("Before").fill("latest")
     page.get_by_role("button", name="Preview").click()
-    page.get_by_text("Partition 0: 2 offsets go").wait_for()
+    page.get_by_text("Partition 0: 2 offsets are deleted").wait_for()
     page.clock.run_for(30_000)
     page.wait_for_load_state("networkidle")
-    assert page.get_by_text("Partition 0: 2 offsets go").is_visible()
+    assert page.get_by_text("Partition 0: 2 offsets are deleted").is_visible()
 
 
 def test_the_keyboard_reaches_everything(chromium: Browser, address: str) -> None:
@@ -340,7 +340,7 @@ def test_a_search_can_be_stopped(chromium: Browser, stepwise: Store) -> None:
         page.unroute("**/*before=*")
         page.wait_for_load_state("networkidle")
         assert held.empty()
-        page.get_by_role("link", name="look on").first.click()
+        page.get_by_role("link", name="keep looking").first.click()
         page.get_by_text("which is all").wait_for()
 
 
@@ -380,7 +380,7 @@ def test_records_are_deleted_by_hand(chromium: Browser, address: str, store: Sto
     page.get_by_text("an offset is one of a single partition").wait_for()
     page.get_by_label("Partitions").fill("0")
     page.keyboard.press("Enter")
-    page.get_by_text("Partition 0: 1 offsets go").wait_for()
+    page.get_by_text("Partition 0: 1 offsets are deleted").wait_for()
     assert store.snapshot(["orders"]).beginning_offsets("orders")[0] == 0
     page.get_by_role("button", name="Delete them").click()
     page.get_by_role("heading", name="orders").wait_for()

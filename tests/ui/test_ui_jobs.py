@@ -36,13 +36,13 @@ def begin(console_jobs: Jobs, kind: str, work: Callable[[Job], None], number: st
 
 
 def test_the_store_is_examined_when_asked(console: Console, browser: TestClient) -> None:
-    """Not before; then it says how long that took, what it cost, and that all was looked at."""
+    """Not before; then it says how long that took, what it cost, and that it ran to the end."""
     before = text_of(browser, "/store")
     assert "transaction.max.timeout.ms 15 minutes default" in before
     assert "Examine the store as" in before
     told = ended(console, browser, "/store?examine")
-    assert re.search(r"Examined 0 s ago, in [\d.]+ s; all was looked at", told)
-    assert re.search(r"Requests that it has made: .*list.\d+", told)
+    assert re.search(r"Examined 0 s ago, in [\d.]+ s; it ran to the end", told)
+    assert re.search(r"Requests made: .*list.\d+", told)
     assert "damage" not in told
     assert re.search(r"ok \d+", told)
     assert "Examined" in text_of(browser, "/store")
@@ -63,14 +63,14 @@ def test_maintenance_is_planned_when_asked(
     console: Console, browser: TestClient, store: Store
 ) -> None:
     """What each step would do, without what is not known before it is done."""
-    assert "Plan it" in text_of(browser, "/store/maintenance")
+    assert "Make a plan" in text_of(browser, "/store/maintenance")
     assert "would do now: nothing" in ended(console, browser, "/store/maintenance?plan")
     store.create_topic("small")
     for _ in range(12):
         with store.producer() as producer:
             producer.send("small", "a")
     told = ended(console, browser, "/store/maintenance?plan=2")
-    assert "would do now: 1 thing" in told
+    assert "would do now: 1 step" in told
     assert re.search(r"Merge topic small, partition 0, segment count 12, size [\d.]+ (Ki)?B", told)
     assert "small" not in ended(console, browser, "/store/maintenance?plan=2").partition("Merge")[0]
 
@@ -87,14 +87,14 @@ def test_a_page_shows_what_was_found_so_far(
 
     job = begin(console.jobs, "examine", work)
     shown = text_of(browser, "/store?examine")
-    assert "at data of orders. What is shown is what was found so far" in shown
+    assert "at data of orders. Below is what was found so far" in shown
     assert "an entry is cut short" in shown
-    assert "all was looked at" not in shown
+    assert "it ran to the end" not in shown
     assert 'data-running="yes"' in browser.get("/store?examine=2").text
     assert console.jobs.newest("examine") is job
     gate.set()
     assert job.wait(LONG_S)
-    assert "all was looked at" in text_of(browser, "/store?examine")
+    assert "it ran to the end" in text_of(browser, "/store?examine")
     assert 'data-running=""' in browser.get("/store?examine").text
 
 
@@ -118,7 +118,7 @@ def test_a_job_that_fails_says_so(
     assert begin(console.jobs, "plan", work).wait(LONG_S)
     shown = text_of(browser, "/store/maintenance")
     assert said in shown
-    assert "would do at least: 1 thing" in shown
+    assert "would do at least: 1 step" in shown
 
 
 def test_a_job_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

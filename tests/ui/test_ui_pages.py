@@ -301,9 +301,9 @@ def test_what_is_damaged_is_not_said_to_be_missing() -> None:
     )
     with damaged as browser, nothing as empty:
         for path, missing in (
-            ("/", "There is no topic"),
-            ("/groups", "There is none"),
-            ("/transactions", "There is none"),
+            ("/", "There are no topics"),
+            ("/groups", "There are no groups"),
+            ("/transactions", "There are no transactional ids"),
         ):
             shown = text_of(browser, path)
             assert f"{0:020}.json is damaged" in shown, path

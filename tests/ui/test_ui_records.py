@@ -249,7 +249,7 @@ def test_a_search_goes_on_where_it_stopped(
     page = browser.get("/topics/many/records?where=value.n=7").text
     found, far = offsets_of(page), []
     assert 'data-running="search"' in page
-    assert "look on →" in page
+    assert "keep looking →" in page
     while "next" in links_of(page):
         page = browser.get(links_of(page)["next"]).text
         found += offsets_of(page)

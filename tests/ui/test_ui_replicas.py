@@ -66,7 +66,7 @@ def test_what_roots_lack_is_counted_when_asked(replicated: Store) -> None:
     with browser_of(console) as browser:
         told = ended(console, browser, "/store/replicas?lag")
         assert f"{lacking.url} {lacking.objects_behind} " in told
-        assert re.search(r"Compared 0 s ago, in .*Requests that it has made: .*list_all.3", told)
+        assert re.search(r"Compared 0 s ago, in .*Requests made: .*list_all.3", told)
         assert f"{lacking.url} {lacking.objects_behind} " in text_of(browser, "/store/replicas")
 
 

@@ -62,7 +62,7 @@ def elect_leader(
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Have a root lead. If it is in sync nothing is lost, and the old leader stays in sync.
+    """Make a root the leader. If it is in sync nothing is lost, and the old leader stays in sync.
 
     With --preferred it is the root that the setting replica.preferred.leader names, the first one
     if it names none. Where it leads already that is all.

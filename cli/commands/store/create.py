@@ -38,7 +38,7 @@ def create_store(
         bool, typer.Option("--if-not-exists", help="If the store exists, show it as it is.")
     ] = False,
 ) -> None:
-    """Make an empty or missing folder a store and show it. Its settings are fixed from then on.
+    """Create a store in an empty or missing folder, and show it. Its settings are fixed then.
 
     On a server it first checks that of many writers that create a file only one succeeds: some
     hundred small requests, once.
