@@ -357,6 +357,25 @@ def test_details_of_a_record_open_by_key_and_by_mouse(chromium: Browser, address
     assert not more.is_visible()
 
 
+@pytest.mark.parametrize(("width", "comes_first"), [(360, True), (1280, False)])
+def test_on_a_phone_the_value_comes_first(
+    chromium: Browser, address: str, width: int, comes_first: bool
+) -> None:
+    """Over all of the width, above what else is told of a record; a wide page has columns."""
+    page = open_page(chromium, address, width)
+    page.goto(f"{address.partition('/?')[0]}/topics/orders/records")
+    record = page.locator(".record").first
+    value = record.locator(".of-value").bounding_box()
+    others = [record.locator(cell).bounding_box() for cell in ("summary", ".when", ".of-key")]
+    assert value is not None
+    assert value["height"] > 0
+    assert all(
+        other is not None and (value["y"] + value["height"] <= other["y"]) is comes_first
+        for other in others
+    )
+    assert (value["width"] > 0.9 * width) is comes_first
+
+
 def test_records_are_read_without_scripts(chromium: Browser, address: str) -> None:
     """Details open, times say that they are UTC, and what needs a script is not there."""
     context = chromium.new_context(java_script_enabled=False)
