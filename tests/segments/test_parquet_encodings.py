@@ -68,6 +68,21 @@ def test_a_segments_keys_have_no_dictionary_if_all_differ() -> None:
     assert found["headers.list.element.key"].has_dictionary_page
 
 
+def test_a_dictionary_that_grows_too_large_ends() -> None:
+    """The first rows tell nothing of those that come: what does not fit is stored as it is."""
+    keys = [b"%03d" % (number % 9) for number in range(5000)]
+    rng = random.Random(0)
+    keys += [rng.randbytes(16) for _ in range(50_000)]
+    data = written(batch_of([(key, b"", 0, []) for key in keys]))
+    group = parquet.read_metadata(pa.BufferReader(data)).row_group(0)
+    chunk = next(
+        c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == "key"
+    )
+    assert 64 << 10 < chunk.data_page_offset - chunk.dictionary_page_offset < 256 << 10
+    table = parquet.read_table(pa.BufferReader(data), columns=["key"])
+    assert table["key"].to_pylist() == keys
+
+
 def test_pages_are_as_long_as_the_first_rows_say() -> None:
     """A megabyte of records, and no more rows than Arrow puts into a page."""
     long, short = (
