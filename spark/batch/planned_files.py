@@ -147,7 +147,7 @@ def read_in_order(
         options: of Spark's Parquet source.
     """
     session: _Java = spark._jsparkSession  # noqa: SLF001 - no other way
-    jvm = _Classes(spark)
+    jvm = JavaClasses(spark)
     convert, none = jvm("org.apache.spark.api.python.PythonUtils"), jvm("scala.Option").empty()
     # A relation is cut into tasks by the settings of its session: the user's, in all else.
     planning = session.cloneSession()
@@ -184,7 +184,7 @@ def read_in_order(
     return DataFrame(session.baseRelationToDataFrame(relation), spark)
 
 
-class _Classes:
+class JavaClasses:
     """Classes of the JVM by their names, without a call for each package on the way."""
 
     def __init__(self, spark: SparkSession) -> None:
@@ -241,7 +241,7 @@ def _try(spark: SparkSession) -> str:
 # -- Hadoop's FileStatus, many of them by one call -------------------------------------------------
 
 
-def _file_statuses(jvm: _Classes, count: int, listing: bytes) -> _Java:
+def _file_statuses(jvm: JavaClasses, count: int, listing: bytes) -> _Java:
     """An array of Hadoop's, of what :func:`_file_status` returns one after the other."""
     kind = "org.apache.hadoop.fs.FileStatus"
     found = jvm("org.apache.hadoop.io.ArrayWritable")(jvm("java.lang.Class").forName(kind))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from txnlog.errors import InvalidOption
 from txnlog.spark.batch.hadoop_files import Found, find_root, say_how
 from txnlog.spark.batch.native_read import MOST_RUNS, NativeReader, Run, plan_runs
-from txnlog.spark.batch.planned_files import why_not
+from txnlog.spark.batch.planned_files import JavaClasses, why_not
 from txnlog.spark.batch.provenance import Origin, column_metadata, format_origin, leave_note_alone
 from txnlog.spark.batch.row_schema import read_schema
 from txnlog.spark.options.option_names import (
@@ -100,9 +100,8 @@ def _no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
     from pyspark.sql import DataFrame
 
     session: Any = spark._jsparkSession  # noqa: SLF001 - PySpark's own makes tasks
-    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the same
-    rows = session.createDataFrame(jvm.java.util.List.of(), session.parseDataType(schema.json()))
-    return DataFrame(rows, spark)
+    none = JavaClasses(spark)("java.util.List").of()
+    return DataFrame(session.createDataFrame(none, session.parseDataType(schema.json())), spark)
 
 
 def _note(spark: SparkSession, storage: Storage, origin: Origin, schema: StructType) -> DataFrame:

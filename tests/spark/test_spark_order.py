@@ -229,7 +229,7 @@ def test_a_spark_that_makes_tasks_in_another_way(
     store.create_topic("t", config={"record.format": "parquet"})
     with store.producer() as producer:
         producer.send("t", b"1")
-    for name, why in ((planned_files._Classes.__name__, "another Spark"), ("struct", "another")):
+    for name, why in ((planned_files.JavaClasses.__name__, "another Spark"), ("struct", "another")):
         monkeypatch.setattr(planned_files, "_answers", {})
         with monkeypatch.context() as broken:
             broken.setattr(planned_files, name, None)
