@@ -11,6 +11,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from pyspark import SparkContext
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from txnlog.errors import InvalidOption
@@ -39,7 +40,7 @@ def register(spark: SparkSession) -> None:
         if not found or _has_other_workers(spark):
             _check_workers_have_it(spark)
         if not found:  # Spark warns of a second registration
-            with _archive_on_path(spark):
+            with _archive_on_path(spark), _unless_it_is_found():
                 spark.dataSource.register(TxnlogDataSource)
         _registered.add(spark)
     if not _is_active(spark):
@@ -86,6 +87,19 @@ def _archive_on_path(spark: SparkSession) -> Iterator[None]:
     finally:
         context.environment.clear()
         context.environment.update(before)
+
+
+@contextmanager
+def _unless_it_is_found() -> Iterator[None]:
+    """Spark looks once more, and may find by itself then what it has not found before.
+
+    Under Python 3.14 a look may fail: pkgutil loses a zip file whose caches were invalidated.
+    """
+    try:
+        yield
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 def _is_found(spark: SparkSession) -> bool:

@@ -53,7 +53,7 @@ def environment(home: Path, wheel: Path | None) -> Path:
     venv.create(home, with_pip=False, symlinks=True)
     python = home / "bin" / "python"
     [packages] = home.glob("lib/python*/site-packages")
-    for folder in map(Path, site.getsitepackages()):
+    for folder in filter(Path.is_dir, map(Path, site.getsitepackages())):
         for entry in folder.iterdir():
             if entry.name == "pyspark":
                 # A folder of its own, because Spark's home is where its executors write.

@@ -80,7 +80,7 @@ def test_nested_too_deep(tmp_path: Path, path: str) -> None:
     make(tmp_path)
     file = tmp_path / path
     body = re.sub(rb'^{"format":1,"checksum":"[0-9a-f]{8}",', b"", file.read_bytes())
-    nested = body.rstrip()[:-1] + b',"more":' + b"[" * 50_000 + b"]" * 50_000 + b"}\n"
+    nested = body.rstrip()[:-1] + b',"more":' + b"[" * 500_000 + b"]" * 500_000 + b"}\n"
     file.write_bytes(b'{"format":1,"checksum":"%08x",' % crc32c(nested) + nested)
     with pytest.raises(CorruptEntry, match="does not decode"):
         txnlog.open(str(tmp_path / "a"))

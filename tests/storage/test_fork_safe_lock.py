@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -71,6 +72,10 @@ def test_whoever_forks_holding_it_lets_go_of_it_in_the_child_too() -> None:
     assert status == 0
 
 
+@pytest.mark.skipif(
+    sys.version_info >= (3, 14),
+    reason="CPython's issue 148874: an interrupt just after `with lock` has taken it leaves it so",
+)
 def test_ctrl_c_at_any_time_leaves_it_free() -> None:
     """Real signals, because tracing sees steps between which the interpreter takes none."""
     lock = ForkSafeLock()

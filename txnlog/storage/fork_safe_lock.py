@@ -11,8 +11,9 @@ class ForkSafeLock:
 
     A plain lock that another thread of the parent held during the fork would be held in the child
     for ever. It is not a context manager itself: Ctrl-C between acquiring it in a Python method and
-    the block would leave it locked for ever, which does not happen to the interpreter's own lock. A
-    thread that forks while holding it releases the one it has acquired.
+    the block would leave it locked for ever, which does not happen to the interpreter's own lock,
+    until Python 3.14 (CPython's issue 148874). A thread that forks while holding it releases the
+    one it has acquired.
     """
 
     def __init__(self) -> None:
