@@ -98,7 +98,7 @@ class Session:
         return txnlog.open(self._named_url(), storage_options=self.storage_options)
 
     def open_to_read(self) -> Store:
-        """The same for a verb that only reads: it puts out no root of the store that fails it."""
+        """Open the store for a verb that only reads, and so puts out no root that fails it."""
         import txnlog
 
         return txnlog.open(self._named_url(), storage_options=self.storage_options, observer=True)

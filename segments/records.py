@@ -190,7 +190,7 @@ def split_large(batch: pa.RecordBatch, max_bytes: int) -> list[pa.RecordBatch]:
 
 
 def _from_the_start(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same; values that lie beyond the first 2 GiB of an array are copied out of it.
+    """Return the rows; values beyond the first 2 GiB of an array are copied out of it.
 
     Arrow makes no others of 64-bit offsets with 32 bits, however few values a slice has.
     """

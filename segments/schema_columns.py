@@ -52,7 +52,7 @@ def children(kind: pa.DataType) -> list[pa.Field]:
 
 
 def with_children(kind: pa.DataType, fields: Sequence[pa.Field]) -> pa.DataType:
-    """The same kind of type, consisting of these."""
+    """Return a type of this kind (struct, list, map) that consists of these fields."""
     if types.is_struct(kind):
         return pa.struct(fields)
     if types.is_map(kind):

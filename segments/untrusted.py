@@ -133,7 +133,7 @@ _check_small_footer = lru_cache(maxsize=128)(_check_footer)
 
 
 def read_parquet_footer(tail: bytes, position: int) -> tuple[FileMetadata, ParquetMetadata]:
-    """The same, and as pyarrow has it."""
+    """Check a footer, and return it as it was parsed and as pyarrow has it."""
     from pyarrow import parquet
 
     described = check_parquet_footer(tail, position)

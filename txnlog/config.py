@@ -545,7 +545,7 @@ def check_stored_topic_config(config: Mapping[str, str | None]) -> None:
 
 
 def check_stored_store_config(config: Mapping[str, str]) -> None:
-    """The same for the settings in a store's file."""
+    """Raise ValueError if one of the settings in a store's file is not valid."""
     _check_stored(config, _STORE_KEYS)
 
 

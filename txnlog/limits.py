@@ -31,7 +31,7 @@ MOST_MARK_BYTES: Final = 1 << 20
 """Of one that never grows: a store's file, a marker, a mark."""
 
 MOST_TIMEOUT_MS: Final = (1 << 31) - 1
-"""As in Kafka, whose timeouts have 31 bits."""
+"""Kafka's limit: its timeouts have 31 bits."""
 NEVER_MS: Final = (1 << 63) - 1
 """The last time at which something may go."""
 
@@ -64,7 +64,7 @@ TotalBytes: TypeAlias = Annotated[int, Meta(ge=0, le=_HALF_LONG_MAX)]
 Counter: TypeAlias = Annotated[int, Meta(ge=0, le=_HALF_LONG_MAX)]
 """What counts up by one, so that it never gets there: entries, transactions, generations."""
 CounterOrNone: TypeAlias = Annotated[int, Meta(ge=-1, le=_HALF_LONG_MAX)]
-"""The same; -1 for none."""
+"""A counter, or -1 for none."""
 ProducerId: TypeAlias = Annotated[int, Meta(ge=-1, le=_LONG_MAX)]
 ProducerEpoch: TypeAlias = Annotated[int, Meta(ge=-1, le=_INT16_MAX)]
 SequenceNumber: TypeAlias = Annotated[int, Meta(ge=-1, le=_INT31_MAX)]
@@ -103,7 +103,7 @@ EncodedSchema: TypeAlias = Annotated[str, Meta(max_length=16 << 20)]
 AnyNumber: Final = Meta(max_length=MOST_ITEMS)
 """For a list, or an object with keys: ``Annotated[tuple[Name, ...], AnyNumber]``."""
 PerPartition: Final = Meta(max_length=MAX_PARTITIONS)
-"""The same with an item for each partition of a topic."""
+"""For a list, or an object with keys, that has an item for each partition of a topic."""
 Settings: TypeAlias = Annotated[dict[Name, Text], Meta(max_length=1000)]
 SettingChanges: TypeAlias = Annotated[dict[Name, Text | None], Meta(max_length=1000)]
 """None resets a setting to its default."""

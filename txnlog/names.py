@@ -522,7 +522,7 @@ def segment_name(writer: str, counter: int, *, schema_version: int = 0) -> str:
 
 
 def parquet_name(name: str) -> str:
-    """The same segment's stem if it is a Parquet file."""
+    """The stem of a segment's files if it is a Parquet file."""
     return f"{name}{PARQUET_ENDING}"
 
 

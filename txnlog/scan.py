@@ -189,7 +189,7 @@ class Scan:
     def sound_batches(
         self, report: Callable[[DamagedRecords], object], *, skip_damaged: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """The same past damage: what is sound, whatever of the scan cannot be read.
+        """Read what is sound, whatever of the scan cannot be read.
 
         Args:
             report: called with what cannot be read: a ``txnlog.results.DamagedRecords``, which has

@@ -89,7 +89,7 @@ class TopicSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def encode_columns(columns: pa.Schema) -> str:
-    """As ``TopicSchema.arrow`` has them."""
+    """Encode columns as text, which ``TopicSchema.arrow`` keeps."""
     return base64.b64encode(columns.serialize().to_pybytes()).decode("ascii")
 
 

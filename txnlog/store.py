@@ -139,7 +139,7 @@ def attach(
     config: Mapping[str, object] | None = None,
     clock: Clock | None = None,
 ) -> Store:
-    """Like :func:`open_store`, over a storage that is already open, or one of your own."""
+    """Open a store over a storage that is already open, or one of your own."""
     clock = clock or SystemClock()
     checked = check_store_config(config)
     try:

@@ -116,7 +116,7 @@ class _Markup(str):
 
 
 def mark_time(timestamp_ms: int | None) -> str:
-    """The same as an element, which a script shows in the zone of the browser."""
+    """Show a time as an element, which a script shows in the zone of the browser."""
     if timestamp_ms is None or not 0 <= timestamp_ms <= _MAX_MS:
         return show_time(timestamp_ms)
     written = _write_time(timestamp_ms)

@@ -313,7 +313,7 @@ def _build_column(
 
 
 def _check_nulls(records: pa.RecordBatch) -> pa.RecordBatch:
-    """The same, checked for nulls in required columns."""
+    """Return the records, once no required column is found to have a null."""
     for field, array in zip(records.schema, records.columns, strict=True):
         if not field.nullable and array.null_count:
             raise ValueError(f"column {field.name!r} has nulls")

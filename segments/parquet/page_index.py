@@ -32,7 +32,7 @@ _BOUNDS: Final = list_of(_MOST_PAGES, BINARY)
 _COLUMN_INDEX: Final = {2: _BOUNDS, 3: _BOUNDS}
 _BOUND_BYTES: Final = 8
 _PAGES_AT_ONCE: Final = 2
-"""As many are as large as a batch in columns; of the first one only a few rows may be wanted."""
+"""Two are as large as a batch in columns; of the first one only a few rows may be wanted."""
 
 
 class Page(NamedTuple):

@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 ANSWER_S = 5
 """For how long a read waits to learn whether it can be native."""
 _INSISTENT_ANSWER_S = 60
-"""The same for one that must be."""
+"""For how long one waits that must be native."""
 _SCHEMES = {"s3": "s3a"}
 """Hadoop's names of filesystems, if they differ from fsspec's."""
 _NOT_AGAIN = "it does not answer, and is not waited for again in this session"

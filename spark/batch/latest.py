@@ -43,7 +43,7 @@ def read_latest(
     native: bool | None,
     origin: Origin | None = None,
 ) -> DataFrame:
-    """As :func:`txnlog.spark.batch.read_frame.read_frame`, but one row for each key.
+    """Make a frame of the newest row of each key; arguments are those of ``read_frame``.
 
     Records without a key are left out, and keys whose newest record deletes them.
 

@@ -145,7 +145,7 @@ def leave_note(storage: Storage, origin: Origin) -> None:
 def leave_note_alone(
     storage: Storage, origin: Origin, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The same in a task that has no rows; :func:`leave_note` says what is raised."""
+    """Leave the note in a task that has no rows; :func:`leave_note` says what is raised."""
     leave_note(storage, origin)
     for _ in batches:  # Spark ends a worker that leaves some, and starts another for the next task
         pass

@@ -66,7 +66,7 @@ def parse_starting(values: OptionValues) -> Position | Literal["group"] | None:
 
 
 def parse_ending(values: OptionValues) -> Position:
-    """The same for the end; the latest unless an option says otherwise."""
+    """Parse where a read ends; the latest unless an option says otherwise."""
     names = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
     return _parse_first(values, names, or_latest=True) or "latest"
 

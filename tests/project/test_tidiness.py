@@ -88,6 +88,18 @@ def test_modules_say_what_they_are_for() -> None:
     assert (vague, silent) == ([], [])
 
 
+def test_docstrings_stand_alone() -> None:
+    """Whoever meets one in a search, or in an editor, has not read the one before it."""
+    leaning = re.compile(r'\s*"""(The same|Also|Like|As)\b')
+    found = [
+        f"{module.where}:{number}"
+        for module in MODULES
+        for number, line in enumerate(module.path.read_text().splitlines(), 1)
+        if leaning.match(line)
+    ]
+    assert found == []
+
+
 def test_docstrings_say_of_each_error_when_it_is_raised() -> None:
     """As the API's pages need it: ``Error, OtherError: when``, and what follows is indented."""
     wrong = [

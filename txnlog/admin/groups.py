@@ -60,7 +60,7 @@ class GroupAdmin:
         return [*self.each_group()]
 
     def each_group(self) -> Iterator[GroupDescription | TxnlogError]:
-        """Like :meth:`describe_groups`, a few at a time; each topic is read once for all groups."""
+        """Describe every group, a few at a time; each topic is read once for all groups."""
         ids = self._group_ids()
         for first in range(0, len(ids), _GROUPS_AT_ONCE):
             for described in self._describe(ids[first : first + _GROUPS_AT_ONCE]):

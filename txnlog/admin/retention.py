@@ -78,7 +78,7 @@ def retain(
     timeout_ms: int = DELIVERY_TIMEOUT_MS,
     ahead: list[FutureRecords] | None = None,
 ) -> list[RetentionDeletion]:
-    """The same for a refreshed log; undecided appends and everything after them stay.
+    """Delete what is too old in a refreshed log; undecided appends and all after them stay.
 
     ``timeout_ms`` is how long it goes on while other writers are faster. Segments met whose times
     lie in the future are warned of, and added to ``ahead``.

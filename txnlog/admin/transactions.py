@@ -76,7 +76,7 @@ class TransactionAdmin:
     def each_transaction(
         self, *, states: str | Iterable[str] | None = None, older_than_ms: int | None = None
     ) -> Iterator[TransactionDescription | TxnlogError]:
-        """Like :meth:`transactions`, a few at a time."""
+        """Describe transactional ids as :meth:`transactions` does, a few at a time."""
         wanted = _statuses(states)
         before_ms = self._logs.clock.now_ms() - (older_than_ms or 0)
         return (

@@ -49,7 +49,7 @@ def make_schema(
 def with_defaults(
     columns: pa.Schema, defaults: Mapping[str, object] | None, key: Sequence[str]
 ) -> pa.Schema:
-    """The same with these defaults, Python or Arrow values, in addition to those of fields.
+    """Add these defaults, Python or Arrow values, to those that fields have.
 
     Raises InvalidSchema: one is not a value of its column, or the column cannot have one.
     """
@@ -150,7 +150,7 @@ def check_columns(columns: object, ids: Ids) -> pa.Schema:
 
 
 def _require(columns: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    """The same with these columns required."""
+    """Return the columns with these required."""
     for name in names:
         index = columns.get_field_index(name)
         columns = columns.set(index, columns.field(index).with_nullable(False))

@@ -52,7 +52,7 @@ class Reader(Protocol):
     """The reader of the partitions: the consumer."""
 
     def _take(self, partitions: Collection[TopicPartition]) -> None:
-        """Also read these, from the group's offsets."""
+        """Begin to read these too, from the group's offsets."""
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
         """These are about to be revoked: commit their offsets, with auto commit."""
@@ -209,7 +209,7 @@ class Sharing:
         return True
 
     def _new_member(self) -> Member:
-        """The same one until it has joined: after an interrupt it may be in the group already."""
+        """Return one member until it has joined: an interrupted one may be in the group already."""
         known = self._joining
         if known is None or known[0] != os.getpid():
             member = Member(self._logs, self._group_id, self._settings, self._topics)

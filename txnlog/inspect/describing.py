@@ -92,7 +92,7 @@ def describe_segments(log: TopicLog, partition: int | None = None) -> list[Segme
 def describe_segments_within(
     log: TopicLog, partition: int, start: int, end: int
 ) -> list[SegmentDescription]:
-    """The same of those segments of one partition that hold any of the offsets [start, end).
+    """Describe the segments of one partition that hold any of the offsets [start, end).
 
     Deleted ones are left out. The cost depends only on these. Raises OffsetOutOfRange,
     CorruptEntry.

@@ -125,7 +125,7 @@ def rewrite(
 
 
 def _until(horizon_ms: int, place: Placement) -> Placement:
-    """The same segment, whose tombstones, if it has any, stay until this time."""
+    """Have the segment's tombstones, if it has any, stay until this time."""
     special = place.rewritten
     if special is None or special.delete_horizon_ms < 0:
         return place

@@ -202,7 +202,7 @@ class StateLog(Generic[EntryT, StateT]):
             )
 
     def refresh_beside(self, *calls: Callable[[], object]) -> None:
-        """The same, with other requests made beside the first listing. Raises what they raise."""
+        """Refresh, with other requests made beside the first listing. Raises what they raise."""
         with self.lock:
             self._beside = [*calls]
             try:

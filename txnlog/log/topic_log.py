@@ -289,7 +289,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             return self.manifests.unfold(state)
 
     def whole_segments(self) -> TopicState:
-        """The same with segments and rewrites alone: see ``Manifests.unfold``."""
+        """A copy of the state with segments and rewrites alone: see ``Manifests.unfold``."""
         with self.lock:
             state = self.state
             return self.manifests.unfold(state, segments_alone=True)
@@ -310,7 +310,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
     def find_records(
         self, state: TopicState, spans: Mapping[int, tuple[int, int]]
     ) -> PlacedRecords:
-        """The same; and which entries among the settled ones were aborted."""
+        """The segments at these offsets, and which of the settled entries were aborted."""
         heads = {number: PartitionHead.of(state.partitions[number]) for number in spans}
         return find_records(self.manifests, state.settled, state.topic_id, heads, spans)
 

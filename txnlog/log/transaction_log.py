@@ -226,7 +226,7 @@ class TransactionLog:
         return expired is not None and expired.number > number
 
     def describe(self, transactional_id: str) -> Head:
-        """Like :meth:`head`; raises TransactionalIdNotFound if there is none."""
+        """The id's newest state, see :meth:`head`. Raises TransactionalIdNotFound: none."""
         found = self.head(transactional_id)
         if found is None:
             raise TransactionalIdNotFound(

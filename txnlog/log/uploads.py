@@ -46,7 +46,7 @@ class TopicSpec:
         return 0 if self.schema is None else self.schema.version
 
     def with_codec(self, codec: WriterCodec | None) -> TopicSpec:
-        """The same for a writer that has chosen a codec. Raises InvalidConfig."""
+        """The topic for a writer that has chosen a codec. Raises InvalidConfig."""
         return self if codec is None else replace(self, config=codec.override(self.config))
 
 

@@ -66,7 +66,7 @@ class _FileDataset(dataset.FileSystemDataset):  # type: ignore[misc] # pyarrow h
 
 
 class _Union(dataset.UnionDataset):  # type: ignore[misc]
-    """The same, and more."""
+    """Several of them, and files of another kind beside them."""
 
     def scanner(self, **options: Any) -> Any:  # noqa: ANN401
         return _unlocked(super().scanner(**options), options)

@@ -193,7 +193,7 @@ def _columns_of(schema: TopicSchema | None, *, as_records: bool, as_json: bool) 
 
 
 def in_turns(ranges: Sequence[SegmentRange], most_bytes: int) -> list[SegmentRange]:
-    """The same ranges, partitions in turn: this many bytes of each, or one larger segment.
+    """Order ranges by partitions in turn: this many bytes of each, or one larger segment.
 
     Ranges of a partition stay in order, and small ones stay together, so that adjacent small
     segments in a file are still read in one request.

@@ -33,7 +33,7 @@ def check_isolation_level(isolation_level: str) -> IsolationLevel:
 
 
 def check_reading_on(isolation_level: str) -> ConsumerIsolationLevel:
-    """The same for readers that go on by offsets. Raises InvalidOption."""
+    """Return the level if one can go on by offsets under it, else raise InvalidOption."""
     level = check_isolation_level(isolation_level)
     if level == "snapshot":
         raise InvalidOption(

@@ -42,7 +42,7 @@ def json_keys(records: pa.RecordBatch, schema: TopicSchema) -> pa.Array:
 
 
 def json_pieces(batches: Iterable[SegmentBatch]) -> Iterator[SegmentBatch]:
-    """The same records in slices, each small enough for its JSON to fit in little memory."""
+    """Cut batches into slices, each small enough for its JSON to fit in little memory."""
     for batch in batches:
         count = batch.record_count
         if count <= 1 or _most_bytes(batch.records) <= _MOST_BYTES:

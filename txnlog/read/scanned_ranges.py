@@ -47,7 +47,7 @@ def read_each(
     *,
     by_page: bool = False,
 ) -> Generator[tuple[SegmentRange, Iterator[pa.RecordBatch]]]:
-    """The same, each range with its own batches, to be read before the next one is asked for.
+    """Read ranges, each with its own batches, to be taken before the next one is asked for.
 
     At most ``ahead_bytes`` are in flight, or a single larger request. With ``by_page`` batches are
     small, and each is decoded when it is asked for; filtered reads are not.

@@ -119,7 +119,7 @@ class ScanColumns:
         return "timestamp" if self._is_plain else TIMESTAMP
 
     def with_timestamp(self) -> ScanColumns:
-        """The same and the records' times."""
+        """These columns and the records' times."""
         if self.timestamp in self.names:
             return self
         return replace(self, names=(*self.names, self.timestamp))

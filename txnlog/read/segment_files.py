@@ -64,7 +64,7 @@ class _Objects(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
 
 
 class _Segments(FSSpecHandler):  # type: ignore[misc]
-    """The same for Arrow. Opening a file checks that it is the one that was placed."""
+    """Segments' files for Arrow. Opening one checks that it is the one that was placed."""
 
     fs: _Objects
 

@@ -1,4 +1,4 @@
-"""The same bytes at every member: what a writer, or whoever helps it, does behind the leader."""
+"""Equal bytes at every member: what a writer, or whoever helps it, does behind the leader."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class _CountedOpener(MemberOpener):
 
 
 def counted(storage: ReplicatedStorage, counting: CountingStorage) -> ReplicatedStorage:
-    """The same set of roots; what is asked of its controller and of each root is counted there.
+    """Wrap a set of roots: what is asked of its controller and of each root is counted there.
 
     To look at it: what its roots are on (``local_path``) cannot be told through what counts.
     """

@@ -294,7 +294,7 @@ def elected_unclean(epoch: Epoch, leader: Member, who: Proposer) -> Epoch:
 
 
 def taken_out(epoch: Epoch, root: str) -> Epoch:
-    """The same epoch with a root taken out by an operator."""
+    """Note in an epoch that an operator has taken a root out."""
     return msgspec.structs.replace(epoch, taken_out=(*epoch.taken_out, root))
 
 
@@ -312,12 +312,12 @@ def forgotten(epoch: Epoch, member: Member, who: Proposer) -> Epoch:
 
 
 def configured(epoch: Epoch, settings: Mapping[str, str], who: Proposer) -> Epoch:
-    """The same set under other settings."""
+    """The set has other settings."""
     return _next(epoch, who, settings=dict(settings))
 
 
 def decided_at(epoch: Epoch, url: str, who: Proposer) -> Epoch:
-    """The same, naming where the next epoch is decided: here, or at another place."""
+    """The epoch names where the next one is decided: here, or at another place."""
     return _next(epoch, who, controllers=(*epoch.controllers, url))
 
 

@@ -228,7 +228,7 @@ def tell_root(agreement: Agreement, opener: MemberOpener, epoch: Epoch, root: st
 
 
 def put_pointer(agreement: Agreement, epoch: Epoch, root: str, storage: Storage) -> None:
-    """The same with an open storage. Raises StorageError, StoreExists."""
+    """Make an open root name the controller as of an epoch. Raises StorageError, StoreExists."""
     moves = len(epoch.controllers) - 1
     mark = _mark_of(storage)
     if mark.controller not in known_controllers(agreement, epoch) or mark.member != root:

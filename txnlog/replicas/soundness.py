@@ -69,7 +69,7 @@ def leaders_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
 
 
 def sound_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
-    """The same, but another member's if that one has it whole: nobody need lead for a copy."""
+    """Bytes to copy: another member's if that one has them whole, since nobody need lead for it."""
     data = _get(agreement, epoch, epoch.leader, name)
     if is_sound(name, data) is not False:
         return data

@@ -274,7 +274,7 @@ class _Repair:
         self._is_sound = is_sound
 
     def repaired(self, found: ReplicaDifference) -> ReplicaDifference:
-        """The same finding, repaired if possible. Raises StorageError: a member fails."""
+        """Repair a finding if possible, and say so in it. Raises StorageError: a member fails."""
         epoch = self._agreement.refresh()
         members = [member for member in found.members if member in epoch.in_sync]
         if found.kind not in ("missing", "damaged") or len(members) < len(found.members):
@@ -294,7 +294,7 @@ class _Repair:
         return replace(found, detail=f"{found.detail}; {how}", is_repaired=done)
 
     def _help(self, name: str) -> bool:
-        """As a reader does: what is damaged is replaced, or another member leads."""
+        """Replace what is damaged, or have another member lead, which readers do too."""
 
         def step(epoch: Epoch) -> bool:
             data = soundness.leaders_bytes(self._agreement, epoch, name)

@@ -33,7 +33,7 @@ def find_standby(
 
 
 def find_at(storage: Storage) -> StandbyStorage | None:
-    """The same for an open storage."""
+    """The standby in an open storage; None if there is none, or it has nothing to show yet."""
     return StandbyStorage(storage) if Rounds(storage).newest() is not None else None
 
 

@@ -351,7 +351,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
         self.check_offsets(group_id, offsets)
 
     def check_offsets(self, group_id: str, offsets: Sequence[OffsetCommit]) -> None:
-        """The same without checking the committer (invariants G1 and G2)."""
+        """Raise unless the offsets may be committed, by whomever (invariants G1 and G2)."""
         held = self.held()
         for moved in offsets:
             where = TopicPartition(moved.topic, moved.partition)

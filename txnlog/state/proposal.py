@@ -154,7 +154,7 @@ def combine(
 
 
 def _moved(append: Append, ends: dict[int, int]) -> Append:
-    """The same append at these ends of partitions, which it advances."""
+    """Move an append to these ends of partitions, which it advances."""
     segments = []
     for place in append.segments:
         moved = replace(place, base_offset=ends[place.partition])

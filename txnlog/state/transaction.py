@@ -383,7 +383,7 @@ def presume_open(ref: TransactionRef, timeout_ms: int, *, now_ms: int) -> Transa
 
 
 def fence(state: TransactionState) -> TransactionState:
-    """The same with the next epoch, which nobody else owns."""
+    """Give the id its next epoch, which nobody else owns."""
     epoch = min(state.producer_epoch + 1, MAX_PRODUCER_EPOCH)
     return msgspec.structs.replace(state, producer_epoch=epoch)
 

@@ -149,7 +149,7 @@ def run_ahead(
 
 
 def run_in_order(calls: Iterable[SizedCall[T]]) -> Generator[T]:
-    """The same without threads: each call runs when its result is asked for."""
+    """Run calls without threads: each when its result is asked for."""
     for _, call in calls:
         yield call()
 

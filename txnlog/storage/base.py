@@ -177,7 +177,7 @@ class Storage(ABC):
         return None
 
     def relaxed(self) -> Storage:
-        """The same objects, for writes that need not be durable at once, if that saves time.
+        """A view of this storage for writes that need not be durable at once, if that saves time.
 
         They are visible as soon as they are written; a power cut may lose them. If there is no such
         difference, as on an object store, it is the storage itself.

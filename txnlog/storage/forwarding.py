@@ -40,7 +40,7 @@ class ForwardingStorage(Storage):
             cls.put_round = Storage.put_round  # type: ignore[method-assign]
 
     def relaxed(self) -> Self:
-        """The same wrapper, with all its state, around the inner storage's relaxed view."""
+        """This wrapper, with all its state, around the inner storage's relaxed view."""
         inner = self.inner.relaxed()
         if inner is self.inner:
             return self

@@ -65,7 +65,7 @@ class TimestampLimits:
         self._refuse(f"record {first} of {len(timestamps)}", int(timestamps[first]), now_ms)
 
     def check_one(self, timestamp_ms: int | None, now_ms: int) -> None:
-        """Like :meth:`check`; None is a record that gets its timestamp now."""
+        """Raise InvalidRecord if a time is too far off; None is a record that gets its time now."""
         if self._none or timestamp_ms is None or timestamp_ms == -1:
             return
         if now_ms - timestamp_ms > self._before_ms or timestamp_ms - now_ms > self._after_ms:
@@ -98,7 +98,7 @@ class KeyCheck:
             raise InvalidRecord(f"{keys.null_count} of {len(keys)} records have no key{self._why}")
 
     def check_one(self, key: bytes | None) -> None:
-        """The same for one record."""
+        """Raise InvalidRecord if the key of a record is None and must not be."""
         if self._is_needed and key is None:
             raise InvalidRecord(f"a record has no key{self._why}")
 

@@ -133,7 +133,7 @@ def _read(
 
 
 def _with_headers(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
-    """The same with headers as they are sent, instead of their JSON."""
+    """Replace the JSON of headers by headers as they are sent."""
     at = batch.schema.get_field_index(name)
     if at < 0:
         return batch

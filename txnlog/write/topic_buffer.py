@@ -58,7 +58,7 @@ from txnlog.write.typed_rows import make_columns, make_record
 from txnlog.write.writer_settings import WriterSettings
 
 WritesAs: TypeAlias = Callable[[str], ProducerRef | TransactionRef]
-"""As whom records of a topic will be placed, as far as it is known when they are uploaded."""
+"""Tells as whom records of a topic will be placed, as far as that is known at their upload."""
 
 METADATA_MAX_AGE_S = 300.0
 """How long a producer relies on a topic's metadata: Kafka's metadata.max.age.ms."""

@@ -144,7 +144,7 @@ def _make_flat(records: TypedRecords, values: Values, field: pa.Field) -> pa.Arr
 
 
 def _infer_flat(records: TypedRecords, values: Values, field: pa.Field) -> pa.Array:
-    """As Arrow infers them, but times as the column has them: Python's are of microseconds.
+    """Make an array as Arrow infers it, but of times in the column's unit.
 
     They are rounded down, to the earlier time, also before 1970.
     """

@@ -205,7 +205,7 @@ def _write_paced(
     stream: PacedStream,
     pace: _Pace,
 ) -> Iterator[Written]:
-    """As they come; each flush is an entry of the log. Those before a wrong one are written.
+    """Write records as they come; each flush is an entry of the log. Those before a wrong one stay.
 
     However it ends early, it says how many of the input's records are written.
     """

@@ -116,7 +116,7 @@ def compact_topic(
 def _with_newest(
     storage: Storage, topic: str, partition: int, segment: Segment, facts: SegmentFacts, now_ms: int
 ) -> SegmentFacts:
-    """The same facts, but a time that lies in the future keeps nothing from being compacted."""
+    """Replace a time that lies in the future, so that it keeps nothing from being compacted."""
     if not lies_ahead(facts.max_timestamp_ms, now_ms):
         return facts
     newest_ms = newest_record_ms(storage, topic, partition, segment, now_ms)

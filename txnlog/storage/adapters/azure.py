@@ -122,7 +122,7 @@ def _account_options(host: str, options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _secrets_of(options: Mapping[str, Any]) -> frozenset[str]:
-    """Also those within a connection string, and the signature within a SAS token."""
+    """Secrets, those within a connection string and the signature within a SAS token too."""
     found = set(secrets_of(options))
     connection = options.get("connection_string")
     if isinstance(connection, str):

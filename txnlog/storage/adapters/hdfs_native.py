@@ -59,7 +59,7 @@ _CHUNK_BYTES = 4 << 20
 _RPC_ERROR = re.compile(r'\w*RPCError\("([^"]*)", "(.*)"\)', re.DOTALL)
 """How hdfs-native shows an exception of the NameNode's: its class, its message and stack."""
 _LISTED_AT_ONCE = 1000
-"""As many as the NameNode tells in an answer."""
+"""What the NameNode tells in one answer, at most."""
 _LEAVES_TIME = 2**64 - 1
 """The protocol's form of -1: do not change the time of the last access."""
 

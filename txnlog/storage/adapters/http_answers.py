@@ -35,7 +35,7 @@ class Answer(Enum):
     PAST_END = auto()
     """A range begins at the end of the object, or behind it."""
     BUSY = auto()
-    """The same request may succeed later, or may have succeeded: its answer was lost."""
+    """A repetition may succeed, or the request may have succeeded: its answer was lost."""
     REFUSED = auto()
     """It needs a fix first."""
 

@@ -275,7 +275,7 @@ class LocalStorage(Storage):
     def list_all(
         self, folder: str, scanned: Callable[[], object] = lambda: None
     ) -> Iterator[tuple[str, int]]:
-        """As every storage does; calls ``scanned`` when a folder was read, before it is told."""
+        """List all objects; ``scanned`` is called when a folder was read, before it is told."""
         found: list[tuple[str, int | None]] = []
         with self._scan(folder) as entries:
             for entry in entries:

@@ -177,7 +177,7 @@ class WebHdfsClient(HdfsClient):
         *,
         repeat: bool = True,
     ) -> tuple[int, requests.Response]:
-        """The same, and which NameNode has answered."""
+        """Ask the NameNodes in turn; return which of them has answered, and the answer."""
         parameters = {"op": operation, **self._identity, **(arguments or {})}
         for turn in range(1, self._turns + 1):
             namenode = self._active

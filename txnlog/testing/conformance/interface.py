@@ -37,7 +37,7 @@ MANY = 1_100
 
 
 def hand_over(storage: Storage) -> Storage:
-    """The same storage, as another process gets it."""
+    """A storage as another process gets it: by its address."""
     sender, receiver = Pipe()
     with sender, receiver:
         sender.send(storage)
