@@ -174,10 +174,11 @@ def open_parquet(
 
 
 def read_row_group(
-    file: ParquetFile, number: int, columns: Sequence[str], *, use_threads: bool
+    file: ParquetFile, number: int, columns: Sequence[str] | None, *, use_threads: bool
 ) -> pa.Table:
-    """Columns of a row group of which ``check_column_chunks`` has seen the chunks."""
-    table = file.read_row_group(number, columns=[*columns], use_threads=use_threads)
+    """Columns of a row group of which ``check_column_chunks`` has seen the chunks; None: all."""
+    wanted = None if columns is None else [*columns]
+    table = file.read_row_group(number, columns=wanted, use_threads=use_threads)
     table.validate(full=True)  # texts are UTF-8
     return table
 

@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING
 
 from txnlog.cli.output.escaping import Json
 from txnlog.cli.output.fields import Field, flag, number, text, time, to_json
-from txnlog.cli.output.record_fields import CONTENT, PAYLOAD, Record, read_stored, show_content
+from txnlog.cli.output.record_fields import (
+    CONTENT,
+    PAYLOAD,
+    Record,
+    read_foreign,
+    read_stored,
+    show_content,
+)
 
 if TYPE_CHECKING:
     from txnlog.inspect.descriptions import SegmentDescription
     from txnlog.segments.batch_header import BatchHeader
-    from txnlog.segments.inspect.dump import DumpedBatch
+    from txnlog.segments.inspect.dumped_batch import DumpedBatch
     from txnlog.storage.base import Storage
 
 
@@ -131,7 +138,8 @@ class Batch:
             return
         first = decoded.header.base_offset + self._first_offset
         deltas = decoded.offset_deltas
-        for row, content in enumerate(read_stored(decoded.records)):
+        read = read_foreign if self.dumped.is_foreign else read_stored
+        for row, content in enumerate(read(decoded.records)):
             offset = first + (row if deltas is None else int(deltas[row]))
             yield Record(None, None, None, offset, content)
 

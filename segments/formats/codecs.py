@@ -103,10 +103,14 @@ def decompress(codec: Compression, data: BytesLike, max_bytes: int) -> BytesLike
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
+class OverLimit(ValueError):
+    """They would take more memory than is allowed."""
+
+
 def check_uncompressed(size_bytes: int, max_bytes: int) -> None:
-    """Raise ValueError for records that would take more memory than ``max_bytes``."""
+    """Raise OverLimit for records that would take more memory than ``max_bytes``."""
     if size_bytes > max_bytes:
-        raise ValueError(f"{size_bytes} bytes uncompressed are over the limit {max_bytes}")
+        raise OverLimit(f"{size_bytes} bytes uncompressed are over the limit {max_bytes}")
 
 
 def _over(max_bytes: int) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from txnlog.segments.batches import DEFAULT_MAX_UNCOMPRESSED_BYTES
-from txnlog.segments.inspect.dump import DumpedBatch, dump_segment
+from txnlog.segments.inspect.dump import dump_segment
+from txnlog.segments.inspect.dumped_batch import DumpedBatch
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES
 from txnlog.segments.records import time_column, timestamps_ms
 from txnlog.segments.segment_file import SegmentFile
@@ -67,8 +68,8 @@ def verify_batches(batches: Iterable[DumpedBatch]) -> Verification:
         next_offset = batch.decoded.header.last_offset + 1
         records = batch.decoded.records
         record_count += records.num_rows
-        # A Parquet file of somebody else need not have times.
-        if records.num_rows and time_column(records.schema.names) is not None:
+        has_times = time_column(records.schema.names) is not None
+        if records.num_rows and has_times and not batch.is_foreign:
             times = timestamps_ms(records)
             first_ms, last_ms = int(times.min()), int(times.max())
             min_ms = first_ms if min_ms is None else min(min_ms, first_ms)

@@ -70,11 +70,10 @@ _META_DATA: Final = struct_of({
     2: list_of(_MAX_KINDS, I32),
     3: list_of(3 * MAX_DEPTH, BINARY),
     4: I32,
-    **dict.fromkeys((5, 6, 7, 9, 10, 11, 14), I64),
+    **dict.fromkeys((5, 6, 7, 9, 10, 11), I64),
     8: list_of(_MAX_KINDS, _PAIR),
     12: STATISTICS,
     13: list_of(_MAX_KINDS, struct_of({1: I32, 2: I32, 3: I32})),
-    15: I32,
     16: struct_of({1: I64, 2: _COUNTS, 3: _COUNTS}),
     17: foreign("geospatial statistics"),
 })  # fmt: skip
@@ -295,14 +294,19 @@ class _Reading:
         if codec not in CODECS or not ENCODINGS.issuperset(found[2]):
             raise _not_read(codec, found[2])
         dictionary = found.get(11)
+        least_position = len(_MAGIC)
+        if not found[5]:  # other programs write row groups without rows, and no page in them
+            first, least_position = max(first, dictionary or 0), 0
+            dictionary = None
+        elif dictionary == 0:  # to Arrow too this means that there is none, or none is known of
+            dictionary = None
         if dictionary is not None:
             if not 0 < dictionary < first:
                 raise ValueError(f"a dictionary is at byte {dictionary}, values at {first}")
             first = dictionary
-        least_position = len(_MAGIC)
         if first < least_position or size < 0 or first + size > self._position:
             raise ValueError(f"a column chunk of {size} bytes is claimed at byte {first}")
-        if not first <= found[9] <= first + size or found[6] < 0:
+        if found[6] < 0 or (found[5] and not first <= found[9] <= first + size):
             raise ValueError(f"values begin at byte {found[9]} of a chunk at {first}")
         least, largest = _check_statistics(leaf, found.get(12) or {}, found[5])
         _check_sizes(leaf, found.get(16) or {})
@@ -367,8 +371,10 @@ def _check_sizes(leaf: Leaf, found: Mapping[int, Any]) -> None:
 
 def _leaves(elements: Sequence[Mapping[int, Any]]) -> Iterator[Leaf]:
     """The Parquet columns of a schema, which is a tree whose nodes come before their children."""
+    if len(elements) == 1:
+        raise ForeignFeature("it has no columns")
     if not elements or not elements[0].get(5):
-        raise ValueError("it has no columns")
+        raise ValueError("it has no list of columns")
     # Of each open group: the children to come, the path, and its levels.
     groups: list[tuple[int, tuple[bytes, ...], int, int]] = [(elements[0][5], (), 0, 0)]
     for element in elements[1:]:

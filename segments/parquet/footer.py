@@ -27,7 +27,12 @@ from txnlog.segments.batch_header import (
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.identity import NO_TAG
-from txnlog.segments.parquet.file_metadata import CODECS, ColumnChunk, FileMetadata
+from txnlog.segments.parquet.file_metadata import (
+    CODECS,
+    ColumnChunk,
+    FileMetadata,
+    RowGroupMetadata,
+)
 from txnlog.segments.records import TIMESTAMP_COLUMNS
 from txnlog.segments.segment_file import SegmentFile
 from txnlog.segments.untrusted import (
@@ -279,23 +284,38 @@ def _row_groups(
             size_bytes,
             group.uncompressed_bytes,
             checksums[number],
-            BatchHeader(
-                base_offset=first,
-                length=size_bytes - _LENGTH_FIELD_BYTES,
-                leader_epoch=tag,
-                magic=MAGIC_PARQUET,
-                crc=checksums[number] or 0,
-                attributes=int(_CODECS.get(CODECS[chunks[0].codec] or "", Compression.NONE)),
-                last_offset_delta=last - first,
-                base_timestamp_ms=least_ms,
-                max_timestamp_ms=most_ms,
-                producer_id=NO_PRODUCER_ID,
-                producer_epoch=NO_PRODUCER_EPOCH,
-                base_sequence=first,
-                record_count=rows,
+            row_group_header(
+                group, first, last, size_bytes, tag, checksums[number], (least_ms, most_ms)
             ),
             chunks,
         )
+
+
+def row_group_header(
+    group: RowGroupMetadata,
+    first: int,
+    last: int,
+    size_bytes: int,
+    tag: int,
+    crc: int | None = None,
+    times_ms: tuple[int, int] = (-1, -1),
+) -> BatchHeader:
+    """A row group with offsets ``first`` to ``last`` in so many bytes, as a batch's header."""
+    return BatchHeader(
+        base_offset=first,
+        length=size_bytes - _LENGTH_FIELD_BYTES,
+        leader_epoch=tag,
+        magic=MAGIC_PARQUET,
+        crc=crc or 0,
+        attributes=int(_CODECS.get(CODECS[group.chunks[0].codec] or "", Compression.NONE)),
+        last_offset_delta=last - first,
+        base_timestamp_ms=times_ms[0],
+        max_timestamp_ms=times_ms[1],
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=first,
+        record_count=group.row_count,
+    )
 
 
 def _range_of(chunk: ColumnChunk) -> tuple[int, int] | None:

@@ -110,7 +110,7 @@ def _read_pages(chunk: ColumnChunk, read: ReadChunk) -> PageSizes:
             raise ValueError("a page's levels are longer than it is")
         sizes.uncompressed_bytes += uncompressed
         if kind == _DICTIONARY:
-            if not is_first or not chunk.has_dictionary:
+            if not is_first:  # some footers say nothing of it, and values begin with it
                 raise ValueError("a dictionary is not at the beginning")
             sizes.dictionary, sizes.dictionary_bytes = (body, at), uncompressed
             continue

@@ -22,6 +22,7 @@ from txnlog.segments.parquet.file_metadata import ColumnChunk
 from txnlog.segments.parquet.footer import OFFSET_COLUMN, RowGroup
 from txnlog.segments.parquet.open_segment import Found, ParquetSegment
 from txnlog.segments.parquet.part_file import PartFile
+from txnlog.segments.parquet.pieces import Pieces
 from txnlog.segments.records import RECORD_SCHEMA, TIMESTAMP_TYPE, Int32Array, time_column
 from txnlog.segments.schema_columns import Columns, SchemaColumns, least_bytes
 from txnlog.segments.segment_file import SizedCall, work_on
@@ -142,7 +143,7 @@ class RowGroupReading:
         self._is_alone = len(groups) == 1
         self._has_checksums = all(group.crc is not None for group in groups)
         self._repeating = repeating_columns(segment, groups, self.stored) if few else []
-        self._idle: list[tuple[_Pieces, Any]] = []
+        self._idle: list[tuple[Pieces, Any]] = []
         """The file, open once for each thread that reads of it at a time."""
 
     def size_bytes(self, group: RowGroup) -> int:
@@ -204,7 +205,7 @@ class RowGroupReading:
         """How many bytes the values of a chunk of texts take, of which it names most."""
         path = ".".join(part.decode() for part in chunk.leaf.path)
         pieces, file = self._open([path])
-        pieces.hold(found)
+        pieces.held = _by_position(found)
         return named_bytes(file, group.number, group.chunks.index(chunk))
 
     def _read(self, group: RowGroup, found: Found) -> pa.Table:
@@ -212,7 +213,7 @@ class RowGroupReading:
             pieces, file = self._idle.pop()
         except IndexError:  # all are with other threads
             pieces, file = self._open(self._repeating)
-        pieces.hold(found)
+        pieces.held = _by_position(found)
         most = _WORTH_THREADS_BYTES if self._is_alone else _WORK_AHEAD_BYTES
         is_large = self.size_bytes(group) > most
         table = read_row_group(file, group.number, self.stored, use_threads=is_large)
@@ -246,10 +247,10 @@ class RowGroupReading:
         check_column_chunks(chunks, self._max_bytes, count_named)
         return read_row_group(open_part(), 0, self.stored, use_threads=False)
 
-    def _open(self, dictionaries: Sequence[str]) -> tuple[_Pieces, Any]:
+    def _open(self, dictionaries: Sequence[str]) -> tuple[Pieces, Any]:
         """The file for pyarrow, which finds there the pieces that it is given, if not all bytes."""
         segment = self._segment
-        pieces = _Pieces(segment.file.size_bytes)
+        pieces = Pieces(segment.file.size_bytes)
         whole = None if segment.data is None else pa.BufferReader(segment.data)
         source = whole or pa.PythonFile(pieces, mode="r")
         # Pages' own checksums tell nothing more if those of whole row groups were compared.
@@ -274,8 +275,10 @@ class RowGroupReading:
             if header.last_offset_delta + 1 > header.record_count:
                 deltas = (offsets - header.base_offset).astype(np.int32)
         time = time_column(self._segment.schema.names)
-        if time in self.stored and table.column(time).null_count:
-            raise damaged(group, "a timestamp is null")
+        if time in self.stored:
+            times = table.column(time)
+            if not pa.types.is_timestamp(times.type) or times.null_count:
+                raise damaged(group, f"a timestamp is null, or is {times.type}")
         if self._made is None:
             table = _as_records(table, self._segment.schema.names)
         if any(column.num_chunks > 1 for column in table.columns):
@@ -287,6 +290,10 @@ class RowGroupReading:
             return RowGroupRecords(group, batches[0], deltas)
         nothing = pa.table({"": pa.nulls(group.header.record_count)}).to_batches()[0].select([])
         return RowGroupRecords(group, nothing, deltas)
+
+
+def _by_position(found: Found) -> dict[int, memoryview]:
+    return {piece.start: memoryview(data) for piece, data in found}
 
 
 def _part_of(data: memoryview, start: int, stop: int) -> memoryview:
@@ -374,50 +381,3 @@ def _is_record_column(found: pa.DataType, record: pa.DataType) -> bool:
     if pa.types.is_list(record):
         return pa.types.is_list(found) and bool(found.value_type == record.value_type)
     return bool(found == record)
-
-
-class _Pieces:
-    """Some bytes of a file, at their positions, as pyarrow reads a file."""
-
-    closed = False
-
-    def __init__(self, size_bytes: int) -> None:
-        self.held: dict[int, memoryview] = {}
-        self._size_bytes = size_bytes
-        self._position = 0
-
-    def hold(self, found: Found) -> None:
-        """Hold these bytes instead of others."""
-        self.held = {piece.start: memoryview(data) for piece, data in found}
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        base = (0, self._position, self._size_bytes)[whence]
-        self._position = base + position
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, count: int = -1) -> memoryview:
-        stop = self._size_bytes if count < 0 else self._position + count
-        for start, data in self.held.items():
-            if start <= self._position and stop <= start + len(data):
-                found = data[self._position - start : stop - start]
-                self._position = stop
-                return found
-        raise OSError(f"bytes {self._position} to {stop} are of no column of this row group")
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return True
-
-    def size(self) -> int:
-        return self._size_bytes
-
-    def close(self) -> None:
-        self.closed = True

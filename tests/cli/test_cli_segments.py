@@ -6,16 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from base64 import b64encode
-from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from cli_command import COMMAND, cli, cli_each, environment
-from pyarrow.parquet import encryption
 
 import txnlog
 from txnlog.inspect.descriptions import SegmentDescription
@@ -427,57 +422,3 @@ def test_a_dump_holds_one_batch_at_a_time(tmp_path: Path) -> None:
         assert process.returncode == 0
         peaks_bytes.append(usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
     assert max(peaks_bytes) < peaks_bytes[0] + 30_000_000
-
-
-def test_parquet_files_of_others_are_looked_into(tmp_path: Path) -> None:
-    """Without times, keys and headers of records; an encrypted one is said to be that."""
-    path = tmp_path / "foreign.parquet"
-    pq.write_table(pa.table({"a": [1, 2], "day": [date(2024, 2, 29), None]}), path)
-    (checked,) = cli("segments", "verify", "--file", path, "-o", "json").json()
-    assert (checked["ok"], checked["record_count"]) == (True, 2)
-    (batch,) = cli("segments", "dump", "--file", path, "--records", "-o", "json").json()
-    shown = [(json.loads(row["value"]), row["timestamp_ms"]) for row in batch["records"]]
-    assert shown == [({"a": 1, "day": "2024-02-29"}, None), ({"a": 2, "day": None}, None)]
-    table = cli("segments", "dump", "--file", path, "--records")
-    assert (table.code, '"day": "2024-02-29"' in table.out) == (0, True)
-    path.write_bytes(b"PARE" + bytes(100) + b"PARE")
-    refused = cli("segments", "verify", "--file", path)
-    assert (refused.code, "encrypted" in refused.err) == (1, True)
-
-
-class _OpenKeys(encryption.KmsClient):  # type: ignore[misc]
-    """Keeps no key from anybody."""
-
-    def wrap_key(self, key_bytes: bytes, _master: str) -> str:
-        """As base64."""
-        return b64encode(key_bytes).decode()
-
-
-def _write_encrypted(rows: pa.Table, path: Path) -> None:
-    """With an encrypted column, and a footer that anybody can read."""
-    ways = encryption.EncryptionConfiguration("k", column_keys={"k": ["a"]}, plaintext_footer=True)
-    factory = encryption.CryptoFactory(lambda _: _OpenKeys())
-    sealed = factory.file_encryption_properties(encryption.KmsConnectionConfig(), ways)
-    with pq.ParquetWriter(path, rows.schema, encryption_properties=sealed) as writer:
-        writer.write_table(rows)
-
-
-def test_what_cannot_be_read_of_others_is_not_called_damaged(tmp_path: Path) -> None:
-    """What Parquet has and no segment has is named; in a segment of ours it would be damage."""
-    path, rows = tmp_path / "foreign.parquet", pa.table({"a": [1.0, 2.0]})
-    ours = rows.replace_schema_metadata({"txnlog.row_group_crc32c": "00000000"})
-    split = {"use_dictionary": False, "column_encoding": {"a": "BYTE_STREAM_SPLIT"}}
-    made: dict[str, Callable[[], None]] = {
-        "encrypted columns": lambda: _write_encrypted(rows, path),
-        "BROTLI": lambda: pq.write_table(rows, path, compression="brotli"),
-        "BYTE_STREAM_SPLIT": lambda: pq.write_table(rows, path, **split),
-    }
-    for feature, write in made.items():
-        write()
-        for verb in ("verify", "dump"):
-            refused = cli("segments", verb, "--file", path)
-            assert (refused.code, refused.out) == (1, ""), feature
-            assert f"{feature}: nothing here can read it" in " ".join(refused.err.split())
-    pq.write_table(ours, path, **split)
-    damaged = cli("segments", "verify", "--file", path)
-    assert (damaged.code, "DAMAGED" in damaged.out) == (3, True)

@@ -10,10 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from txnlog.errors import CorruptRecord, ObjectNotFound, StorageError, UnsupportedRecordFormat
+from txnlog.errors import ObjectNotFound, StorageError, UnsupportedRecordFormat
 from txnlog.kafka.folders import base_offset_of
-from txnlog.segments.parquet.compact_values import ForeignFeature
-from txnlog.segments.parquet.footer import CHECKSUMS_KEY, check_footer, read_tail
 from txnlog.segments.parquet.footer import MAGIC as PARQUET_MAGIC
 from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.storage import open_storage
@@ -94,23 +92,7 @@ def _segment_file(read: ReadRange, size_bytes: int, path: str, base_offset: int)
             "is sound"
         )
     is_parquet = begins == PARQUET_MAGIC
-    file = SegmentFile(read, size_bytes, path, base_offset, is_parquet=is_parquet)
-    if is_parquet:
-        _check_features(file)
-    return file
-
-
-def _check_features(file: SegmentFile) -> None:
-    """Refuse what other programs' files may have and cannot be read; damage is found later."""
-    try:
-        check_footer(file)
-    except CorruptRecord as error:
-        feature = error.__cause__
-        if isinstance(feature, ForeignFeature) and CHECKSUMS_KEY not in read_tail(file):
-            raise UnsupportedRecordFormat(
-                f"{file.name} is a Parquet file of another program, and {feature}: nothing here "
-                "can read it, or tell if it is sound"
-            ) from error
+    return SegmentFile(read, size_bytes, path, base_offset, is_parquet=is_parquet)
 
 
 def _read(file: BinaryIO, size_bytes: int, start: int, stop: int) -> bytes:

@@ -14,7 +14,8 @@ from txnlog.errors import CorruptRecord, ObjectNotFound
 from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.names import OWN_FILE
 from txnlog.segments.indexes.transactions import TransactionIndex
-from txnlog.segments.inspect.dump import DumpedBatch, dump_segment
+from txnlog.segments.inspect.dump import dump_segment
+from txnlog.segments.inspect.dumped_batch import DumpedBatch
 from txnlog.segments.inspect.verify import Verification, verify_batches
 from txnlog.segments.segment_file import SegmentFile
 from txnlog.storage.base import Storage
@@ -89,7 +90,7 @@ def describe_loss(segment: SegmentDescription) -> str:
 def check_segment_file(file: SegmentFile) -> SegmentCheck:
     """Check a file by itself. Raises what reading it raises."""
     found = verify_batches(dump_segment(file))
-    return _make_check(file.name, found)
+    return replace(_make_check(file.name, found), size_bytes=file.size_bytes)
 
 
 def check_placed_segment(storage: Storage, segment: SegmentDescription) -> SegmentCheck:
