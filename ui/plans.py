@@ -22,7 +22,14 @@ from txnlog.state.transaction import Status
 from txnlog.store import Store
 from txnlog.ui.changes import Plan, WrongField
 from txnlog.ui.record_query import choose_partitions, find_zone, parse_time
-from txnlog.ui.rendering import parse_setting, show_count, show_setting, show_size, show_time
+from txnlog.ui.rendering import (
+    parse_setting,
+    show_count,
+    show_counted,
+    show_setting,
+    show_size,
+    show_time,
+)
 
 Typed = Mapping[str, str]
 _MOST_REASON_CHARS = 2000
@@ -74,13 +81,13 @@ def plan_creation(store: Store, _name: str, typed: Typed) -> Plan:
     except InvalidSchema as error:
         raise WrongField("columns", str(error)) from error
     number = len(planned.partitions)
-    says = [f"Topic {topic} is created, with {_count(number, 'partition')}."]
+    says = [f"Topic {topic} is created, with {show_counted(number, 'partition')}."]
     if factor is not None:
-        says.append(f"Its data is placed at {_count(factor, 'root')}.")
+        says.append(f"Its data is placed at {show_counted(factor, 'root')}.")
     if planned.schema is None:
         says.append("Its records have a key and a value.")
     else:
-        says.append(f"Its records have {_count(len(planned.schema.columns), 'column')}:")
+        says.append(f"Its records have {show_counted(len(planned.schema.columns), 'column')}:")
         for field in planned.schema.columns:
             default = "" if written is None else written.defaults.get(field.name, "")
             says.append(
@@ -103,7 +110,7 @@ def plan_deletion(store: Store, topic: str, typed: Typed) -> Plan:
     described = store.describe_topic(topic)
     if typed["topic"].strip() != topic:
         raise WrongField("topic", f"type {topic}, the name of what is deleted")
-    count, size = _count(described.offset_count, "offset"), show_size(described.size_bytes)
+    count, size = show_counted(described.offset_count, "offset"), show_size(described.size_bytes)
     of = f"{count} as of now, {size}"
     says = [f"Topic {topic} is deleted, with its settings and all its records: {of}."]
     if described.open_transactions:
@@ -113,7 +120,7 @@ def plan_deletion(store: Store, topic: str, typed: Typed) -> Plan:
 
     def delete() -> str:
         store.delete_topic(topic, topic_id=described.topic_id)
-        return f"deleted topic {topic}: {described.offset_count} offsets"
+        return f"deleted topic {topic}: {show_counted(described.offset_count, 'offset')}"
 
     return Plan(says, described.topic_id, delete)
 
@@ -249,7 +256,8 @@ def plan_trim(store: Store, topic: str, typed: Typed) -> Plan:
     if not doomed:
         raise WrongField("below", "nothing would be deleted")
     says = [
-        f"Partition {plan.partition}: {show_count(plan.offset_count)} offsets are deleted, "
+        f"Partition {plan.partition}: {show_counted(plan.offset_count, 'offset')} "
+        f"{'is' if plan.offset_count == 1 else 'are'} deleted, "
         f"and it begins at {show_count(plan.new_log_start_offset)}."
         for plan in doomed
     ]
@@ -260,7 +268,10 @@ def plan_trim(store: Store, topic: str, typed: Typed) -> Plan:
         }
         store.delete_records(starts, topic_ids={topic: doomed[0].topic_id})
         gone = sum(plan.offset_count for plan in doomed)
-        return f"trimmed {topic}: {gone} offsets of {len(doomed)} partitions"
+        return (
+            f"trimmed {topic}: {show_counted(gone, 'offset')} of "
+            f"{show_counted(len(doomed), 'partition')}"
+        )
 
     return Plan([*says, "They cannot be brought back."], [described.topic_id, doomed], trim)
 
@@ -311,10 +322,6 @@ def _settings(text: str) -> dict[str, str | None]:
         if key:
             config[key] = parse_setting(value, key) if equals else None
     return config
-
-
-def _count(number: int, what: str) -> str:
-    return f"{show_count(number)} {what}{'' if number == 1 else 's'}"
 
 
 def _topic_or_partition(text: str) -> str | TopicPartition:

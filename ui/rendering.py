@@ -48,6 +48,7 @@ def make_environment() -> Environment:
     environment.filters.update(
         ago=show_ago,
         count=show_count,
+        counted=show_counted,
         size=show_size,
         time=mark_time,
         utc=show_time,
@@ -87,6 +88,11 @@ def address_of(kind: str, name: str, verb: str = "") -> str:
 def show_count(value: int | None) -> str:
     """A number with its thousands apart."""
     return _ABSENT if value is None else f"{value:,}".replace(",", "\u202f")
+
+
+def show_counted(number: int, what: str) -> str:
+    """So many of something: ``what`` is a single one, and takes an s."""
+    return f"{show_count(number)} {what}{'' if number == 1 else 's'}"
 
 
 def show_size(size_bytes: int) -> str:

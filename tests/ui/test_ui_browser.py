@@ -84,6 +84,13 @@ FAINT_TEXTS = """() => {
   return faint;
 }"""
 """Texts that are less than WCAG's 4.5 to 1 apart from what is behind them."""
+TAB_LINES = """() =>
+  new Set([...document.querySelectorAll(".tabs a")].map((tab) => tab.offsetTop)).size"""
+"""In how many lines the tabs of a topic are."""
+CUT_TABLES = """() => [...document.querySelectorAll(".wide")]
+  .filter((box) => box.scrollWidth > box.clientWidth)
+  .map((box) => box.innerText)"""
+"""Tables that are wider than the page, so that one has to scroll them."""
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 
 
@@ -206,6 +213,9 @@ def check_that_pages_fit(
         page.goto(base + path)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         assert page.evaluate(FAINT_TEXTS) == [], name
+        assert page.evaluate(TAB_LINES) <= 1, name
+        if width == 1600:
+            assert page.evaluate(CUT_TABLES) == [], name
         page.screenshot(path=str(SCREENSHOTS / f"{name}-{width}-{scheme}.png"), full_page=True)
     complaints = [said.get() for _ in range(said.qsize())]
     assert [text for text in complaints if "400 (Bad Request)" not in text] == []

@@ -267,7 +267,7 @@ def test_a_topic_is_deleted(
     assert send(console, browser, path, topic="paid", seen=seal_of(again)) == "/"
     assert "paid" not in paid.topics()
     assert len(lines) == 1
-    assert lines[0].endswith("deleted topic paid: 1 offsets")
+    assert lines[0].endswith("deleted topic paid: 1 offset")
 
 
 def test_what_is_open_in_a_deleted_topic_is_named(console: Console, browser: TestClient) -> None:
@@ -383,6 +383,20 @@ def test_the_oldest_records_are_deleted(
     """Before an offset, a time, or all."""
     confirm(console, browser, "/topics/paid/trim", **typed)
     assert paid.snapshot(["paid"]).beginning_offsets("paid") == starts
+
+
+def test_one_of_something_is_not_many(console: Console, browser: TestClient, store: Store) -> None:
+    """Neither what a page counts nor what a change would do, and has done."""
+    store.create_topic("one")
+    with store.producer() as producer:
+        producer.send("one", "x")
+    assert "in 1 segment<" in browser.get("/topics/one").text
+    assert "1 offset in 1 partition" in browser.get("/topics/one/records").text
+    typed = {"below": "latest", "partitions": ""}
+    shown = send(console, browser, "/topics/one/trim", **typed)
+    assert "Partition 0: 1 offset is deleted, and it begins at 1." in shown
+    confirm(console, browser, "/topics/one/trim", **typed)
+    assert "trimmed one: 1 offset of 1 partition" in browser.get("/store").text
 
 
 @pytest.mark.parametrize(
