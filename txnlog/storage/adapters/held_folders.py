@@ -55,6 +55,6 @@ def forget_let_go(folders: dict[str, HeldFolder]) -> None:
         return
     with _LOCK.mutex:
         held = {*_held.values()}
-    for name, folder in [*folders.items()]:
+    for name, folder in folders.copy().items():  # a copy is made in one step
         if folder not in held:
             folders.pop(name, None)
