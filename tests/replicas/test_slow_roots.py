@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replica_folders import FIRST, SECOND, make, objects, reopened, skip_probes
+from replica_folders import FIRST, SECOND, make, objects, reopened, skip_probes, values
 
 import txnlog
 from txnlog.errors import NotEnoughReplicas
 from txnlog.replicas.epochs import Proposer, first_epoch
 from txnlog.replicas.slowness import Slowness, time_for
 from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.base import Upload
 from txnlog.storage.left_behind import TookTooLong
 from txnlog.testing import VirtualClock
 
@@ -50,9 +51,13 @@ class Gate:
 
         return gated
 
+    def let_go(self) -> None:
+        """Let them through."""
+        self._opened.set()
+
     def open(self) -> None:
         """Let them through, and wait until one has come through."""
-        self._opened.set()
+        self.let_go()
         assert self._waiting.acquire(timeout=10)
         self._through += 1
 
@@ -172,6 +177,150 @@ def test_an_upload_that_is_slow_is_copied_from_another(
         upload.write(b"12")
     assert made.replicas().in_sync == ("r0-0",)
     assert made.storage.get("topics/t/data/0/x-0.log") == b"12"
+
+
+# -- uploads -------------------------------------------------------------------------------------
+
+
+class Stalled(Upload):
+    """An upload whose writes, or whose end, wait until they are let go on."""
+
+    def __init__(self, inner: Upload, stall: Stall, folder: str) -> None:
+        self._inner = inner
+        self._stall = stall
+        self._folder = folder
+
+    def write(self, data: bytes) -> int:
+        self._stall.wait(self._folder, "write")
+        return self._inner.write(data)
+
+    def close(self) -> None:
+        self._stall.wait(self._folder, "close")
+        self._inner.close()
+
+    def discard(self) -> None:
+        self._inner.discard()
+
+
+class Stall:
+    """Calls of one kind to uploads at some folders wait until it is over."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, kind: str, *folders: Path) -> None:
+        self._kind = kind
+        self._folders = {str(folder) for folder in folders}
+        self._over = threading.Event()
+        upload = LocalStorage.upload
+
+        def stalled(storage: LocalStorage, name: str) -> Upload:
+            return Stalled(upload(storage, name), self, storage.url)
+
+        patch.setattr(LocalStorage, "upload", stalled)
+
+    def wait(self, folder: str, kind: str) -> None:
+        if kind == self._kind and folder in self._folders:
+            self._over.wait()
+
+    def let_go(self) -> None:
+        self._over.set()
+
+
+def end_at_a_pause(store: txnlog.Store, patch: pytest.MonkeyPatch, stall: Stall | Gate) -> None:
+    """The stall is over when the store's clock has been waited with three times."""
+    clock = store.storage.agreement.clock  # type: ignore[attr-defined]
+    sleep, slept = clock.sleep, []
+
+    def sleep_then_end(seconds: float) -> None:
+        sleep(seconds)
+        slept.append(seconds)
+        if len(slept) == 3:
+            stall.let_go()
+
+    patch.setattr(clock, "sleep", sleep_then_end)
+
+
+NAME = "topics/t/data/0/x-0.log"
+
+
+@pytest.mark.parametrize("kind", ["write", "close"])
+def test_an_upload_waits_while_all_roots_stall(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Nobody has a copy of what it was given: dropped at all roots it would be lost."""
+    stall = Stall(monkeypatch, kind, tmp_path / FIRST, tmp_path / SECOND)
+    end_at_a_pause(made, monkeypatch, stall)
+    with made.storage.wait_up_to(1e9), made.storage.upload(NAME) as upload:
+        upload.write(b"1")
+        upload.write(b"2")
+    assert made.storage.get(NAME) == b"12"
+    in_sync = {"r0-0": FIRST, "r1-0": SECOND}
+    assert {objects(tmp_path / in_sync[one])[NAME] for one in made.replicas().in_sync} == {b"12"}
+
+
+@pytest.mark.parametrize("kind", ["write", "close"])
+@pytest.mark.parametrize(("slow", "left"), [(FIRST, SECOND), (SECOND, FIRST)])
+def test_an_upload_waits_for_no_root_while_another_has_it(
+    made: txnlog.Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    slow: str,
+    left: str,
+) -> None:
+    stall = Stall(monkeypatch, kind, tmp_path / slow)
+    clock = made.storage.agreement.clock  # type: ignore[attr-defined]
+    began_s = clock.monotonic_s()
+    with made.storage.wait_up_to(1e9), made.storage.upload(NAME) as upload:
+        upload.write(b"1")
+        upload.write(b"2")
+    assert clock.monotonic_s() - began_s < 10
+    assert objects(tmp_path / left)[NAME] == made.storage.get(NAME) == b"12"
+    stall.let_go()
+
+
+@pytest.mark.parametrize("kind", ["write", "close"])
+def test_an_upload_ends_if_all_roots_stall_for_too_long(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """After the time that its caller gives it, and not before."""
+    stall = Stall(monkeypatch, kind, tmp_path / FIRST, tmp_path / SECOND)
+    clock = made.storage.agreement.clock  # type: ignore[attr-defined]
+    began_s = clock.monotonic_s()
+    upload = made.storage.upload(NAME)
+    with made.storage.wait_up_to(60), pytest.raises(TookTooLong):  # noqa: PT012 - one of the two
+        upload.write(b"1")
+        upload.close()
+    assert 60 <= clock.monotonic_s() - began_s < 70
+    stall.let_go()
+    assert NAME not in made.storage.list_names("topics/t/data/0")
+
+
+@pytest.mark.parametrize("kind", ["write", "close"])
+def test_a_producer_has_its_delivery_timeout_when_all_roots_stall(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    made.create_topic("t", partitions=1)
+    with made.producer(delivery_timeout_ms=10**9) as producer:
+        stall = Stall(monkeypatch, kind, tmp_path / FIRST, tmp_path / SECOND)
+        end_at_a_pause(made, monkeypatch, stall)
+        producer.send("t", value=b"1")
+        producer.flush()
+    assert values(reopened(tmp_path)) == ["1"]
+
+
+@pytest.mark.parametrize("kind", ["put_if_absent", "upload"])
+def test_a_producer_goes_on_once_all_roots_do(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate, kind: str
+) -> None:
+    """Whichever of its requests they have left unanswered for longer than the lag."""
+    made.create_topic("t", partitions=1)
+    with made.producer(delivery_timeout_ms=10**9) as producer:
+        producer.send("t", value=b"1")
+        for folder in (FIRST, SECOND):
+            gate.close(tmp_path / folder, kind)
+        end_at_a_pause(made, monkeypatch, gate)
+        producer.flush()
+    assert gate.asked
+    assert values(reopened(tmp_path)) == ["1"]
 
 
 # -- how many are left behind --------------------------------------------------------------------

@@ -316,8 +316,7 @@ class Agreement:
             LogTruncated: there was an unclean election since this process began.
         """
         began_s = self.clock.monotonic_s()
-        wait = self._wait()
-        pause_s = _FIRST_PAUSE_S
+        pause: Callable[[Epoch], bool] | None = None
         since_s: dict[Member, float] = {}
         while True:
             try:
@@ -351,10 +350,9 @@ class Agreement:
                 failure, went_on = error, False
             # Somebody else may have been first to put it out.
             if not went_on and self.refresh().number == epoch.number:
-                if self._is_over(wait, began_s + _PATIENCE_LAGS * epoch.lag_s):
+                pause = pause or self.pauses(began_s)
+                if not pause(epoch):
                     raise failure
-                self.clock.sleep(pause_s * (0.5 + self.clock.jitter()))
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S, epoch.lag_s / 8)
             self.refresh()
 
     # -- for how long ----------------------------------------------------------------------------
@@ -396,6 +394,21 @@ class Agreement:
             return wait is not None or now_s > least_s
         wait.is_over = now_s > max(least_s, wait.until_s)
         return wait.is_over
+
+    def pauses(self, began_s: float) -> Callable[[Epoch], bool]:
+        """Pauses between two looks at what began then; False: it is given up, without a pause."""
+        wait = self._wait()
+        pause_s = _FIRST_PAUSE_S
+
+        def pause(epoch: Epoch) -> bool:
+            nonlocal pause_s
+            if self._is_over(wait, began_s + _PATIENCE_LAGS * epoch.lag_s):
+                return False
+            self.clock.sleep(pause_s * (0.5 + self.clock.jitter()))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S, epoch.lag_s / 8)
+            return True
+
+        return pause
 
     # -- rounds ----------------------------------------------------------------------------------
 

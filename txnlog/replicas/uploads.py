@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from threading import Event
+from threading import Event, Lock
 
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.replicas.agreement import Agreement, MemberFailed
@@ -77,45 +77,45 @@ class ReplicatedUpload(Upload):
             raise error
         return len(data)
 
-    def _each(self, call: Callable[[Upload], object], size_bytes: int) -> StorageError | None:
-        """Make a call of every upload, side by side; those that fail or are slow are dropped."""
-        members = list(self._uploads)
-        slowness = self._agreement.slowness
-        within_s = time_for(self._agreement.epoch(), size_bytes=size_bytes)
+    def _each(
+        self, call: Callable[[Upload], object], size_bytes: int, *, waits: bool = True
+    ) -> StorageError | None:
+        """Make a call of every upload, side by side; those that fail or are slow are dropped.
+
+        If all are slow, with ``waits`` the first one that ends is waited for: nobody else has what
+        is written, so that it could not be written again.
+        """
+        agreement = self._agreement
+        began_s, epoch = agreement.clock.monotonic_s(), agreement.epoch()
+        within_s = time_for(epoch, size_bytes=size_bytes)
+        slowness = agreement.slowness
+        calls = {
+            member: _Call(partial(call, upload), upload) for member, upload in self._uploads.items()
+        }
 
         def run(member: Member) -> StorageError | None:
-            upload = self._uploads[member]
-            left, ended = Event(), Event()
-
-            def run_to_end() -> None:
-                try:
-                    call(upload)
-                finally:
-                    ended.set()
-                    if left.is_set():
-                        upload.discard()
-
             try:
-                slowness.ask(member, run_to_end, within_s)
-            except TookTooLong as error:
-                self._uploads[member] = _Left()
-                left.set()
-                if ended.is_set():  # just then: it may not have seen that it was left
-                    upload.discard()
-                return error
+                slowness.ask(member, calls[member].run, within_s)
             except StorageError as error:
                 return error
             return None
 
-        gather = self._agreement.controller.storage.gather
-        errors = gather(partial(run, member) for member in members)
+        gather = agreement.controller.storage.gather
+        errors = dict(zip(calls, gather(partial(run, member) for member in calls), strict=True))
+        pause = agreement.pauses(began_s)
+        while waits and None not in errors.values():
+            slow = [member for member, error in errors.items() if isinstance(error, TookTooLong)]
+            if not slow or not pause(epoch):
+                break
+            for member in slow:
+                one = calls[member]
+                errors[member] = one.outcome(errors[member]) if one.begun else run(member)
         failed = None
-        for member, error in zip(members, errors, strict=True):
+        for member, error in errors.items():
             if error is not None:
                 failed = error
-                upload = self._uploads.pop(member)
-                with suppress(StorageError):
-                    upload.discard()
+                del self._uploads[member]
+                calls[member].drop()
         return failed
 
     def close(self) -> None:
@@ -155,17 +155,45 @@ class ReplicatedUpload(Upload):
     def discard(self) -> None:
         if not self._ended:
             self._ended = True
-            self._each(lambda upload: upload.discard(), 0)
+            self._each(lambda upload: upload.discard(), 0, waits=False)
 
 
-class _Left(Upload):
-    """In place of an upload to which a call goes on: who makes it drops it when that ends."""
+class _Call:
+    """A call of one upload, which may go on when nobody waits for it any more."""
 
-    def write(self, data: bytes) -> int:
-        return len(data)
+    def __init__(self, call: Callable[[], object], upload: Upload) -> None:
+        self._call = call
+        self._upload = upload
+        self._once = Lock()
+        self._left = Event()
+        self._ended = Event()
+        self._error: StorageError | None = None
 
-    def close(self) -> None:
-        pass
+    @property
+    def begun(self) -> bool:
+        return self._once.locked()
 
-    def discard(self) -> None:
-        pass
+    def run(self) -> None:
+        """Make the call, once; the upload is dropped at its end if nobody waits for that."""
+        if not self._once.acquire(blocking=False):
+            raise TookTooLong("it began late, and goes on")
+        try:
+            self._call()
+        except StorageError as error:
+            self._error = error
+            raise
+        finally:
+            self._ended.set()
+            if self._left.is_set():
+                self._upload.discard()
+
+    def outcome(self, slow: StorageError | None) -> StorageError | None:
+        """What the call has raised, if anything; ``slow`` while it goes on."""
+        return self._error if self._ended.is_set() else slow
+
+    def drop(self) -> None:
+        """Drop the upload: now, or when the call to it has ended."""
+        self._left.set()
+        if self._ended.is_set() or not self.begun:  # just then: it may not have seen it
+            with suppress(StorageError):
+                self._upload.discard()
