@@ -50,8 +50,8 @@ def table_of_faults() -> list[str]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The table of faults, if there is one."""
     if _TABLE:
-        terminalreporter.section("an executor is lost")
-        heading = f"{'Spark':7} {'path':17} {'fault':10} {'rows':>7} {'missing':>7} {'doubled':>7}"
+        terminalreporter.section("faults of a cluster")
+        heading = f"{'Spark':7} {'path':17} {'fault':12} {'rows':>7} {'missing':>7} {'doubled':>7}"
         for line in (f"{heading} {'left':>5}", *_TABLE):
             terminalreporter.line(line)
 

@@ -180,6 +180,9 @@ class Process:
         return found
 
 
-def driver(folder: Path, script: str, *arguments: object) -> Process:
+def driver(
+    folder: Path, script: str, *arguments: object, environment: dict[str, str] | None = None
+) -> Process:
     """Run a script of this folder."""
-    return Process(folder, [sys.executable, str(HERE / script), *map(str, arguments)])
+    command = [sys.executable, str(HERE / script), *map(str, arguments)]
+    return Process(folder, command, environment=environment)

@@ -1,6 +1,6 @@
 """Ways to write with Spark, and faults that hit each of them: a driver that runs one after another.
 
-    python fault_matrix.py MASTER STORE FOLDER
+    python fault_matrix.py MASTER STORE FOLDER MODE
 
 makes the input, says "ready", and then runs what it is told on stdin: lines of a path and a fault.
 It answers "done", or "failed" with the error. A path reads or makes the numbers below RECORDS and
@@ -11,10 +11,15 @@ A new path is a function in PATHS, a new fault a class in FAULTS.
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import shake_128
 from pathlib import Path
@@ -59,28 +64,42 @@ def target(path: str, fault: str) -> str:
 # -- faults --------------------------------------------------------------------------------------
 
 
-class ExecutorLost(Fault):
-    """SIGKILL to the JVM of an executor, once, from inside a task."""
+class Once(Fault):
+    """It happens once, in whichever task comes first.
 
-    task = None
+    Args:
+        marker: a file that is made when it happens.
+    """
+
+    task: int | None = None
+    mode = "steady"
+    """The driver's settings, see MODES."""
 
     def __init__(self, marker: Path) -> None:
         self._marker = marker
 
-    def _kill(self) -> None:
+    def _is_first(self) -> bool:
         try:
             os.close(os.open(self._marker, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
-            return
-        os.kill(executor_jvm(), signal.SIGKILL)
+            return False
+        return True
+
+    def _kill(self) -> None:
+        """SIGKILL to the JVM of the executor, from inside a task."""
+        if self._is_first():
+            os.kill(executor_jvm(), signal.SIGKILL)
 
     def upstream(self, given: Rows) -> Rows:
         """What happens to rows before they are written, or shuffled."""
         return given
 
+    def settle(self) -> None:
+        """In the driver, once the rows are written: wait until what was to happen has."""
 
-class InTheMapStage(ExecutorLost):
-    """A task has read, or made, half of its rows."""
+
+class LostInTheMapStage(Once):
+    """An executor is lost when a task has read, or made, half of its rows."""
 
     def upstream(self, given: Rows) -> Rows:
         for number, batch in enumerate(given):
@@ -89,7 +108,7 @@ class InTheMapStage(ExecutorLost):
             yield batch
 
 
-class InTheReduceStage(ExecutorLost):
+class LostInTheReduceStage(Once):
     """Some tasks have written theirs, and another one begins: what was shuffled is lost in part."""
 
     def rows(self, given: Rows) -> Rows:
@@ -100,7 +119,7 @@ class InTheReduceStage(ExecutorLost):
         yield from given
 
 
-class WhileItUploads(ExecutorLost):
+class LostWhileItUploads(Once):
     """A task has got 2.5 MiB of its 3, and has finished some segments."""
 
     def rows(self, given: Rows) -> Rows:
@@ -110,7 +129,7 @@ class WhileItUploads(ExecutorLost):
             yield batch
 
 
-class BeforeItReports(ExecutorLost):
+class LostBeforeItReports(Once):
     """A task has uploaded everything, and its message has not left the worker.
 
     One without rows has nothing that could be lost, or placed twice.
@@ -128,14 +147,154 @@ class BeforeItReports(ExecutorLost):
             self._kill()
 
 
-FAULTS: dict[str, type[ExecutorLost]] = {
-    "map": InTheMapStage,
-    "reduce": InTheReduceStage,
-    "uploading": WhileItUploads,
-    "uploaded": BeforeItReports,
+class TaskFails(Once):
+    """A task fails when it has written most of its rows; Spark runs it again."""
+
+    def rows(self, given: Rows) -> Rows:
+        for number, batch in enumerate(given):
+            if number == 5 and self._is_first():
+                raise OSError(errno.EIO, "a fault of the test")
+            yield batch
+
+
+class FetchFails(Once):
+    """What was shuffled is gone when the first tasks write, and all executors live."""
+
+    def rows(self, given: Rows) -> Rows:
+        if self._is_first():
+            for shuffled in self._marker.parent.glob("cluster/**/shuffle_*.data"):
+                shuffled.unlink()
+        yield from given
+
+
+class ClocksDiffer(Once):
+    """While a task writes, the clock of its process is two hours fast, or slow."""
+
+    _HOURS_NS = 2 * 3_600_000_000_000
+
+    def rows(self, given: Rows) -> Rows:
+        context = TaskContext.get()
+        assert context is not None
+        self._is_first()
+        off_ns = self._HOURS_NS * (1 if context.partitionId() % 2 else -1)
+        self._right = time.time_ns, time.time
+        right_ns, right = self._right
+        time.time_ns = lambda: right_ns() + off_ns
+        time.time = lambda: right() + off_ns / 1e9
+        yield from given
+
+    def written(self) -> None:
+        time.time_ns, time.time = self._right
+
+
+class Outrun(Once):
+    """A task stops before it uploads; a copy of it has uploaded all when it goes on."""
+
+    task = 0
+    mode = "speculating"
+
+    def __init__(self, marker: Path) -> None:
+        super().__init__(marker)
+        self._go_on = marker.with_suffix(".go-on")
+        os.mkfifo(self._go_on)
+
+    def rows(self, given: Rows) -> Rows:
+        taken = list(given)
+        self._is_first()
+        self._go_on.open("rb").close()  # waits until the copy opens it
+        yield from taken
+
+    def repeated(self) -> Fault:
+        return _Copy(self._go_on)
+
+
+class _Copy(Fault):
+    def __init__(self, go_on: Path) -> None:
+        self._go_on = go_on
+
+    def written(self) -> None:
+        with suppress(OSError):  # nobody waits
+            os.close(os.open(self._go_on, os.O_WRONLY | os.O_NONBLOCK))
+
+
+class Decommissioned(Once):
+    """An executor is told to leave in the middle of a task: it ends that, and is gone then."""
+
+    mode = "leaving"
+
+    def upstream(self, given: Rows) -> Rows:
+        for number, batch in enumerate(given):
+            if number == 3 and self._is_first():
+                executor = executor_jvm()
+                self._marker.write_text(f"{executor}")
+                os.kill(executor, signal.SIGPWR)
+            yield batch
+
+    def settle(self) -> None:
+        with suppress(ProcessLookupError):
+            leaving = os.pidfd_open(int(self._marker.read_text()))
+            gone, _, _ = select.select([leaving], [], [], 60)
+            os.close(leaving)
+            assert gone, "the executor has stayed"
+
+
+class LostBesideAServer(LostWhileItUploads):
+    """An executor is lost while it uploads to an S3 server."""
+
+    mode = "s3"
+
+
+class ServerHangs(Once):
+    """The S3 server does nothing for 20 s, while a task uploads."""
+
+    mode = "s3"
+    _HANG = "kill -STOP {0}; sleep 20; kill -CONT {0}"
+
+    def rows(self, given: Rows) -> Rows:
+        for number, batch in enumerate(given):
+            if number == 5 and self._is_first():
+                hang = self._HANG.format(os.environ[SERVER])
+                subprocess.Popen(["sh", "-c", hang], start_new_session=True)
+            yield batch
+
+
+FAULTS: dict[str, type[Once]] = {
+    "map": LostInTheMapStage,
+    "reduce": LostInTheReduceStage,
+    "uploading": LostWhileItUploads,
+    "uploaded": LostBeforeItReports,
+    "fails": TaskFails,
+    "fetch": FetchFails,
+    "clocks": ClocksDiffer,
+    "outrun": Outrun,
+    "leaves": Decommissioned,
+    "s3-uploading": LostBesideAServer,
+    "s3-hangs": ServerHangs,
 }
-LEAVES = {"uploading", "uploaded"}
+LEAVES = {"uploading", "uploaded", "s3-uploading"}
 """Those after which segments of the lost executor are in no log."""
+
+MODES: dict[str, dict[str, object]] = {
+    "steady": {},
+    # As fast as it can be told that a task takes long.
+    "speculating": {
+        "spark_speculation": "true",
+        "spark_speculation_interval": "100ms",
+        "spark_speculation_quantile": "0.5",
+        "spark_speculation_multiplier": "1.1",
+        "spark_python_task_killTimeout": "1h",  # a worker that has lost may end what it does
+    },
+    "leaving": {
+        "spark_decommission_enabled": "true",
+        # By then it has gone, also if nobody is left who could take what it has shuffled.
+        "spark_executor_decommission_forceKillTimeout": "15s",
+        "spark_storage_decommission_enabled": "true",
+        "spark_storage_decommission_shuffleBlocks_enabled": "true",
+    },
+    # The store is at a server, whose process is named in the environment.
+    "s3": {},
+}
+SERVER = "TXNLOG_TEST_SERVER"
 
 
 # -- paths ---------------------------------------------------------------------------------------
@@ -149,7 +308,7 @@ class Cell:
     store: Store
     folder: Path
     topic: str
-    fault: ExecutorLost
+    fault: Once
 
     def made(self) -> DataFrame:
         """The numbers, made by Spark: n and pad."""
@@ -166,7 +325,7 @@ class Cell:
         return transaction(self.spark, self.store, transactional_id=self.topic, group_id=self.topic)
 
     def read(self, txn: SparkTransaction, topic: str = IN) -> DataFrame:
-        native = True if topic == TYPED_IN else None
+        native = True if topic == TYPED_IN and "://" not in self.store.url else None
         options = None if native else {"minPartitions": READ_TASKS}
         return self.disturbed(txn.read(topic, native=native, options=options))
 
@@ -292,6 +451,14 @@ PATHS: dict[str, Callable[[Cell], None]] = {
 READS = PATHS.keys() - {"format", "stream", "foreach-batch"}
 """Those that move a group."""
 TYPED = {"typed", "shuffled-typed"}
+CELLS = [
+    (path, fault)
+    for mode in MODES
+    for path in PATHS
+    for fault, kind in FAULTS.items()
+    if kind.mode == mode and (fault != "fetch" or path == "grouped" or path.startswith("shuffled"))
+]
+"""The whole table: each path under each fault, but where nothing is shuffled nothing is fetched."""
 
 
 def written(store: Store, topic: str) -> list[int]:
@@ -318,9 +485,10 @@ def fill(store: Store) -> None:
         producer.send_batch(TYPED_IN, pa.record_batch([numbers, pa.array(wide)], schema=SCHEMA))
 
 
-def run(master: str, url: str, folder: str) -> None:
+def run(master: str, url: str, folder: str, mode: str) -> None:
     spark = session(
         master,
+        **MODES[mode],
         spark_executor_memory="512m",
         spark_sql_execution_arrow_maxRecordsPerBatch=BATCH,
         # Executors on one machine would read each other's files, also those of a dead one.
@@ -342,6 +510,7 @@ def run(master: str, url: str, folder: str) -> None:
         spark.dataSource.register(faulty(fault))
         try:
             PATHS[path](Cell(spark, store, Path(folder), topic, fault))
+            fault.settle()
         except Exception as error:  # noqa: BLE001 - the test judges
             text = " ".join(str(error).split())
             say("failed", type(error).__name__, text[:400], "...", text[-400:])

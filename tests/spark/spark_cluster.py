@@ -13,10 +13,15 @@ _SMALL = {"SPARK_DAEMON_MEMORY": "256m"}
 
 
 @contextmanager
-def standalone(folder: Path, hosts: tuple[str, ...] = ("127.0.0.1", "localhost")) -> Iterator[str]:
+def standalone(
+    folder: Path,
+    hosts: tuple[str, ...] = ("127.0.0.1", "localhost"),
+    environment: dict[str, str] | None = None,
+) -> Iterator[str]:
     """The URL of a master, with a worker of one core for each of these names of this host.
 
-    Spark runs a copy of a task on another host only; two names count as two.
+    Spark runs a copy of a task on another host only; two names count as two. The environment is
+    that of its executors, too.
     """
     spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
     deploy = "org.apache.spark.deploy"
@@ -42,7 +47,7 @@ def standalone(folder: Path, hosts: tuple[str, ...] = ("127.0.0.1", "localhost")
                     *("--cores", "1", "--memory", "600m"),
                     *("--work-dir", str(folder / f"{number}-{host}"), url),
                 ],
-                environment=_SMALL,
+                environment={**_SMALL, **(environment or {})},
             )
             running.enter_context(worker)
         yield url

@@ -48,8 +48,9 @@ class Fault:
     def written(self) -> None:
         """The writer has uploaded everything."""
 
-    def repeated(self) -> None:
-        """Another attempt of the task begins."""
+    def repeated(self) -> Fault:
+        """Another attempt of the task begins; what happens to that one."""
+        return Fault()
 
 
 class FaultyWriter(DataSourceArrowWriter):
@@ -64,8 +65,7 @@ class FaultyWriter(DataSourceArrowWriter):
         assert context is not None
         fault = self._fault if self._fault.task in (None, context.partitionId()) else Fault()
         if context.attemptNumber() > 0:
-            fault.repeated()
-            fault = Fault()
+            fault = fault.repeated()
         message: WriterCommitMessage = self._real.write(fault.rows(iterator))
         fault.written()
         return message
@@ -165,8 +165,9 @@ class Straggle(Fault):
         for path in (self._meeting, self._go_on, self._done):
             os.mkfifo(path)
 
-    def repeated(self) -> None:
+    def repeated(self) -> Fault:
         self._meeting.open("rb").close()  # each side waits until the other opens it
+        return Fault()
 
     def rows(self, given: Rows) -> Rows:
         taken = list(given)

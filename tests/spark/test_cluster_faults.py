@@ -1,4 +1,4 @@
-"""An executor is lost in each stage of each way to write: every row is there once.
+"""Each fault of a cluster under each way to write: every row is there once.
 
 `make test-cluster` runs the whole table on each version of Spark, on a standalone cluster of
 processes; one cell of it runs in `make test-more`, where the master and the workers are threads.
@@ -7,26 +7,78 @@ processes; one cell of it runs in `make test-more`, where the master and the wor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
 from driver_processes import Process, driver
-from fault_matrix import FAULTS, LEAVES, PATHS, READS, RECORDS, target, written
+from fault_matrix import CELLS, FAULTS, LEAVES, READS, RECORDS, SERVER, target, written
+from servers import CannotStart, versitygw
 from spark_cluster import standalone
 
 import txnlog
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where the store of a table is.
+
+    Attributes:
+        files: the folder in which its files are.
+        options: this process's storage options; others have them from the environment.
+    """
+
+    url: str
+    files: Path
+    options: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def on_disk(folder: Path) -> Iterator[Place]:
+    yield Place(str(folder / "store"), folder / "store")
+
+
+@contextmanager
+def on_s3(folder: Path) -> Iterator[Place]:
+    """An S3 server over a folder."""
+    (folder / "server").mkdir()
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(versitygw.run(folder / "server"))
+        except CannotStart as reason:
+            pytest.skip(f"versitygw: {reason}")
+        assert server.process is not None
+        options = dict(server.options)
+        environment = {
+            "AWS_ENDPOINT_URL": str(options["endpoint_url"]),
+            "AWS_ACCESS_KEY_ID": str(options["key"]),
+            "AWS_SECRET_ACCESS_KEY": str(options["secret"]),
+            "AWS_REGION": "us-east-1",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            SERVER: f"{server.process.pid}",
+        }
+        files = folder / "server" / "data" / server.url.partition("://")[2] / "store"
+        yield Place(f"{server.url}/store", files, options, environment)
+
+
+PLACES = {"s3": on_s3}
+"""By mode; all others are on a disk."""
+
+
 class Matrix:
     """A driver that runs cells of the table, and what has become of them."""
 
-    def __init__(self, process: Process, folder: Path) -> None:
+    def __init__(self, process: Process, folder: Path, place: Place) -> None:
         self._process = process
         self._folder = folder
+        self._files = place.files
         assert process.wait_for("ready") == "ready", process.errors()
-        self.store = txnlog.open(str(folder / "store"))
+        self.store = txnlog.open(place.url, storage_options=place.options)
 
     def check(self, path: str, fault: str, lines: list[str]) -> None:
         """Run one cell, and judge it by its rows."""
@@ -38,10 +90,10 @@ class Matrix:
         doubled = sum(numbers.values()) - len(numbers)
         left = self._left(topic)
         version = pyspark.__version__
-        cell = f"{version:7} {path:17} {fault:10}"
+        cell = f"{version:7} {path:17} {fault:12}"
         counts = f"{sum(numbers.values()):7,} {missing:7,} {doubled:7,} {left:5}"
         lines.append(f"{cell} {counts}  {(said or 'over')[:60]}")
-        assert (self._folder / f"{topic}.lost").exists(), f"no executor was lost: {said}"
+        assert (self._folder / f"{topic}.lost").exists(), f"nothing has happened: {said}"
         assert said == "done", said or self._process.errors()
         assert left > 0 or fault not in LEAVES, "the executor had uploaded nothing"
         assert (missing, doubled) == (0, 0)
@@ -52,7 +104,7 @@ class Matrix:
 
     def _left(self, topic: str) -> int:
         """How many segments were uploaded and not placed."""
-        folder = Path(self.store.url)
+        folder = self._files
         placed = {folder / segment.paths.log for segment in self.store.segments(topic)}
         found = {
             *folder.glob(f"topics/{topic}/data/*/*.log"),
@@ -61,35 +113,56 @@ class Matrix:
         return len(found - placed)
 
 
-@pytest.fixture(scope="module")
-def cluster_matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
+@contextmanager
+def matrix(folder: Path, mode: str) -> Iterator[Matrix]:
     """On a master and two workers, each with executors that are processes of their own."""
-    folder = tmp_path_factory.mktemp("cluster")
-    with (
-        standalone(folder / "cluster") as master,
-        driver(folder / "driver", "fault_matrix.py", master, folder / "store", folder) as process,
-    ):
-        yield Matrix(process, folder)
+    with ExitStack() as stack:
+        place = stack.enter_context(PLACES.get(mode, on_disk)(folder))
+        master = stack.enter_context(standalone(folder / "cluster", environment=place.environment))
+        arguments = (master, place.url, folder, mode)
+        process = driver(
+            folder / "driver", "fault_matrix.py", *arguments, environment=place.environment
+        )
+        yield Matrix(stack.enter_context(process), folder, place)
+
+
+@pytest.fixture(scope="module")
+def cluster_matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Matrix]]:
+    """By mode; a cluster ends when the next one is asked for."""
+    running: dict[str, Matrix] = {}
+    with ExitStack() as stack:
+
+        def by_mode(mode: str) -> Matrix:
+            if mode not in running:
+                stack.close()
+                running.clear()
+                folder = tmp_path_factory.mktemp(mode)
+                running[mode] = stack.enter_context(matrix(folder, mode))
+            return running[mode]
+
+        yield by_mode
 
 
 @pytest.fixture(scope="module")
 def local_matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
     """The same with the master and its workers in the driver's JVM."""
     folder = tmp_path_factory.mktemp("cluster")
-    master = "local-cluster[2,1,600]"
-    with driver(folder / "driver", "fault_matrix.py", master, folder / "store", folder) as process:
-        yield Matrix(process, folder)
+    arguments = ("local-cluster[2,1,600]", folder / "store", folder, "steady")
+    with (
+        on_disk(folder) as place,
+        driver(folder / "driver", "fault_matrix.py", *arguments) as process,
+    ):
+        yield Matrix(process, folder, place)
 
 
 @pytest.mark.cluster
 @pytest.mark.condition(54)
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("path", PATHS)
-def test_an_executor_is_lost(
-    cluster_matrix: Matrix, table_of_faults: list[str], path: str, fault: str
+@pytest.mark.parametrize(("path", "fault"), CELLS)
+def test_a_fault(
+    cluster_matrix: Callable[[str], Matrix], table_of_faults: list[str], path: str, fault: str
 ) -> None:
-    """Whatever it had uploaded, or shuffled: all rows are there, and each once."""
-    cluster_matrix.check(path, fault, table_of_faults)
+    """Whatever a task had uploaded, or shuffled: all rows are there, and each once."""
+    cluster_matrix(FAULTS[fault].mode).check(path, fault, table_of_faults)
 
 
 @pytest.mark.more
