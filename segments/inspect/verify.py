@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from txnlog.segments.batches import DEFAULT_MAX_UNCOMPRESSED_BYTES
-from txnlog.segments.inspect.dump import dump_segment
 from txnlog.segments.inspect.dumped_batch import DumpedBatch
-from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES
 from txnlog.segments.records import time_column, timestamps_ms
-from txnlog.segments.segment_file import SegmentFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,30 +23,17 @@ class Verification:
     """The content of a segment.
 
     Counts, timestamps (None if there are no records) and ``next_offset``, the offset after the last
-    one, are those of sound batches; Kafka's markers are not records. ``valid_bytes`` is how much of
-    the file precedes the first damage. Damages are in the order of their positions.
+    one, are those of sound batches; Kafka's markers are not records. Damages are in the order
+    of their positions.
     """
 
     size_bytes: int
     batch_count: int
     record_count: int
-    valid_bytes: int
     next_offset: int
     min_timestamp_ms: int | None
     max_timestamp_ms: int | None
     damages: tuple[Damage, ...]
-
-
-def verify_segment(
-    file: SegmentFile,
-    *,
-    chunk_bytes: int = DEFAULT_CHUNK_BYTES,
-    max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
-) -> Verification:
-    """Decode every batch of a file. Raises what ``dump_segment`` raises."""
-    return verify_batches(
-        dump_segment(file, chunk_bytes=chunk_bytes, max_uncompressed_bytes=max_uncompressed_bytes)
-    )
 
 
 def verify_batches(batches: Iterable[DumpedBatch]) -> Verification:
@@ -78,7 +61,6 @@ def verify_batches(batches: Iterable[DumpedBatch]) -> Verification:
         size_bytes=size_bytes,
         batch_count=batch_count,
         record_count=record_count,
-        valid_bytes=damages[0].position if damages else size_bytes,
         next_offset=next_offset,
         min_timestamp_ms=min_ms,
         max_timestamp_ms=max_ms,

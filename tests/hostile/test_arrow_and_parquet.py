@@ -33,7 +33,8 @@ from txnlog.cli.output.exits import DAMAGE
 from txnlog.cli.run import run
 from txnlog.errors import CorruptEntry, TxnlogError
 from txnlog.log.manifest_table import SCHEMA, ManifestTable
-from txnlog.segments.inspect.verify import verify_segment
+from txnlog.segments.inspect.dump import dump_segment
+from txnlog.segments.inspect.verify import verify_batches
 from txnlog.segments.parquet.footer import TAIL_BYTES, footer_tag
 from txnlog.segments.parquet.open_segment import ParquetSegment
 from txnlog.segments.parquet.statistics import value_ranges
@@ -466,7 +467,7 @@ def typed_file() -> bytes:
 def read_every_way(content: bytes) -> None:
     """As records and as a file, with all statistics, and by a scanner of Arrow's."""
     file = SegmentFile(lambda a, b: content[a:b], len(content), "x.parquet", is_parquet=True)
-    verify_segment(file)
+    verify_batches(dump_segment(file))
     segment = ParquetSegment(file)
     metadata = segment.footer.metadata
     for number in range(metadata.num_row_groups):

@@ -31,7 +31,7 @@ from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.inspect.dump import dump_segment
 from txnlog.segments.inspect.indexes import rebuild_indexes
-from txnlog.segments.inspect.verify import verify_segment
+from txnlog.segments.inspect.verify import verify_batches
 from txnlog.segments.reader import find_timestamp, read_segment, scan_headers
 
 EVERY = [offset for offsets in GAPS for offset in offsets]
@@ -189,7 +189,7 @@ def test_markers_take_offsets_and_are_no_records() -> None:
     assert offsets_read(data, start_offset=6) == []
     assert find_timestamp(file_of(data), 1035) == (4, 1040)
     assert find_timestamp(file_of(data), 5000) is None
-    report = verify_segment(file_of(data))
+    report = verify_batches(dump_segment(file_of(data)))
     assert (report.batch_count, report.record_count, report.next_offset) == (4, 5, 7)
     dumped = list(dump_segment(file_of(data)))
     assert [len(one.decoded.markers) for one in dumped if one.decoded] == [0, 1, 0, 1]
@@ -220,7 +220,7 @@ def test_formats_may_follow_each_other() -> None:
     # Messages of v0 have no time, so the first record that has one is that of offset 5.
     assert find_timestamp(file_of(data), 0) == (5, 1050)
     assert find_timestamp(file_of(data), 1075) == (8, 1080)
-    report = verify_segment(file_of(data))
+    report = verify_batches(dump_segment(file_of(data)))
     assert (report.batch_count, report.record_count, report.next_offset) == (7 + 1, 16, 16)
     assert [header.magic for _, header in scan_headers(file_of(data))] == (
         [0, 0, 0, 1, 1, 1, 2, 100]
