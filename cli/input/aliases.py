@@ -14,6 +14,7 @@ _EVERYWHERE: Final[Mapping[str, str]] = {
 }
 _OF_GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "records": {"cat": "read", "consume": "read", "produce": "write"},
+    "groups": {"reset": "seek", "reset-offsets": "seek"},
 }
 _OF_ROOT: Final[Mapping[str, tuple[str, str]]] = {
     "consume": ("records", "read"),

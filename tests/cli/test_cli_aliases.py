@@ -16,6 +16,8 @@ def test_other_words_for_verbs_are_understood(store_path: Path) -> None:
         ("topics show orders", "topics describe orders"),
         ("topics rm orders --dry-run", "topics delete orders --dry-run"),
         ("records cat orders -n 1", "records read orders -n 1"),
+        ("groups reset g orders --to-earliest --dry-run", "groups seek g orders --to 0 --dry-run"),
+        ("groups reset-offsets g orders --to 0 --dry-run", "groups seek g orders --to 0 --dry-run"),
         ("consume orders -f %o", "records read orders --format %o"),
     )
     commands = [

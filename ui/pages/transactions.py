@@ -57,6 +57,7 @@ def list_transactions(console: Console, request: Request) -> Response:
             "title": "Transactions",
             "paged": page_of(request, shown),
             "count": len(shown),
+            "now_ms": now_ms,
             "hanging": {name: hung for name, hung in overdue.items() if hung is not None},
             "errors": [item for item in found if isinstance(item, TxnlogError)],
             "find": wanted,
