@@ -15,6 +15,11 @@ import pyarrow as pa
 from timing import growth
 
 import txnlog
+from txnlog.admin.compaction.compact import compact_topic
+from txnlog.admin.times import Times
+from txnlog.storage import open_storage
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import attach
 
 P = ParamSpec("P")
 ReturnT = TypeVar("ReturnT")
@@ -30,6 +35,15 @@ _COLUMNS = (
     "MB",
     "bytes a key",
     "documents",
+)
+_COMPACTED = (
+    "bytes of a key",
+    "newer",
+    "scan, CPU s",
+    "latest=True, CPU s",
+    "scan / latest=True",
+    "requests",
+    "with latest=True",
 )
 _WINDOW = """
     SELECT key, value FROM read_parquet(?)
@@ -73,13 +87,48 @@ def measure(folder: Path, count: int) -> list[str]:
             f"| {size} | {scanned_s:.2f} | {latest_s:.2f} | {duckdb_s:.2f} "
             f"| {duckdb_s / latest_s:.2f} | {whole_mb:.0f} | {each:.0f} | {300 + 5 * size} |"
         )
+    return [*lines, "", *_measure_compacted(store, count // 2)]
+
+
+def _measure_compacted(store: txnlog.Store, count: int) -> list[str]:
+    """Lines of Markdown: compacted topics, of whose ``count`` keys some have come again since."""
+    lines = [
+        (
+            f"Compacted: {count:,} keys, and then newer records of some of them. CPU is the least "
+            "of three readings in a process of its own; requests are those of a reading. "
+            "(Target: scan / latest=True 0.7 or more where 1 % are newer.)"
+        ),
+        "",
+        f"| {' | '.join(_COMPACTED)} |",
+        "|---" * len(_COMPACTED) + "|",
+    ]
+    for size in KEY_BYTES:
+        for percent in (0, 1, 10):
+            topic = f"compacted-{size}-{percent}"
+            store.create_topic(topic, partitions=4, config={"cleanup.policy": "compact"})
+            _write(store, topic, 2 * count, size, times=1)
+            _compact(store, topic)
+            _write(store, topic, 2 * count * percent // 100, size, times=1)
+            scanned_s = _in_process(_read_often, store.url, topic, latest=False)
+            latest_s = _in_process(_read_often, store.url, topic, latest=True)
+            scanned, latest = (_requests(store.url, topic, latest=of) for of in (False, True))
+            lines.append(
+                f"| {size} | {percent} % | {scanned_s:.3f} | {latest_s:.3f} "
+                f"| {scanned_s / latest_s:.2f} | {scanned} | {latest} |"
+            )
     return lines
 
 
-def _write(store: txnlog.Store, topic: str, count: int, size: int) -> None:
+def _compact(store: txnlog.Store, topic: str) -> None:
+    times = Times(store.logs.clock, None)
+    if not [*compact_topic(store.logs, topic, times, even_clean=True)]:
+        raise AssertionError(f"{topic} was not compacted")
+
+
+def _write(store: txnlog.Store, topic: str, count: int, size: int, times: int = 2) -> None:
     random = np.random.default_rng(3)
     with store.producer() as producer:
-        for _ in range(2):
+        for _ in range(times):
             numbers = random.permutation(count // 2)
             for start in range(0, len(numbers), _BATCH_ROWS):
                 some = numbers[start : start + _BATCH_ROWS]
@@ -106,6 +155,27 @@ def _read(url: str, topic: str, *, rows: int, latest: bool) -> tuple[float, floa
         taken_s = time.process_time() - started_s
     _check(found, rows)
     return taken_s, grown[0]
+
+
+def _read_often(url: str, topic: str, *, latest: bool) -> float:
+    """The CPU seconds that it takes, at least."""
+    scan = txnlog.open(url).scan(topic, latest=latest)
+    least_s = float("inf")
+    for _ in range(3):
+        started_s = time.process_time()
+        for _ in scan.to_batches():
+            pass
+        least_s = min(least_s, time.process_time() - started_s)
+    return least_s
+
+
+def _requests(url: str, topic: str, *, latest: bool) -> int:
+    counting = CountingStorage(open_storage(url))
+    scan = attach(counting).scan(topic, latest=latest)
+    counting.take()
+    for _ in scan.to_batches():
+        pass
+    return sum(counting.take().values())
 
 
 def _read_window(file: Path, *, rows: int) -> float:

@@ -29,11 +29,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from txnlog.columns.keys import encode_keys
 from txnlog.errors import InvalidRecord
 from txnlog.log.uploads import TopicSpec
 from txnlog.schema import HEADERS, OFFSET, PARTITION, TOPIC
 from txnlog.write.record_checks import explicit_partitions
-from txnlog.write.typed_records import TypedRecords, encode_keys
+from txnlog.write.typed_records import TypedRecords
 
 _KAFKA_ROW = {"key", "value", "topic", "partition", "offset", "timestamp", "timestampType"}
 _NOT_WRITTEN = (TOPIC, OFFSET)

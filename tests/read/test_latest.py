@@ -321,6 +321,96 @@ def test_segments_without_newest_records_are_read_once(monkeypatch: pytest.Monke
     assert read == [0, 1, 2, 3, 4, 3, 4]
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_of_what_is_compacted_no_key_is_read_first(
+    partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first reading is of what came since; nothing came, and there is no first reading."""
+    store = make_store()
+    store.create_topic("t", partitions=partitions, config={"cleanup.policy": "compact"})
+    with store.producer() as producer:
+        for number in range(60):
+            producer.send("t", b"old", b"%d" % number)
+    compact(store)
+    read: list[list[bool]] = []
+
+    def noting(storage: Storage, parts: Any, columns: Any) -> Iterator[Any]:
+        read.append([bool(part.segment.rewritten) for part in parts])
+        return read_each(storage, parts, columns)
+
+    monkeypatch.setattr("txnlog.read.latest.read_each", noting)
+    assert store.scan("t", latest=True).to_arrow().num_rows == 60
+    assert read == [[], [True] * partitions]
+    with store.producer() as producer:
+        for key, value in ((b"7", None), (b"8", b"new"), (b"60", None)):
+            producer.send("t", value, key)
+    read.clear()
+    rows = rows_of(store.scan("t", latest=True))
+    assert {row["key"]: row["value"] for row in rows} == {
+        b"%d" % n: b"new" if n == 8 else b"old" for n in range(60) if n != 7
+    }
+    dirty = len(read[0])
+    assert sorted(read[0]) == [False] * dirty
+    assert sorted(read[1]) == [False] * dirty + [True] * partitions
+    assert len(read) == 2
+
+
+@pytest.mark.parametrize("where", ["compacted", "newer", "moved"])
+def test_a_key_that_may_be_in_two_partitions_is_looked_for_in_all(where: str) -> None:
+    """It was sent elsewhere before compaction or since, or partitions were added."""
+    store = make_store()
+    store.create_topic("t", partitions=2, config={"cleanup.policy": "compact"})
+    keys = [b"%d" % number for number in range(20)]
+    with store.producer() as producer:
+        for key in keys:
+            producer.send("t", b"old", key, timestamp_ms=5)
+    if where != "compacted":
+        compact(store)
+    if where == "moved":
+        store.alter_topic("t", partitions=3)
+    rows = rows_of(store.scan("t", latest=True, columns=["key", "partition"]))
+    home = {row["key"]: row["partition"] for row in rows}
+    with store.producer() as producer:
+        for number, key in enumerate(keys[:9]):
+            partition = None if where == "moved" else 1 - home[key]
+            producer.send("t", b"new", key, partition, timestamp_ms=number)
+    if where != "newer":
+        compact(store)
+    everything = rows_of(store.scan("t", columns=PLAIN))
+    assert len(everything) > 20
+    assert rows_of(store.scan("t", columns=PLAIN, latest=True)) == newest(everything, ["key"])
+
+
+@pytest.mark.usefixtures("small_sizes")
+@pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
+def test_rows_wait_until_they_are_looked_up_together(
+    is_typed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small batches, and many newer keys, in wide columns."""
+    monkeypatch.setattr(writer, "DEFAULT_BATCH_BYTES", 300)
+    monkeypatch.setattr("txnlog.read.latest._MOST_WAITING_BYTES", 2000)
+    store = make_store()
+    config = {"cleanup.policy": "compact", "record.format": "columns"}
+    given: dict[str, Any] = {"schema": SCHEMA, "key": ["name", "n"]} if is_typed else {}
+    store.create_topic("t", config=config, **given)
+
+    def send(numbers: range, value: int) -> None:
+        with store.producer() as producer:
+            for number in numbers:
+                if is_typed:
+                    row = {"name": f"k{number % 7}", "n": number, "v": value}
+                    producer.send_batch("t", [row])
+                else:
+                    producer.send("t", b"%d" % value, b"k%d" % number)
+
+    send(range(300), 1)
+    compact(store)
+    send(range(150, 400), 2)
+    rows = rows_of(store.scan("t", latest=True))
+    values = [int(row["v" if is_typed else "value"]) for row in rows]
+    assert values == [1] * 150 + [2] * 250
+
+
 @pytest.mark.parametrize("record_format", ["columns", "kafka"])
 def test_damage_is_an_error_unless_it_is_skipped(
     record_format: str, monkeypatch: pytest.MonkeyPatch

@@ -1,8 +1,9 @@
 """``latest=True`` through a topic's whole life, against a dict over what was sent, by seed.
 
 Commits, aborts and a transaction that stays open, keys in several partitions, added partitions,
-other record formats, merging, compaction and trimming happen in any order. After each the answer is
-checked as it is now, and as it was at tokens and times.
+other record formats, merging, compaction, whole or in part, and trimming happen in any order. After
+each the answer is checked as it is now, and as it was at tokens and times; by what compaction has
+done, where that can be used, and by all keys.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ import pyarrow.compute as pc
 import pytest
 from compacted_topics import compact
 
+from txnlog.admin.compaction.compact import compact_topic
 from txnlog.admin.merging import merge_topic
+from txnlog.admin.times import Times
+from txnlog.columns.keys import encode_keys, home_of
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.read.latest import _Clean, find_newest
 from txnlog.scan import Scan
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
@@ -68,6 +73,7 @@ class World:
 
     rng: random.Random
     is_typed: bool
+    stray_rate: float
     clock: VirtualClock = field(default_factory=lambda: VirtualClock(START_MS))
     store: Store = field(init=False)
     holder: Producer | None = None
@@ -79,6 +85,7 @@ class World:
     moments: list[tuple[str | int, list[Placed]]] = field(default_factory=list)
     partitions: int = 2
     formats: tuple[str, ...] = ("columns", "parquet", "auto")
+    by_compaction: Counter[bool] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         storage = HeapStorage()
@@ -96,7 +103,7 @@ class World:
         """Do one thing that can be done now, a second after the one before."""
         self.clock.time_ms += 1000
         actions = ["commit"] * 4 + ["abort", "plain", "hold", "release", "partitions", "format"]
-        actions += ["moment", "moment", "merge", "compact", "compact", "trim"]
+        actions += ["moment", "moment", "merge", "compact", "compact", "compact_partly", "trim"]
         action = self.rng.choice(actions)
         getattr(self, f"_{action}")()
         self._look()
@@ -134,7 +141,7 @@ class World:
         self.holder, self.held = None, []
 
     def _partitions(self) -> None:
-        if self.partitions < 4:
+        if self.partitions < 4 and self.rng.random() < 2 * self.stray_rate:
             self.partitions += 1
             self.store.alter_topic("t", partitions=self.partitions)
 
@@ -156,6 +163,20 @@ class World:
         self.store.alter_topic("t", config={"cleanup.policy": "compact"})
         compact(self.store)
         self.store.alter_topic("t", config={"cleanup.policy": "delete"})
+
+    def _compact_partly(self) -> None:
+        """As a process does that stops after one of its entries."""
+        self.store.alter_topic("t", config={"cleanup.policy": "compact"})
+        steps = compact_topic(self.store.logs, "t", Times(self.clock, None), even_clean=True)
+        next(iter(steps), None)
+        self.store.alter_topic("t", config={"cleanup.policy": "delete"})
+
+    def _home(self, key: Key) -> int:
+        name, n = key
+        columns = [pa.array([name]), pa.array([n], pa.int32())]
+        if not self.is_typed:
+            columns = [pa.array([f"{name}/{n}".encode()])]
+        return int(home_of(encode_keys(columns, 1), self.partitions)[0])
 
     def _trim(self) -> None:
         """Delete the oldest records of a partition; the moments before have then lost some."""
@@ -184,8 +205,9 @@ class World:
         for _ in range(self.rng.randrange(1, 9)):
             key = self.rng.choice(KEYS)
             has_key = self.is_typed or self.rng.random() < 0.9
-            home = KEYS.index(key) % self.partitions
-            partition = home if self.rng.random() < 0.8 else self.rng.randrange(self.partitions)
+            partition = self._home(key)
+            if self.rng.random() < self.stray_rate:
+                partition = self.rng.randrange(self.partitions)
             time_ms = START_MS - self.rng.randrange(1000) * 1000 + len(self.sent)
             deletes = self.rng.random() < 0.25
             record = Sent(key if has_key else None, deletes, partition, time_ms)
@@ -257,6 +279,11 @@ class World:
         scan = snapshot.scan("t", columns=self.columns, latest=True)
         rows = self.rows(expected)
         assert read(scan) == rows
+        judged = find_newest(self.store.storage, scan.ranges, scan._columns)
+        self.by_compaction[bool(judged.clean_ends)] += 1
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("txnlog.read.latest._find_clean", lambda _: _Clean())
+            assert read(scan) == rows
         other = self.rng.randrange(4)
         if other == 0:
             assert [row for batch in scan.to_batches() for row in tuples(batch)] == rows
@@ -291,35 +318,50 @@ def read(scan: Scan) -> list[tuple[Any, ...]]:
     return tuples(scan.to_arrow())
 
 
-def run(seed: int, *, is_typed: bool) -> Counter[str]:
+def run(seed: int, *, is_typed: bool, stray_rate: float) -> Counter[str]:
     """What was done, by kind."""
-    world = World(random.Random(seed), is_typed)
+    world = World(random.Random(seed), is_typed, stray_rate)
     done: Counter[str] = Counter()
     for _ in range(STEPS):
         done[world.step()] += 1
         world.check()
         world.check_moments(1)
+        # Not a topic that nothing happens to.
+        places = {(r.sent.key, r.partition) for r in world.visible if r.sent.key}
+        done["keys in two partitions"] += len(places) > len({key for key, _ in places})
     world.check_moments(8)
-    # Not a topic that nothing happens to.
-    done["keys in two partitions"] += len(
-        {(r.sent.key, r.partition) for r in world.visible if r.sent.key}
-    ) > len({r.sent.key for r in world.visible if r.sent.key})
+    done["by what compaction has done"] += world.by_compaction[True]
     return done
 
 
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each segment that is compacted has an entry of its own."""
+    monkeypatch.setattr("txnlog.admin.compaction.compact.DEFAULT_GROUP_BYTES", 1)
+
+
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.more) for n in (1, 2, 3))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.more) for n in (2, 3, 4))])
 def test_the_newest_of_each_key_is_what_a_dict_keeps(seed: int, is_typed: bool) -> None:
-    done = run(seed, is_typed=is_typed)
+    done = run(seed, is_typed=is_typed, stray_rate=0.4)
     assert done["compact"]
     assert done["commit"]
     assert done["keys in two partitions"]
 
 
+@pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.more) for n in (2, 3))])
+def test_where_keys_are_in_one_partition_compaction_has_done_it(seed: int, is_typed: bool) -> None:
+    """Until partitions are added: then keys are in two."""
+    done = run(seed, is_typed=is_typed, stray_rate=0.01)
+    assert done["by what compaction has done"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
-def test_many_lives(is_typed: bool) -> None:
+@pytest.mark.parametrize("stray_rate", [0.4, 0.01])
+def test_many_lives(stray_rate: float, is_typed: bool) -> None:
     done: Counter[str] = Counter()
     for seed in range(100, 140):
-        done += run(seed, is_typed=is_typed)
+        done += run(seed, is_typed=is_typed, stray_rate=stray_rate)
     assert min(done.values()) > 20

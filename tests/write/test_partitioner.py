@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
+from txnlog.columns.keys import murmur2
 from txnlog.errors import InvalidOption, InvalidRecord
 from txnlog.storage import open_storage
 from txnlog.store import attach
@@ -21,7 +22,6 @@ from txnlog.write.partitioner import (
     choose_partitions,
     crc32,
     make_partitioner,
-    murmur2,
 )
 
 

@@ -25,6 +25,7 @@ from typed_formats import in_either_format
 from examples import share_of
 from txnlog.admin import topics
 from txnlog.columns.checks import make_schema
+from txnlog.columns.keys import encode_keys
 from txnlog.config import CompressionType, TopicConfig
 from txnlog.errors import (
     CorruptEntry,
@@ -41,7 +42,6 @@ from txnlog.segments.records import HEADERS_TYPE
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
-from txnlog.write.typed_records import encode_keys
 
 FLIGHTS = pa.schema(
     [

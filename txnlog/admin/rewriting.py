@@ -47,6 +47,7 @@ class Replacement:
     is_compacted: bool = False
     delete_horizon_ms: int = -1
     judged_end: int = 0
+    home_partitions: int = 0
 
 
 class Rewriting:
@@ -132,6 +133,7 @@ def _place(partition: int, replacement: Replacement) -> Placement:
         replacement.is_compacted,
         replacement.delete_horizon_ms,
         replacement.judged_end,
+        replacement.home_partitions,
     )
     if uploaded is None:
         return Placement(partition, "", start, 0, 0, -1, -1, 0, rewritten=special)

@@ -5,20 +5,26 @@ records in several partitions if partitions were added, or writers chose them: t
 these is the one with the greatest timestamp, and of equal ones that in the last partition.
 
 Two readings: the first, of keys and times alone, finds the offsets; the second reads their rows.
+Where compaction has been, each partition begins with segments that have no key twice: of these the
+first reading needs nothing, and the second leaves out the keys that the rest has. That holds for a
+key in one partition. So the log says of such segments whether murmur2 has chosen all their
+partitions; if not, or if the rest has keys elsewhere, the keys of all are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from txnlog.columns.keys import encode_keys, home_of
 from txnlog.errors import InvalidOption
 from txnlog.read.filtered_ranges import matching_ranges
 from txnlog.read.scanned_ranges import read_each
@@ -30,14 +36,42 @@ from txnlog.segments.number_arrays import arrow_of, numbers_of
 from txnlog.segments.records import Int64Array
 from txnlog.storage.base import Storage
 
-Newest: TypeAlias = Mapping[int, Int64Array]
-"""By partition, the offsets of the newest records, ascending."""
-
 _NUMBERS: Final = ("partition", "offset", "timestamp")
 _LEAST_ROWS: Final = 1 << 17
 """Fewer are not worth grouping."""
 _MOST_BYTES: Final = 1 << 30
 """With more, Arrow's columns of keys have long positions: the others end at 2 GiB."""
+_HASHED_ROWS: Final = 1 << 12
+"""Keys are hashed so many at a time: then their positions are short, too."""
+_MOST_WAITING_BYTES: Final = 32 << 20
+"""Rows wait until so many can be looked up together: each lookup takes in all the newer keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """Which records are the newest of their keys, those that delete it too.
+
+    ``offsets``, by partition, ascending, are those from its offset in ``clean_ends`` on. Before it
+    each record is the newest of its key, but for the keys in ``newer`` of its partition.
+    """
+
+    offsets: Mapping[int, Int64Array]
+    clean_ends: Mapping[int, int] = field(default_factory=dict)
+    newer: Mapping[int, pa.ChunkedArray] = field(default_factory=dict)
+
+    def is_clean(self, part: SegmentRange) -> bool:
+        """Whether a range lies before the offset in ``clean_ends``."""
+        return part.start_offset < self.clean_ends.get(part.partition, 0)
+
+    def may_be_in(self, part: SegmentRange) -> bool:
+        """Whether a range may hold any of them."""
+        if self.is_clean(part):
+            return True
+        offsets = self.offsets.get(part.partition)
+        if offsets is None:
+            return False
+        first, end = np.searchsorted(offsets, (part.start_offset, part.stop_offset))
+        return bool(first < end)
 
 
 def check_has_key(topic: str, columns: ScanColumns) -> None:
@@ -73,33 +107,34 @@ def find_newest(
 ) -> Newest:
     """Where the newest record of each key is, those that delete it too.
 
-    Memory: for each key about 300 bytes and five times its size; see ``_Fold``.
+    Memory: for each key about 300 bytes and five times its size; see ``_Fold``. Of compacted
+    topics for each key of the rest.
     """
-    schema = columns.topic_schema
-    keys = ("key",) if schema is None else schema.key
+    keys = _key_columns(columns)
     reading = replace(columns, as_json=False, row_filter=None)
     offset, timestamp = reading.only("offset", "timestamp").names
     reading = replace(reading, names=(*keys, offset, timestamp))
-    result = _Fold(len(keys), by_time=True)
-    here, partition = _Fold(len(keys)), -1
-    with closing(_read(storage, parts, reading, report)) as reads:
-        for part, batch in reads:
-            if part.partition != partition:
-                result.add(here.finish())
-                here, partition = _Fold(len(keys)), part.partition
-            if schema is None and batch.column(0).null_count:
-                batch = batch.filter(batch.column(0).is_valid())
-            if batch.num_rows:
-                here.add(_rows(batch, len(keys), partition))
-    result.add(here.finish())
-    found = result.finish()
-    if found is None:
-        return {}
-    partitions, offsets = _numbers(found["partition"]), _numbers(found["offset"])
-    order = np.lexsort((offsets, partitions))
-    partitions, offsets = partitions[order], offsets[order]
-    numbers, starts = np.unique(partitions, return_index=True)
-    return dict(zip(numbers.tolist(), np.split(offsets, starts[1:]), strict=True))
+    clean = _Clean()
+    if report is None and not columns.as_json:
+        clean = _find_clean(parts)
+    rest = [part for part in parts if not clean.has(part)]
+    tables = _fold_each(storage, rest, reading, report)
+    numbers = {part.partition for part in parts}
+    strays = None
+    if len(numbers) > 1:
+        strays = _strays(tables, len(keys), clean.partitions or 1 + max(numbers))
+    if strays is not None and clean.ends:
+        older = _fold_each(storage, [part for part in parts if clean.has(part)], reading, report)
+        for number, table in older.items():
+            both = _Fold(len(keys))
+            both.add(table)
+            both.add(tables.get(number))
+            tables[number] = both.finish()
+        clean = _Clean()
+        strays = _strays(tables, len(keys), 1 + max(numbers))
+    newer = {n: _lookup(table, len(keys)) for n, table in tables.items() if n in clean.ends}
+    offsets = {n: np.sort(found) for n, found in _offsets(tables, len(keys), strays).items()}
+    return Newest(offsets, clean.ends, newer)
 
 
 def newest_rows(
@@ -116,29 +151,186 @@ def newest_rows(
     is_plain = columns.topic_schema is None or columns.as_json
     deciding = "value" if is_plain else DELETED
     (offset,) = columns.only("offset").names
-    names = (*columns.with_looked_at.names, offset, deciding)
+    keys = _key_columns(columns) if newest.newer else ()
+    names = (*columns.with_looked_at.names, offset, deciding, *keys)
     reading = replace(columns, names=tuple(dict.fromkeys(names)), row_filter=None)
-    chosen = [part for part in matching_ranges(parts, columns) if _holds(part, newest)]
+    chosen = [part for part in matching_ranges(parts, columns) if newest.may_be_in(part)]
     with closing(_read(storage, chosen, reading, report)) as reads:
-        for part, batch in reads:
-            offsets = newest[part.partition]
-            here = numbers_of(batch.column(offset))
-            at = np.minimum(np.searchsorted(offsets, here), len(offsets) - 1)
-            rows = batch.take(arrow_of(np.flatnonzero(offsets[at] == here)))
+        for rows, is_newest in _judge(reads, newest, keys, offset):
             flags = rows.column(deciding)
-            rows = rows.filter(flags.is_valid() if is_plain else pc.invert(flags))
+            stays = flags.is_valid() if is_plain else pc.invert(flags)
+            rows = _filter(rows, stays if is_newest is None else pc.and_(stays, is_newest))
             if columns.row_filter is not None:
                 rows = rows.filter(columns.row_filter.rows(rows))
             if rows.num_rows:
                 yield rows.select([*columns.names])
 
 
-def _holds(part: SegmentRange, newest: Newest) -> bool:
-    offsets = newest.get(part.partition)
-    if offsets is None:
-        return False
-    first, end = np.searchsorted(offsets, (part.start_offset, part.stop_offset))
-    return bool(first < end)
+def _filter(rows: pa.RecordBatch, stays: pa.Array) -> pa.RecordBatch:
+    """The rows that stay; without a copy if all do."""
+    return rows if stays.true_count == len(stays) else rows.filter(stays)
+
+
+def _judge(
+    reads: Iterator[tuple[SegmentRange, pa.RecordBatch]],
+    newest: Newest,
+    keys: Sequence[str],
+    offset: str,
+) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+    """Each batch, and which of its rows are the newest of their keys; None: all."""
+    for (is_clean, partition), group in groupby(
+        reads, lambda read: (newest.is_clean(read[0]), read[0].partition)
+    ):
+        batches = (batch for _, batch in group)
+        if not is_clean:
+            offsets = newest.offsets[partition]
+            for batch in batches:
+                here = numbers_of(batch.column(offset))
+                at = np.minimum(np.searchsorted(offsets, here), len(offsets) - 1)
+                yield batch, pa.array(offsets[at] == here)
+        elif (newer := newest.newer.get(partition)) is None:
+            yield from ((batch, None) for batch in batches)
+        else:
+            yield from _without(batches, keys, newer)
+
+
+def _without(
+    batches: Iterator[pa.RecordBatch], names: Sequence[str], newer: pa.ChunkedArray
+) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+    """Each batch, and which of its rows have other keys than ``newer``."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in chain(batches, [None]):
+        if batch is not None:
+            waiting.append(batch)
+            rows += batch.num_rows
+            size_bytes += batch.nbytes
+            if 8 * rows < len(newer) and size_bytes < _MOST_WAITING_BYTES:
+                continue
+        if waiting:
+            keys = [_as_keys([other.column(name) for name in names]) for other in waiting]
+            others = pc.invert(_are_in(pa.chunked_array(keys), newer)).combine_chunks()
+            start = 0
+            for other in waiting:
+                yield other, others.slice(start, other.num_rows)
+                start += other.num_rows
+        waiting, rows, size_bytes = [], 0, 0
+
+
+def _key_columns(columns: ScanColumns) -> tuple[str, ...]:
+    return ("key",) if columns.topic_schema is None else columns.topic_schema.key
+
+
+def _as_keys(columns: Sequence[pa.Array]) -> pa.Array:
+    """Keys by which rows are looked up: a single column as it is."""
+    return columns[0] if len(columns) == 1 else encode_keys(columns, len(columns[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Clean:
+    """Where the part of each partition ends in which no key occurs twice.
+
+    ``partitions``: among so many murmur2 has chosen that of each key; 0 if it does not matter.
+    """
+
+    ends: Mapping[int, int] = field(default_factory=dict)
+    partitions: int = 0
+
+    def has(self, part: SegmentRange) -> bool:
+        return part.start_offset < self.ends.get(part.partition, 0)
+
+
+def _find_clean(parts: Sequence[SegmentRange]) -> _Clean:
+    """The compacted parts; none if a key may be in several partitions."""
+    ends: dict[int, int] = {}
+    homes: set[int] = set()
+    dirty: set[int] = set()
+    for part in parts:
+        rewritten = part.segment.rewritten
+        if part.partition in dirty or rewritten is None or not rewritten.is_compacted:
+            dirty.add(part.partition)
+            continue
+        ends[part.partition] = part.stop_offset
+        if not part.segment.is_empty:
+            homes.add(rewritten.home_partitions)
+    if len({part.partition for part in parts}) == 1:
+        return _Clean(ends)
+    if len(homes) != 1 or 0 in homes:
+        return _Clean()
+    return _Clean(ends, homes.pop())
+
+
+def _fold_each(
+    storage: Storage, parts: Sequence[SegmentRange], reading: ScanColumns, report: Report | None
+) -> dict[int, pa.Table]:
+    """By partition, the newest rows of each key, in no particular order."""
+    count = len(reading.names) - 2
+    tables: dict[int, pa.Table] = {}
+    with closing(_read(storage, parts, reading, report)) as reads:
+        for partition, group in groupby(reads, lambda read: read[0].partition):
+            here = _Fold(count)
+            for _, batch in group:
+                if reading.topic_schema is None and batch.column(0).null_count:
+                    batch = batch.filter(batch.column(0).is_valid())
+                if batch.num_rows:
+                    here.add(_rows(batch, count, partition))
+            found = here.finish()
+            if found is not None:
+                tables[partition] = found
+    return tables
+
+
+def _strays(
+    tables: Mapping[int, pa.Table], key_count: int, partitions: int
+) -> pa.ChunkedArray | None:
+    """Those keys that are not where murmur2 puts them; None if there are none.
+
+    A key that is in several partitions is among them.
+    """
+    found: list[pa.ChunkedArray] = []
+    for number, table in tables.items():
+        for batch in table.to_batches(_HASHED_ROWS):
+            columns = [batch.column(name) for name in _key_names(key_count)]
+            away = home_of(encode_keys(columns, batch.num_rows), partitions) != number
+            if away.any():
+                rows = pa.Table.from_batches([batch]).filter(pa.array(away))
+                found.append(_lookup(rows, key_count))
+    if any(keys.type != found[0].type for keys in found):
+        found = [keys.cast(_wide(keys.type)) for keys in found]
+    return pa.chunked_array([c for keys in found for c in keys.chunks]) if found else None
+
+
+def _offsets(
+    tables: Mapping[int, pa.Table], key_count: int, strays: pa.ChunkedArray | None
+) -> dict[int, Int64Array]:
+    """By partition, the offsets of rows that are the newest of all partitions."""
+    if strays is None:
+        return {number: _numbers(table["offset"]) for number, table in tables.items()}
+    alone: dict[int, Int64Array] = {}
+    shared = _Fold(key_count, by_time=True)
+    for number, table in tables.items():
+        is_shared = _are_in(_lookup(table, key_count), strays)
+        alone[number] = _numbers(table["offset"].filter(pc.invert(is_shared)))
+        shared.add(table.filter(is_shared))
+    rows = shared.finish()
+    assert rows is not None
+    partitions, offsets = _numbers(rows["partition"]), _numbers(rows["offset"])
+    return {n: np.concatenate([found, offsets[partitions == n]]) for n, found in alone.items()}
+
+
+def _lookup(table: pa.Table, key_count: int) -> pa.ChunkedArray:
+    """The keys of rows as :func:`_as_keys` has them."""
+    names = _key_names(key_count)
+    if key_count == 1:
+        return table[names[0]]
+    pieces = [_as_keys(batch.columns) for batch in table.select(names).to_batches(_HASHED_ROWS)]
+    return pa.chunked_array(pieces, pa.binary())
+
+
+def _are_in(keys: pa.ChunkedArray, some: pa.ChunkedArray) -> pa.ChunkedArray:
+    if keys.type != some.type:
+        keys, some = keys.cast(_wide(keys.type)), some.cast(_wide(some.type))
+    return pc.is_in(keys, value_set=some)
 
 
 def _read(
@@ -237,15 +429,16 @@ class _Fold:
         if size > _MOST_BYTES or any(table.schema != tables[0].schema for table in tables):
             tables = [table.cast(_with_long_positions(table.schema)) for table in tables]
         rows = pa.concat_tables(tables)
-        count = rows.num_rows
-        order = np.arange(count)
+        ranks = np.arange(rows.num_rows)
+        order = None
         if self._by_time:
             order = np.lexsort((_numbers(rows["partition"]), _numbers(rows["timestamp"])))
-        ranks = np.empty(count, dtype=np.int64)
-        ranks[order] = np.arange(count)
+            ranks[order] = np.arange(rows.num_rows)
         grouping = rows.select(self._keys).append_column("rank", arrow_of(ranks))
         found = grouping.group_by(self._keys, use_threads=False).aggregate([("rank", "max")])
-        chosen = order[_numbers(found["rank_max"])]
+        chosen = _numbers(found["rank_max"])
+        if order is not None:
+            chosen = order[chosen]
         columns = {name: found[name] for name in self._keys}
         for name in _NUMBERS:
             columns[name] = arrow_of(_numbers(rows[name])[chosen])
@@ -253,11 +446,11 @@ class _Fold:
 
 
 def _with_long_positions(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_type(_wide(field.type)) for field in schema])
+
+
+def _wide(kind: pa.DataType) -> pa.DataType:
     """Texts and bytes as Arrow's large types."""
-
-    def wide(kind: pa.DataType) -> pa.DataType:
-        if types.is_binary(kind):
-            return pa.large_binary()
-        return pa.large_string() if types.is_string(kind) else kind
-
-    return pa.schema([field.with_type(wide(field.type)) for field in schema])
+    if types.is_binary(kind):
+        return pa.large_binary()
+    return pa.large_string() if types.is_string(kind) else kind

@@ -17,6 +17,7 @@ from txnlog.limits import (
     HorizonMs,
     Offset,
     OffsetCount,
+    PartitionCountOrNone,
     PartitionNumber,
     ProducerEpoch,
     ProducerId,
@@ -51,12 +52,15 @@ class RewrittenFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ``is_compacted``: of each key it holds at most the newest record before its end.
     ``delete_horizon_ms`` is the time from which its tombstones may go; -1: it holds none.
     ``judged_end``: for what it leaves out there are newer records, all of them before this offset.
+    ``home_partitions``: each of its keys is where murmur2 puts it among so many partitions; 0: not
+    known.
     """
 
     offset_count: OffsetCount
     is_compacted: bool = False
     delete_horizon_ms: HorizonMs = -1
     judged_end: Offset = 0
+    home_partitions: PartitionCountOrNone = 0
 
 
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from txnlog.columns.keys import encode_keys, is_bytes, is_text
 from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat
@@ -229,19 +229,6 @@ def _may_cast_fields(found: pa.DataType, wanted: pa.DataType) -> bool:
     return all(f.name in by_name and may_cast(by_name[f.name].type, f.type) for f in fields)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_binary_view(kind)
-        or types.is_fixed_size_binary(kind)
-    )
-
-
 def _is_moment(kind: pa.DataType) -> bool:
     return bool(types.is_timestamp(kind) and kind.tz is not None)
 
@@ -255,8 +242,8 @@ _FAMILIES = (
     types.is_floating,
     types.is_decimal,
     types.is_date,
-    _is_text,
-    _is_bytes,
+    is_text,
+    is_bytes,
     _is_moment,
     _is_wall_clock,
 )
@@ -409,45 +396,3 @@ def _item_field(kind: pa.DataType) -> pa.Field:
     if types.is_map(kind):
         return pa.field("entries", pa.struct([kind.key_field, kind.item_field]), nullable=False)
     return kind.value_field
-
-
-def encode_keys(columns: Sequence[pa.Array], count: int) -> pa.Array:
-    """The keys of records as bytes, by which they are hashed and compared, for ever.
-
-    A key of one column of strings or bytes is these bytes, as in Kafka. Any other is, for each
-    column in its order, a byte 1 and the value: whole numbers, dates (days) and times (in
-    microseconds) as 8 bytes, big-endian; booleans as one byte; strings and bytes as they are,
-    behind their length in 4 bytes.
-    """
-    if not columns:
-        return pa.nulls(count, pa.binary())
-    if len(columns) == 1 and (_is_text(columns[0].type) or _is_bytes(columns[0].type)):
-        return columns[0].cast(pa.binary())
-    parts = [part for column in columns for part in _key_parts(column)]
-    return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
-
-
-def _key_parts(column: pa.Array) -> list[pa.Array]:
-    kind = column.type
-    if types.is_boolean(kind):
-        return [_fixed(column.cast(pa.uint8()).to_numpy(zero_copy_only=False), "u1")]
-    if types.is_timestamp(kind):
-        column = column.cast(pa.timestamp("us", kind.tz)).view(pa.int64())
-    elif types.is_date32(kind):
-        column = column.view(pa.int32())
-    if types.is_integer(column.type):
-        return [_fixed(column.to_numpy(zero_copy_only=False).astype(np.int64), ">i8")]
-    texts = column.cast(pa.binary())
-    lengths = pc.binary_length(texts).to_numpy(zero_copy_only=False)
-    return [_fixed(lengths, ">u4"), texts]
-
-
-def _fixed(values: npt.NDArray[Any], form: str) -> pa.Array:
-    """A byte 1 and each value in a form of fixed width, as an Arrow array of bytes."""
-    rows = np.empty(len(values), dtype=[("there", "u1"), ("value", form)])
-    rows["there"], rows["value"] = 1, values
-    width = rows.dtype.itemsize
-    fixed = pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(width), len(values), [None, pa.py_buffer(rows.tobytes())]
-    )
-    return fixed.cast(pa.binary())

@@ -199,6 +199,7 @@ def _put(logs: Logs, task: _CleanTask, group: CompactedGroup, times: Times) -> b
             is_compacted=True,
             delete_horizon_ms=span.delete_horizon_ms,
             judged_end=task.judged_end,
+            home_partitions=span.home_partitions,
         )
         for span in group.spans
     ]

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txnlog.columns.keys import Hashes, murmur2
 from txnlog.segments.records import Int64Array
-from txnlog.write.partitioner import Hashes, murmur2
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 _Piece: TypeAlias = tuple[int, npt.NDArray[np.int32] | slice, pa.Array]

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from txnlog.columns.keys import encode_keys
 from txnlog.schema import DELETED, TopicSchema
 from txnlog.segments.records import RECORD_SCHEMA
-from txnlog.write.typed_records import encode_keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from txnlog import names
 from txnlog.admin.compaction.record_keys import RecordKeys
 from txnlog.admin.compaction.tombstones import NO_TOMBSTONES
 from txnlog.clock import Clock
+from txnlog.columns.keys import home_of
 from txnlog.config import TopicConfig
 from txnlog.log.uploads import TopicSpec, UploadedSegment
 from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES
@@ -33,13 +34,15 @@ class CompactedSpan:
     """A new segment for the offsets [start, end) of a partition; None: no record of them is left.
 
     Offsets in the segment are relative to ``start``. ``delete_horizon_ms`` is the time from which
-    its tombstones may be removed; -1: it holds none.
+    its tombstones may be removed; -1: it holds none. ``home_partitions``: as in
+    ``RewrittenFile``.
     """
 
     start: int
     end: int
     segment: UploadedSegment | None
     delete_horizon_ms: int = NO_TOMBSTONES
+    home_partitions: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +55,7 @@ class _Open:
     writer: SegmentWriter
     begun_ms: int
     has_tombstones: bool = False
+    is_at_home: bool = True
 
 
 class SpanWriter:
@@ -106,6 +110,7 @@ class SpanWriter:
             part = records.slice(row, stop - row)
             segment.writer.append(part, offsets[row:stop] - segment.start)
             segment.has_tombstones |= bool(self._keys.deleting(part).any())
+            segment.is_at_home = segment.is_at_home and self._is_at_home(part)
             row = stop
 
     def finish(self, end: int) -> list[CompactedSpan]:
@@ -125,6 +130,13 @@ class SpanWriter:
             self._storage, [span.segment for span in self._spans if span.segment is not None]
         )
         self._spans = []
+
+    def _is_at_home(self, records: pa.RecordBatch) -> bool:
+        """Whether each key is where murmur2 puts it."""
+        if self._spec.partitions == 1:
+            return True
+        homes = home_of(self._keys.keys(records), self._spec.partitions)
+        return bool((homes == self._partition).all())
 
     def _begin(self, first_offset: int) -> _Open:
         if first_offset - self._start > MAX_SEGMENT_BYTES:
@@ -157,7 +169,8 @@ class SpanWriter:
         assert segment is not None
         uploaded = self._finish(segment)
         horizon_ms = self._horizon_ms if segment.has_tombstones else NO_TOMBSTONES
-        self._spans.append(CompactedSpan(segment.start, end, uploaded, horizon_ms))
+        homes = self._spec.partitions if segment.is_at_home else 0
+        self._spans.append(CompactedSpan(segment.start, end, uploaded, horizon_ms, homes))
         self._open = None
         self._start = end
 
