@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from cli_command import cli, cli_each
+from pyarrow import parquet
 
 import txnlog
 from txnlog.segments.parquet import encodings
@@ -190,10 +191,17 @@ def test_the_page_index_of_a_parquet_file_is_shown(
     positions = [entry["position"] for entry in first]
     assert positions == sorted({*positions})
     segment = store.segments("t")[0]
-    (tmp_path / segment.paths.log).write_bytes(b"x" * segment.size_bytes)
-    damaged = cli("index", "dump", "t", "--store", tmp_path, "-o", "json")
-    assert damaged.code == 3
-    assert "PAR1" in json.loads(damaged.out)[0]["damage"]
+    file = tmp_path / segment.paths.log
+    alone = cli("index", "dump", "--file", file, "-o", "json").json()
+    assert alone == [{**entry, "path": str(file)} for entry in first]
+    file.write_bytes(b"x" * segment.size_bytes)
+    for chosen in (("t", "--store", tmp_path), ("--file", file)):
+        damaged = cli("index", "dump", *chosen, "-o", "json")
+        assert damaged.code == 3
+        assert "PAR1" in json.loads(damaged.out)[0]["damage"]
+    parquet.write_table(pa.table(rows), file)
+    foreign = cli("index", "dump", "--file", file)
+    assert (foreign.code, "of another program, and no segment" in foreign.err) == (1, True)
 
 
 def test_wrong_files_are_refused(tmp_path: Path, store_path: Path) -> None:

@@ -6,6 +6,7 @@ Only local files are written, and only ``.index`` and ``.timeindex``, in one ste
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from txnlog.errors import InvalidOption, ObjectNotFound
@@ -17,13 +18,17 @@ from txnlog.inspect.placed_indexes import (
     IndexRebuild,
     check_index_files,
     dump_index_files,
+    dump_page_index,
     rebuild_index_files,
     strip_padding,
 )
 from txnlog.kafka.folders import base_offset_of
 from txnlog.names import INDEX_ENDINGS, IndexKind, SegmentPaths
+from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.indexes.sparse import DEFAULT_INDEX_INTERVAL_BYTES
 from txnlog.segments.inspect.dump import is_shared
+from txnlog.segments.inspect.foreign import is_foreign
+from txnlog.segments.parquet.footer import read_tail
 
 
 def dump_file_indexes(
@@ -34,14 +39,25 @@ def dump_file_indexes(
     Returns:
         The entries, offsets counted from the one that the file is named for (0 if it is not named
         as Kafka names them), and how many bytes of zeros follow: a broker preallocates the files
-        of its newest segment.
+        of its newest segment. A Parquet file has its own, see ``IndexEntry``.
 
     Raises:
-        InvalidOption: the name is that of neither.
+        InvalidOption: the name is that of neither, or it is another program's Parquet file.
         StorageError: a file cannot be read.
     """
+    paths = _paths(path)
+    if paths.is_parquet and path == paths.log:
+        return _dump_pages(path, storage_options), 0
     files, padding = _read_indexes(path, _choose_indexes(path), storage_options)
     return dump_index_files(files, base_offset_of(path) or 0), padding
+
+
+def _dump_pages(path: str, storage_options: Mapping[str, object] | None) -> Iterator[IndexEntry]:
+    with open_segment_file(path, storage_options) as file:
+        with suppress(CorruptRecord):  # which is told as of any other
+            if is_foreign(file, read_tail(file)):
+                raise InvalidOption(f"{path} is a Parquet file of another program, and no segment")
+        yield from dump_page_index(file, path, base_offset_of(path) or 0)
 
 
 def check_file_indexes(

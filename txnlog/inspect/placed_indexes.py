@@ -234,20 +234,26 @@ def dump_placed_indexes(storage: Storage, segment: SegmentDescription) -> Iterat
 def _page_entries(storage: Storage, segment: SegmentDescription) -> Iterator[IndexEntry]:
     path = segment.paths.log
     try:
-        file = ParquetSegment(open_segment(storage, segment))
+        file = open_segment(storage, segment)
+        yield from dump_page_index(file, path, segment.base_offset)
     except ObjectNotFound:
         yield IndexEntry(path, "page", 0, damage=describe_loss(segment))
-        return
+
+
+def dump_page_index(file: SegmentFile, path: str, base_offset: int) -> Iterator[IndexEntry]:
+    """Where the pages of a Parquet file begin, by offsets counted from its first one."""
+    try:
+        opened = ParquetSegment(file)
     except CorruptRecord as error:
         yield IndexEntry(path, "page", 0, damage=str(error))
         return
-    for number, page in enumerate(file.pages()):
+    for number, page in enumerate(opened.pages()):
         offset, time_ms = page.header.base_offset, page.header.max_timestamp_ms
         yield IndexEntry(
             path,
             "page",
             number,
-            segment.base_offset + offset,
+            base_offset + offset,
             page.position,
             None if time_ms == NO_TIMESTAMP_MS else time_ms,
         )
