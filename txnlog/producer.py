@@ -213,7 +213,7 @@ class Producer:
         """
         self._transactional("send_offsets_to_transaction")
         self._require(Phase.IN_TRANSACTION, "send_offsets_to_transaction")
-        with self._fail_on_error():
+        with self._fail_on_error(), self._retries.waiting(self._logs.storage):
             metadata = group_now(self._logs, offsets, group)
             self._offsets.add(
                 metadata, {where: check_offset(where, at) for where, at in offsets.items()}
@@ -426,7 +426,8 @@ class Producer:
 
     def partitions_for(self, topic: str) -> range:
         """The numbers of a topic's partitions now. Raises UnknownTopicOrPartition."""
-        return range(self._logs.topic_spec(topic).partitions)
+        with self._retries.waiting(self._logs.storage):
+            return range(self._logs.topic_spec(topic).partitions)
 
     @exclusive
     def flush(self) -> Placed:

@@ -162,8 +162,10 @@ class RecordBuffers:
 
         Its metadata is refreshed once in a while, and for a partition that it does not know.
         """
+        waiting = self._settings.retries.waiting
         if topic not in self._topics:
-            spec = self._logs.topic_spec(topic)
+            with waiting(self._logs.storage):
+                spec = self._logs.topic_spec(topic)
             if len(self._topics) >= self._most:
                 self._forget_idle()
             self._topics[topic] = TopicBuffer(
@@ -172,7 +174,8 @@ class RecordBuffers:
         buffer = self._topics[topic]
         unknown = isinstance(partition, int) and partition >= buffer.spec.partitions
         if unknown or buffer.outdated:
-            spec = buffer.refresh_spec()
+            with waiting(self._logs.storage):
+                spec = buffer.refresh_spec()
             if spec != buffer.spec:
                 buffer.change_spec(spec)
         return buffer
