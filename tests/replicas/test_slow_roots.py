@@ -11,7 +11,7 @@ import pytest
 from replica_folders import FIRST, SECOND, make, objects, reopened, skip_probes, values
 
 import txnlog
-from txnlog.errors import NotEnoughReplicas
+from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replicas.epochs import Proposer, first_epoch
 from txnlog.replicas.slowness import Slowness, time_for
 from txnlog.storage.adapters.local import LocalStorage
@@ -196,6 +196,8 @@ class Stalled(Upload):
 
     def close(self) -> None:
         self._stall.wait(self._folder, "close")
+        if self._stall.fails_with is not None:
+            raise self._stall.fails_with
         self._inner.close()
 
     def discard(self) -> None:
@@ -208,6 +210,8 @@ class Stall:
     def __init__(self, patch: pytest.MonkeyPatch, kind: str, *folders: Path) -> None:
         self._kind = kind
         self._folders = {str(folder) for folder in folders}
+        self.fails_with: Exception | None = None
+        """What the end of an upload raises once it goes on."""
         self._over = threading.Event()
         upload = LocalStorage.upload
 
@@ -254,6 +258,21 @@ def test_an_upload_waits_while_all_roots_stall(
     assert made.storage.get(NAME) == b"12"
     in_sync = {"r0-0": FIRST, "r1-0": SECOND}
     assert {objects(tmp_path / in_sync[one])[NAME] for one in made.replicas().in_sync} == {b"12"}
+
+
+@pytest.mark.parametrize("error", [StorageError("a fault"), RuntimeError("a fault")])
+def test_an_upload_that_fails_when_it_goes_on_has_failed(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Whatever it raises: nobody has the object."""
+    stall = Stall(monkeypatch, "close", tmp_path / FIRST, tmp_path / SECOND)
+    stall.fails_with = error
+    end_at_a_pause(made, monkeypatch, stall)
+    upload = made.storage.upload(NAME)
+    upload.write(b"1")
+    with made.storage.wait_up_to(1e9), pytest.raises(type(error), match="a fault"):
+        upload.close()
+    assert NAME not in {*objects(tmp_path / FIRST), *objects(tmp_path / SECOND)}
 
 
 @pytest.mark.parametrize("kind", ["write", "close"])

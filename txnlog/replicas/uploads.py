@@ -167,7 +167,7 @@ class _Call:
         self._once = Lock()
         self._left = Event()
         self._ended = Event()
-        self._error: StorageError | None = None
+        self._error: BaseException | None = None
 
     @property
     def begun(self) -> bool:
@@ -178,8 +178,9 @@ class _Call:
         if not self._once.acquire(blocking=False):
             raise TookTooLong("it began late, and goes on")
         try:
-            self._call()
-        except StorageError as error:
+            if not self._left.is_set():
+                self._call()
+        except BaseException as error:
             self._error = error
             raise
         finally:
@@ -188,8 +189,15 @@ class _Call:
                 self._upload.discard()
 
     def outcome(self, slow: StorageError | None) -> StorageError | None:
-        """What the call has raised, if anything; ``slow`` while it goes on."""
-        return self._error if self._ended.is_set() else slow
+        """The call's StorageError, if it has raised one; ``slow`` while it goes on.
+
+        Raises what else the call has raised.
+        """
+        if not self._ended.is_set():
+            return slow
+        if self._error is None or isinstance(self._error, StorageError):
+            return self._error
+        raise self._error
 
     def drop(self) -> None:
         """Drop the upload: now, or when the call to it has ended."""
