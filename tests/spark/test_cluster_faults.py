@@ -18,6 +18,7 @@ import pytest
 from driver_processes import Process, driver
 from fault_matrix import CELLS, FAULTS, LEAVES, READS, RECORDS, SERVER, target, written
 from servers import CannotStart, versitygw
+from servers.s3_buckets import variables_for
 from spark_cluster import standalone
 
 import txnlog
@@ -55,10 +56,7 @@ def on_s3(folder: Path) -> Iterator[Place]:
         assert server.process is not None
         options = dict(server.options)
         environment = {
-            "AWS_ENDPOINT_URL": str(options["endpoint_url"]),
-            "AWS_ACCESS_KEY_ID": str(options["key"]),
-            "AWS_SECRET_ACCESS_KEY": str(options["secret"]),
-            "AWS_REGION": "us-east-1",
+            **variables_for(options),
             "AWS_DEFAULT_REGION": "us-east-1",
             SERVER: f"{server.process.pid}",
         }

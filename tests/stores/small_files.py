@@ -19,6 +19,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from servers.s3_buckets import variables_for
+
 COMMITS, RECORDS, SCANS = 100, 100, 9
 SIDES = ("txnlog", "deltalake")
 WHAT = f"{COMMITS} commits of {RECORDS} records, then scans: {{}}"
@@ -184,10 +186,7 @@ def _deltalake(url: str, options: dict[str, object]) -> _Work:
     table_url, given = f"{url}-delta", {}
     if "endpoint_url" in options:
         given = {
-            "AWS_ACCESS_KEY_ID": str(options["key"]),
-            "AWS_SECRET_ACCESS_KEY": str(options["secret"]),
-            "AWS_ENDPOINT_URL": str(options["endpoint_url"]),
-            "AWS_REGION": "us-east-1",
+            **variables_for(options),
             "AWS_ALLOW_HTTP": "true",
             "conditional_put": "etag",
         }

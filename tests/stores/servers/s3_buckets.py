@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +18,16 @@ def options_for(port: int) -> dict[str, object]:
         "secret": SECRET,
         "endpoint_url": f"http://127.0.0.1:{port}",
         "client_kwargs": {"region_name": "us-east-1"},
+    }
+
+
+def variables_for(options: Mapping[str, object]) -> dict[str, str]:
+    """Environment variables, which deltalake takes as options, that say the same as ours."""
+    return {
+        "AWS_ENDPOINT_URL": str(options["endpoint_url"]),
+        "AWS_ACCESS_KEY_ID": str(options["key"]),
+        "AWS_SECRET_ACCESS_KEY": str(options["secret"]),
+        "AWS_REGION": "us-east-1",
     }
 
 
