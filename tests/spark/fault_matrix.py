@@ -160,11 +160,24 @@ class TaskFails(Once):
 class FetchFails(Once):
     """What was shuffled is gone when the first tasks write, and all executors live."""
 
+    @property
+    def _again(self) -> Path:
+        """A file that is made when a task whose rows are shuffled runs once more."""
+        return self._marker.with_suffix(".again")
+
+    def upstream(self, given: Rows) -> Rows:
+        if self._marker.exists():
+            self._again.touch()
+        yield from given
+
     def rows(self, given: Rows) -> Rows:
         if self._is_first():
             for shuffled in self._marker.parent.glob("cluster/**/shuffle_*.data"):
                 shuffled.unlink()
         yield from given
+
+    def settle(self) -> None:
+        assert self._again.exists(), "all tasks have fetched what they need"
 
 
 class ClocksDiffer(Once):
@@ -248,7 +261,8 @@ class ServerHangs(Once):
     """The S3 server does nothing for 20 s, while a task uploads."""
 
     mode = "s3"
-    _HANG = "kill -STOP {0}; sleep 20; kill -CONT {0}"
+    _HANG_S = 20
+    _HANG = f"kill -STOP {{0}}; sleep {_HANG_S}; kill -CONT {{0}}"
 
     def rows(self, given: Rows) -> Rows:
         for number, batch in enumerate(given):
@@ -256,6 +270,10 @@ class ServerHangs(Once):
                 hang = self._HANG.format(os.environ[SERVER])
                 subprocess.Popen(["sh", "-c", hang], start_new_session=True)
             yield batch
+
+    def settle(self) -> None:
+        for_s = time.time() - self._marker.stat().st_mtime
+        assert for_s > self._HANG_S - 1, f"nobody had to wait for the server: {for_s:.0f} s"
 
 
 FAULTS: dict[str, type[Once]] = {
@@ -468,6 +486,13 @@ def written(store: Store, topic: str) -> list[int]:
         return found
     values = store.scan(topic, columns=["value"]).to_arrow().column("value").to_pylist()
     return [int(value.partition(b":")[0]) for value in values]
+
+
+def times_ms(store: Store, topic: str) -> tuple[int, int]:
+    """The first and the last time of the records in a cell's topic, read without Spark."""
+    name = "_timestamp" if topic.partition(".")[0] in TYPED else "timestamp"
+    times = store.scan(topic, columns=[name]).to_arrow().column(name).cast(pa.int64())
+    return min(times.to_pylist()), max(times.to_pylist())
 
 
 # -- the driver ----------------------------------------------------------------------------------

@@ -16,7 +16,17 @@ from typing import Any
 import pyspark
 import pytest
 from driver_processes import Process, driver
-from fault_matrix import CELLS, FAULTS, LEAVES, READS, RECORDS, SERVER, target, written
+from fault_matrix import (
+    CELLS,
+    FAULTS,
+    LEAVES,
+    READS,
+    RECORDS,
+    SERVER,
+    target,
+    times_ms,
+    written,
+)
 from servers import CannotStart, versitygw
 from servers.s3_buckets import variables_for
 from spark_cluster import standalone
@@ -96,6 +106,9 @@ class Matrix:
         assert left > 0 or fault not in LEAVES, "the executor had uploaded nothing"
         assert (missing, doubled) == (0, 0)
         assert set(numbers) == set(range(RECORDS))
+        if fault == "clocks":
+            first_ms, last_ms = times_ms(self.store, topic)
+            assert last_ms - first_ms > 3_600_000, "no clock was wrong"
         assert self.store.describe_topic(topic).open_transactions == ()
         if path in READS:
             assert self.store.describe_group(topic).lag == 0
