@@ -16,7 +16,7 @@ from txnlog.cli.input.storage_options import parse_storage_options
 from txnlog.cli.output.output import Output
 
 if TYPE_CHECKING:
-    from txnlog.admin.replicas import ReplicaSet
+    from txnlog.replication import Replicas
     from txnlog.store import Store
 
 
@@ -103,11 +103,11 @@ class Session:
 
         return txnlog.open(self._named_url(), storage_options=self.storage_options, observer=True)
 
-    def open_replicas(self) -> ReplicaSet:
+    def open_replicas(self) -> Replicas:
         """The roots of the store, even if it cannot be opened. Raises like :meth:`open_store`."""
-        import txnlog
+        from txnlog.replication import open_replicas
 
-        return txnlog.open_replicas(self._named_url(), storage_options=self.storage_options)
+        return open_replicas(self._named_url(), storage_options=self.storage_options)
 
     def create_store(
         self,
@@ -136,14 +136,14 @@ class Session:
                     f"{found.url} is a store already; `txnlog store describe` shows it, "
                     "and --if-not-exists takes it as it is"
                 )
-        return txnlog.open(
-            url,
-            create=True,
-            storage_options=options,
-            config=config,
-            replicas=replicas,
-            controller=controller,
-        )
+        if replicas or controller is not None:
+            from txnlog.replication import open_replicas
+
+            roots = [url, *replicas]
+            return open_replicas(
+                roots, controller=controller, create=True, storage_options=options, config=config
+            ).store
+        return txnlog.open(url, create=True, storage_options=options, config=config)
 
     def _named_url(self) -> str:
         if not self.url:

@@ -249,7 +249,7 @@ def returning() -> str:
     """A root that was out comes back."""
     return _sequence(
         "A root comes back as a new incarnation",
-        ("add_replica", "root A", "root B, leader", "controller"),
+        ("Replicas.add", "root A", "root B, leader", "controller"),
         (
             (0, 1, "mark a new folder"),
             (0, 3, "epoch 7, if absent: A's new incarnation is joining"),
@@ -280,6 +280,7 @@ def standby() -> str:
 
 ROOMS: dict[str, tuple[int, int]] = {
     "cli": (0, 0),
+    "replication": (0, 2),
     "ui": (1, 0),
     "spark": (1, 1),
     "testing": (1, 2),

@@ -9,8 +9,9 @@
     store.scan("orders").to_arrow()
 
 Names are loaded when they are first used, so importing the package is cheap. The public API is
-what is in ``__all__`` here, in :mod:`txnlog.errors`, :mod:`txnlog.results`, :mod:`txnlog.spark`
-and :mod:`txnlog.testing`; every other module may change from one release to the next.
+what is in ``__all__`` here, in :mod:`txnlog.errors`, :mod:`txnlog.replication`,
+:mod:`txnlog.results`, :mod:`txnlog.spark`, :mod:`txnlog.storage` and :mod:`txnlog.testing`; every
+other module may change from one release to the next.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from txnlog.admin.replicas import ReplicaSet, open_replicas
     from txnlog.config import AcksValue, AutoOffsetReset, CompressionType, OnCorrupt
     from txnlog.consumer import Consumer
     from txnlog.errors import TxnlogError
@@ -53,7 +53,6 @@ __all__ = [
     "OffsetAndTimestamp",
     "OnCorrupt",
     "Producer",
-    "ReplicaSet",
     "Scan",
     "Snapshot",
     "Store",
@@ -63,7 +62,6 @@ __all__ = [
     "attach",
     "errors",
     "open",
-    "open_replicas",
     "results",
 ]
 
@@ -83,9 +81,7 @@ _HOMES = {
     "OnCorrupt": "config",
     "OffsetAndTimestamp": "read.topic_view",
     "Producer": "producer",
-    "ReplicaSet": "admin.replicas",
     "Scan": "scan",
-    "open_replicas": "admin.replicas",
     "Snapshot": "snapshot",
     "Store": "store",
     "TopicPartition": "names",

@@ -578,7 +578,7 @@ def _unknown(key: str, keys: Mapping[str, _Key], of: str) -> str:
     if key == "replication.factor":
         return (
             f"{key} is no {of} config, but one of a store's roots: `txnlog replicas config "
-            f"{key}.<topic>=2`, or store.alter_replicas"
+            f"{key}.<topic>=2`, or txnlog.replication.Replicas.alter"
         )
     close = get_close_matches(str(key), keys, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""

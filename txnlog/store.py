@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from txnlog import display, names
 from txnlog.admin.maintaining import MaintenanceAdmin
-from txnlog.admin.replicas import ReplicaAdmin
 from txnlog.admin.tables import TableAdmin
 from txnlog.admin.topics import TopicAdmin
 from txnlog.admin.upkeep import Upkeep
@@ -45,11 +44,9 @@ from txnlog.read.fetcher import FetchSettings
 from txnlog.read.isolation import ConsumerIsolationLevel, IsolationLevel, check_isolation_level
 from txnlog.read.topic_view import Offsets
 from txnlog.replicas.back_door import check_no_member
-from txnlog.replicas.epochs import split_settings
-from txnlog.replicas.opening import GIVEN_TOGETHER, find_replicas, make_replicas, own_options
+from txnlog.replicas.opening import find_replicas, own_options
 from txnlog.scan import Scan
 from txnlog.snapshot import Snapshot, take_changes, take_snapshot
-from txnlog.standby.administration import StandbyAdmin
 from txnlog.standby.standby_storage import find_standby
 from txnlog.state import envelope
 from txnlog.state.store import DECODER, StoreFile
@@ -80,13 +77,14 @@ def open_store(
     storage_options: Mapping[str, object] | None = None,
     config: Mapping[str, object] | None = None,
     unsafe_single_writer: bool = False,
-    replicas: Sequence[str] = (),
-    controller: str | None = None,
     salvage: bool = False,
     observer: bool = False,
     clock: Clock | None = None,
 ) -> Store:
     """Open a store; with ``create``, make it if it is missing.
+
+    One on several roots is made by :func:`txnlog.replication.open_replicas`, and opened here, by
+    the URL of any root or of its controller.
 
     Args:
         url: a path, or a URL such as ``s3://bucket/folder`` or ``memory://name``.
@@ -95,9 +93,6 @@ def open_store(
         config: settings of a new store; see docs/SETTINGS.md.
         unsafe_single_writer: allow a filesystem without put-if-absent. Only one process may
             ever write to such a store at a time; nothing checks that.
-        replicas: with ``create``: further roots, each with a full copy. See docs/REPLICAS.md.
-        controller: with ``replicas``: the folder that records which of them are in sync. Later
-            this URL, or that of any root, is enough.
         salvage: only to look at what is left, of one root alone too: nothing is written.
         observer: for who only reads: puts out none of the store's roots, and elects no leader.
         clock: for tests.
@@ -108,14 +103,8 @@ def open_store(
         UnsupportedVersion: a newer txnlog made the store.
         UnsupportedFilesystem, PutIfAbsentBroken: the filesystem cannot carry a store.
     """
-    location, clock = check_location(url, storage_options), clock or SystemClock()
-    if replicas or controller is not None:
-        if not (create and replicas and controller) or unsafe_single_writer or salvage or observer:
-            raise InvalidOption(GIVEN_TOGETHER)
-        roots = [location, *([replicas] if isinstance(replicas, str) else replicas)]
-        settings, others = split_settings(config)
-        storage: Storage = make_replicas(roots, controller, storage_options, settings, clock)
-        return attach(logged(storage), create=True, config=others, clock=clock)
+    clock = clock or SystemClock()
+    check_location(url, storage_options)
     try:
         storage = open_storage(
             url, own_options(url, storage_options), unsafe_single_writer=unsafe_single_writer
@@ -175,7 +164,7 @@ def _read_store_file(storage: Storage) -> StoreFile:
     return envelope.decode(data, DECODER, f"{storage.url}/{names.STORE_FILE}")
 
 
-class Store(TopicAdmin, MaintenanceAdmin, TableAdmin, ReplicaAdmin, StandbyAdmin):
+class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
     """Topics, groups and transactions under one root. Made by :func:`txnlog.open`.
 
     A store holds no connection that must be closed. It, its snapshots, scans and producers may be

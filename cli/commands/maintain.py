@@ -16,6 +16,7 @@ from txnlog.cli.output.fields import Field, names, number, size, text
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
+    from txnlog.replication import Reassigned, ReplicaReturn
     from txnlog.results import (
         Compaction,
         Expiry,
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
         FutureRecords,
         MaintenanceFailure,
         Merge,
-        Reassigned,
-        ReplicaReturn,
         RetentionDeletion,
         TransactionEnd,
     )

@@ -8,10 +8,15 @@ from txnlog.cli.output.fields import Field, names, number, size, text, time
 from txnlog.cli.output.output import Output
 
 if TYPE_CHECKING:
-    from txnlog.results import LogWatermark, Replica, ReplicaEpoch, Replicas
+    from txnlog.replication import (
+        LogWatermark,
+        Replica,
+        ReplicaEpoch,
+        ReplicasDescription,
+    )
 
 UNKNOWN: Final = "unknown"
-SET: list[Field[Replicas]] = [
+SET: list[Field[ReplicasDescription]] = [
     text("condition", "CONDITION", lambda found: found.condition),
     text("controller", "CONTROLLER", lambda found: found.controller),
     number("epoch", "EPOCH", lambda found: found.epoch),
@@ -69,7 +74,7 @@ LOGS: list[Field[LogWatermark]] = [
 
 def print_set(
     output: Output,
-    found: Replicas,
+    found: ReplicasDescription,
     epochs: list[ReplicaEpoch] | None = None,
     logs: list[LogWatermark] | None = None,
 ) -> None:

@@ -25,9 +25,10 @@ def _get_kind(store: Store) -> str:
 
 
 def _reached(store: Store) -> Round | None:
+    from txnlog.replication import Standby
     from txnlog.standby.standby_storage import find_shown
 
-    return None if find_shown(store.storage) is None else store.reached()
+    return None if find_shown(store.storage) is None else Standby(store).reached()
 
 
 def _get_source(store: Store) -> str | None:

@@ -14,6 +14,7 @@ from documents import Block, Runner, blocks_of
 
 import txnlog
 from txnlog import Store, TopicPartition
+from txnlog.replication import Follower, Replicas, open_replicas
 
 BLOCKS = [block for block in blocks_of(ROOT / "docs" / "CLI.md") if block.reason is None]
 MAKING = ("txnlog store create", "txnlog topics create", "txnlog import")
@@ -48,7 +49,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     abandoned.begin_transaction()
     abandoned.send("orders", "undecided", "bob", 0)
     abandoned.flush()
-    store.standby(str(folder / "data" / "standby")).follow()
+    Follower(store, str(folder / "data" / "standby")).follow()
     copied = sorted((folder / "data" / "store").glob("topics/orders/data/*/*.log"))
     shutil.copy(copied[0], folder / "copy-of-a-segment.log")
     (folder / "orders.jsonl").write_text('{"id": 7, "item": "tea"}\n')
@@ -98,10 +99,10 @@ def test_an_example_runs(
 def make_replicas(folder: Path) -> None:
     """A store on ``disk1`` and ``disk2``; the second one was out, and has come back."""
     first, second = str(folder / "disk1" / "store"), str(folder / "disk2" / "store")
-    store = txnlog.open(first, replicas=[second], controller=str(folder / "control"), create=True)
+    store = open_replicas([first, second], controller=str(folder / "control"), create=True).store
     store.create_topic("orders")
-    store.remove_replica("r1")
-    store.add_replica(second)
+    Replicas(store).remove("r1")
+    Replicas(store).add(second)
 
 
 def bucket(options: dict[str, Any], heading: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ import pytest
 from cli_command import Finished, cli
 
 import txnlog
+from txnlog.replication import Replicas, open_replicas
 
 
 @pytest.fixture
@@ -98,14 +99,13 @@ def test_an_unclean_election_says_first_what_it_loses(
 
 def test_no_root_answers(tmp_path: Path) -> None:
     """Nothing is in sync for all that anybody knows; the doctor examines what there is."""
-    made = txnlog.open(
-        str(tmp_path / "a"),
-        replicas=[str(tmp_path / "b")],
+    made = open_replicas(
+        [str(tmp_path / "a"), str(tmp_path / "b")],
         controller=str(tmp_path / "control"),
         create=True,
         config={"replica.lag.time.max.ms": 100},
-    )
-    assert made.replicas().condition == "whole"
+    ).store
+    assert Replicas(made).describe().condition == "whole"
     for which in "ab":
         (tmp_path / which).rename(tmp_path / f"{which}-away")
     at = "--store", tmp_path / "control"

@@ -17,12 +17,11 @@ from checkout import ROOT
 from cli_command import cli
 from replica_folders import lose, skip_probes, write
 
-import txnlog
-from txnlog.replicas.description import Answer, Condition, Replicas, RootState
+from txnlog.replicas.description import Answer, Condition, RootState
 from txnlog.replicas.epochs import Root, joining
 from txnlog.replicas.opening import prepare_root
 from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
-from txnlog.results import Replica
+from txnlog.replication import Replica, Replicas, ReplicasDescription, open_replicas
 from txnlog.testing import VirtualClock
 
 PAGE = (ROOT / "docs/REPLICAS.md").read_text()
@@ -34,13 +33,12 @@ class Roots:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.disks = folder / "disk1/store", folder / "disk2/store"
-        self.store = txnlog.open(
-            str(self.disks[0]),
-            replicas=[str(self.disks[1])],
+        self.store = open_replicas(
+            [str(self.disks[0]), str(self.disks[1])],
             controller=str(folder / "control"),
             create=True,
             clock=VirtualClock(),
-        )
+        ).store
         self.store.create_topic("t", partitions=1)
         write(self.store, "1")
         self.mend: Callable[[], object] = lambda: None
@@ -80,7 +78,7 @@ class Roots:
         agreement.propose_alone(joining(agreement.refresh(), "r1-1", url, who))
 
     def fall_below(self) -> None:
-        self.store.alter_replicas({"min.insync.replicas": 2})
+        Replicas(self.store).alter({"min.insync.replicas": 2})
         self.put_out()
 
     def lose_all(self) -> None:
@@ -107,7 +105,7 @@ class Roots:
             path.write_bytes(path.read_bytes()[:-1])
 
     def lose_placed(self) -> None:
-        self.store.alter_replicas({"replication.factor": 2})
+        Replicas(self.store).alter({"replication.factor": 2})
         self.lose_data()
 
     def leave_placed(self) -> None:
@@ -118,7 +116,7 @@ class Roots:
 
     def return_once(self) -> None:
         self.put_out()
-        self.store.add_replica(str(self.disks[1]))
+        Replicas(self.store).add(str(self.disks[1]))
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ class Case:
 
     begin: Callable[[Roots], object]
     condition: Condition
-    is_shown: Callable[[Replicas, Replica], object]
+    is_shown: Callable[[ReplicasDescription, Replica], object]
     which: int = 1
     end: Condition = "whole"
 
@@ -144,7 +142,7 @@ def jamming(which: int) -> Callable[[Roots], object]:
     return lambda roots: Roots.jam(roots, which)
 
 
-def shows(state: RootState, answer: Answer) -> Callable[[Replicas, Replica], object]:
+def shows(state: RootState, answer: Answer) -> Callable[[ReplicasDescription, Replica], object]:
     return lambda _, root: (root.state, root.answer) == (state, answer)
 
 
@@ -201,9 +199,9 @@ def rows() -> dict[str, list[str]]:
 ROWS = rows()
 
 
-def describe(folder: Path) -> Replicas:
+def describe(folder: Path) -> ReplicasDescription:
     """As another process does, all roots compared."""
-    return txnlog.open_replicas(str(folder / "control")).replicas(with_lag=True)
+    return open_replicas(str(folder / "control")).describe(with_lag=True)
 
 
 def test_the_page_names_each_state() -> None:

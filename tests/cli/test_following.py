@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from txnlog import replication
 from txnlog.cli.commands.replicas import follow
 from txnlog.cli.output import patience
 from txnlog.errors import CorruptEntry, StorageError
@@ -34,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     return clock
 
 
-class Standby:
+class Follower:
     """Notes what is asked of it; ``fails`` tells with what a round does."""
 
     def __init__(self, clock: Time, fails: Callable[[float], Exception | None]) -> None:
@@ -56,10 +57,10 @@ class Standby:
 
 def test_it_sweeps_at_first_and_every_hour(clock: Time) -> None:
     """A process that is restarted often still sweeps."""
-    standby: Any = Standby(clock, lambda _: None)
-    rounds = follow._follow(standby, 600.0)
+    follower: Any = Follower(clock, lambda _: None)
+    rounds = follow._follow(follower, 600.0)
     assert [next(rounds) for _ in range(16)] == [*range(1, 17)]
-    assert standby.swept_s == [0.0, 4200.0, 8400.0]
+    assert follower.swept_s == [0.0, 4200.0, 8400.0]
 
 
 def test_a_storage_that_fails_for_less_than_a_minute_is_borne(
@@ -67,15 +68,15 @@ def test_a_storage_that_fails_for_less_than_a_minute_is_borne(
 ) -> None:
     """It is said once each time; one that works in between is patience again."""
     fails = {10.0, 20.0, 60.0, 70.0, 110.0}
-    standby: Any = Standby(clock, lambda at: StorageError("slow") if at in fails else None)
-    rounds = follow._follow(standby, 10.0)
+    follower: Any = Follower(clock, lambda at: StorageError("slow") if at in fails else None)
+    rounds = follow._follow(follower, 10.0)
     assert [next(rounds) for _ in range(8)] == [*range(1, 9)]
     assert capsys.readouterr().err.count("slow; trying again") == 3
 
 
 def test_a_storage_that_fails_for_longer_ends_it(clock: Time) -> None:
-    standby: Any = Standby(clock, lambda at: StorageError("gone") if at >= 10 else None)
-    rounds = follow._follow(standby, 10.0)
+    follower: Any = Follower(clock, lambda at: StorageError("gone") if at >= 10 else None)
+    rounds = follow._follow(follower, 10.0)
     next(rounds)
     with pytest.raises(StorageError, match="gone"):
         next(rounds)
@@ -87,20 +88,21 @@ def test_what_will_not_end_is_not_borne(clock: Time) -> None:
         retriable = False
 
     for error in (Final("never"), CorruptEntry("damaged")):
-        standby: Any = Standby(clock, {0.0: error}.get)
+        follower: Any = Follower(clock, {0.0: error}.get)
         with pytest.raises(type(error)):
-            next(follow._follow(standby, 10.0))
+            next(follow._follow(follower, 10.0))
     assert clock.now_s == 0.0
 
 
-def test_once_is_one_round_and_a_sweep(clock: Time) -> None:
-    standby = Standby(clock, lambda _: None)
+def test_once_is_one_round_and_a_sweep(clock: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = Follower(clock, lambda _: None)
     shown: list[list[int]] = []
     session: Any = SimpleNamespace(
-        open_to_read=lambda: SimpleNamespace(standby=lambda *_, **__: standby),
+        open_to_read=lambda: None,
         storage_options_of=lambda _: {},
         output=SimpleNamespace(rows=lambda _, rows: shown.append([*rows])),
     )
+    monkeypatch.setattr(replication, "Follower", lambda *_, **__: follower, raising=False)
     follow.follow_store(session, "/standby", once=True)
     assert shown == [[1]]
-    assert standby.swept_s == [0.0]
+    assert follower.swept_s == [0.0]

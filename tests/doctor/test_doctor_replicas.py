@@ -22,6 +22,7 @@ from txnlog.replicas.epochs import (
     joining,
     without,
 )
+from txnlog.replication import Replicas
 from txnlog.results import Finding
 
 WHO = Proposer("x", 0, "test")
@@ -46,7 +47,7 @@ def findings(store: txnlog.Store, *, with_contents: bool = False) -> list[Findin
 def test_roots_that_are_sound_and_one_that_is_out(made: txnlog.Store) -> None:
     (found,) = findings(made)
     assert (found.state, found.detail) == ("ok", "epoch 0, in sync: r0-0, r1-0")
-    made.remove_replica("r1")
+    Replicas(made).remove("r1")
     note, found = findings(made)
     assert (note.state, note.subject, found.state) == ("note", "r1", "ok")
     assert "(an operator took it out); `txnlog replicas add" in note.detail
@@ -85,8 +86,8 @@ def test_below_the_minimum_the_rest_is_examined(
     """What the storage promises cannot be tried then."""
     skip_probes(monkeypatch)
     store = make_written(tmp_path, "1")
-    store.alter_replicas({"min.insync.replicas": 2})
-    store.remove_replica("r1")
+    Replicas(store).alter({"min.insync.replicas": 2})
+    Replicas(store).remove("r1")
     found = [*store.examine()]
     assert (found[0].check, found[0].state) == ("probe", "unreadable")
     assert "min.insync.replicas is 2" in found[0].detail
@@ -104,8 +105,8 @@ def test_no_root_answers(made: txnlog.Store, tmp_path: Path) -> None:
 
 
 def test_an_epoch_that_is_gone(made: txnlog.Store, tmp_path: Path) -> None:
-    made.remove_replica("r1")
-    made.add_replica(str(tmp_path / "b"))
+    Replicas(made).remove("r1")
+    Replicas(made).add(str(tmp_path / "b"))
     (tmp_path / "control" / root_names.epoch_file(1)).unlink()
     (found,) = (one for one in findings(made) if one.state == "damage")
     assert found.detail == "epoch 1 is gone, and 2 is there"

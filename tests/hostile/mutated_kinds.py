@@ -31,7 +31,8 @@ from txnlog.inspect.describing import describe_segments
 from txnlog.inspect.file_indexes import check_file_indexes, dump_file_indexes
 from txnlog.inspect.placed_indexes import check_placed_indexes, dump_placed_indexes
 from txnlog.inspect.segments import check_placed_segment, dump_placed_segment
-from txnlog.standby.following import Standby
+from txnlog.replication import open_replicas
+from txnlog.standby.following import Follower
 from txnlog.standby.standby_storage import find_at
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
@@ -125,7 +126,7 @@ def read_standby(outcome: Outcome, files: Files, name: str) -> None:
     if name.startswith("standby/"):
         outcome.step(lambda: read_store(outcome, _shown(standby)))
     clock = VirtualClock(BEGAN_MS, 3)
-    outcome.step(lambda: Standby(attach(source, clock=clock).logs, standby).follow())
+    outcome.step(lambda: Follower(attach(source, clock=clock), standby).follow())
 
 
 def read_replicas(outcome: Outcome, files: Files, name: str) -> None:
@@ -142,7 +143,7 @@ def read_replicas(outcome: Outcome, files: Files, name: str) -> None:
 
 
 def _describe_replicas(url: str, clock: VirtualClock) -> None:
-    txnlog.open_replicas(url, clock=clock).replicas()
+    open_replicas(url, clock=clock).describe()
 
 
 def read_folders(outcome: Outcome, files: Files, name: str) -> None:

@@ -18,10 +18,10 @@ from mutations import framed, repaired
 from proposing import Losing, propose
 from steps import another, begin, checkpoint, send, stop_before_marking
 
-import txnlog
 from txnlog import TopicPartition
 from txnlog.log import topic_log
-from txnlog.standby.following import Standby
+from txnlog.replication import open_replicas
+from txnlog.standby.following import Follower
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 
@@ -227,7 +227,7 @@ def standby() -> Files:
     """A standby, after two rounds."""
     target = HeapStorage()
     source = attach(storage_of(logs()), clock=VirtualClock(BEGAN_MS, 2))
-    standby = Standby(source.logs, target)
+    standby = Follower(source, target)
     standby.follow()
     with source.producer() as plain:
         plain.send("t", b"second round")
@@ -240,18 +240,17 @@ def standby() -> Files:
 def replicas() -> Files:
     """Two roots and a controller, in fsspec's memory, and a root that is out."""
     with patch.multiple("txnlog.replicas.opening", probe=lambda _: None):
-        store = txnlog.open(
-            "memory://mutated/a",
-            replicas=["memory://mutated/b"],
+        store = open_replicas(
+            ["memory://mutated/a", "memory://mutated/b"],
             controller="memory://mutated/control",
             create=True,
             clock=VirtualClock(BEGAN_MS),
-        )
+        ).store
     store.create_topic("t")
     with store.producer() as plain:
         plain.send("t", b"one")
-    taken = txnlog.open_replicas("memory://mutated/control", clock=VirtualClock(BEGAN_MS, 2))
-    taken.remove_replica("r1")
+    taken = open_replicas("memory://mutated/control", clock=VirtualClock(BEGAN_MS, 2))
+    taken.remove("r1")
     with store.producer() as plain:
         plain.send("t", b"two")
     files = {name: file.getvalue() for name, file in MemoryFileSystem.store.items()}

@@ -16,6 +16,7 @@ from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.replicas import reach
 from txnlog.replicas.members import Mark, MemberOpener
 from txnlog.replicas.reach import Reach, UnnamedUrl
+from txnlog.replication import Follower, Standby, open_replicas
 from txnlog.state import envelope
 from txnlog.storage import open_storage
 
@@ -30,7 +31,7 @@ def root_of_somebody(folder: Path, controller: str) -> Path:
 
 
 @pytest.mark.parametrize("options", [{}, {"token": TOKEN}, {"user": "me"}])
-@pytest.mark.parametrize("opens", [txnlog.open, txnlog.open_replicas])
+@pytest.mark.parametrize("opens", [txnlog.open, open_replicas])
 def test_a_local_root_sends_nothing_to_its_controller(
     tmp_path: Path, options: dict[str, object], opens: Callable[..., Any]
 ) -> None:
@@ -74,12 +75,11 @@ def test_what_the_user_names_is_asked_with_its_own_options(tmp_path: Path) -> No
 
 def test_a_root_that_was_not_named_is_neither_asked_nor_put_out(tmp_path: Path) -> None:
     """Epochs name it, and it is in sync: this process lacks the right, and the root nothing."""
-    made = txnlog.open(
-        str(tmp_path / "a"),
-        replicas=[str(tmp_path / "b")],
+    made = open_replicas(
+        [str(tmp_path / "a"), str(tmp_path / "b")],
         controller=str(tmp_path / "control"),
         create=True,
-    )
+    ).store
     epoch = made.storage.agreement.epoch()  # type: ignore[attr-defined]
     with listening() as (host, asked):
         named = f"webhdfs://{host}/b"
@@ -88,7 +88,7 @@ def test_a_root_that_was_not_named_is_neither_asked_nor_put_out(tmp_path: Path) 
         path.write_bytes(envelope.encode(msgspec.structs.replace(epoch, roots=roots)))
         with pytest.raises(UnnamedUrl, match=named):
             txnlog.open(str(tmp_path / "a"), storage_options={"token": TOKEN})
-        shown = txnlog.open_replicas(str(tmp_path / "a")).replicas()
+        shown = open_replicas(str(tmp_path / "a")).describe()
         assert (shown.epoch, shown.in_sync) == (0, ("r0-0", "r1-0"))
         assert [one.url for one in shown.replicas] == [str(tmp_path / "a"), named]
         assert asked == []
@@ -113,19 +113,19 @@ def test_a_standby_sends_nothing_to_its_source(tmp_path: Path) -> None:
     """What is missing cannot be told then, and why is said."""
     source = txnlog.open(tmp_path / "source", create=True)
     source.create_topic("orders", partitions=1)
-    source.standby(tmp_path / "copy").follow()
+    Follower(source, tmp_path / "copy").follow()
     standby = txnlog.open(tmp_path / "copy")
     with listening() as (host, asked):
         named = f"webhdfs://{host}/source"
-        changed = msgspec.structs.replace(standby.reached(), source=named)
+        changed = msgspec.structs.replace(Standby(standby).reached(), source=named)
         path = tmp_path / "copy" / root_names.round_file(0)
         path.write_bytes(envelope.encode(changed))
         standby = txnlog.open(tmp_path / "copy")
-        promoted = standby.promote({"token": TOKEN}, dry_run=True)
+        promoted = Standby(standby).promote({"token": TOKEN}, dry_run=True)
         assert (promoted.source, promoted.missing) == (named, None)
         assert "nothing is sent there" in promoted.why_unknown
         assert asked == []
-        standby.promote({f"webhdfs://{host}": {"token": TOKEN}}, dry_run=True)
+        Standby(standby).promote({f"webhdfs://{host}": {"token": TOKEN}}, dry_run=True)
         assert [path for path in asked if TOKEN in path] == asked != []
 
 

@@ -20,7 +20,7 @@ from txnlog import limits
 from txnlog.errors import CorruptEntry, InvalidConfig, InvalidOption, InvalidPartitions
 from txnlog.log.named_folders import list_groups, list_topics, list_transactional_ids
 from txnlog.names import STORE_FILE, TopicPartition
-from txnlog.standby.following import Standby
+from txnlog.standby.following import Follower
 from txnlog.state.topic import CHECKPOINT_DECODER
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
@@ -306,7 +306,7 @@ def test_a_folder_that_nothing_can_be_called_is_passed_over(
     told = [record.getMessage() for record in caplog.records if "passed over" in record.message]
     assert len(told) == len(IMPOSSIBLE)
     target = HeapStorage()
-    Standby(store.logs, target).follow()
+    Follower(store, target).follow()
     notes = [f for f in open_store(source).examine(with_probe=False) if f.state == "note"]
     assert sorted(str(f.path) for f in notes) == sorted(IMPOSSIBLE)
     assert {f.state for f in open_store(source).examine(with_probe=False)} <= {

@@ -22,6 +22,7 @@ from forked_child import in_child
 import txnlog
 from txnlog.errors import InvalidOption, StorageError, TxnlogError
 from txnlog.inspect.files import open_segment_file, read_file
+from txnlog.replication import Follower
 from txnlog.storage.adapters import inside
 from txnlog.storage.adapters.local import LocalStorage
 
@@ -155,7 +156,7 @@ def test_what_a_link_leads_to_is_not_copied(root: Path, tmp_path: Path, secret: 
     store = txnlog.open(root)
     copy, export = tmp_path / "copy", tmp_path / "export"
     with pytest.raises(StorageError, match="is a symbolic link"):
-        store.standby(copy).follow()
+        Follower(store, copy).follow()
     with pytest.raises(StorageError, match="is a symbolic link"):
         store.export_kafka("orders", str(export))
     content = secret.read_bytes()

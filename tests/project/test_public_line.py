@@ -13,12 +13,14 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 import txnlog
-from txnlog import Consumer, Producer, Snapshot, Store, results
+from txnlog import Consumer, Producer, Snapshot, Store, replication, results
 from txnlog.kafka.progress import Progress
+from txnlog.replication import Follower, Replicas, Standby
 
 PUBLIC = (
     "txnlog",
     "txnlog.errors",
+    "txnlog.replication",
     "txnlog.results",
     "txnlog.spark",
     "txnlog.storage",
@@ -57,7 +59,7 @@ def returned_types(owner: type) -> dict[str, type]:
         if isinstance(origin := typing.get_origin(kind), type):
             collect(origin)
 
-    known = {name: getattr(results, name) for name in results.__all__}
+    known = {name: getattr(of, name) for of in (results, replication) for name in of.__all__}
     for name, member in inspect.getmembers(owner):
         function = member.fget if isinstance(member, property) else member
         if not name.startswith("_") and callable(function):
@@ -75,14 +77,22 @@ def test_public_names_are_there(module: str) -> None:
     assert all(getattr(found, name) is not None for name in found.__all__)
 
 
-@pytest.mark.parametrize("owner", [Store, Producer, Consumer, Snapshot])
+@pytest.mark.parametrize(
+    "owner", [Store, Producer, Consumer, Snapshot, Replicas, Standby, Follower]
+)
 def test_what_is_returned_has_a_public_name(owner: type) -> None:
-    """The class of every result can be imported from the root, errors or results."""
-    line = {*txnlog.__all__, *txnlog.errors.__all__, *results.__all__, *INTERNAL}
+    """The class of every result can be imported from the root, errors, results or replication."""
+    line = {*txnlog.__all__, *txnlog.errors.__all__, *results.__all__}
+    line |= {*replication.__all__, *INTERNAL}
     assert returned_types(owner)
     assert returned_types(owner).keys() - line == set()
 
 
 def test_results_are_the_classes_themselves() -> None:
     """A result's public name is its own name, so that messages and reprs say the same."""
-    assert [name for name in results.__all__ if getattr(results, name).__name__ != name] == []
+    assert [
+        name
+        for of in (results, replication)
+        for name in of.__all__
+        if getattr(of, name).__name__ != name
+    ] == []

@@ -11,6 +11,7 @@ from replica_folders import FIRST, SECOND, make_written, objects, reopened, valu
 from txnlog import names
 from txnlog.errors import CorruptEntry
 from txnlog.replicas.members import Mark
+from txnlog.replication import Replicas
 from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import CannotReplace
@@ -33,9 +34,9 @@ def check_whole(folder: Path, *sent: str) -> None:
     """
     store = reopened(folder)
     assert values(store) == [*sent]
-    for found in store.verify_replicas(with_contents=True, repair=True):
+    for found in Replicas(store).verify(with_contents=True, repair=True):
         assert (found.kind, found.members, found.is_repaired) == ("damaged", ("r1-0",), True)
-    assert sorted(store.replicas().in_sync) == ["r0-0", "r1-0"]
+    assert sorted(Replicas(store).describe().in_sync) == ["r0-0", "r1-0"]
     assert objects(folder / FIRST) == objects(folder / SECOND)
 
 
@@ -54,9 +55,9 @@ def test_a_root_that_leads_with_a_damaged_entry(tmp_path: Path) -> None:
     """It was a follower, and nobody had read the entry there."""
     store = make_written(tmp_path, "1")
     flip(tmp_path / SECOND / ENTRY)
-    store.elect_leader("r1")
+    Replicas(store).elect("r1")
     check_whole(tmp_path, "1")
-    assert reopened(tmp_path).replicas().leader == "r0-0"
+    assert Replicas(reopened(tmp_path)).describe().leader == "r0-0"
 
 
 def test_each_root_has_damaged_another_entry(tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def test_an_entry_that_is_damaged_at_both_roots(tmp_path: Path) -> None:
     store = reopened(tmp_path)
     with pytest.raises(CorruptEntry, match=r"00001\.json is damaged"):
         values(store)
-    assert store.replicas().in_sync == ("r0-0", "r1-0")
+    assert Replicas(store).describe().in_sync == ("r0-0", "r1-0")
     assert (objects(tmp_path / FIRST), objects(tmp_path / SECOND)) == before
 
 
@@ -100,7 +101,7 @@ def test_a_root_that_joins_copies_what_is_sound(tmp_path: Path, root: str) -> No
     whole = objects(tmp_path / FIRST)
     for name in filter(names.is_framed, whole):
         flip(tmp_path / root / name)
-    joined = store.add_replica(str(tmp_path / "c"))
+    joined = Replicas(store).add(str(tmp_path / "c"))
     number = int(joined.member.removeprefix("r2-"))
     assert number == (1 if root == FIRST else 0)  # it begins anew when another one leads
     assert objects(tmp_path / f"c/incarnation-0000{number}") == whole
@@ -117,8 +118,8 @@ def test_a_storage_that_cannot_replace(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(LocalStorage, "replace", refuse)
     store = reopened(tmp_path)
     assert values(store) == ["1"]
-    assert store.replicas().in_sync == ("r1-0",)
-    store.add_replica(str(tmp_path / "a"))
+    assert Replicas(store).describe().in_sync == ("r1-0",)
+    Replicas(store).add(str(tmp_path / "a"))
     assert objects(tmp_path / "a/incarnation-00001") == objects(tmp_path / SECOND)
 
 
@@ -138,11 +139,11 @@ def test_what_is_framed_is_judged(tmp_path: Path) -> None:
 def test_who_is_blamed(tmp_path: Path) -> None:
     """Of three: who has other bytes than their checksum says, else the minority, else nobody."""
     store = make_written(tmp_path, "1")
-    store.add_replica(str(tmp_path / "c"))
+    Replicas(store).add(str(tmp_path / "c"))
     roots = [tmp_path / name / "incarnation-00000" for name in "abc"]
 
     def blamed() -> tuple[str, tuple[str, ...]]:
-        (found,) = store.verify_replicas(with_contents=True)
+        (found,) = Replicas(store).verify(with_contents=True)
         return found.kind, found.members
 
     flip(roots[1] / ENTRY)
@@ -170,7 +171,7 @@ def test_a_leader_that_has_lost_its_newest_entry(tmp_path: Path, *, reads_first:
     if reads_first:
         assert values(reopened(tmp_path)) == ["1", "2"]
     else:
-        (found,) = reopened(tmp_path).verify_replicas()
+        (found,) = Replicas(reopened(tmp_path)).verify()
         assert (found.kind, found.members) == ("missing", ("r0-0",))
     write(reopened(tmp_path), "3")
     check_whole(tmp_path, "1", "2", "3")
@@ -192,7 +193,7 @@ def test_what_lies_below_a_checkpoint_was_deleted(tmp_path: Path) -> None:
     (tmp_path / FIRST / ENTRY).unlink()
     assert f"topics/t/log/{store.storage.list_names('topics/t/log')[-1]}" != ENTRY
     assert not (tmp_path / FIRST / ENTRY).exists()
-    (found,) = store.verify_replicas()
+    (found,) = Replicas(store).verify()
     assert (found.kind, found.members) == ("extra", ("r1-0",))
 
 
@@ -200,6 +201,6 @@ def test_a_lost_entry_is_repaired(tmp_path: Path) -> None:
     store = make_written(tmp_path, "1")
     write(store, "2")
     (tmp_path / FIRST / ENTRY.replace("1.json", "2.json")).unlink()
-    (found,) = reopened(tmp_path).verify_replicas(repair=True)
+    (found,) = Replicas(reopened(tmp_path)).verify(repair=True)
     assert (found.kind, found.is_repaired) == ("missing", True)
     assert objects(tmp_path / FIRST) == objects(tmp_path / SECOND)

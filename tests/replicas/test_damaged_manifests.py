@@ -12,6 +12,7 @@ from settling import settle_early
 import txnlog
 from txnlog import names
 from txnlog.errors import CorruptEntry
+from txnlog.replication import Replicas
 
 ROOTS = pytest.mark.parametrize("root", [FIRST, pytest.param(SECOND, marks=pytest.mark.more)])
 SENT = [str(number) for number in range(16)]
@@ -64,7 +65,7 @@ def test_it_is_read_from_another_root(
     with caplog.at_level(logging.WARNING):
         store = reopened(tmp_path)
         assert values(store) == SENT
-    assert sorted(store.replicas().in_sync) == ["r0-0", "r1-0"]
+    assert sorted(Replicas(store).describe().in_sync) == ["r0-0", "r1-0"]
     if (root, suffix) == (FIRST, ".arrow"):
         assert "is read from" in caplog.text
         assert "verify --deep --repair" in caplog.text
@@ -84,7 +85,7 @@ def test_it_is_found_and_repaired(made: txnlog.Store, tmp_path: Path, root: str)
     whole = objects(tmp_path / root)
     blamed = {str(path.relative_to(tmp_path / root)) for path in damage(tmp_path / root)}
     member = "r0-0" if root == FIRST else "r1-0"
-    found = [*made.verify_replicas(with_contents=True, repair=True)]
+    found = [*Replicas(made).verify(with_contents=True, repair=True)]
     assert {one.name for one in found} == blamed
     assert {(one.kind, one.members, one.is_repaired) for one in found} == {
         ("damaged", (member,), True)
@@ -95,5 +96,5 @@ def test_it_is_found_and_repaired(made: txnlog.Store, tmp_path: Path, root: str)
 def test_who_joins_copies_what_is_whole(made: txnlog.Store, tmp_path: Path) -> None:
     whole = objects(tmp_path / FIRST)
     damage(tmp_path / FIRST)
-    made.add_replica(str(tmp_path / "c"))
+    Replicas(made).add(str(tmp_path / "c"))
     assert objects(tmp_path / "c/incarnation-00000") == whole

@@ -12,6 +12,7 @@ from replica_folders import FIRST, SECOND, lose, make, reopened, skip_probes
 
 import txnlog
 from txnlog.errors import CorruptRecord, InvalidOption
+from txnlog.replication import Replicas
 from txnlog.segments import writer
 
 BATCHES, RECORDS = 6, 20
@@ -120,7 +121,7 @@ def test_a_root_that_returns_has_no_damage(tmp_path: Path) -> None:
     whole = segment(tmp_path / SECOND).read_bytes()
     damage(segment(tmp_path / FIRST), 0.5)
     store = reopened(tmp_path)
-    store.alter_replicas({"replica.auto.return": "true"})
+    Replicas(store).alter({"replica.auto.return": "true"})
     name = segment(tmp_path / FIRST).name
     for number in (1, 2):
         bring_back = lose(tmp_path / "b")
@@ -128,7 +129,7 @@ def test_a_root_that_returns_has_no_damage(tmp_path: Path) -> None:
             producer.send("t", value=b"120")
         bring_back()
         store.maintain()
-        assert store.replicas().in_sync == ("r0-0", f"r1-{number}")
+        assert Replicas(store).describe().in_sync == ("r0-0", f"r1-{number}")
         (found,) = (tmp_path / f"b/incarnation-0000{number}").rglob(name)
         assert found.read_bytes() == whole
 
@@ -138,11 +139,11 @@ def test_a_root_that_joins_copies_sound_segments(tmp_path: Path) -> None:
     store = fill(tmp_path, "kafka")
     whole = segment(tmp_path / FIRST).read_bytes()
     damage(segment(tmp_path / FIRST), 0.5)
-    store.add_replica(str(tmp_path / "c"))
+    Replicas(store).add(str(tmp_path / "c"))
     assert segment(tmp_path / "c/incarnation-00000").read_bytes() == whole
     for root in ("b", "c"):
         damage(segment(tmp_path / root / "incarnation-00000"), 0.5)
-    store.add_replica(str(tmp_path / "d"))
+    Replicas(store).add(str(tmp_path / "d"))
     assert segment(tmp_path / "d/incarnation-00000").stat().st_size == len(whole)
 
 
@@ -151,9 +152,9 @@ def test_an_incarnation_that_has_the_only_sound_entry_stays(tmp_path: Path) -> N
     bring_back = lose(tmp_path / "b")
     store.create_topic("u")
     bring_back()
-    store.add_replica(str(tmp_path / "b"))
+    Replicas(store).add(str(tmp_path / "b"))
     for folder in (FIRST, "b/incarnation-00001"):
         damage(tmp_path / folder / "topics/t/log/00000000000000000000.json", 0.5)
     with pytest.raises(InvalidOption, match=r"r1-0 has 1 .* whole that no root in sync"):
-        store.forget_incarnation("r1-0")
+        Replicas(store).forget("r1-0")
     assert (tmp_path / SECOND / "topics/t/log/00000000000000000000.json").exists()

@@ -20,6 +20,7 @@ import txnlog
 from txnlog.errors import CommitStateUnknown, NotEnoughReplicas
 from txnlog.replicas import copying, puts
 from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replication import Replicas
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.together import run_together
 
@@ -76,7 +77,7 @@ class Shortage:
         def sleep_and_look(time_s: float) -> None:
             sleep(time_s)
             if self.lasted_s > for_s and self._lasts.acquire(blocking=False):
-                reopened(self._folder).add_replica(str(self._folder / "b"))
+                Replicas(reopened(self._folder)).add(str(self._folder / "b"))
 
         self._patch.setattr(self.clock, "sleep", sleep_and_look)
 
@@ -92,7 +93,7 @@ class Shortage:
 
 
 def in_sync(store: txnlog.Store) -> tuple[str, ...]:
-    return store.replicas().in_sync
+    return Replicas(store).describe().in_sync
 
 
 def test_a_flush_below_the_minimum(
@@ -107,7 +108,7 @@ def test_a_flush_below_the_minimum(
         assert lost.bring_back is not None
         assert in_sync(store) == ("r0-0",)
         lost.bring_back()
-        store.add_replica(str(tmp_path / "b"))
+        Replicas(store).add(str(tmp_path / "b"))
         producer.flush()
     assert values(reopened(tmp_path)) == ["1"]
 
@@ -124,7 +125,7 @@ def test_a_commit_below_the_minimum(store: txnlog.Store, tmp_path: Path) -> None
         producer.commit_transaction()
     assert in_sync(store) == ("r0-0",)
     bring_back()
-    store.add_replica(str(tmp_path / "b"))
+    Replicas(store).add(str(tmp_path / "b"))
     producer.commit_transaction()
     assert values(reopened(tmp_path)) == ["1"]
     producer.close()
@@ -142,7 +143,7 @@ def test_offsets_below_the_minimum(
             consumer.commit()
         assert lost.bring_back is not None
         lost.bring_back()
-        store.add_replica(str(tmp_path / "b"))
+        Replicas(store).add(str(tmp_path / "b"))
         consumer.commit()
     assert [one.offset for one in reopened(tmp_path).describe_group("g").offsets] == [1]
 
@@ -210,7 +211,7 @@ def test_no_longer_than_that(
         with pytest.raises(CommitStateUnknown, match=r"min\.insync\.replicas is 2"):
             producer.flush()
         assert 20 < short.lasted_s < 25
-        quick.add_replica(str(tmp_path / "b"))
+        Replicas(quick).add(str(tmp_path / "b"))
         producer.flush()
     assert values(reopened(tmp_path)) == ["1"]
 

@@ -30,6 +30,7 @@ from txnlog.replicas.controller import Controller
 from txnlog.replicas.epochs import Epoch
 from txnlog.replicas.members import Mark
 from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replication import Replicas, open_replicas
 from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
@@ -88,27 +89,27 @@ def test_everybody_follows(made: txnlog.Store, tmp_path: Path) -> None:
     """Open stores, handles sent to other processes, and opening it by any earlier address."""
     asleep = reopened(tmp_path)
     handed = pickle.dumps(made)
-    moved = made.move_controller(str(tmp_path / "new"))
+    moved = Replicas(made).move_controller(str(tmp_path / "new"))
     assert (moved.url, moved.epoch) == (str(tmp_path / "new"), 2)
     assert (moved.told, moved.untold) == (("r0", "r1"), ())
     assert epochs(tmp_path / "new") == epochs(tmp_path / "control")
     for store in (made, asleep, pickle.loads(handed), *(reopened(tmp_path, w) for w in "ab")):
-        assert store.replicas().controller == str(tmp_path / "new")
+        assert Replicas(store).describe().controller == str(tmp_path / "new")
         assert store.storage.address().url == str(tmp_path / "new")
-    assert reopened(tmp_path).replicas().controller == str(tmp_path / "new")
+    assert Replicas(reopened(tmp_path)).describe().controller == str(tmp_path / "new")
     write(asleep, "2")
-    made.remove_replica("r1")
+    Replicas(made).remove("r1")
     assert len(epochs(tmp_path / "new")) == 4
     assert len(epochs(tmp_path / "control")) == 3
     assert values(reopened(tmp_path, "a")) == ["1", "2"]
-    assert [one.epoch for one in reopened(tmp_path).replica_history()] == [0, 1, 2, 3]
+    assert [one.epoch for one in Replicas(reopened(tmp_path)).history()] == [0, 1, 2, 3]
 
 
 def test_the_old_place_may_go_for_good(made: txnlog.Store, tmp_path: Path) -> None:
     """Any root is enough; who was asleep acknowledges nothing any more."""
     asleep = reopened(tmp_path)
     newest(asleep)
-    made.move_controller(str(tmp_path / "new"))
+    Replicas(made).move_controller(str(tmp_path / "new"))
     shutil.rmtree(tmp_path / "control")
     with pytest.raises(StorageError, match="is the controller's disk mounted"):
         asleep.storage.put_if_absent("x", b"1")
@@ -125,12 +126,12 @@ def test_back_and_on(made: txnlog.Store, tmp_path: Path, behind: int) -> None:
     for store in asleep:
         newest(store)
     for where in ("new", "control", "third"):
-        made.move_controller(str(tmp_path / where))
+        Replicas(made).move_controller(str(tmp_path / where))
         if behind:
             newest(asleep.pop())
-        made.alter_replicas({"replica.lag.time.max.ms": 5000 + len(asleep)})
+        Replicas(made).alter({"replica.lag.time.max.ms": 5000 + len(asleep)})
     for store in [*asleep, *(reopened(tmp_path, name) for name in ("new", "control", "a"))]:
-        assert store.replicas().controller == str(tmp_path / "third")
+        assert Replicas(store).describe().controller == str(tmp_path / "third")
         write(store, "2")
     assert newest(made).controllers == tuple(
         str(tmp_path / name) for name in ("control", "new", "control", "third")
@@ -144,15 +145,15 @@ def test_a_move_back_is_not_believed_before_it_is_decided(
     made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All epochs are copied: those at the old place say where they are decided."""
-    made.move_controller(str(tmp_path / "new"))
-    made.alter_replicas({"replica.lag.time.max.ms": 5000})
+    Replicas(made).move_controller(str(tmp_path / "new"))
+    Replicas(made).alter({"replica.lag.time.max.ms": 5000})
     with monkeypatch.context() as patch:
         patch.setattr(Agreement, "propose", killed)
         with pytest.raises(KeyboardInterrupt):
-            made.move_controller(str(tmp_path / "control"))
+            Replicas(made).move_controller(str(tmp_path / "control"))
     assert len(epochs(tmp_path / "control")) == 4
-    assert reopened(tmp_path).replicas().controller == str(tmp_path / "new")
-    assert made.move_controller(str(tmp_path / "control")).epoch == 4
+    assert Replicas(reopened(tmp_path)).describe().controller == str(tmp_path / "new")
+    assert Replicas(made).move_controller(str(tmp_path / "control")).epoch == 4
 
 
 def killed(*_: object, **__: object) -> Any:
@@ -190,14 +191,14 @@ def test_a_kill_anywhere(tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patch:
         put = kill_at(patch, at)
         with pytest.raises(KeyboardInterrupt):
-            reopened(tmp_path).move_controller(str(tmp_path / "new"))
+            Replicas(reopened(tmp_path)).move_controller(str(tmp_path / "new"))
     assert asleep.storage.put_if_absent("x", b"1")
     places = ["control", "a", "b"]
     if at > 7:  # the last epoch that is copied is the first one, without which none is believed
         assert put.count(root_names.epoch_file(0)) == 1
         places.append("new")
-    assert len({reopened(tmp_path, name).replicas().epoch for name in places}) == 1
-    moved = made.move_controller(str(tmp_path / "new"))
+    assert len({Replicas(reopened(tmp_path, name)).describe().epoch for name in places}) == 1
+    moved = Replicas(made).move_controller(str(tmp_path / "new"))
     assert moved.told == ("r0", "r1")
     assert newest(asleep).controllers == (str(tmp_path / "control"), str(tmp_path / "new"))
 
@@ -214,7 +215,7 @@ def test_a_place_whose_disk_is_not_mounted_is_taken_for_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(Controller, "_follow", killed)
         with pytest.raises(KeyboardInterrupt):
-            made.move_controller(str(tmp_path / "new"))
+            Replicas(made).move_controller(str(tmp_path / "new"))
     bring_back = lose(tmp_path / "new")
     with pytest.raises(StorageError, match="is the controller's disk mounted"):
         asleep.storage.put_if_absent("x", b"1")
@@ -230,7 +231,7 @@ def test_one_epoch_where_the_disk_is_not_mounted_is_no_controller(
     made: txnlog.Store, tmp_path: Path
 ) -> None:
     """It was put while the disk disappeared: the first epoch is missing."""
-    made.remove_replica("r1")
+    Replicas(made).remove("r1")
     path = root_names.epoch_file(newest(made).number)
     left = (tmp_path / "control" / path).read_bytes()
     lose(tmp_path / "control")
@@ -242,7 +243,7 @@ def test_one_epoch_where_the_disk_is_not_mounted_is_no_controller(
 
 def test_a_server_without_the_epochs_is_given_none(made: txnlog.Store, tmp_path: Path) -> None:
     """Nothing tells that a bucket was emptied but that the epoch before is gone."""
-    made.move_controller(str(tmp_path / "new"))
+    Replicas(made).move_controller(str(tmp_path / "new"))
     shutil.rmtree(tmp_path / "new")
     empty = LocalStorage(str(tmp_path / "new"))
     old = Controller(LocalStorage(str(tmp_path / "control")), lambda _: empty)
@@ -252,10 +253,10 @@ def test_a_server_without_the_epochs_is_given_none(made: txnlog.Store, tmp_path:
 
 
 def test_another_stores_controller_is_not_followed(made: txnlog.Store, tmp_path: Path) -> None:
-    made.move_controller(str(tmp_path / "new"))
+    Replicas(made).move_controller(str(tmp_path / "new"))
     other = make(tmp_path / "other")
     for ms in (1, 2):
-        other.alter_replicas({"replica.lag.time.max.ms": ms})
+        Replicas(other).alter({"replica.lag.time.max.ms": ms})
     shutil.rmtree(tmp_path / "new")
     shutil.copytree(tmp_path / "other/control", tmp_path / "new")
     with pytest.raises(CorruptEntry, match="is not what"):
@@ -265,15 +266,15 @@ def test_another_stores_controller_is_not_followed(made: txnlog.Store, tmp_path:
 def test_what_is_no_place_for_a_controller_is_refused(made: txnlog.Store, tmp_path: Path) -> None:
     other = make(tmp_path / "other")
     for ms in (1, 2, 3):
-        other.alter_replicas({"replica.lag.time.max.ms": ms})
-    made.alter_replicas({"replica.lag.time.max.ms": 5000})
+        Replicas(other).alter({"replica.lag.time.max.ms": ms})
+    Replicas(made).alter({"replica.lag.time.max.ms": 5000})
     longer = str(tmp_path / "other/control")
     with pytest.raises(StoreExists, match="of another store"):
-        made.move_controller(longer)
+        Replicas(made).move_controller(longer)
     for number in (3, 2):
         (tmp_path / "other/control" / root_names.epoch_file(number)).unlink()
     with pytest.raises(StoreExists, match="is not what"):
-        made.move_controller(longer)
+        Replicas(made).move_controller(longer)
     places = (
         ("control", "already"),
         ("control/x", "are nested"),
@@ -282,30 +283,27 @@ def test_what_is_no_place_for_a_controller_is_refused(made: txnlog.Store, tmp_pa
     )
     for where, says in places:
         with pytest.raises(InvalidOption, match=says):
-            made.move_controller(str(tmp_path / where))
+            Replicas(made).move_controller(str(tmp_path / where))
     with pytest.raises(InvalidOption, match="none may lie inside another"):
-        txnlog.open(
-            tmp_path / "x",
-            replicas=[str(tmp_path / "y")],
-            controller=str(tmp_path / "x/c"),
-            create=True,
+        open_replicas(
+            [tmp_path / "x", str(tmp_path / "y")], controller=str(tmp_path / "x/c"), create=True
         )
     for where in ("a/sub", "control/sub"):
         with pytest.raises(InvalidOption, match="are nested"):
-            made.add_replica(str(tmp_path / where))
+            Replicas(made).add(str(tmp_path / where))
     txnlog.open(str(tmp_path / "plain"), create=True)
     with pytest.raises(NotAStore, match="a folder of its own"):
-        made.move_controller(str(tmp_path / "plain"))
+        Replicas(made).move_controller(str(tmp_path / "plain"))
     with pytest.raises(InvalidOption, match="credentials"):
-        made.move_controller("s3://key:secret@bucket/x")
-    assert made.replicas().controller == str(tmp_path / "control")
+        Replicas(made).move_controller("s3://key:secret@bucket/x")
+    assert Replicas(made).describe().controller == str(tmp_path / "control")
 
 
 def test_a_dry_run_changes_nothing(made: txnlog.Store, tmp_path: Path) -> None:
-    planned = made.move_controller(str(tmp_path / "new"), dry_run=True)
+    planned = Replicas(made).move_controller(str(tmp_path / "new"), dry_run=True)
     assert not (tmp_path / "new").exists()
     assert newest(made).number == 0
-    assert made.move_controller(str(tmp_path / "new")).epoch == planned.epoch
+    assert Replicas(made).move_controller(str(tmp_path / "new")).epoch == planned.epoch
 
 
 def test_a_place_by_another_name_is_refused(made: txnlog.Store, tmp_path: Path) -> None:
@@ -313,7 +311,7 @@ def test_a_place_by_another_name_is_refused(made: txnlog.Store, tmp_path: Path) 
     mark = envelope.encode(Mark("s3a://bucket/control", "r0"))
     (tmp_path / "a" / root_names.REPLICA_FILE).write_bytes(mark)
     with pytest.raises(InvalidOption, match="the roots name s3a://bucket/control"):
-        made.move_controller(str(tmp_path / "new"))
+        Replicas(made).move_controller(str(tmp_path / "new"))
 
 
 def test_where_nothing_can_be_decided_nothing_moves(
@@ -324,7 +322,7 @@ def test_where_nothing_can_be_decided_nothing_moves(
 
     monkeypatch.setattr(moving, "probe", broken)
     with pytest.raises(PutIfAbsentBroken):
-        made.move_controller(str(tmp_path / "new"))
+        Replicas(made).move_controller(str(tmp_path / "new"))
     assert newest(made).number == 0
 
 
@@ -333,9 +331,9 @@ def test_where_nothing_can_be_decided_nothing_moves(
 
 def test_a_root_that_was_away_learns_it_when_it_returns(made: txnlog.Store, tmp_path: Path) -> None:
     """Until then it names the old place, and says what to do where that is gone."""
-    made.remove_replica("r1")
+    Replicas(made).remove("r1")
     bring_back = lose(tmp_path / "b")
-    assert made.move_controller(str(tmp_path / "new")).untold == ("r1",)
+    assert Replicas(made).move_controller(str(tmp_path / "new")).untold == ("r1",)
     shutil.rmtree(tmp_path / "control")
     bring_back()
     with pytest.raises(StorageError, match="If it was moved while this root was away"):
@@ -344,21 +342,21 @@ def test_a_root_that_was_away_learns_it_when_it_returns(made: txnlog.Store, tmp_
         "r1",
         "r1",
     ]
-    made.add_replica(str(tmp_path / "b"))
-    assert reopened(tmp_path, "b").replicas().controller == str(tmp_path / "new")
-    made.remove_replica("r1")
-    assert made.forget_incarnation("r1-0").member == "r1-0"
+    Replicas(made).add(str(tmp_path / "b"))
+    assert Replicas(reopened(tmp_path, "b")).describe().controller == str(tmp_path / "new")
+    Replicas(made).remove("r1")
+    assert Replicas(made).forget("r1-0").member == "r1-0"
 
 
 def test_roots_that_were_not_told_are_told_again(made: txnlog.Store, tmp_path: Path) -> None:
     bring_back = lose(tmp_path / "b")
-    made.move_controller(str(tmp_path / "new"))
+    Replicas(made).move_controller(str(tmp_path / "new"))
     bring_back()
-    assert made.move_controller(str(tmp_path / "new")).told == ("r0", "r1")
+    assert Replicas(made).move_controller(str(tmp_path / "new")).told == ("r0", "r1")
     assert (tmp_path / "b" / root_names.controller_pointer(1)).exists()
     assert newest(made).number == 2
-    assert made.add_replica(str(tmp_path / "c")).member == "r2-0"
-    assert reopened(tmp_path, "c").replicas().controller == str(tmp_path / "new")
+    assert Replicas(made).add(str(tmp_path / "c")).member == "r2-0"
+    assert Replicas(reopened(tmp_path, "c")).describe().controller == str(tmp_path / "new")
 
 
 # -- races ---------------------------------------------------------------------------------------
@@ -372,11 +370,11 @@ def test_whoever_changes_the_set_meanwhile_is_not_lost(
     def change_behind(*told: Any) -> None:
         copy(*told)
         monkeypatch.setattr(moving, "copy_epochs", copy)
-        reopened(tmp_path).remove_replica("r1")
+        Replicas(reopened(tmp_path)).remove("r1")
 
     monkeypatch.setattr(moving, "copy_epochs", change_behind)
-    assert made.move_controller(str(tmp_path / "new")).epoch == 3
-    assert reopened(tmp_path, "new").replicas().in_sync == ("r0-0",)
+    assert Replicas(made).move_controller(str(tmp_path / "new")).epoch == 3
+    assert Replicas(reopened(tmp_path, "new")).describe().in_sync == ("r0-0",)
 
 
 def test_of_two_that_move_it_one_wins(
@@ -387,20 +385,20 @@ def test_of_two_that_move_it_one_wins(
     def move_behind(*told: Any) -> None:
         copy(*told)
         monkeypatch.setattr(moving, "copy_epochs", copy)
-        reopened(tmp_path).move_controller(str(tmp_path / "other"))
+        Replicas(reopened(tmp_path)).move_controller(str(tmp_path / "other"))
 
     monkeypatch.setattr(moving, "copy_epochs", move_behind)
     with pytest.raises(NotEnoughReplicas, match="somebody else has moved it"):
-        made.move_controller(str(tmp_path / "new"))
+        Replicas(made).move_controller(str(tmp_path / "new"))
     for name in ("control", "new", "other"):
-        assert reopened(tmp_path, name).replicas().controller == str(tmp_path / "other")
+        assert Replicas(reopened(tmp_path, name)).describe().controller == str(tmp_path / "other")
 
 
 def test_a_listing_that_misses_what_came_before_is_not_believed(
     made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first copies say nothing of a move: who finds them alone lists once more."""
-    made.move_controller(str(tmp_path / "new"))
+    Replicas(made).move_controller(str(tmp_path / "new"))
     list_names, looks = LocalStorage.list_names, count(1)
 
     def torn(storage: LocalStorage, folder: str, start_after: str = "") -> list[str]:

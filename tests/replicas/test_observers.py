@@ -14,9 +14,10 @@ from replica_world import LAG_MS, Roots
 from world_entries import entry_name, entry_of
 
 import txnlog
-from txnlog.errors import InvalidOption, NotEnoughReplicas
+from txnlog.errors import NotEnoughReplicas
 from txnlog.replicas.epochs import FACTOR, MIN_INSYNC, UNCLEAN, root_of
 from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
+from txnlog.replication import Replicas
 from txnlog.spark.setup_check import _Worker
 from txnlog.store import attach
 from txnlog.testing import VirtualClock
@@ -199,9 +200,9 @@ def test_commands_that_read_leave_the_set_and_maintain_mends_it(folder: Path) ->
     for refused in (cli(*reads), cli("replicas", "verify", "--store", url)):
         assert refused.code == 1
         assert "`txnlog maintain`" in refused.err
-    assert {*observer.replicas().in_sync} == {"r0-0", "r1-0"}
+    assert {*Replicas(observer).describe().in_sync} == {"r0-0", "r1-0"}
     assert cli("maintain", "--store", url).code == 0
-    assert {*observer.replicas().in_sync} == {"r0-0"}
+    assert {*Replicas(observer).describe().in_sync} == {"r0-0"}
     shown = cli(*reads, "-o", "jsonl")
     assert (shown.code, shown.out.count("\n")) == (0, 1)
 
@@ -243,7 +244,7 @@ def test_who_tries_an_executor_out_puts_out_nothing(folder: Path) -> None:
     [said] = tell(iter([pa.RecordBatch.from_pylist([{"id": 1}])]))
     assert "NotEnoughReplicas" in said["error"][0].as_py()
     bring_back()
-    assert {*txnlog.open(str(folder / "control")).replicas().in_sync} == {"r0-0", "r1-0"}
+    assert {*Replicas(txnlog.open(str(folder / "control"))).describe().in_sync} == {"r0-0", "r1-0"}
 
 
 def test_it_stays_one_in_another_process() -> None:
@@ -252,14 +253,3 @@ def test_it_stays_one_in_another_process() -> None:
     found = find_replicated(made(*arguments))  # type: ignore[operator, misc]
     assert found is not None
     assert found.agreement.observes
-
-
-def test_who_makes_a_store_is_no_observer(tmp_path: Path) -> None:
-    with pytest.raises(InvalidOption, match="given together"):
-        txnlog.open(
-            str(tmp_path / "a"),
-            replicas=[str(tmp_path / "b")],
-            controller=str(tmp_path / "control"),
-            create=True,
-            observer=True,
-        )

@@ -34,7 +34,8 @@ from txnlog.replicas import joining as joining_roots
 from txnlog.replicas.agreement import Agreement
 from txnlog.replicas.epochs import Epoch, Proposer, first_epoch, joining, without
 from txnlog.replicas.returning import outdated, roots_to_return
-from txnlog.results import MaintenanceFailure, ReplicaDifference, ReplicaReturn
+from txnlog.replication import ReplicaDifference, ReplicaReturn, Replicas, open_replicas
+from txnlog.results import MaintenanceFailure
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage
 
@@ -45,7 +46,7 @@ def made(tmp_path: Path) -> txnlog.Store:
 
 
 def differences(store: txnlog.Store, **how: bool) -> list[ReplicaDifference]:
-    return [*store.verify_replicas(**how)]
+    return [*Replicas(store).verify(**how)]
 
 
 def data_file(folder: Path) -> str:
@@ -59,72 +60,72 @@ def data_file(folder: Path) -> str:
 
 def test_an_operator_names_the_leader(made: txnlog.Store) -> None:
     """Nothing is lost, and the old leader stays in sync; a dry run changes nothing."""
-    assert made.elect_leader("r1", dry_run=True).leader == "r1-0"
-    assert made.replicas().leader == "r0-0"
-    election = made.elect_leader("r1")
+    assert Replicas(made).elect("r1", dry_run=True).leader == "r1-0"
+    assert Replicas(made).describe().leader == "r0-0"
+    election = Replicas(made).elect("r1")
     assert (election.leader, election.clean, election.missing_count) == ("r1-0", True, 0)
-    described = made.replicas()
+    described = Replicas(made).describe()
     assert (described.leader, set(described.in_sync)) == ("r1-0", {"r0-0", "r1-0"})
     assert described.why == "an operator elects r1-0"
     write(made, "3")
     assert values(made) == ["1", "2", "3"]
     with pytest.raises(InvalidOption, match="leads already"):
-        made.elect_leader("r1")
+        Replicas(made).elect("r1")
     with pytest.raises(InvalidOption, match="r9 is not one of"):
-        made.elect_leader("r9")
+        Replicas(made).elect("r9")
 
 
 def test_the_preferred_leader_leads_again(made: txnlog.Store, tmp_path: Path) -> None:
     """The first root if nothing else is set; only in sync; once is enough."""
-    assert (made.elect_leader().leader, made.replicas().epoch) == ("r0-0", 0)
+    assert (Replicas(made).elect().leader, Replicas(made).describe().epoch) == ("r0-0", 0)
     bring_back = lose(tmp_path / "a")
-    made.elect_leader("r1")
+    Replicas(made).elect("r1")
     with pytest.raises(InvalidOption, match=f"not in sync: .* add {tmp_path / 'a'}"):
-        made.elect_leader()
+        Replicas(made).elect()
     bring_back()
-    made.add_replica(str(tmp_path / "a"))
-    assert made.elect_leader(dry_run=True).leader == "r0-1"
-    assert made.replicas().leader == "r1-0"
-    assert made.elect_leader().leader == "r0-1"
-    described = made.replicas()
+    Replicas(made).add(str(tmp_path / "a"))
+    assert Replicas(made).elect(dry_run=True).leader == "r0-1"
+    assert Replicas(made).describe().leader == "r1-0"
+    assert Replicas(made).elect().leader == "r0-1"
+    described = Replicas(made).describe()
     assert (described.leader, {*described.in_sync}) == ("r0-1", {"r0-1", "r1-0"})
-    made.alter_replicas({"replica.preferred.leader": "r1"})
-    election = made.elect_leader()
+    Replicas(made).alter({"replica.preferred.leader": "r1"})
+    election = Replicas(made).elect()
     assert (election.leader, election.clean) == ("r1-0", True)
-    epoch = made.replicas().epoch
-    assert made.elect_leader() == election
-    assert made.replicas().epoch == epoch
+    epoch = Replicas(made).describe().epoch
+    assert Replicas(made).elect() == election
+    assert Replicas(made).describe().epoch == epoch
     assert values(made) == ["1", "2"]
 
 
 def test_an_old_leader_that_does_not_answer_is_put_out(made: txnlog.Store, tmp_path: Path) -> None:
     lose(tmp_path / "a")
-    made.elect_leader("r1")
-    assert made.replicas().in_sync == ("r1-0",)
+    Replicas(made).elect("r1")
+    assert Replicas(made).describe().in_sync == ("r1-0",)
 
 
 def test_who_does_not_answer_is_not_elected(made: txnlog.Store, tmp_path: Path) -> None:
     lose(tmp_path / "b")
     with pytest.raises(NotEnoughReplicas, match=r"r1-0 at .* cannot lead"):
-        made.elect_leader("r1")
-    assert made.replicas().leader == "r0-0"
+        Replicas(made).elect("r1")
+    assert Replicas(made).describe().leader == "r0-0"
 
 
 @pytest.mark.condition(60)
 def test_an_unclean_election_tells_what_it_loses(made: txnlog.Store, tmp_path: Path) -> None:
     """Only with the word for it, only if nobody in sync answers, and after it has been told."""
-    made.add_replica(str(tmp_path / "c"))
-    made.remove_replica("r1")
+    Replicas(made).add(str(tmp_path / "c"))
+    Replicas(made).remove("r1")
     write(made, "3")
-    made.remove_replica("r2")
+    Replicas(made).remove("r2")
     with pytest.raises(InvalidOption, match="what was acknowledged since then may be lost"):
-        made.elect_leader("r1")
+        Replicas(made).elect("r1")
     with pytest.raises(InvalidOption, match="r0-0 is in sync and answers"):
-        made.elect_leader("r1", unclean=True)
+        Replicas(made).elect("r1", unclean=True)
     lose(tmp_path / "a")
-    before = made.replicas().epoch
-    planned = made.elect_leader("r1", unclean=True, dry_run=True)
-    assert made.replicas().epoch == before
+    before = Replicas(made).describe().epoch
+    planned = Replicas(made).elect("r1", unclean=True, dry_run=True)
+    assert Replicas(made).describe().epoch == before
     assert (planned.leader, planned.clean, planned.since_epoch) == ("r1-0", False, 3)
     there = set(objects(tmp_path / "c/incarnation-00000"))
     lost = sorted(there - set(objects(tmp_path / SECOND)))
@@ -132,9 +133,9 @@ def test_an_unclean_election_tells_what_it_loses(made: txnlog.Store, tmp_path: P
     assert list(planned.missing) == lost
     assert (planned.missing_count, planned.unseen) == (len(lost), ("r0-0",))
     assert planned.missing_bytes > 0
-    assert made.elect_leader("r1", unclean=True) == planned
+    assert Replicas(made).elect("r1", unclean=True) == planned
     store = reopened(tmp_path)
-    assert store.replicas().in_sync == ("r1-0",)
+    assert Replicas(store).describe().in_sync == ("r1-0",)
     assert values(store) == ["1", "2"]
 
 
@@ -145,18 +146,18 @@ def test_an_election_that_comes_too_late_changes_nothing(
 
     def be_second(agreement: Agreement, epoch: Epoch) -> bool:
         monkeypatch.setattr(Agreement, "propose", propose)
-        reopened(tmp_path).remove_replica("r1")
+        Replicas(reopened(tmp_path)).remove("r1")
         return propose(agreement, epoch)
 
     monkeypatch.setattr(Agreement, "propose", be_second)
     with pytest.raises(NotEnoughReplicas, match="the set has changed since epoch 0"):
-        made.elect_leader("r1")
-    assert made.replicas().in_sync == ("r0-0",)
+        Replicas(made).elect("r1")
+    assert Replicas(made).describe().in_sync == ("r0-0",)
 
 
 def test_the_epochs_as_they_went(made: txnlog.Store) -> None:
-    made.remove_replica("r1")
-    first, second = made.replica_history()
+    Replicas(made).remove("r1")
+    first, second = Replicas(made).history()
     assert (first.epoch, first.in_sync, first.why) == (0, ("r0-0", "r1-0"), "made")
     assert (second.in_sync, second.out) == (("r0-0",), ("r1",))
     assert second.why == "an operator takes r1 out"
@@ -322,29 +323,29 @@ def test_a_repair_that_cannot_read_blames_whom_it_reads(
 
 
 def test_an_old_incarnation_is_forgotten(made: txnlog.Store, tmp_path: Path) -> None:
-    made.remove_replica("r1")
-    made.add_replica(str(tmp_path / "b"))
-    assert [replica.old for replica in made.replicas().replicas] == [(), ("r1-0",)]
+    Replicas(made).remove("r1")
+    Replicas(made).add(str(tmp_path / "b"))
+    assert [replica.old for replica in Replicas(made).describe().replicas] == [(), ("r1-0",)]
     for part in ("r0-0", "r1-1"):
         with pytest.raises(InvalidOption, match="is a member"):
-            made.forget_incarnation(part)
+            Replicas(made).forget(part)
     for unknown in ("r1-2", "r7-0", "nonsense"):
         with pytest.raises(InvalidOption):
-            made.forget_incarnation(unknown)
-    planned = made.forget_incarnation("r1-0", dry_run=True)
+            Replicas(made).forget(unknown)
+    planned = Replicas(made).forget("r1-0", dry_run=True)
     assert planned.objects == len(objects(tmp_path / SECOND))
-    assert made.forget_incarnation("r1-0") == planned
+    assert Replicas(made).forget("r1-0") == planned
     assert not [path for path in (tmp_path / SECOND).rglob("*") if path.is_file()]
     assert values(made) == ["1", "2"]
     with pytest.raises(InvalidOption, match="nothing of r1-0"):
-        made.forget_incarnation("r1-0")
+        Replicas(made).forget("r1-0")
 
 
 def test_what_is_half_forgotten_is_never_elected(
     made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An epoch lets go of it before the first object goes."""
-    made.remove_replica("r1")
+    Replicas(made).remove("r1")
 
     def killed(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -352,22 +353,22 @@ def test_what_is_half_forgotten_is_never_elected(
     with monkeypatch.context() as patch:
         patch.setattr(forgetting, "delete_incarnation", killed)
         with pytest.raises(KeyboardInterrupt):
-            made.forget_incarnation("r1-0")
+            Replicas(made).forget("r1-0")
     lose(tmp_path / "a")
     with pytest.raises(InvalidOption, match="never in sync"):
-        made.elect_leader("r1", unclean=True)
+        Replicas(made).elect("r1", unclean=True)
 
 
 def test_nothing_is_deleted_in_a_root_of_another_store(made: txnlog.Store, tmp_path: Path) -> None:
     """As where disks were exchanged."""
     make(tmp_path / "other")
-    made.remove_replica("r1")
+    Replicas(made).remove("r1")
     lose(tmp_path / "b")
     (tmp_path / "b").rmdir()
     (tmp_path / "other" / "b").rename(tmp_path / "b")
     before = objects(tmp_path / "b")
     with pytest.raises(StoreExists, match="of another store"):
-        made.forget_incarnation("r1-0")
+        Replicas(made).forget("r1-0")
     assert objects(tmp_path / "b") == before
 
 
@@ -392,22 +393,22 @@ def test_what_was_put_out_comes_back_if_a_setting_says_so(tmp_path: Path) -> Non
     store.storage.put("x", b"1")
     put_out(store, "r1-0")
     assert returns(store, dry_run=True) == [None]
-    assert store.replicas().out == ("r1",)
+    assert Replicas(store).describe().out == ("r1",)
     bring_back = lose(tmp_path / "b")
     assert returns(store) == []
     assert returns(store, dry_run=True) == []
     bring_back()
     assert returns(store) == ["r1-1"]
-    assert store.replicas().in_sync == ("r0-0", "r1-1")
+    assert Replicas(store).describe().in_sync == ("r0-0", "r1-1")
     assert objects(tmp_path / "b/incarnation-00001")["x"] == b"1"
     put_out(store, "r1-1")
     assert returns(store) == ["r1-2"]
-    assert store.replicas().replicas[1].old == ("r1-1",)
-    store.remove_replica("r1")
+    assert Replicas(store).describe().replicas[1].old == ("r1-1",)
+    Replicas(store).remove("r1")
     assert returns(store) == []
-    store.add_replica(str(tmp_path / "b"))
+    Replicas(store).add(str(tmp_path / "b"))
     put_out(store, "r1-3")
-    store.remove_replica("r1")  # it is out already, and is to stay so
+    Replicas(store).remove("r1")  # it is out already, and is to stay so
     assert returns(store) == []
 
 
@@ -417,13 +418,13 @@ def test_what_an_unclean_election_has_lost_is_not_forgotten(tmp_path: Path) -> N
     put_out(store, "r1-0")
     store.storage.put("x", b"1")
     bring_back = lose(tmp_path / "a")
-    txnlog.open_replicas(str(tmp_path / "b")).elect_leader("r1", unclean=True)
+    open_replicas(str(tmp_path / "b")).elect("r1", unclean=True)
     bring_back()
     store = reopened(tmp_path)
     assert returns(store) == ["r0-1"]
     put_out(store, "r0-1")
     assert returns(store) == ["r0-2"]
-    assert store.replicas().replicas[0].old == ("r0-0", "r0-1")
+    assert Replicas(store).describe().replicas[0].old == ("r0-0", "r0-1")
     assert objects(tmp_path / FIRST)["x"] == b"1"
 
 
@@ -434,10 +435,10 @@ def test_half_a_copy_does_not_stay_in_place_of_a_whole_one(tmp_path: Path) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(joining_roots, "_copy", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            store.add_replica(str(tmp_path / "b"))
+            Replicas(store).add(str(tmp_path / "b"))
     put_out(store, "r1-1")
     assert returns(store) == ["r1-2"]
-    assert store.replicas().replicas[1].old == ("r1-0",)
+    assert Replicas(store).describe().replicas[1].old == ("r1-0",)
     assert outdated(agreement.refresh(), ["r1-0", "r1-1"]) == ["r1-1"]
 
 
@@ -461,17 +462,17 @@ def test_a_disk_that_is_too_small_is_not_filled_again_and_again(
 
     def tries() -> int:
         """How many a round of maintenance makes."""
-        before = store.replicas().epoch
+        before = Replicas(store).describe().epoch
         steps = list(store.maintain())
         told = [str(step) for step in steps if isinstance(step, MaintenanceFailure)]
         assert all("no space left" in one for one in told)
         assert not list((tmp_path / "b").glob("incarnation-0000[1-9]/**/*.json"))
-        assert store.replicas().joining == ()
-        assert store.replicas().epoch == before + 2 * len(told)
+        assert Replicas(store).describe().joining == ()
+        assert Replicas(store).describe().epoch == before + 2 * len(told)
         return len(told)
 
     assert [tries(), tries()] == [1, 0]
-    assert store.replicas().why.startswith("r1-1 gives up joining")
+    assert Replicas(store).describe().why.startswith("r1-1 gives up joining")
     assert any("failed tries to bring it back: 1)" in one.detail for one in store.examine())
     clock.time_ms += 11 * 60_000
     assert [tries(), tries()] == [1, 0]
@@ -495,14 +496,14 @@ def test_a_root_that_is_in_sync_after_all_is_not_deleted(
 
     monkeypatch.setattr(joining_roots, "_finish", in_doubt)
     with pytest.raises(StorageError, match="response"):
-        made.add_replica(str(tmp_path / "c"))
-    assert made.replicas().in_sync == ("r0-0", "r1-0", "r2-0")
+        Replicas(made).add(str(tmp_path / "c"))
+    assert Replicas(made).describe().in_sync == ("r0-0", "r1-0", "r2-0")
     assert objects(tmp_path / "c/incarnation-00000") == objects(tmp_path / FIRST)
 
 
 def test_a_root_that_is_not_the_stores_own_any_more_stops_no_other_one(tmp_path: Path) -> None:
     store = make(tmp_path, **{"replica.auto.return": True})
-    store.add_replica(str(tmp_path / "c"))
+    Replicas(store).add(str(tmp_path / "c"))
     put_out(store, "r1-0")
     put_out(store, "r2-0")
     mark = tmp_path / "b" / "replica.json"
@@ -530,9 +531,9 @@ def test_who_joins_is_left_alone_unless_it_was_killed_over_it() -> None:
 
 
 def test_what_bringing_a_root_in_would_take(made: txnlog.Store, tmp_path: Path) -> None:
-    planned = made.add_replica(str(tmp_path / "c"), dry_run=True)
+    planned = Replicas(made).add(str(tmp_path / "c"), dry_run=True)
     assert not (tmp_path / "c").exists()
-    assert made.add_replica(str(tmp_path / "c")) == planned
+    assert Replicas(made).add(str(tmp_path / "c")) == planned
 
 
 # -- settings ------------------------------------------------------------------------------------
@@ -542,18 +543,18 @@ def test_settings_are_changed(made: txnlog.Store, tmp_path: Path) -> None:
     """By one epoch, that another process holds to at its next commit; a dry run changes nothing."""
     other = reopened(tmp_path)
     changes: dict[str, object] = {"min.insync.replicas": 2, "replica.auto.return": True}
-    planned = made.alter_replicas(changes, dry_run=True)
-    assert made.replicas().epoch == 0
-    assert made.alter_replicas(changes) == planned == other.replicas().settings
+    planned = Replicas(made).alter(changes, dry_run=True)
+    assert Replicas(made).describe().epoch == 0
+    assert Replicas(made).alter(changes) == planned == Replicas(other).describe().settings
     held = {one.key: one.value for one in planned if one.is_set}
     assert held == {"min.insync.replicas": "2", "replica.auto.return": "true"}
-    assert (made.replicas().epoch, made.replicas().min_insync) == (1, 2)
-    made.alter_replicas(changes)
-    assert made.replicas().epoch == 1, "nothing to change"
-    made.remove_replica("r1")
+    assert (Replicas(made).describe().epoch, Replicas(made).describe().min_insync) == (1, 2)
+    Replicas(made).alter(changes)
+    assert Replicas(made).describe().epoch == 1, "nothing to change"
+    Replicas(made).remove("r1")
     with pytest.raises(NotEnoughReplicas), other.producer(delivery_timeout_ms=0) as producer:
         producer.send("t", value=b"3")
-    made.alter_replicas({"min.insync.replicas": None})
+    Replicas(made).alter({"min.insync.replicas": None})
     write(other, "4")
     assert values(made)[:2] == ["1", "2"]
     assert values(made)[-1] == "4"
@@ -571,8 +572,8 @@ def test_settings_are_changed(made: txnlog.Store, tmp_path: Path) -> None:
 )
 def test_settings_that_cannot_be(made: txnlog.Store, changes: Any, told: str) -> None:
     with pytest.raises((InvalidConfig, InvalidOption), match=told):
-        made.alter_replicas({"unclean.leader.election.enable": True, **changes})
-    assert made.replicas().epoch == 0
+        Replicas(made).alter({"unclean.leader.election.enable": True, **changes})
+    assert Replicas(made).describe().epoch == 0
 
 
 # -- high watermarks -----------------------------------------------------------------------------
@@ -584,7 +585,7 @@ def test_high_watermarks(made: txnlog.Store, tmp_path: Path) -> None:
         producer.init_transactions()
         with producer.transaction():
             producer.send("t", value=b"3")
-    marks = {mark.log: mark for mark in made.replica_watermarks()}
+    marks = {mark.log: mark for mark in Replicas(made).watermarks()}
     assert set(marks) == {"topics/t/log", "transactions/p"}
     assert all(mark.high_watermark == mark.end_number > 0 for mark in marks.values())
     end = marks["topics/t/log"].end_number
@@ -594,11 +595,11 @@ def test_high_watermarks(made: txnlog.Store, tmp_path: Path) -> None:
     for path in [*folder.iterdir()]:
         if path.name.startswith(last):
             path.unlink()
-    mark = made.replica_watermarks()[0]
+    mark = Replicas(made).watermarks()[0]
     assert (mark.end_number, mark.high_watermark, mark.behind) == (end, end - 1, ("r1-0",))
     lose(tmp_path / "b")
-    mark = made.replica_watermarks()[0]
+    mark = Replicas(made).watermarks()[0]
     assert (mark.end_number, mark.high_watermark, mark.behind) == (end, None, ("r1-0",))
     lose(tmp_path / "a")
     with pytest.raises(NotEnoughReplicas, match="the leader r0-0 fails"):
-        made.replica_watermarks()
+        Replicas(made).watermarks()

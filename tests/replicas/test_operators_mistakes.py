@@ -22,6 +22,7 @@ from txnlog.errors import (
 )
 from txnlog.replicas.back_door import check_no_member
 from txnlog.replicas.members import put_mark
+from txnlog.replication import Replicas, open_replicas
 from txnlog.storage.adapters.memory import MemoryStorage
 from txnlog.storage.counting import CountingStorage
 
@@ -32,46 +33,46 @@ def test_a_root_that_is_taken_is_found_before_any_is_marked(tmp_path: Path) -> N
 
     def create(first: str, second: str, controller: str) -> txnlog.Store:
         paths = [str(tmp_path / name) for name in (first, second, controller)]
-        return txnlog.open(paths[0], replicas=paths[1:2], controller=paths[2], create=True)
+        return open_replicas([paths[0], *paths[1:2]], controller=paths[2], create=True).store
 
     with pytest.raises(StoreExists, match="is not root r1 of"):
         create("c", "b", "control2")
-    assert create("c", "d", "control3").replicas().in_sync == ("r0-0", "r1-0")
+    assert Replicas(create("c", "d", "control3")).describe().in_sync == ("r0-0", "r1-0")
 
 
 def test_roots_that_cannot_be_taken_out_or_brought_in(tmp_path: Path) -> None:
     store = make(tmp_path)
     with pytest.raises(InvalidOption, match=r"^nobody is not one of r0, r1$"):
-        store.remove_replica("nobody")
-    store.remove_replica("r1")
+        Replicas(store).remove("nobody")
+    Replicas(store).remove("r1")
     with pytest.raises(InvalidOption, match="r1 was taken out before: `txnlog replicas add`"):
-        store.remove_replica("r1")
+        Replicas(store).remove("r1")
     with pytest.raises(InvalidOption, match="control is the controller, or was"):
-        store.add_replica(str(tmp_path / "control"))
+        Replicas(store).add(str(tmp_path / "control"))
     with pytest.raises(InvalidOption, match="are nested"):
-        store.add_replica(str(tmp_path / "control" / "below"))
+        Replicas(store).add(str(tmp_path / "control" / "below"))
 
 
 def test_the_last_root_that_answers_is_not_taken_out(tmp_path: Path) -> None:
     """Whoever leads: else what it alone has would be for an unclean election to bring back."""
     store = make(tmp_path)
     lose(tmp_path / "a")
-    roots = txnlog.open_replicas(str(tmp_path / "control"))
+    roots = open_replicas(str(tmp_path / "control"))
     for root in ("r1", "r0"):
         if root == "r0":
             lose(tmp_path / "b")
         with pytest.raises(NotEnoughReplicas, match=f"{root} was not taken out: no other one"):
-            roots.remove_replica(root)
-    assert store.replicas().in_sync == ("r0-0", "r1-0")
+            roots.remove(root)
+    assert Replicas(store).describe().in_sync == ("r0-0", "r1-0")
 
 
 def test_a_lag_of_millennia(tmp_path: Path) -> None:
     """It can be set, as in Kafka, and taken back."""
     store = make_written(tmp_path, "1")
-    store.alter_replicas({"replica.lag.time.max.ms": "9" * 18})
+    Replicas(store).alter({"replica.lag.time.max.ms": "9" * 18})
     again = reopened(tmp_path)
     assert values(again) == ["1"]
-    again.alter_replicas({"replica.lag.time.max.ms": None})
+    Replicas(again).alter({"replica.lag.time.max.ms": None})
 
 
 @pytest.mark.parametrize("path", ["a/replica.json", f"control/{root_names.epoch_file(0)}"])

@@ -14,7 +14,6 @@ from replica_world import Roots
 
 import txnlog
 from txnlog import root_names
-from txnlog.admin import replicas as admin_of_replicas
 from txnlog.errors import (
     InvalidConfig,
     InvalidOption,
@@ -30,7 +29,8 @@ from txnlog.replicas.epochs import (
 )
 from txnlog.replicas.reassigning import reassign
 from txnlog.replicas.trimming import TrimNote
-from txnlog.results import Reassigned
+from txnlog.replication import Reassigned, Replicas, open_replicas
+from txnlog.replication import replicas as admin_of_replicas
 from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
@@ -46,14 +46,13 @@ def quiet() -> Iterator[None]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> txnlog.Store:
-    found = txnlog.open(
-        str(tmp_path / "a"),
-        replicas=[str(tmp_path / "b"), str(tmp_path / "c")],
+    found = open_replicas(
+        [str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "c")],
         controller=str(tmp_path / "control"),
         create=True,
         config={FACTOR: 2},
         clock=VirtualClock(),
-    )
+    ).store
     found.create_topic("t", partitions=1)
     for number in range(4):
         write(found, str(number))
@@ -63,7 +62,7 @@ def store(tmp_path: Path) -> txnlog.Store:
 def copies(tmp_path: Path, store: txnlog.Store) -> Counter[str]:
     """At how many roots in sync each data file is."""
     found: Counter[str] = Counter()
-    for member in store.replicas().in_sync:
+    for member in Replicas(store).describe().in_sync:
         root, _, number = member.rpartition("-")
         folder = tmp_path / "abc"[int(root[1:])] / root_names.incarnation_folder(int(number))
         found.update(name for name in objects(folder) if parse_data_file(name))
@@ -78,33 +77,33 @@ def test_a_root_is_lost_and_comes_back(store: txnlog.Store, tmp_path: Path, gone
     bring_back = lose(tmp_path / gone)
     write(store, "4")
     assert values(store) == [*"01234"]
-    described = store.replicas(with_lag=True)
+    described = Replicas(store).describe(with_lag=True)
     assert len(described.in_sync) == 2
     if described.under_replicated:
         assert described.under_replicated_bytes
     bring_back()
-    store.add_replica(str(tmp_path / gone))
-    store.reassign_replicas()
+    Replicas(store).add(str(tmp_path / gone))
+    Replicas(store).reassign()
     found = copies(tmp_path, store)
     assert set(found.values()) == {2}
     assert len(found) == 5
     assert values(reopened(tmp_path)) == [*"01234"]
-    assert store.replicas(with_lag=True).under_replicated == 0
-    assert store.reassign_replicas() == []
+    assert Replicas(store).describe(with_lag=True).under_replicated == 0
+    assert Replicas(store).reassign() == []
 
 
 def test_a_root_that_is_taken_out_leaves_enough_copies(store: txnlog.Store, tmp_path: Path) -> None:
     """Before it goes, what too few others have is copied; by force nothing is."""
-    planned = store.remove_replica("r0", dry_run=True)
-    assert store.replicas().in_sync == ("r0-0", "r1-0", "r2-0")
-    done = store.remove_replica("r0")
+    planned = Replicas(store).remove("r0", dry_run=True)
+    assert Replicas(store).describe().in_sync == ("r0-0", "r1-0", "r2-0")
+    done = Replicas(store).remove("r0")
     assert sum(one.copied for one in planned) == sum(one.copied for one in done) > 0
     assert set(copies(tmp_path, store).values()) == {2}
-    store.add_replica(str(tmp_path / "a"), rack="x")
-    assert {one.key: one.value for one in store.alter_replicas({})}[f"{RACK}.r0"] == "x"
-    store.reassign_replicas()
+    Replicas(store).add(str(tmp_path / "a"), rack="x")
+    assert {one.key: one.value for one in Replicas(store).alter({})}[f"{RACK}.r0"] == "x"
+    Replicas(store).reassign()
     holds = "b" if any(map(parse_data_file, objects(tmp_path / "b/incarnation-00000"))) else "c"
-    assert store.remove_replica("r1" if holds == "b" else "r2", force=True) == []
+    assert Replicas(store).remove("r1" if holds == "b" else "r2", force=True) == []
     assert 1 in copies(tmp_path, store).values()
     assert values(store) == [*"0123"]
 
@@ -114,7 +113,7 @@ def test_a_factor_of_a_topic_that_is_not_there(
 ) -> None:
     """It may be set before the topic is made; a misspelt name is said to be none."""
     logging.disable(logging.NOTSET)
-    store.alter_replicas({f"{FACTOR}.t": 1, f"{FACTOR}.orders": 1})
+    Replicas(store).alter({f"{FACTOR}.t": 1, f"{FACTOR}.orders": 1})
     told = [one.getMessage() for one in caplog.records if "no topic" in one.getMessage()]
     assert told == [
         "there is no topic 'orders' yet: replication.factor.orders applies once it is made"
@@ -134,8 +133,8 @@ def test_doctor_tells_of_a_note_that_was_left(store: txnlog.Store, tmp_path: Pat
     LocalStorage(str(folder)).put(root_names.trim_note(f"{7:032x}"), note)
     (detail,) = told()
     assert detail.startswith("1 data files will not be put at r1-0 again")
-    store.remove_replica("r1")
-    store.add_replica(str(tmp_path / "b"))
+    Replicas(store).remove("r1")
+    Replicas(store).add(str(tmp_path / "b"))
     assert told() == []
 
 
@@ -150,15 +149,15 @@ def test_what_is_put_while_a_root_is_taken_out(
         take_out(agreement, root, dry_run=dry_run)
 
     monkeypatch.setattr(admin_of_replicas, "take_out", take_out_later)
-    store.remove_replica("r0")
+    Replicas(store).remove("r0")
     assert set(copies(tmp_path, store).values()) == {2}
     assert len(copies(tmp_path, store)) == 5
 
 
 def test_a_disk_that_is_not_mounted_has_not_lost_data(store: txnlog.Store, tmp_path: Path) -> None:
     """Nothing is missing: it is told where it may be, and read when that is back."""
-    store.alter_replicas({FACTOR: 1})
-    store.reassign_replicas()
+    Replicas(store).alter({FACTOR: 1})
+    Replicas(store).reassign()
     found = {
         name: folder
         for folder in ("b", "c")
@@ -185,7 +184,7 @@ def test_a_damaged_copy_is_read_where_it_is_not(
     data = path.read_bytes()
     path.write_bytes(data[:-9] + bytes(byte ^ 255 for byte in data[-9:]))
     assert values(reopened(tmp_path)) == [*"0123"]
-    (found,) = store.verify_replicas(with_contents=True, repair=True)
+    (found,) = Replicas(store).verify(with_contents=True, repair=True)
     assert (found.kind, found.name, found.is_repaired) == ("damaged", name, True)
     assert path.read_bytes() == data
     assert set(copies(tmp_path, store).values()) == {2}
@@ -195,7 +194,7 @@ def test_a_topic_is_created_with_its_factor(tmp_path: Path, store: txnlog.Store)
     """All of its data is placed; what cannot be is created with nothing changed."""
 
     def factors() -> dict[str, str]:
-        return {one.key: one.value for one in store.alter_replicas({}) if FACTOR in one.key}
+        return {one.key: one.value for one in Replicas(store).alter({}) if FACTOR in one.key}
 
     before = factors()
     assert store.create_topic("u", replication_factor=1, dry_run=True).topic == "u"
@@ -219,7 +218,7 @@ def test_a_topic_is_created_with_its_factor(tmp_path: Path, store: txnlog.Store)
 def test_the_factor_is_no_setting_of_a_topic(store: txnlog.Store) -> None:
     with pytest.raises(InvalidConfig, match=r"txnlog replicas config replication.factor.<topic>=2"):
         store.create_topic("u", config={"replication.factor": 2})
-    store.alter_replicas({f"{FACTOR}.u": 1})
+    Replicas(store).alter({f"{FACTOR}.u": 1})
     with pytest.raises(InvalidOption, match="every root has everything"):
         reassign(Roots(2).plain(VirtualClock()).agreement)
 
@@ -231,13 +230,13 @@ def test_a_store_with_placed_data_is_examined_and_cleaned(store: txnlog.Store) -
         return [one.detail.partition(" of ")[0] for one in told if "fewer roots" in one.detail]
 
     assert found() == []
-    store.alter_replicas({FACTOR: 3})
+    Replicas(store).alter({FACTOR: 3})
     assert found() == ["4 data files"]
-    store.reassign_replicas()
+    Replicas(store).reassign()
     assert found() == []
-    store.alter_replicas({FACTOR: 2})
+    Replicas(store).alter({FACTOR: 2})
     assert store.merge_topic("t")
-    store.reassign_replicas()
+    Replicas(store).reassign()
     assert values(store) == [*"0123"]
     assert not [one for one in store.examine(with_probe=False) if one.state == "damage"]
 
@@ -249,20 +248,20 @@ def test_what_only_a_root_has_that_is_out_is_told(store: txnlog.Store) -> None:
         told = [one for one in store.examine(with_probe=False) if one.check == "data"]
         return [one.detail for one in told if one.state != "ok"]
 
-    store.alter_replicas({FACTOR: 1})
-    store.reassign_replicas()
+    Replicas(store).alter({FACTOR: 1})
+    Replicas(store).reassign()
     assert found() == []
-    store.remove_replica("r1", force=True)
-    store.remove_replica("r2", force=True)
+    Replicas(store).remove("r1", force=True)
+    Replicas(store).remove("r2", force=True)
     assert len(found()) == 1
     assert "no root in sync has shown" in found()[0]
-    described = store.replicas(with_lag=True)
+    described = Replicas(store).describe(with_lag=True)
     assert described.only_out
     assert described.only_out_bytes
     assert described.under_replicated == 0
-    store.reassign_replicas()
+    Replicas(store).reassign()
     assert found() == []
-    assert store.replicas(with_lag=True).only_out == 0
+    assert Replicas(store).describe(with_lag=True).only_out == 0
 
 
 def test_doctor_lists_each_root_once(store: txnlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +284,7 @@ def test_maintenance_moves_data_when_a_root_has_come_back(
     store: txnlog.Store, tmp_path: Path
 ) -> None:
     """Only then: it lists the roots whole."""
-    store.alter_replicas({"replica.auto.return": True, FACTOR: 1})
+    Replicas(store).alter({"replica.auto.return": True, FACTOR: 1})
     assert not [one for one in store.maintain() if isinstance(one, Reassigned)]
     agreement = store.storage.agreement  # type: ignore[attr-defined]
     agreement.put_out(agreement.refresh(), "r1-0", "it fails")

@@ -16,7 +16,6 @@ from replica_folders import lose, make, objects, reopened, values, write
 
 import txnlog
 from txnlog import names, root_names
-from txnlog.admin import replicas as replica_admin
 from txnlog.errors import (
     CorruptEntry,
     InvalidOption,
@@ -35,6 +34,8 @@ from txnlog.replicas.epochs import Epoch, Root
 from txnlog.replicas.members import MemberOpener
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.replicas.soundness import IsSound
+from txnlog.replication import Replicas, open_replicas
+from txnlog.replication import replicas as replica_admin
 from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.counting import CountingStorage
@@ -67,7 +68,7 @@ def test_the_controller_or_any_root_is_enough(
     write(made, "1")
     store = reopened(tmp_path, which)
     assert values(store) == ["1"]
-    assert store.replicas().in_sync == ("r0-0", "r1-0")
+    assert Replicas(store).describe().in_sync == ("r0-0", "r1-0")
     assert values(pickle.loads(pickle.dumps(store))) == ["1"]
 
 
@@ -79,14 +80,14 @@ def test_one_disk_is_not_mounted(made: txnlog.Store, tmp_path: Path, gone: str) 
     bring_back = lose(tmp_path / gone)
     write(made, "2")
     assert not list((tmp_path / gone).rglob("*.json"))
-    assert len(made.replicas().in_sync) == 1
+    assert len(Replicas(made).describe().in_sync) == 1
     assert values(made) == ["1", "2"]
     assert values(reopened(tmp_path)) == ["1", "2"]
 
     bring_back()
-    joined = made.add_replica(str(tmp_path / gone))
+    joined = Replicas(made).add(str(tmp_path / gone))
     assert joined.objects >= 6
-    assert sorted(made.replicas().in_sync) == sorted(
+    assert sorted(Replicas(made).describe().in_sync) == sorted(
         [joined.member, {"a": "r1-0", "b": "r0-0"}[gone]]
     )
     write(made, "3")
@@ -100,11 +101,11 @@ def test_one_disk_is_not_mounted(made: txnlog.Store, tmp_path: Path, gone: str) 
 def test_a_root_more(made: txnlog.Store, tmp_path: Path) -> None:
     made.create_topic("t", partitions=1)
     write(made, "1")
-    made.add_replica(str(tmp_path / "c"))
+    Replicas(made).add(str(tmp_path / "c"))
     write(made, "2")
     assert objects(tmp_path / "c/incarnation-00000") == objects(tmp_path / "a/incarnation-00000")
-    made.remove_replica("r0")
-    described = made.replicas()
+    Replicas(made).remove("r0")
+    described = Replicas(made).describe()
     assert described.leader == "r1-0"
     assert described.out == ("r0",)
     assert values(made) == ["1", "2"]
@@ -140,7 +141,7 @@ def test_a_follower_that_differs_is_put_out(made: txnlog.Store, tmp_path: Path) 
     """It has what was never acknowledged: the leader decides."""
     LocalStorage(str(tmp_path / "b/incarnation-00000")).put_if_absent("x", b"never")
     assert made.storage.put_if_absent("x", b"mine")
-    assert made.replicas().in_sync == ("r0-0",)
+    assert Replicas(made).describe().in_sync == ("r0-0",)
     assert made.storage.get("x") == b"mine"
 
 
@@ -207,33 +208,29 @@ def test_a_round_of_puts_is_one_look_at_the_epochs(
 
 def test_a_storage_around_it_changes_nothing(made: txnlog.Store) -> None:
     counting = txnlog.attach(CountingStorage(made.storage))
-    assert counting.replicas() == made.replicas()
+    assert Replicas(counting).describe() == Replicas(made).describe()
 
 
 def test_what_makes_no_sense_is_refused(made: txnlog.Store, tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match="in sync already"):
-        made.add_replica(str(tmp_path / "a"))
+        Replicas(made).add(str(tmp_path / "a"))
     with pytest.raises(InvalidOption, match="r7 is not one of"):
-        made.remove_replica("r7")
+        Replicas(made).remove("r7")
     with pytest.raises(InvalidOption, match="given together"):
-        txnlog.open(str(tmp_path / "a"), replicas=[str(tmp_path / "b")])
+        open_replicas([str(tmp_path / "a"), str(tmp_path / "b")])
     with pytest.raises(InvalidOption, match="must all differ"):
-        txnlog.open(
-            str(tmp_path / "d"),
-            replicas=[str(tmp_path / "d")],
-            controller=str(tmp_path / "e"),
-            create=True,
+        open_replicas(
+            [str(tmp_path / "d"), str(tmp_path / "d")], controller=str(tmp_path / "e"), create=True
         )
     with pytest.raises(StoreExists, match="other roots"):
-        txnlog.open(
-            str(tmp_path / "a"),
-            replicas=[str(tmp_path / "c")],
+        open_replicas(
+            [str(tmp_path / "a"), str(tmp_path / "c")],
             controller=str(tmp_path / "control"),
             create=True,
         )
     plain = txnlog.open(str(tmp_path / "plain"), create=True)
     with pytest.raises(InvalidOption, match="no replicas"):
-        plain.replicas()
+        Replicas(plain).describe()
 
 
 def test_what_is_written_just_before_a_root_is_named_is_copied(
@@ -249,7 +246,7 @@ def test_what_is_written_just_before_a_root_is_named_is_copied(
         return propose(agreement, epoch)
 
     monkeypatch.setattr(Agreement, "propose", write_first)
-    made.add_replica(str(tmp_path / "c"))
+    Replicas(made).add(str(tmp_path / "c"))
     assert objects(tmp_path / "c/incarnation-00000")["before"] == b"1"
 
 
@@ -262,15 +259,15 @@ def test_who_has_copied_from_another_leader_is_not_in_sync(
         agreement: Agreement, epoch: Epoch, member: str, is_sound: IsSound
     ) -> tuple[int, int]:
         done = copy(agreement, epoch, member, is_sound)
-        reopened(tmp_path).remove_replica("r0")
+        Replicas(reopened(tmp_path)).remove("r0")
         return done
 
     monkeypatch.setattr(joining, "_copy", elect_meanwhile)
     with pytest.raises(NotEnoughReplicas, match="the leader has changed"):
-        made.add_replica(str(tmp_path / "c"))
-    assert made.replicas().in_sync == ("r1-0",)
+        Replicas(made).add(str(tmp_path / "c"))
+    assert Replicas(made).describe().in_sync == ("r1-0",)
     monkeypatch.setattr(joining, "_copy", copy)
-    assert made.add_replica(str(tmp_path / "c")).member == "r2-1"
+    assert Replicas(made).add(str(tmp_path / "c")).member == "r2-1"
 
 
 def test_what_is_deleted_while_a_root_copies_is_gone_there_too(
@@ -286,7 +283,7 @@ def test_what_is_deleted_while_a_root_copies_is_gone_there_too(
         return listed(agreement, epoch)
 
     monkeypatch.setattr(joining, "_asked", delete_behind)
-    made.add_replica(str(tmp_path / "c"))
+    Replicas(made).add(str(tmp_path / "c"))
     assert not (tmp_path / "c/incarnation-00000/f/x").exists()
 
 
@@ -297,7 +294,7 @@ def test_a_leader_that_was_not_in_sync_only_if_that_is_allowed(tmp_path: Path) -
     allowed = make(tmp_path / "unclean", **{"unclean.leader.election.enable": True})
     allowed.storage.put("x", b"1")
     for store, folder in ((clean, tmp_path / "clean"), (allowed, tmp_path / "unclean")):
-        store.remove_replica("r1")
+        Replicas(store).remove("r1")
         store.storage.put("y", b"1")
         lose(folder / "a")
     with pytest.raises(NotEnoughReplicas):
@@ -314,7 +311,7 @@ def test_a_leader_that_was_not_in_sync_only_if_that_is_allowed(tmp_path: Path) -
 def test_the_last_roots_disk_is_not_mounted(made: txnlog.Store, tmp_path: Path) -> None:
     """No other member's listing differs: nothing but the mark tells that it is not empty."""
     made.create_topic("t", partitions=1)
-    made.remove_replica("r1")
+    Replicas(made).remove("r1")
     bring_back = lose(tmp_path / "a")
     with pytest.raises(StorageError, match="Is its disk mounted"):
         made.storage.list_names("topics/t/log")
@@ -333,12 +330,12 @@ def test_two_bring_in_different_roots_at_once(
 
     def be_second(agreement: Agreement, epoch: Epoch) -> bool:
         monkeypatch.setattr(Agreement, "propose", propose)
-        reopened(tmp_path).add_replica(str(tmp_path / "d"))
+        Replicas(reopened(tmp_path)).add(str(tmp_path / "d"))
         return propose(agreement, epoch)
 
     monkeypatch.setattr(Agreement, "propose", be_second)
     with pytest.raises(NotEnoughReplicas, match="try again"):
-        made.add_replica(str(tmp_path / "c"))
+        Replicas(made).add(str(tmp_path / "c"))
     made.storage.put("x", b"1")
     assert objects(tmp_path / "d/incarnation-00000")["x"] == b"1"
     assert "x" not in objects(tmp_path / "c/incarnation-00000")
@@ -363,7 +360,7 @@ def test_who_fails_while_a_root_copies_is_named(
     made.storage.put("x", b"1")
     fail_reads(monkeypatch, tmp_path / "a", "x")
     with pytest.raises(NotEnoughReplicas, match="r0-0 failed while r2-0 joined"):
-        made.add_replica(str(tmp_path / "c"))
+        Replicas(made).add(str(tmp_path / "c"))
 
 
 def test_who_fails_at_the_end_of_an_upload_is_named(
@@ -386,13 +383,13 @@ def test_a_root_that_has_become_another_meanwhile_is_left(
 
     def be_second(*told: Any) -> object:
         monkeypatch.setattr(replica_admin, "join", join)
-        reopened(tmp_path).add_replica(str(tmp_path / "d"))
-        made.remove_replica("r2")
+        Replicas(reopened(tmp_path)).add(str(tmp_path / "d"))
+        Replicas(made).remove("r2")
         return join(*told)
 
     monkeypatch.setattr(replica_admin, "join", be_second)
     with pytest.raises(NotEnoughReplicas, match="r2 has become"):
-        made.add_replica(str(tmp_path / "c"))
+        Replicas(made).add(str(tmp_path / "c"))
     assert made.storage.agreement.refresh().roots["r2"].url == str(tmp_path / "d")  # type: ignore[attr-defined]
 
 
@@ -401,22 +398,21 @@ def test_a_controller_has_a_folder_of_its_own(made: txnlog.Store, tmp_path: Path
     txnlog.open(str(tmp_path / "plain"), create=True)
     for taken in ("plain", "a"):
         with pytest.raises(NotAStore, match="a folder of its own"):
-            txnlog.open(
-                str(tmp_path / "c"),
-                replicas=[str(tmp_path / "d")],
+            open_replicas(
+                [str(tmp_path / "c"), str(tmp_path / "d")],
                 controller=str(tmp_path / taken),
                 create=True,
             )
-    assert made.replicas().in_sync == ("r0-0", "r1-0")
+    assert Replicas(made).describe().in_sync == ("r0-0", "r1-0")
 
 
 def test_a_new_epoch_0_does_not_take_old_roots(made: txnlog.Store, tmp_path: Path) -> None:
     """Their first incarnations may have been deleted; the controller's disk is not mounted."""
     for _ in range(2):
-        made.remove_replica("r0")
-        made.add_replica(str(tmp_path / "a"))
-        made.remove_replica("r1")
-        made.add_replica(str(tmp_path / "b"))
+        Replicas(made).remove("r0")
+        Replicas(made).add(str(tmp_path / "a"))
+        Replicas(made).remove("r1")
+        Replicas(made).add(str(tmp_path / "b"))
     for folder in "ab":
         shutil.rmtree(tmp_path / folder / "incarnation-00000")
     lose(tmp_path / "control")
@@ -430,13 +426,13 @@ def test_a_root_under_another_name_is_no_other_root(made: txnlog.Store, tmp_path
     (tmp_path / "e").mkdir()
     shutil.move(tmp_path / "replica", tmp_path / "e" / root_names.REPLICA_FILE)
     with pytest.raises(StoreExists, match="is not root r2"):
-        made.add_replica(str(tmp_path / "e"))
+        Replicas(made).add(str(tmp_path / "e"))
 
 
 def test_a_controller_without_its_first_epoch_is_not_believed(
     made: txnlog.Store, tmp_path: Path
 ) -> None:
-    made.remove_replica("r1")
+    Replicas(made).remove("r1")
     (tmp_path / "control" / root_names.epoch_file(0)).unlink()
     with pytest.raises(StorageError, match="is the controller's disk mounted"):
         reopened(tmp_path)
@@ -472,12 +468,12 @@ def test_options_are_for_those_they_name(tmp_path: Path) -> None:
     """A root on a disk is opened with what is for the others; what is for none is refused."""
     url = f"memory://{tmp_path.name}"
     options = {"s3://elsewhere/x": {"key": "k"}}
-    txnlog.open(
-        str(tmp_path / "a"), replicas=[str(tmp_path / "b")], controller=url, create=True
-    ).create_topic("t")
+    open_replicas(
+        [str(tmp_path / "a"), str(tmp_path / "b")], controller=url, create=True
+    ).store.create_topic("t")
     for where in (str(tmp_path / "a"), url):
         store = txnlog.open(where, storage_options=options)
-        assert store.replicas().controller == url
+        assert Replicas(store).describe().controller == url
     local = make(tmp_path / "disks")
     again = txnlog.open(str(tmp_path / "disks/b"), storage_options={"key": "k"})
     assert again.store_id == local.store_id
@@ -507,14 +503,16 @@ def test_a_missing_store_on_a_filesystem_that_holds_no_replicas() -> None:
 def test_roots_are_paths_or_text(tmp_path: Path) -> None:
     """One name of a root is not a list of letters."""
     roots: list[Any] = [tmp_path / name for name in "abc"]
-    store = txnlog.open(roots[0], replicas=[roots[1]], controller=roots[2], create=True)
-    assert store.replicas().in_sync == ("r0-0", "r1-0")
-    assert store.add_replica(tmp_path / "d").member == "r2-0"  # type: ignore[arg-type]
-    one: Any = str(tmp_path / "f")
-    again = txnlog.open(
-        str(tmp_path / "e"), replicas=one, controller=str(tmp_path / "g"), create=True
-    )
-    assert [root.url for root in again.replicas().replicas] == [str(tmp_path / n) for n in "ef"]
+    store = open_replicas([roots[0], roots[1]], controller=roots[2], create=True).store
+    assert Replicas(store).describe().in_sync == ("r0-0", "r1-0")
+    assert Replicas(store).add(tmp_path / "d").member == "r2-0"  # type: ignore[arg-type]
+    one = str(tmp_path / "f")
+    again = open_replicas(
+        [str(tmp_path / "e"), one], controller=str(tmp_path / "g"), create=True
+    ).store
+    assert [root.url for root in Replicas(again).describe().replicas] == [
+        str(tmp_path / n) for n in "ef"
+    ]
 
 
 def test_a_server_that_cannot_be_reached_at_all_hides_nothing(

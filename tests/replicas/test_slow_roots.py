@@ -15,6 +15,7 @@ import txnlog
 from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replicas.epochs import Proposer, first_epoch
 from txnlog.replicas.slowness import Slowness, time_for
+from txnlog.replication import Replicas
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Upload
 from txnlog.storage.left_behind import TookTooLong
@@ -89,7 +90,7 @@ def test_a_slow_root_is_put_out(
     """Its put lands later, and is of nobody's interest."""
     gate.close(tmp_path / slow, "put_if_absent")
     assert made.storage.put_if_absent("x", b"1")
-    described = made.replicas()
+    described = Replicas(made).describe()
     assert described.in_sync == (left,)
     assert "no answer for" in described.why
     assert gate.asked == ["put_if_absent"]
@@ -113,7 +114,7 @@ def test_what_lands_late_at_an_old_leader_is_nothing(
     gate.open()
     assert objects(tmp_path / FIRST)["x"] == b"1"
     assert made.storage.get("x") == reopened(tmp_path).storage.get("x") == b"2"
-    made.add_replica(str(tmp_path / "a"))
+    Replicas(made).add(str(tmp_path / "a"))
     assert objects(tmp_path / "a/incarnation-00001")["x"] == b"2"
 
 
@@ -122,11 +123,11 @@ def test_the_last_one_in_sync_stays(tmp_path: Path, gate: Gate, unclean: bool) -
     """Also where an unclean election is allowed: it is there, and has everything."""
     settings = {"replica.lag.time.max.ms": LAG_MS, "unclean.leader.election.enable": unclean}
     store = make(tmp_path, **settings)
-    store.remove_replica("r1")
+    Replicas(store).remove("r1")
     gate.close(tmp_path / FIRST, "put_if_absent", "get")
     with pytest.raises(NotEnoughReplicas, match=r"not answered yet|no answer"):
         store.storage.put_if_absent("x", b"1")
-    assert store.replicas().in_sync == ("r0-0",)
+    assert Replicas(store).describe().in_sync == ("r0-0",)
     gate.open()
     assert store.storage.get("x") == b"1"
 
@@ -147,7 +148,7 @@ def test_who_is_slow_and_shows_its_mark_is_read_on(
     made.storage.agreement.check_mark = open_then  # type: ignore[attr-defined]
     gate.close(tmp_path / FIRST, "list_names")
     assert made.storage.list_names("") == ["txnlog.json"]
-    assert made.replicas().epoch == 0
+    assert Replicas(made).describe().epoch == 0
 
 
 def test_an_upload_that_is_left_just_when_its_call_ends_is_dropped(
@@ -176,7 +177,7 @@ def test_an_upload_that_is_slow_is_copied_from_another(
     gate.close(tmp_path / SECOND, "upload")
     with made.storage.upload("topics/t/data/0/x-0.log") as upload:
         upload.write(b"12")
-    assert made.replicas().in_sync == ("r0-0",)
+    assert Replicas(made).describe().in_sync == ("r0-0",)
     assert made.storage.get("topics/t/data/0/x-0.log") == b"12"
 
 
@@ -297,7 +298,9 @@ def test_an_upload_waits_while_all_roots_stall(
         upload.write(b"2")
     assert made.storage.get(NAME) == b"12"
     in_sync = {"r0-0": FIRST, "r1-0": SECOND}
-    assert {objects(tmp_path / in_sync[one])[NAME] for one in made.replicas().in_sync} == {b"12"}
+    assert {
+        objects(tmp_path / in_sync[one])[NAME] for one in Replicas(made).describe().in_sync
+    } == {b"12"}
 
 
 @pytest.mark.parametrize("error", [StorageError("a fault"), RuntimeError("a fault")])

@@ -21,7 +21,7 @@ from txnlog.names import TopicPartition, parse_data_file
 from txnlog.replicas import comparing, electing
 from txnlog.replicas.epochs import FACTOR, elected_unclean
 from txnlog.replicas.trimming import TrimNote
-from txnlog.results import Election, LostRange
+from txnlog.replication import Election, LostRange, Replicas, open_replicas
 from txnlog.state import envelope
 from txnlog.state.proposal import Proposal
 from txnlog.state.topic_entries import Append
@@ -41,10 +41,10 @@ def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lose_all_but_the_last(store: txnlog.Store, folder: Path) -> None:
     """One of two roots is out when three records are written; then it leads."""
-    store.remove_replica("r1")
+    Replicas(store).remove("r1")
     write(store, "2", "3", "4")
     lose(folder / "a")
-    txnlog.open_replicas(str(folder / "b")).elect_leader("r1", unclean=True)
+    open_replicas(str(folder / "b")).elect("r1", unclean=True)
 
 
 def send(store: txnlog.Store) -> Callable[[], object]:
@@ -145,14 +145,13 @@ def test_what_others_had_proposed_before_is_not_placed(tmp_path: Path) -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> txnlog.Store:
     """Four partitions with three segments each, at one of three roots."""
-    found = txnlog.open(
-        str(tmp_path / "a"),
-        replicas=[str(tmp_path / "b"), str(tmp_path / "c")],
+    found = open_replicas(
+        [str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "c")],
         controller=str(tmp_path / "control"),
         create=True,
         config={FACTOR: 1},
         clock=VirtualClock(),
-    )
+    ).store
     found.create_topic("t", partitions=PARTITIONS)
     for number in range(3):
         with found.producer() as producer:
@@ -177,8 +176,8 @@ def ranges(election: Election) -> dict[int, LostRange]:
 
 
 def elect(tmp_path: Path, root: str, **how: bool) -> Election:
-    replicas = txnlog.open_replicas(str(tmp_path / "control"))
-    return replicas.elect_leader(root, unclean=True, **how)
+    replicas = open_replicas(str(tmp_path / "control"))
+    return replicas.elect(root, unclean=True, **how)
 
 
 def count(store: txnlog.Store, partition: int) -> int:
@@ -191,7 +190,7 @@ def count(store: txnlog.Store, partition: int) -> int:
 @pytest.mark.condition(60)
 def test_older_records_that_nobody_has_are_announced(store: txnlog.Store, tmp_path: Path) -> None:
     """They were acknowledged before the epoch that the election names; all others can be read."""
-    store.remove_replica("r2", force=True)
+    Replicas(store).remove("r2", force=True)
     there = partitions_at(tmp_path, "r2")
     assert there
     lose(tmp_path / "a")
@@ -216,8 +215,8 @@ def test_older_records_that_nobody_has_are_announced(store: txnlog.Store, tmp_pa
 
 def test_copies_of_who_was_out_as_long_count(store: txnlog.Store, tmp_path: Path) -> None:
     """A root that was out before the new leader got no deletions unknown to its logs."""
-    store.remove_replica("r1", force=True)
-    store.remove_replica("r2", force=True)
+    Replicas(store).remove("r1", force=True)
+    Replicas(store).remove("r2", force=True)
     lose(tmp_path / "a")
     planned = elect(tmp_path, "r2", dry_run=True)
     here = partitions_at(tmp_path, "r1") | partitions_at(tmp_path, "r2")
@@ -229,8 +228,8 @@ def test_copies_of_who_was_in_sync_for_longer_may_go_yet(
     store: txnlog.Store, tmp_path: Path
 ) -> None:
     """A vacuum that knows of merges which the new leader does not may be about to delete them."""
-    store.remove_replica("r2", force=True)
-    store.remove_replica("r1", force=True)
+    Replicas(store).remove("r2", force=True)
+    Replicas(store).remove("r1", force=True)
     lose(tmp_path / "a")
     planned = elect(tmp_path, "r2", dry_run=True)
     doubtful = {number for number, one in ranges(planned).items() if one.members}
@@ -239,13 +238,13 @@ def test_copies_of_who_was_in_sync_for_longer_may_go_yet(
     elect(tmp_path, "r2")
     after = reopened(tmp_path)
     assert [count(after, partition) for partition in doubtful] == [3] * len(doubtful)
-    after.reassign_replicas()
+    Replicas(after).reassign()
     assert partitions_at(tmp_path, "r2") >= doubtful
 
 
 def test_copies_that_somebody_may_be_about_to_delete(store: txnlog.Store, tmp_path: Path) -> None:
     """A note at the new leader names them: who trims has counted on copies that are gone now."""
-    store.remove_replica("r2", force=True)
+    Replicas(store).remove("r2", force=True)
     here = incarnation(tmp_path, "r2")
     names = [name for name in objects(here) if parse_data_file(name)]
     note = envelope.encode(TrimNote((names[0],)))
@@ -260,7 +259,7 @@ def test_copies_that_somebody_may_be_about_to_delete(store: txnlog.Store, tmp_pa
 
 
 def test_a_copy_that_is_too_short_is_none(store: txnlog.Store, tmp_path: Path) -> None:
-    store.remove_replica("r2", force=True)
+    Replicas(store).remove("r2", force=True)
     here = incarnation(tmp_path, "r2")
     name = min(name for name in objects(here) if parse_data_file(name))
     (here / name).write_bytes((here / name).read_bytes()[:-1])
@@ -274,13 +273,13 @@ def test_a_copy_that_is_too_short_is_none(store: txnlog.Store, tmp_path: Path) -
 
 def test_what_was_merged_since_is_announced(store: txnlog.Store, tmp_path: Path) -> None:
     """The new leader's logs name the old segments, which vacuum has deleted at the others."""
-    store.remove_replica("r2", force=True)
+    Replicas(store).remove("r2", force=True)
     away = {*range(PARTITIONS)} - partitions_at(tmp_path, "r2")
     for root in ("r0", "r1"):
         for name in objects(incarnation(tmp_path, root)):
             if parse_data_file(name):
                 (incarnation(tmp_path, root) / name).unlink()
-    store.remove_replica("r1", force=True)
+    Replicas(store).remove("r1", force=True)
     lose(tmp_path / "a")
     planned = elect(tmp_path, "r2", dry_run=True)
     assert {*ranges(planned)} == away
@@ -289,7 +288,7 @@ def test_what_was_merged_since_is_announced(store: txnlog.Store, tmp_path: Path)
 
 def test_a_topic_whose_log_cannot_be_read(store: txnlog.Store, tmp_path: Path) -> None:
     store.create_topic("u", partitions=1)
-    store.remove_replica("r2", force=True)
+    Replicas(store).remove("r2", force=True)
     lose(tmp_path / "a")
     lose(tmp_path / "b")
     first = incarnation(tmp_path, "r2") / "topics/t/log" / f"{0:020}.json"
@@ -301,7 +300,7 @@ def test_a_topic_whose_log_cannot_be_read(store: txnlog.Store, tmp_path: Path) -
 def test_a_root_that_has_no_store_file(tmp_path: Path) -> None:
     """It was out before there was one; so nothing is named there."""
     store = make(tmp_path, **{FACTOR: 1})
-    store.remove_replica("r1", force=True)
+    Replicas(store).remove("r1", force=True)
     (tmp_path / "b" / "incarnation-00000" / "txnlog.json").unlink()
     lose(tmp_path / "a")
     assert elect(tmp_path, "r1", dry_run=True).older_records == 0
@@ -310,7 +309,7 @@ def test_a_root_that_has_no_store_file(tmp_path: Path) -> None:
 def test_a_root_that_fails_while_it_is_looked_at(
     store: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.remove_replica("r2", force=True)
+    Replicas(store).remove("r2", force=True)
     lose(tmp_path / "a")
     lose(tmp_path / "b")
     looked = comparing.add_listing
@@ -339,13 +338,13 @@ def test_who_elects_reads_the_new_leader_and_writes_nothing(tmp_path: Path) -> N
 def test_who_opens_the_store_holds_the_election_and_goes_on(tmp_path: Path) -> None:
     """By the setting. It knows nothing of the other history; who does must reopen the store."""
     before = make_written(tmp_path, "1")
-    before.alter_replicas({"unclean.leader.election.enable": True})
+    Replicas(before).alter({"unclean.leader.election.enable": True})
     bring_back = lose(tmp_path / "b")
     write(before, "2")
     bring_back()
     lose(tmp_path / "a")
     opened = reopened(tmp_path)
-    assert opened.replicas().leader == "r1-0"
+    assert Replicas(opened).describe().leader == "r1-0"
     assert values(opened) == ["1"]
     with pytest.raises(LogTruncated, match="reopen the store"):
         values(before)
@@ -354,7 +353,7 @@ def test_who_opens_the_store_holds_the_election_and_goes_on(tmp_path: Path) -> N
 def test_who_has_only_read_is_told_too(tmp_path: Path) -> None:
     """A process that has read, and never written, knows logs as they were."""
     before = make_written(tmp_path, "1")
-    before.alter_replicas({"unclean.leader.election.enable": True})
+    Replicas(before).alter({"unclean.leader.election.enable": True})
     bring_back = lose(tmp_path / "b")
     write(before, "2")
     reader = reopened(tmp_path)

@@ -20,7 +20,7 @@ from txnlog.replicas import copying
 from txnlog.standby import following, sweeping
 from txnlog.standby.cut import Cut
 from txnlog.standby.data_files import DataFiles
-from txnlog.standby.following import Standby
+from txnlog.standby.following import Follower
 from txnlog.standby.rounds import Promoted, Round, Rounds
 from txnlog.standby.source import Source
 from txnlog.state.transaction import Outcome
@@ -111,7 +111,7 @@ def logs_come_later(patch: Patch) -> None:
 def whatever_the_source_shows(patch: Patch) -> None:
     """A disk that is not mounted has no topics."""
     patch.setattr(Disk, "check", lambda _: None)
-    patch.setattr(Standby, "_check_source", lambda *_: None)
+    patch.setattr(Follower, "_check_source", lambda *_: None)
 
 
 def what_the_round_lacks_goes(patch: Patch) -> None:

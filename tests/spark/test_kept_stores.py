@@ -14,6 +14,7 @@ import pytest
 
 import txnlog
 from txnlog.errors import StoreNotFound
+from txnlog.replication import Follower, Standby, open_replicas
 from txnlog.spark.batch import worker_objects
 from txnlog.spark.options.store_options import open_kept
 from txnlog.storage.base import Address
@@ -74,13 +75,13 @@ def test_a_store_that_was_replaced_is_opened_again(address: Address, tmp_path: P
 def test_a_standby_and_replicas_are_opened_each_time(tmp_path: Path) -> None:
     """One may have been promoted since, the others have lost records in an unclean election."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    store.standby(str(tmp_path / "standby")).follow()
+    Follower(store, str(tmp_path / "standby")).follow()
     standby = Address(str(tmp_path / "standby"), {})
     assert open_kept(standby) is not open_kept(standby)
-    txnlog.open(standby.url).promote()
+    Standby(txnlog.open(standby.url)).promote()
     assert open_kept(standby) is open_kept(standby)
     urls = [str(tmp_path / name) for name in ("a", "b", "control")]
-    txnlog.open(urls[0], replicas=[urls[1]], controller=urls[2], create=True)
+    open_replicas([urls[0], urls[1]], controller=urls[2], create=True)
     replicated = Address(urls[2], {})
     assert open_kept(replicated) is not open_kept(replicated)
 

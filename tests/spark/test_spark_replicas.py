@@ -9,6 +9,7 @@ import pytest
 from replica_folders import skip_probes
 
 import txnlog
+from txnlog.replication import Follower, Replicas, Standby, open_replicas
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +21,7 @@ def test_a_root_goes_between_two_writes(
 ) -> None:
     skip_probes(monkeypatch)
     roots = {name: str(tmp_path / name) for name in ("a", "b", "control")}
-    store = txnlog.open(roots["a"], replicas=[roots["b"]], controller=roots["control"], create=True)
+    store = open_replicas([roots["a"], roots["b"]], controller=roots["control"], create=True).store
     store.create_topic("t", partitions=2)
     rows = spark.range(100).selectExpr("cast(id as string) as value")
 
@@ -33,7 +34,7 @@ def test_a_root_goes_between_two_writes(
     assert write_and_count("a", "control") == 100
     (tmp_path / "a").rename(tmp_path / "away")
     assert write_and_count("b", "b") == 200
-    assert txnlog.open(roots["control"]).replicas().in_sync == ("r1-0",)
+    assert Replicas(txnlog.open(roots["control"])).describe().in_sync == ("r1-0",)
 
 
 @pytest.mark.more
@@ -42,7 +43,7 @@ def test_a_standby_is_read_and_goes_on_as_a_store(spark: SparkSession, tmp_path:
     store = txnlog.open(str(tmp_path / "store"), create=True)
     store.create_topic("t", partitions=2)
     url, seen = str(tmp_path / "standby"), str(tmp_path / "seen")
-    standby = store.standby(url)
+    standby = Follower(store, url)
 
     def send(into: txnlog.Store, value: str) -> None:
         with into.producer() as producer:
@@ -73,6 +74,6 @@ def test_a_standby_is_read_and_goes_on_as_a_store(spark: SparkSession, tmp_path:
     written = rows.write.format("txnlog").option("path", url).option("topic", "t").mode("append")
     with pytest.raises(Exception, match="a standby can be read only"):
         written.save()
-    txnlog.open(url).promote()
+    Standby(txnlog.open(url)).promote()
     written.save()
     assert (count(), stream()) == (21, 21)

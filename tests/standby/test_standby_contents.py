@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from txnlog.names import TopicPartition
-from txnlog.standby.following import Standby
+from txnlog.replication import Standby
+from txnlog.standby.following import Follower
 from txnlog.standby.standby_storage import find_at
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
@@ -35,8 +36,8 @@ class Pair:
         columns = pa.schema([("k", pa.string()), ("v", pa.int64())])
         self.store.create_topic("typed", schema=columns, key=["k"], config=DELETES_AT_ONCE)
 
-    def follower(self) -> Standby:
-        return Standby(attach(self.storage, clock=self.clock).logs, self.target)
+    def follower(self) -> Follower:
+        return Follower(attach(self.storage, clock=self.clock), self.target)
 
     def write(self, step: int) -> None:
         name = f"x{self.chance.randrange(3)}"
@@ -95,7 +96,7 @@ class Pair:
     def promote(self) -> Store:
         found = find_at(self.target)
         assert found is not None
-        attach(found, clock=self.clock).promote()
+        Standby(attach(found, clock=self.clock)).promote()
         return attach(self.target, clock=VirtualClock(self.clock.time_ms + DAY_MS, seed=2002))
 
 

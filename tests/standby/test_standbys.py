@@ -24,7 +24,7 @@ from txnlog.errors import (
     TxnlogError,
 )
 from txnlog.names import TopicPartition
-from txnlog.standby.following import Standby
+from txnlog.replication import Follower, Standby, open_replicas
 from txnlog.standby.rounds import Promoted, Round, Rounds
 from txnlog.standby.standby_storage import StandbyStorage, find_at
 from txnlog.standby.sweeping import KEPT_ROUNDS
@@ -44,16 +44,16 @@ def shown(target: Storage) -> Store:
     return store_of(found, seed=5)
 
 
-def follow(source: Storage, target: Storage, seed: int = 3) -> Standby:
-    standby = Standby(store_of(source, seed).logs, target)
+def follow(source: Storage, target: Storage, seed: int = 3) -> Follower:
+    standby = Follower(store_of(source, seed), target)
     standby.follow()
     return standby
 
 
-def open_pair(tmp_path: Path) -> tuple[Store, Standby, str]:
+def open_pair(tmp_path: Path) -> tuple[Store, Follower, str]:
     store = txnlog.open(str(tmp_path / "store"), create=True)
     url = str(tmp_path / "standby")
-    return store, store.standby(url), url
+    return store, Follower(store, url), url
 
 
 def test_a_standby_on_a_filesystem_for_a_single_writer(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_standby_on_a_filesystem_for_a_single_writer(tmp_path: Path) -> None:
     fsspec.register_implementation("single", MemoryFileSystem, clobber=True)
     store = txnlog.open(str(tmp_path), create=True)
     store.create_topic("t")
-    store.standby("single://standby", unsafe_single_writer=True).follow()
+    Follower(store, "single://standby", unsafe_single_writer=True).follow()
     assert txnlog.open("single://standby", unsafe_single_writer=True).topics() == ["t"]
 
 
@@ -96,7 +96,7 @@ def test_a_round_shows_what_there_was(tmp_path: Path) -> None:
     done = standby.follow()
     assert (done.round, done.files, done.bytes) == (1, 0, 0), "the data was there"
     assert values(copy, "t") == [b"one", b"two"], "a store that is open sees the next round"
-    assert copy.reached().number == 1
+    assert Standby(copy).reached().number == 1
     assert standby.follow().logs == 0, "nothing has changed"
 
 
@@ -113,15 +113,15 @@ def test_it_can_be_read_only(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="read only"), copy.producer() as producer:
         producer.send("t", b"no")
     with pytest.raises(InvalidOption, match="is not a standby"):
-        store.reached()
+        Standby(store).reached()
     with pytest.raises(InvalidOption, match="is not a standby"):
-        store.promote()
+        Standby(store).promote()
 
 
 def test_what_a_round_costs() -> None:
     """Where nothing is new: listings of each log, one put. Then what has changed."""
     source, target = FaultyStorage(SOURCE.copy()), FaultyStorage(TARGET.copy())
-    standby = Standby(store_of(source).logs, target)
+    standby = Follower(store_of(source), target)
     standby.follow()
     standby.follow()
 
@@ -148,11 +148,11 @@ def test_it_goes_where_nothing_else_is(tmp_path: Path) -> None:
     standby.follow()
     other = txnlog.open(str(tmp_path / "other"), create=True)
     with pytest.raises(StoreExists, match="standby of another store"):
-        other.standby(url).follow()
+        Follower(other, url).follow()
     with pytest.raises(NotAStore, match="not empty"):
-        store.standby(other.url).follow()
+        Follower(store, other.url).follow()
     with pytest.raises(InvalidOption, match="the store itself"):
-        store.standby(store.url)
+        Follower(store, store.url)
 
 
 @pytest.mark.more
@@ -164,7 +164,7 @@ def test_it_goes_on_behind_cleaning_manifests_and_deletions() -> None:
     ages = {"log.cleanup.age.ms": 1_000, "transaction.max.timeout.ms": 1_000}
     store = attach(source, create=True, clock=clock, config=ages)
     store.create_topic("t", config={"file.delete.delay.ms": 0})
-    standby = Standby(store_of(source).logs, target)
+    standby = Follower(store_of(source), target)
     standby.follow()
     for part in range(3):
         for number in range(200):
@@ -188,7 +188,7 @@ def test_it_goes_on_behind_cleaning_manifests_and_deletions() -> None:
     assert after == {name for name, _ in source.list_all("topics/t/data")}
     assert len(values(shown(target), "t")) == 100
     promoted = shown(target)
-    promoted.promote()
+    Standby(promoted).promote()
     again = attach(target, clock=VirtualClock(clock.time_ms, seed=9))
     for number in range(200):
         with again.producer() as producer:
@@ -213,7 +213,7 @@ def test_a_standby_of_a_standby() -> None:
 
     write(store, b"1")
     standby = follow(source, middle)
-    behind = Standby(shown(middle).logs, last)
+    behind = Follower(shown(middle), last)
     behind.follow()
     with store.producer(transactional_id="x") as producer:
         producer.init_transactions()
@@ -225,7 +225,7 @@ def test_a_standby_of_a_standby() -> None:
     standby.follow()
     assert behind.follow().files == 2, "what is new"
     assert values(shown(last), "t") == [b"1", b"1", b"2", b"2"]
-    shown(middle).promote()
+    Standby(shown(middle)).promote()
     write(store_of(middle, seed=11), b"3")
     behind.follow()
     assert len(values(shown(last), "t")) == 6
@@ -270,7 +270,7 @@ def test_a_source_that_is_not_there_deletes_nothing(tmp_path: Path) -> None:
     for entry in (tmp_path / "store" / "topics" / "t" / "log").iterdir():
         entry.unlink()
     with pytest.raises(StorageError, match="has lost data"):
-        store.standby(url).follow()
+        Follower(store, url).follow()
     assert values(txnlog.open(url), "t") == [b"one"]
 
 
@@ -295,7 +295,7 @@ def test_a_source_that_was_restored_and_written_to(goes_on: bool, is_known: bool
     source.inner = backup
     write(b"a", b"b", b"c", b"d")
     if not goes_on:
-        standby = Standby(store_of(source, seed=7).logs, target)
+        standby = Follower(store_of(source, seed=7), target)
     if is_known:
         with pytest.raises(StorageError, match=r"has another entry 3 than the standby has"):
             standby.follow()
@@ -319,8 +319,8 @@ def test_a_file_that_the_source_has_lost_is_named(tmp_path: Path) -> None:
     lost.rename(tmp_path / "backup")
     done = standby.follow()
     assert len(done.lost) == 1
-    assert txnlog.open(url).reached().lost == done.lost
-    assert store.standby(url).follow().lost == done.lost
+    assert Standby(txnlog.open(url)).reached().lost == done.lost
+    assert Follower(store, url).follow().lost == done.lost
     (tmp_path / "backup").rename(lost)
     assert standby.follow().lost == ()
     assert sorted(values(txnlog.open(url), "t")) == [b"one", b"two"]
@@ -335,7 +335,7 @@ def test_a_sweep_beside_another_one_who_follows(monkeypatch: pytest.MonkeyPatch)
     sweeps = follow(source, target)
     with store.producer() as producer:
         producer.send("t", b"one")
-    slow = Standby(store_of(source, seed=4).logs, target)
+    slow = Follower(store_of(source, seed=4), target)
     put = Rounds.put
 
     def put_late(rounds: Rounds, entry: Round) -> bool:
@@ -362,7 +362,7 @@ def test_a_sweep_beside_another_one_who_follows(monkeypatch: pytest.MonkeyPatch)
 def judge_late_follower() -> None:
     """Whoever follows, and had not heard of a promotion, changes nothing in the new store."""
     target = TARGET.copy()
-    late = Standby(store_of(SOURCE, seed=7).logs, target)
+    late = Follower(store_of(SOURCE, seed=7), target)
     late.follow()
     promote(target)
     with store_of(target, seed=12).producer() as producer:
@@ -398,7 +398,7 @@ def test_promotion_tells_what_is_missing_and_fences(tmp_path: Path) -> None:
         with producer.transaction():
             producer.send("t", b"two")
         epoch = store.describe_transaction("x").producer_epoch
-    done = copy.promote()
+    done = Standby(copy).promote()
     assert done.missing == {TopicPartition("t", 0): 1}
     assert (done.round, done.unfinished) == (0, ())
     with pytest.raises(IllegalState, match="was promoted"):
@@ -419,17 +419,14 @@ def test_promotion_tells_what_is_missing_and_fences(tmp_path: Path) -> None:
 
 def test_promotion_tells_what_is_missing_of_a_source_with_replicas(tmp_path: Path) -> None:
     """Its URL is the controller's, which holds no store itself."""
-    store = txnlog.open(
-        tmp_path / "a",
-        create=True,
-        replicas=[str(tmp_path / "b")],
-        controller=str(tmp_path / "controller"),
-    )
+    store = open_replicas(
+        [tmp_path / "a", str(tmp_path / "b")], create=True, controller=str(tmp_path / "controller")
+    ).store
     store.create_topic("t")
-    store.standby(tmp_path / "standby").follow()
+    Follower(store, tmp_path / "standby").follow()
     with store.producer() as producer:
         producer.send("t", b"one")
-    done = txnlog.open(tmp_path / "standby").promote(dry_run=True)
+    done = Standby(txnlog.open(tmp_path / "standby")).promote(dry_run=True)
     assert (done.missing, done.why_unknown) == ({TopicPartition("t", 0): 1}, "")
 
 
@@ -438,7 +435,7 @@ def test_promotion_without_the_source(tmp_path: Path) -> None:
     store.create_topic("t")
     standby.follow()
     (tmp_path / "store").rename(tmp_path / "away")
-    done = txnlog.open(url).promote()
+    done = Standby(txnlog.open(url)).promote()
     assert done.missing is None
     assert done.why_unknown
     txnlog.open(url).create_topic("u")
@@ -464,7 +461,7 @@ def test_each_try_begins_where_the_last_one_has_stopped() -> None:
                 raise StorageError(f"{name}: injected")
             return super().put_if_absent(name, data)
 
-    for_each = Standby(store_of(source, seed=3).logs, Failing(target))
+    for_each = Follower(store_of(source, seed=3), Failing(target))
     while True:
         tries += 1
         try:
@@ -472,7 +469,7 @@ def test_each_try_begins_where_the_last_one_has_stopped() -> None:
             break
         except StorageError:
             if tries % 2:
-                for_each = Standby(store_of(source, seed=3).logs, Failing(target))
+                for_each = Follower(store_of(source, seed=3), Failing(target))
     assert tries <= 12
     assert max(copied.values()) <= 2, "what was there was not copied again"
     assert {*values(shown(target), "b")} >= {b"%d" % number for number in range(12)}
@@ -504,7 +501,7 @@ def follow_on(target: Storage) -> None:
 
 
 def promote(target: Storage) -> None:
-    shown(target).promote()
+    Standby(shown(target)).promote()
 
 
 def failed_at_each_request(
@@ -560,7 +557,7 @@ def test_a_promotion_fails_at_each_request(fault: Fault) -> None:
         except ObjectNotFound:
             copy = shown(target)
             assert values(copy, "a") == [], context
-            copy.promote()
+            Standby(copy).promote()
         with pytest.raises(IllegalState):
             follow_on(target)
         copy_all(store_of(target, seed=11))

@@ -10,6 +10,7 @@ from standby_journey import there_and_back
 from steps import values
 
 import txnlog
+from txnlog.replication import Follower, Standby, open_replicas
 
 
 @pytest.mark.more
@@ -21,19 +22,18 @@ def test_there_and_back(tmp_path: Path, s3_options: dict[str, Any]) -> None:
 def test_a_standby_of_a_store_on_a_disk_and_s3(tmp_path: Path, s3_options: dict[str, Any]) -> None:
     """The options are for the roots on S3; the standby, on a disk of its own, takes none."""
     bucket = "s3://test/standbys"
-    store = txnlog.open(
-        str(tmp_path / "a"),
-        replicas=[f"{bucket}/root"],
+    store = open_replicas(
+        [str(tmp_path / "a"), f"{bucket}/root"],
         controller=f"{bucket}/control",
         storage_options=s3_options,
         create=True,
-    )
+    ).store
     store.create_topic("t")
     with store.producer() as producer:
         producer.send("t", b"one")
-    store.standby(str(tmp_path / "standby")).follow()
+    Follower(store, str(tmp_path / "standby")).follow()
     (tmp_path / "a").rename(tmp_path / "away")
     copy = txnlog.open(str(tmp_path / "standby"))
     assert values(copy, "t") == [b"one"]
-    assert "nothing is sent there" in copy.promote(s3_options, dry_run=True).why_unknown
-    assert copy.promote({"s3://test": s3_options}, dry_run=True).why_unknown == ""
+    assert "nothing is sent there" in Standby(copy).promote(s3_options, dry_run=True).why_unknown
+    assert Standby(copy).promote({"s3://test": s3_options}, dry_run=True).why_unknown == ""

@@ -28,6 +28,7 @@ from stores_report import Report
 
 from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replication import Replicas, open_replicas
 from txnlog.root_names import MEMBER_MARKS
 from txnlog.storage.base import Storage
 from txnlog.store import Store, open_store
@@ -77,7 +78,9 @@ class Outages:
             self._bring_in(root)
 
     def _state_of(self, root: FailingRoot) -> str:
-        (state,) = (one.state for one in self.store.replicas().replicas if one.url == root.url)
+        (state,) = (
+            one.state for one in Replicas(self.store).describe().replicas if one.url == root.url
+        )
         return state
 
     def _lose(self, root: FailingRoot, way: str) -> None:
@@ -95,7 +98,7 @@ class Outages:
             # The set may change meanwhile: on a busy machine others find that a root fails, too.
             assert time.monotonic() - began_s < PATIENCE_S, f"{root.url} does not come back"
             with suppress(NotEnoughReplicas):
-                self.store.add_replica(root.url)
+                Replicas(self.store).add(root.url)
 
 
 def commit(store: Store) -> None:
@@ -251,9 +254,9 @@ def test_the_flights_demo_loses_a_root(tmp_path: Path, monkeypatch: pytest.Monke
     leader, other = (DiskRoot(tmp_path / name) for name in ("one", "two"))
     controller = str(tmp_path / "controller")
     config = {"replica.lag.time.max.ms": int(LAG_S * 1000)}
-    store = open_store(
-        leader.url, replicas=[other.url], controller=controller, create=True, config=config
-    )
+    store = open_replicas(
+        [leader.url, other.url], controller=controller, create=True, config=config
+    ).store
     for topic, partitions in demo.TOPICS.items():
         store.create_topic(topic, partitions=partitions)
     demo.fill(store, flights)
@@ -271,9 +274,9 @@ def test_the_flights_demo_loses_a_root(tmp_path: Path, monkeypatch: pytest.Monke
         assert before < consumed_flights(store) < FLIGHTS
         job.result()
     prove(demo, open_store(controller), flights)
-    assert store.replicas().leader == "r1-0"
+    assert Replicas(store).describe().leader == "r1-0"
     leader.bring_back()
-    store.add_replica(leader.url)
+    Replicas(store).add(leader.url)
     other.stop("gone")
     prove(demo, open_store(leader.url), flights)
 

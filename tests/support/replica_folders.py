@@ -12,6 +12,7 @@ import pytest
 import txnlog
 from txnlog import root_names
 from txnlog.replicas import moving, opening
+from txnlog.replication import open_replicas
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
 
@@ -27,14 +28,13 @@ def skip_probes(patch: pytest.MonkeyPatch) -> None:
 
 
 def make(folder: Path, **config: object) -> txnlog.Store:
-    return txnlog.open(
-        str(folder / "a"),
-        replicas=[str(folder / "b")],
+    return open_replicas(
+        [str(folder / "a"), str(folder / "b")],
         controller=str(folder / "control"),
         create=True,
         config=config,
         clock=VirtualClock(),
-    )
+    ).store
 
 
 def make_written(folder: Path, *sent: str) -> txnlog.Store:

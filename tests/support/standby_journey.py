@@ -11,7 +11,7 @@ from steps import values
 import txnlog
 from txnlog.errors import IllegalState, StorageError
 from txnlog.names import TopicPartition
-from txnlog.results import Promotion
+from txnlog.replication import Follower, Promotion, Standby
 from txnlog.store import Store
 
 
@@ -31,7 +31,7 @@ def follow(store: Store, url: str, options: dict[str, Any]) -> Store:
     """Two rounds, one by one process each; what shows is what there was."""
     for number in range(2):
         transfer(store, f"{url.partition(':')[0]} {number}")
-        standby = store.standby(url, storage_options=options)
+        standby = Follower(store, url, storage_options=options)
         done = standby.follow()
         assert (done.round, done.lost) == (number, ())
         assert standby.sweep() == 0
@@ -46,7 +46,7 @@ def follow(store: Store, url: str, options: dict[str, Any]) -> Store:
 
 
 def promote(copy: Store, url: str, options: dict[str, Any], source_options: Any) -> Store:
-    done: Promotion = copy.promote(source_options)
+    done: Promotion = Standby(copy).promote(source_options)
     assert (done.missing, done.why_unknown, done.unfinished) == ({}, "", ())
     return txnlog.open(url, storage_options=options)
 
@@ -57,7 +57,7 @@ def there_and_back(folder: Path, url: str, options: dict[str, Any]) -> None:
     for topic in ("a", "b"):
         here.create_topic(topic)
     copy = follow(here, url, options)
-    late = here.standby(url, storage_options=options)
+    late = Follower(here, url, storage_options=options)
     there = promote(copy, url, options, None)
     with pytest.raises(IllegalState, match="was promoted"):
         late.follow()

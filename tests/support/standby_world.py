@@ -17,7 +17,8 @@ from replica_gates import Disk, view_of
 
 from txnlog.errors import TxnlogError
 from txnlog.names import STORE_FILE, TopicPartition
-from txnlog.standby.following import Standby
+from txnlog.replication import Standby
+from txnlog.standby.following import Follower
 from txnlog.standby.standby_storage import find_at
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
@@ -82,7 +83,7 @@ class StandbyWorld:
         store.create_topic("a", partitions=2)
         store.create_topic("b")
         store.create_topic("in", partitions=writers)
-        Standby(store.logs, self.target).follow()
+        Follower(store, self.target).follow()
 
     # -- processes -------------------------------------------------------------------------------
 
@@ -144,14 +145,12 @@ class StandbyWorld:
             self.is_mounted = True
 
     def follow(self, process: Process) -> None:
-        standby: Standby | None = None
+        standby: Follower | None = None
         while True:
             is_last = not self.writing
             with suppress(TxnlogError):
                 before = set(self.acked)
-                standby = standby or Standby(
-                    self.source(process).logs, self.view(process, self.target)
-                )
+                standby = standby or Follower(self.source(process), self.view(process, self.target))
                 standby.follow()
                 self.rounds += 1
                 self.floor |= before
@@ -162,13 +161,11 @@ class StandbyWorld:
             process.clock.sleep(process.chance.uniform(0, 2))
 
     def sweep(self, process: Process) -> None:
-        standby: Standby | None = None
+        standby: Follower | None = None
         while self.writing:
             process.clock.sleep(process.chance.uniform(0, 1))
             with suppress(TxnlogError):
-                standby = standby or Standby(
-                    self.source(process).logs, self.view(process, self.target)
-                )
+                standby = standby or Follower(self.source(process), self.view(process, self.target))
                 standby.sweep()
 
     def look(self, process: Process) -> None:
@@ -260,7 +257,7 @@ class StandbyWorld:
         shown = self.open()
         assert shown is not None
         before = self.judge(shown)
-        shown.promote()
+        Standby(shown).promote()
         clock = VirtualClock(self.simulation.clock.time_ms + 60_000, seed=2)
         store = attach(self.target, clock=clock)
         if self.judge(store) != before:

@@ -18,6 +18,7 @@ from ui_browser import HOSTILE
 
 import txnlog
 from txnlog import TopicPartition
+from txnlog.replication import Follower, Replicas, open_replicas
 from txnlog.store import Store
 from txnlog.ui import look
 from txnlog.ui.access import Access, loopback_hosts
@@ -191,10 +192,12 @@ def test_pages_of_replicas_and_standbys_fit(
 ) -> None:
     """With a root that is out, and URLs that are long."""
     roots = [str(tmp_path / f"root-with-a-long-name-{number}") for number in range(3)]
-    store = txnlog.open(roots[0], create=True, replicas=roots[1:], controller=f"{tmp_path}/control")
-    store.remove_replica("r2")
+    store = open_replicas(
+        [roots[0], *roots[1:]], create=True, controller=f"{tmp_path}/control"
+    ).store
+    Replicas(store).remove("r2")
     store.create_topic("orders")
-    store.standby(tmp_path / "standby").follow()
+    Follower(store, tmp_path / "standby").follow()
     pages = {"replicated": "/store", "replicas": "/store/replicas?lag"}
     with served(store) as address:
         check_that_pages_fit(chromium, address, pages, width, scheme)

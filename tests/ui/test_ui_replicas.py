@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 from ui_browser import PORT, browser_of, ended, seal_of, send, text_of
 
 import txnlog
+from txnlog.replication import Follower, Replicas, open_replicas
 from txnlog.store import Store
 from txnlog.ui.access import Access, loopback_hosts
 from txnlog.ui.console import Console
@@ -30,12 +31,9 @@ def look_at(store: Store) -> TestClient:
 @pytest.fixture
 def replicated(tmp_path: Path) -> Store:
     """A store on two roots, both in sync."""
-    return txnlog.open(
-        tmp_path / "a",
-        create=True,
-        replicas=[str(tmp_path / "b")],
-        controller=str(tmp_path / "controller"),
-    )
+    return open_replicas(
+        [tmp_path / "a", str(tmp_path / "b")], create=True, controller=str(tmp_path / "controller")
+    ).store
 
 
 def test_the_roots_of_a_replicated_store(replicated: Store) -> None:
@@ -46,11 +44,11 @@ def test_the_roots_of_a_replicated_store(replicated: Store) -> None:
         assert "In sync r0-0 , r1-0 ; at least 1 must be" in both
         assert "r0 leader answers r0-0" in both
         assert "r1 in sync answers r1-0" in both
-        replicated.remove_replica("r1")
+        Replicas(replicated).remove("r1")
         replicated.create_topic("orders")
         out = text_of(browser, "/store/replicas")
         assert "In sync r0-0 ; at least 1 must be" in out
-        url = replicated.replicas().replicas[1].url
+        url = Replicas(replicated).describe().replicas[1].url
         assert f"r1 out answers an operator took it out \u2013 {url} unknown unknown" in out
         assert "Count what is missing" in out
         assert "min.insync.replicas" in out
@@ -58,9 +56,9 @@ def test_the_roots_of_a_replicated_store(replicated: Store) -> None:
 
 def test_what_roots_lack_is_counted_when_asked(replicated: Store) -> None:
     """Behind the page; a later look shows it again, and says when it was counted."""
-    replicated.remove_replica("r1")
+    Replicas(replicated).remove("r1")
     replicated.create_topic("orders")
-    lacking = replicated.replicas(with_lag=True).replicas[1]
+    lacking = Replicas(replicated).describe(with_lag=True).replicas[1]
     assert lacking.objects_behind
     console = console_over(replicated)
     with browser_of(console) as browser:
@@ -72,7 +70,7 @@ def test_what_roots_lack_is_counted_when_asked(replicated: Store) -> None:
 
 def test_requests_to_roots_are_counted(replicated: Store) -> None:
     """Those of the controller, and of each root: both are asked for their folders."""
-    replicated.remove_replica("r1")
+    Replicas(replicated).remove("r1")
     with look_at(replicated) as browser:
         browser.get("/store")
         shown = text_of(browser, "/store/replicas")
@@ -93,7 +91,7 @@ def test_a_topic_is_created_with_its_factor(replicated: Store) -> None:
         assert "Its data is placed at 1 root." in page
         assert replicated.topics() == []
         assert send(console, browser, "/create", **typed, seen=seal_of(page)) == "/topics/orders"
-    factors = {one.key: one.value for one in replicated.alter_replicas({})}
+    factors = {one.key: one.value for one in Replicas(replicated).alter({})}
     assert factors["replication.factor.orders"] == "1"
 
 
@@ -109,7 +107,7 @@ def test_a_store_on_one_root_asks_for_no_factor(tmp_path: Path) -> None:
 
 def test_a_standby_says_what_it_is(replicated: Store, tmp_path: Path) -> None:
     """On every page that it is one; on the store's, of what, and how old it is."""
-    replicated.standby(str(tmp_path / "standby")).follow()
+    Follower(replicated, str(tmp_path / "standby")).follow()
     with look_at(txnlog.open(tmp_path / "standby")) as browser:
         shown = text_of(browser, "/store")
         assert f"A standby of {replicated.url} : it shows round 0" in shown

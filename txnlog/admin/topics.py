@@ -14,7 +14,6 @@ from txnlog import names
 from txnlog.admin.disk_usage import PartitionUsage, disk_usage
 from txnlog.admin.live_segments import placed_refs
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
-from txnlog.admin.replicas import set_factor
 from txnlog.admin.topic_checks import (
     check_typed_config,
     check_untyped_config,
@@ -102,7 +101,8 @@ class TopicAdmin:
         if dry_run or replication_factor is not None:
             planned = describe_topic_state(topic, log.preview_creation(partitions, checked, typed))
         if replication_factor is not None:
-            set_factor(self._logs.storage, topic, replication_factor, dry_run=dry_run)
+            storage = self._logs.storage
+            storage.set_replication_factor(topic, replication_factor, dry_run=dry_run)
         if dry_run:
             return planned
         log.create(partitions, checked, typed)

@@ -62,7 +62,7 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
-class Replicas:
+class ReplicasDescription:
     """The roots as of one epoch. ``replicas`` are in the order of their roots' names.
 
     ``condition`` is 'offline' if no root in sync answers, 'below minimum' if fewer do than
@@ -129,7 +129,7 @@ def _out(epoch: Epoch) -> tuple[str, ...]:
     return tuple(root for root in sorted(epoch.roots) if root not in known)
 
 
-def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> Replicas:
+def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> ReplicasDescription:
     """The newest epoch, and what each root answers; of those that are joining what they lack.
 
     ``with_lag``: of all roots, compared by names and sizes. Roots are asked side by side.
@@ -146,7 +146,7 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> Replicas:
         compared = _compare(storage, epoch, with_lag=with_lag)
     found = tuple(_replica(storage, epoch, root, asked[root], compared.lags) for root in roots)
     lacking = compared.lacking
-    return Replicas(
+    return ReplicasDescription(
         agreement.controller.storage.url,
         epoch.number,
         epoch.leader,

@@ -50,8 +50,8 @@ from txnlog.storage.left_behind import run_within
 from txnlog.storage.probe import probe
 
 GIVEN_TOGETHER = (
-    "replicas and controller are given together, and with create=True, to make a replicated store; "
-    "to open it, its controller's URL or that of a root is enough"
+    "several roots and their controller are given together, and with create=True, to make a "
+    "replicated store; to open it, its controller's URL or that of a root is enough"
 )
 Options = Mapping[str, object] | None
 

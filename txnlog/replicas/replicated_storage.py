@@ -18,7 +18,8 @@ from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError, Txnlo
 from txnlog.replicas.agreement import Agreement, Diverged, MemberFailed, OpenMember
 from txnlog.replicas.controller import Controller, OpenPlace
 from txnlog.replicas.copying import help_out, put_at_all
-from txnlog.replicas.epochs import Epoch, Member
+from txnlog.replicas.electing import change_settings
+from txnlog.replicas.epochs import FACTOR, Epoch, Member
 from txnlog.replicas.everywhere import Everywhere
 from txnlog.replicas.members import MemberOpener
 from txnlog.replicas.placed_data import confirm_placed, latest_left, list_placed, read_elsewhere
@@ -436,6 +437,9 @@ class ReplicatedStorage(Storage):
 
     def wait_up_to(self, for_s: float) -> AbstractContextManager[None]:
         return self.agreement.wait_up_to(for_s)
+
+    def set_replication_factor(self, topic: str, factor: int, *, dry_run: bool = False) -> None:
+        change_settings(self.agreement, {f"{FACTOR}.{topic}": factor}, dry_run=dry_run)
 
     def run_ahead(
         self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES

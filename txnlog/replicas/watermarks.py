@@ -19,7 +19,7 @@ class LogWatermark:
     ``end_number`` is the number of the leader's next entry. Entries below ``high_watermark`` are at
     every root in sync; None if one of them does not answer. ``behind`` are members in sync that
     list less than the leader, or do not answer. A file lost in between is not noticed here:
-    ``verify_replicas`` finds it.
+    ``Replicas.verify`` finds it.
     """
 
     log: str

@@ -11,11 +11,13 @@ name, and the rest is deleted with the rounds of its time.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from typing import Protocol
 
 from txnlog import names, root_names
 from txnlog.errors import (
@@ -40,7 +42,9 @@ from txnlog.standby.sweeping import sweep_data, sweep_rounds
 from txnlog.state import envelope
 from txnlog.state.store import DECODER
 from txnlog.state.topic import TopicState
+from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
+from txnlog.storage.logged import logged
 from txnlog.storage.probe import probe
 
 _ATTEMPTS = 8
@@ -75,19 +79,45 @@ class _NewestFile:
         return names.log_file(self.number, LogFile.ENTRY)
 
 
-class Standby:
-    """A standby of a store, for the following process. One is enough; more do no harm.
+class _Store(Protocol):
+    @property
+    def logs(self) -> Logs: ...
+
+
+class Follower:
+    """Keeps a standby: a copy of a store in another folder. One process is enough; more do no harm.
+
+    Each call of ``follow`` makes one round. Until the next one the standby shows what the store had
+    then; ``txnlog.open(url)`` reads it. See docs/REPLICAS.md.
 
     Args:
-        logs: the source's, used by nothing else.
-        target: the standby's storage: an empty folder, or a standby of the same store.
+        store: the source.
+        url: the standby's path or URL, on any filesystem, or its open storage: an empty folder, or
+            a standby of the same store.
+        storage_options: for its filesystem.
+        unsafe_single_writer: as for :func:`txnlog.open`.
 
     Raises:
         NotAStore, StoreExists: the folder holds something else.
         InvalidOption: it is the source's own.
+        UnsupportedFilesystem: its filesystem cannot carry a store.
     """
 
-    def __init__(self, logs: Logs, target: Storage) -> None:
+    def __init__(
+        self,
+        store: _Store,
+        url: str | os.PathLike[str] | Storage,
+        *,
+        storage_options: Mapping[str, object] | None = None,
+        unsafe_single_writer: bool = False,
+    ) -> None:
+        of = store.logs
+        logs = Logs(of.storage, of.config, of.clock)  # its own: nothing else folds them
+        target = url
+        if not isinstance(target, Storage):
+            target = logged(
+                open_storage(target, storage_options, unsafe_single_writer=unsafe_single_writer)
+            )
         if logs.storage.local_path("") is not None:
             # Asked with each listing: it may be gone for a moment, between any two requests.
             disk = MarkedDisk(logs.storage, names.STORE_FILE)

@@ -383,6 +383,20 @@ class Storage(ABC):
         """
         return nullcontext()
 
+    def set_replication_factor(
+        self,
+        topic: str,  # noqa: ARG002 - for those on several roots
+        factor: int,  # noqa: ARG002
+        *,
+        dry_run: bool = False,  # noqa: ARG002
+    ) -> None:
+        """At how many roots the data of a topic will be, which is about to be created.
+
+        Raises InvalidOption: the storage is one root. InvalidConfig: there are not as many.
+        NotEnoughReplicas: the set of roots has changed meanwhile. StorageError.
+        """
+        raise InvalidOption(f"{self.url} has no replicas: it is a store on one root")
+
     def run_ahead(
         self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES
     ) -> Generator[T]:

@@ -145,6 +145,9 @@ class ForwardingStorage(Storage):
     def wait_up_to(self, for_s: float) -> AbstractContextManager[None]:
         return self.inner.wait_up_to(for_s)
 
+    def set_replication_factor(self, topic: str, factor: int, *, dry_run: bool = False) -> None:
+        self.inner.set_replication_factor(topic, factor, dry_run=dry_run)
+
     def run_ahead(
         self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES
     ) -> Generator[T]:

@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from txnlog.config import store_settings
 from txnlog.errors import InvalidOption
 from txnlog.replicas.replicated_storage import find_replicated
+from txnlog.replication import Standby
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store
 from txnlog.ui.console import Console
@@ -20,7 +21,7 @@ from txnlog.ui.rendering import show_size
 _MAINTAIN: Final = "maintain"
 
 if TYPE_CHECKING:
-    from txnlog.replicas.description import Replicas
+    from txnlog.replicas.description import ReplicasDescription
 
 
 def show_store(console: Console, request: Request) -> Response:
@@ -32,7 +33,7 @@ def show_store(console: Console, request: Request) -> Response:
         {
             "title": "Store",
             "is_replicated": find_replicated(store.storage) is not None,
-            "reached": store.reached() if console.is_standby else None,
+            "reached": Standby(store).reached() if console.is_standby else None,
             "now_ms": store.logs.clock.now_ms(),
             "settings": store_settings(store.config),
             "examination": console.ask_job(request, "examine", _examine),
@@ -69,7 +70,9 @@ def _compare_roots(store: Store, job: Job) -> None:
     job.keep("roots", _describe_roots(store, store.storage, with_lag=True))
 
 
-def _describe_roots(store: Store, counting: CountingStorage, *, with_lag: bool) -> Replicas:
+def _describe_roots(
+    store: Store, counting: CountingStorage, *, with_lag: bool
+) -> ReplicasDescription:
     """What it asks of roots goes past the storage over them, and is counted all the same."""
     from txnlog.replicas.counted import counted
     from txnlog.replicas.description import describe

@@ -12,7 +12,7 @@ from txnlog.cli.output.fields import Field, number, size, text
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.results import Joined
+    from txnlog.replication import Joined
 
 FIELDS: list[Field[Joined]] = [
     text("member", "MEMBER", lambda joined: joined.member),
@@ -42,7 +42,7 @@ def add_replica(
       txnlog replicas add /data/disk3/store --dry-run
       txnlog replicas add /data/disk3/store
     """
-    joined = session.open_replicas().add_replica(url, rack=rack, dry_run=dry_run)
+    joined = session.open_replicas().add(url, rack=rack, dry_run=dry_run)
     with session.output.document() as document:
         document.fields(FIELDS, joined)
     note_dry_run(dry_run)

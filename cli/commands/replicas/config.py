@@ -37,6 +37,6 @@ def configure_replicas(
     """
     changes = {**parse_settings(settings or []), **dict.fromkeys(unset or [])}
     replicas = session.open_replicas()
-    found = replicas.alter_replicas(changes, dry_run=dry_run or not changes)
+    found = replicas.alter(changes, dry_run=dry_run or not changes)
     session.output.rows(setting_fields("store"), found)
     note_dry_run(dry_run)

@@ -41,14 +41,14 @@ def describe_replicas(
       txnlog replicas describe --history --lag -o json
     """
     replicas = session.open_replicas()
-    found = replicas.replicas(with_lag=lag)
-    epochs = replicas.replica_history() if history else None
+    found = replicas.describe(with_lag=lag)
+    epochs = replicas.history() if history else None
     offline = found.condition == "offline"
     print_set(
         session.output,
         found,
         epochs,
-        replicas.replica_watermarks() if logs and not offline else None,
+        replicas.watermarks() if logs and not offline else None,
     )
     if offline:
         warn("no root in sync answers: nothing can be read or written")

@@ -13,7 +13,7 @@ from txnlog.cli.output.streams import warn
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.results import Election, LostRange
+    from txnlog.replication import Election, LostRange
 
 FIELDS: list[Field[Election]] = [
     text("leader", "LEADER", lambda election: election.leader),
@@ -84,13 +84,13 @@ def elect_leader(
     if (root is None) != preferred or (preferred and unclean):
         raise typer.BadParameter("name a ROOT, or give --preferred, which is never unclean")
     replicas = session.open_replicas()
-    planned = replicas.elect_leader(root, unclean=unclean, dry_run=True)
+    planned = replicas.elect(root, unclean=unclean, dry_run=True)
     if not planned.clean:
         _warn_of_loss(planned)
     if not dry_run:
         if not planned.clean:
             confirm(f"have {planned.leader} lead, and give up what it lacks", yes=yes)
-        planned = replicas.elect_leader(root, unclean=not planned.clean)
+        planned = replicas.elect(root, unclean=not planned.clean)
     with session.output.document() as document:
         document.fields(FIELDS, planned)
         document.rows("older", "Older lost records", LOST, planned.older)

@@ -16,7 +16,7 @@ from txnlog.cli.output.patience import Patience
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.results import Followed, Standby
+    from txnlog.replication import Followed, Follower
 
 FIELDS: list[Field[Followed]] = [
     number("round", "ROUND", lambda done: done.round),
@@ -48,9 +48,10 @@ def follow_store(
     Example:
       txnlog replicas follow /data/standby --store /data/store --once
     """
-    target = session.open_to_read().standby(
-        standby, storage_options=session.storage_options_of(standby)
-    )
+    from txnlog.replication import Follower
+
+    options = session.storage_options_of(standby)
+    target = Follower(session.open_to_read(), standby, storage_options=options)
     if once:
         session.output.rows(FIELDS, [target.follow()])
         target.sweep()
@@ -58,7 +59,7 @@ def follow_store(
     session.output.rows(FIELDS, _follow(target, interval), live=True)
 
 
-def _follow(standby: Standby, interval_s: float) -> Iterator[Followed]:
+def _follow(standby: Follower, interval_s: float) -> Iterator[Followed]:
     """Rounds, for ever. Raises what following raises; a StorageError after a minute."""
     from txnlog.errors import StorageError
 

@@ -13,7 +13,7 @@ from txnlog.cli.output.streams import warn
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.results import Forgotten
+    from txnlog.replication import Forgotten
 
 FIELDS: list[Field[Forgotten]] = [
     text("member", "MEMBER", lambda old: old.member),
@@ -55,12 +55,12 @@ def forget_incarnations(
     if lost and not members:
         raise typer.BadParameter("--lost needs the names of what is given up")
     if not members:
-        members = [member for replica in replicas.replicas().replicas for member in replica.old]
-    doomed = [replicas.forget_incarnation(one, lost=lost, dry_run=True) for one in members]
+        members = [member for replica in replicas.describe().replicas for member in replica.old]
+    doomed = [replicas.forget(one, lost=lost, dry_run=True) for one in members]
     if not doomed:
         warn("there are no old incarnations: nothing was changed")
     elif not dry_run:
         confirm(f"delete what {', '.join(one.member for one in doomed)} held", yes=yes)
-        doomed = [replicas.forget_incarnation(one.member, lost=lost) for one in doomed]
+        doomed = [replicas.forget(one.member, lost=lost) for one in doomed]
     session.output.rows(FIELDS, doomed)
     note_dry_run(dry_run)

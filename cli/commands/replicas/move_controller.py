@@ -13,7 +13,7 @@ from txnlog.cli.output.streams import warn
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.results import ControllerMove
+    from txnlog.replication import ControllerMove
 
 FIELDS: list[Field[ControllerMove]] = [
     text("controller", "CONTROLLER", lambda moved: moved.url),

@@ -12,7 +12,7 @@ from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
     from txnlog.names import TopicPartition
-    from txnlog.results import Promotion
+    from txnlog.replication import Promotion
 
 FIELDS: list[Field[Promotion]] = [
     text("url", "URL", lambda done: done.url),
@@ -51,7 +51,9 @@ def promote_standby(
       txnlog replicas promote /data/standby --dry-run
       txnlog replicas promote /data/standby --yes
     """
-    standby = session.at(url).open_store()
+    from txnlog.replication import Standby
+
+    standby = Standby(session.at(url).open_store())
     options = session.at(url).storage_options
     done = standby.promote(options, dry_run=True)
     if done.missing is None:

@@ -12,7 +12,7 @@ from txnlog.cli.output.fields import Field, number, size, text
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.results import Reassigned
+    from txnlog.replication import Reassigned
 
 FIELDS: list[Field[Reassigned]] = [
     text("topic", "TOPIC", lambda done: done.topic),
@@ -45,6 +45,6 @@ def reassign_replicas(
       txnlog replicas reassign --dry-run
       txnlog replicas reassign orders
     """
-    done = session.open_replicas().reassign_replicas(topics or None, dry_run=dry_run)
+    done = session.open_replicas().reassign(topics or None, dry_run=dry_run)
     session.output.rows(FIELDS, done)
     note_dry_run(dry_run)

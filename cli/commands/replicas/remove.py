@@ -35,9 +35,9 @@ def remove_replica(
       txnlog replicas remove r1 --yes
     """
     replicas = session.open_replicas()
-    planned = replicas.remove_replica(root, force=force, dry_run=True)
+    planned = replicas.remove(root, force=force, dry_run=True)
     if not dry_run:
-        before = replicas.replicas()
+        before = replicas.describe()
         left = [one.root for one in before.replicas if one.state in ("leader", "in sync")]
         left = [name for name in left if name != root]
         what = f"take {root} out, which leaves {', '.join(left)} in sync"
@@ -46,6 +46,6 @@ def remove_replica(
         if copied := sum(one.copied for one in planned):
             what += f", when {copied} data files are copied to others"
         confirm(what, yes=yes)
-        replicas.remove_replica(root, force=force)
-    print_set(session.output, replicas.replicas())
+        replicas.remove(root, force=force)
+    print_set(session.output, replicas.describe())
     note_dry_run(dry_run)

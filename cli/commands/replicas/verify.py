@@ -11,7 +11,7 @@ from txnlog.cli.output.fields import Field, flag, names, size, text
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.results import ReplicaDifference
+    from txnlog.replication import ReplicaDifference
 
 FIELDS: list[Field[ReplicaDifference]] = [
     text("kind", "KIND", lambda found: found.kind),
@@ -47,9 +47,11 @@ def verify_replicas(
       txnlog replicas verify
       txnlog replicas verify --deep --repair
     """
+    from txnlog.replication import Replicas
+
     store = session.open_store() if repair else session.open_to_read()
     with DamageReporter() as reporter:
-        found = store.verify_replicas(with_contents=deep, repair=repair)
+        found = Replicas(store).verify(with_contents=deep, repair=repair)
         watched = reporter.watch(found, _damage)
         session.output.rows(FIELDS, watched, streamed=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,63 +14,114 @@ from txnlog.clock import Clock, SystemClock
 from txnlog.config import Setting, StoreConfig
 from txnlog.errors import InvalidOption, LogTruncated, NotEnoughReplicas, StorageError
 from txnlog.log.open_logs import Logs
-from txnlog.replicas.description import ReplicaEpoch, Replicas, describe, history
+from txnlog.replicas.description import ReplicaEpoch, ReplicasDescription, describe, history
 from txnlog.replicas.electing import Election, change_settings, elect, take_out
-from txnlog.replicas.epochs import FACTOR, RACK, list_settings
+from txnlog.replicas.epochs import FACTOR, RACK, list_settings, split_settings
 from txnlog.replicas.forgetting import Forgotten, forget
 from txnlog.replicas.joining import Joined, join
 from txnlog.replicas.moving import ControllerMove, move_controller
-from txnlog.replicas.opening import find_replicas, find_root, plan_join, prepare_root
+from txnlog.replicas.opening import (
+    GIVEN_TOGETHER,
+    find_replicas,
+    find_root,
+    make_replicas,
+    plan_join,
+    prepare_root,
+)
 from txnlog.replicas.placement import places
 from txnlog.replicas.reassigning import Reassigned, reassign
 from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replicas.soundness import IsSound
 from txnlog.replicas.verifying import ReplicaDifference, verify
 from txnlog.replicas.watermarks import LogWatermark, watermarks
-from txnlog.storage.base import Storage
+from txnlog.storage import check_location
+from txnlog.storage.logged import logged
+from txnlog.store import Store, attach
 
 _logger = logging.getLogger(__name__)
 
 
 def open_replicas(
-    url: str,
+    urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
+    controller: str | os.PathLike[str] | None = None,
+    create: bool = False,
     storage_options: Mapping[str, object] | None = None,
+    config: Mapping[str, object] | None = None,
     clock: Clock | None = None,
-) -> ReplicaSet:
-    """The roots of a replicated store, even if none in sync answers and it cannot be opened.
+) -> Replicas:
+    """The roots of a replicated store; with ``create``, make one if it is missing.
+
+    They are opened even if none in sync answers, so that ``store`` cannot be.
 
     Args:
-        url: of its controller, or of a root that answers.
+        urls: of its controller, or of a root that answers. With ``create`` those of two roots or
+            more, empty folders, each for a full copy; the first one leads.
+        controller: with ``create``: the folder that records which roots are in sync. Later this
+            URL, or that of any root, is enough.
+        create: make the store; if it exists on these roots it is opened.
         storage_options: as for :func:`txnlog.open`.
+        config: settings of a new store and of its replicas; see docs/SETTINGS.md.
         clock: for tests.
 
     Raises:
-        InvalidOption: it is not a replicated store.
+        InvalidOption: it is not a replicated store, or an argument makes no sense.
+        StoreExists: the controller has other roots, or a root belongs to another store.
+        NotAStore: a folder holds something else.
         StorageError: the controller fails.
     """
     clock = clock or SystemClock()
-    found = find_replicas(url, storage_options, clock)
+    given = [urls] if isinstance(urls, str | os.PathLike) else urls
+    roots = [check_location(url, storage_options) for url in given]
+    if create and controller is not None and len(roots) > 1:
+        settings, others = split_settings(config)
+        made = make_replicas(roots, controller, storage_options, settings, clock)
+        return Replicas(attach(logged(made), create=True, config=others, clock=clock))
+    if create or controller is not None or len(roots) != 1 or config:
+        raise InvalidOption(GIVEN_TOGETHER)
+    found = find_replicas(roots[0], storage_options, clock)
     if found is None:
         raise InvalidOption(
-            f"{url} has no replicas: it is a store on one root, or no store, or not mounted"
+            f"{roots[0]} has no replicas: it is a store on one root, or no store, or not mounted"
         )
-    return ReplicaSet(Logs(found, StoreConfig.of({}), clock))
+    return Replicas(Logs(found, StoreConfig.of({}), clock))
 
 
-class ReplicaAdmin:
-    """The methods of a store about its replicas."""
+class Replicas:
+    """The roots of a replicated store, for operators.
 
-    _logs: Logs
+    Args:
+        store: an open one that lies on several roots; :func:`open_replicas` needs no open store.
 
-    def _replicated(self) -> ReplicatedStorage:
+    Raises:
+        InvalidOption: the store is not replicated.
+    """
+
+    def __init__(self, store: Store | Logs) -> None:
+        self._store = store if isinstance(store, Store) else None
+        self._logs = store if isinstance(store, Logs) else store.logs
         found = find_replicated(self._logs.storage)
         if found is None:
             url = self._logs.storage.url
             raise InvalidOption(f"{url} has no replicas: it is a store on one root")
-        return found
+        self._roots = found
 
-    def replicas(self, *, with_lag: bool = False) -> Replicas:
+    def __repr__(self) -> str:
+        return f"Replicas({self._logs.storage.url!r})"
+
+    @property
+    def store(self) -> Store:
+        """The store on these roots, opened at the first use. Raises as :func:`txnlog.open` does."""
+        if self._store is None:
+            self._store = attach(logged(self._logs.storage), clock=self._logs.clock)
+        return self._store
+
+    @property
+    def logs(self) -> Logs:
+        """For the parts of txnlog that build on a store, not for applications."""
+        return self._logs
+
+    def describe(self, *, with_lag: bool = False) -> ReplicasDescription:
         """Which root leads, which are in sync, joining or out, and what each of them answers.
 
         A root that does not answer is waited for no longer than ten seconds.
@@ -79,12 +131,11 @@ class ReplicaAdmin:
                 are listed whole.
 
         Raises:
-            InvalidOption: the store is not replicated.
             StorageError: the controller fails.
         """
-        return describe(self._replicated(), with_lag=with_lag)
+        return describe(self._roots, with_lag=with_lag)
 
-    def add_replica(self, url: str, *, rack: str | None = None, dry_run: bool = False) -> Joined:
+    def add(self, url: str, *, rack: str | None = None, dry_run: bool = False) -> Joined:
         """Add a root, a new one or one that was out, and wait until it is in sync.
 
         It joins as a new incarnation, an empty folder, and copies everything, or its share if
@@ -97,29 +148,27 @@ class ReplicaAdmin:
             dry_run: only say what would be copied now.
 
         Raises:
-            InvalidOption: the store is not replicated, or the root is in sync already.
+            InvalidOption: the root is in sync already.
             NotAStore, StoreExists: the folder holds something else.
             NotEnoughReplicas: the set has changed meanwhile; try again.
             StorageError: the root or the controller fails.
         """
-        storage = self._replicated()
+        storage = self._roots
         if dry_run:
             return plan_join(storage, url)
         if rack is not None:
             change_settings(storage.agreement, {f"{RACK}.{find_root(storage, url)[0]}": rack})
         return join(storage.agreement, *prepare_root(storage, url), self._sound_copies())
 
-    def remove_replica(
-        self, root: str, *, force: bool = False, dry_run: bool = False
-    ) -> list[Reassigned]:
+    def remove(self, root: str, *, force: bool = False, dry_run: bool = False) -> list[Reassigned]:
         """Take a root out of the set, for instance before its disk is replaced.
 
-        It stays out until :meth:`add_replica` adds it again, even if ``replica.auto.return`` is
+        It stays out until :meth:`add` adds it again, even if ``replica.auto.return`` is
         set. Nothing in it is deleted. If ``replication.factor`` is set, data that would be at too
         few others is copied first.
 
         Args:
-            root: its name, as in :meth:`replicas`.
+            root: its name, as in :meth:`describe`.
             force: copy nothing: data may then be at too few roots, or at none.
             dry_run: only check whether that is possible now, and what would be copied.
 
@@ -127,12 +176,12 @@ class ReplicaAdmin:
             What was copied, by topic.
 
         Raises:
-            InvalidOption: the store is not replicated, or there is no such root in the set.
+            InvalidOption: there is no such root in the set.
             NotEnoughReplicas: no other one could lead, data could not be copied, or the set has
                 changed meanwhile: call it again.
             StorageError: the controller fails.
         """
-        agreement = self._replicated().agreement
+        agreement = self._roots.agreement
         take_out(agreement, root, dry_run=True)
         if force or not places(agreement.refresh()):
             take_out(agreement, root, dry_run=dry_run)
@@ -147,7 +196,7 @@ class ReplicaAdmin:
         _check_copied(f"{root}, which is out now: leave its disk as it is", after)
         return before + after
 
-    def reassign_replicas(
+    def reassign(
         self, topics: str | Sequence[str] | None = None, *, dry_run: bool = False
     ) -> list[Reassigned]:
         """Copy data to the roots where it belongs, then delete it at those where it does not.
@@ -163,15 +212,15 @@ class ReplicaAdmin:
             What was done, for each topic with something to do.
 
         Raises:
-            InvalidOption: the store is not replicated, or every root has everything.
+            InvalidOption: every root has everything.
             InvalidTopic: an argument is not a topic's name.
             NotEnoughReplicas: a root in sync fails, or the set keeps changing; call it again.
             StorageError: the controller fails.
         """
         chosen = [topics] if isinstance(topics, str) else topics
-        return reassign(self._replicated().agreement, chosen, dry_run=dry_run)
+        return reassign(self._roots.agreement, chosen, dry_run=dry_run)
 
-    def elect_leader(
+    def elect(
         self, root: str | None = None, *, unclean: bool = False, dry_run: bool = False
     ) -> Election:
         """Make a root the leader; without a name the preferred one, if it does not lead already.
@@ -182,26 +231,26 @@ class ReplicaAdmin:
         older records: its logs are read to find them.
 
         Args:
-            root: its name, as in :meth:`replicas`; None for ``replica.preferred.leader``.
+            root: its name, as in :meth:`describe`; None for ``replica.preferred.leader``.
             unclean: accept the loss of acknowledged writes. Check with ``dry_run`` first.
             dry_run: only say what would be done, and lost.
 
         Raises:
-            InvalidOption: the store is not replicated, the root leads already, was never in sync,
+            InvalidOption: the root leads already, was never in sync,
                 or is not in sync and ``unclean`` is False or a root in sync answers.
             NotEnoughReplicas: it does not answer, or the set has changed meanwhile; try again.
             StorageError: the controller fails, or the root while its logs are read.
             CorruptEntry: its file of the store is damaged.
         """
         return elect(
-            self._replicated().agreement,
+            self._roots.agreement,
             root,
             name_segments=partial(named_segments, clock=self._logs.clock),
             unclean=unclean,
             dry_run=dry_run,
         )
 
-    def alter_replicas(
+    def alter(
         self, config: Mapping[str, object | None], *, dry_run: bool = False
     ) -> tuple[Setting, ...]:
         """Change settings of the replicas; None resets a key to its default.
@@ -217,12 +266,12 @@ class ReplicaAdmin:
             All settings as they are then.
 
         Raises:
-            InvalidConfig, InvalidOption: the store is not replicated, or a key or a value is
+            InvalidConfig, InvalidOption: a key or a value is
                 invalid; nothing was changed.
             NotEnoughReplicas: the set has changed meanwhile; try again.
             StorageError: the controller fails.
         """
-        storage = self._replicated()
+        storage = self._roots
         changed = change_settings(storage.agreement, config, dry_run=dry_run)
         named = [key.removeprefix(f"{FACTOR}.") for key in config if key.startswith(f"{FACTOR}.")]
         if named:
@@ -249,59 +298,55 @@ class ReplicaAdmin:
             dry_run: only check whether that is possible now.
 
         Raises:
-            InvalidOption: the store is not replicated, the controller is there already, or that is
+            InvalidOption: the controller is there already, or that is
                 a root.
             NotAStore, StoreExists: the place holds something else, or another store's epochs.
             UnsupportedFilesystem, PutIfAbsentBroken: the place cannot decide races.
             NotEnoughReplicas: another process has moved it, or the set changes; try again.
             StorageError: either place fails.
         """
-        return move_controller(self._replicated(), url, storage_options, dry_run=dry_run)
+        return move_controller(self._roots, url, storage_options, dry_run=dry_run)
 
-    def forget_incarnation(
-        self, member: str, *, lost: bool = False, dry_run: bool = False
-    ) -> Forgotten:
+    def forget(self, member: str, *, lost: bool = False, dry_run: bool = False) -> Forgotten:
         """Delete a root's copy from before it left the in-sync set, an old incarnation.
 
         If ``replication.factor`` is set it may have the only copy of data: then this is refused
-        until :meth:`reassign_replicas` has copied that.
+        until :meth:`reassign` has copied that.
 
         Args:
-            member: its name, such as 'r1-0', as in :meth:`replicas`. A current member is refused.
+            member: its name, such as 'r1-0', as in :meth:`describe`. A current member is refused.
             lost: its root will never answer again: it is no longer waited for, nothing is deleted,
                 and data of which it had the only copy is lost.
             dry_run: only say what would be deleted.
 
         Raises:
-            InvalidOption: the store is not replicated; the member is current or does not exist; no
+            InvalidOption: the member is current or does not exist; no
                 root in sync has some of its data; or it was said to be lost, but answers.
             NotEnoughReplicas: the set has changed meanwhile; try again.
             StorageError: the root or the controller fails; call it again if some files are left.
         """
-        return forget(self._replicated(), member, lost=lost, dry_run=dry_run)
+        return forget(self._roots, member, lost=lost, dry_run=dry_run)
 
-    def replica_history(self) -> list[ReplicaEpoch]:
+    def history(self) -> list[ReplicaEpoch]:
         """The history of epochs, oldest first: which root led, which were in sync, and why.
 
         Raises:
-            InvalidOption: the store is not replicated.
             StorageError, CorruptEntry: the controller fails, or an epoch is damaged.
         """
-        return history(self._replicated())
+        return history(self._roots)
 
-    def replica_watermarks(self) -> list[LogWatermark]:
+    def watermarks(self) -> list[LogWatermark]:
         """The end of each log at the leader, and at every root in sync: its high watermark.
 
         Every root in sync is listed whole. Writes made meanwhile show as lag.
 
         Raises:
-            InvalidOption: the store is not replicated.
             NotEnoughReplicas: the leader does not answer.
             StorageError: the controller fails.
         """
-        return watermarks(self._replicated().agreement)
+        return watermarks(self._roots.agreement)
 
-    def verify_replicas(
+    def verify(
         self, *, with_contents: bool = False, repair: bool = False
     ) -> Iterator[ReplicaDifference]:
         """Compare the roots that are in sync. Memory is bounded; safe while others write.
@@ -315,27 +360,15 @@ class ReplicaAdmin:
                 other roots.
 
         Raises:
-            InvalidOption: the store is not replicated.
             StorageError: the controller, or a root in sync, fails.
         """
         judge = self._sound_copies()
-        return verify(self._replicated(), judge, with_contents=with_contents, repair=repair)
+        return verify(self._roots, judge, with_contents=with_contents, repair=repair)
 
     def _sound_copies(self) -> IsSound:
         from txnlog.admin.sound_copies import SoundCopies
 
         return SoundCopies(self._logs)
-
-
-def set_factor(storage: Storage, topic: str, factor: int, *, dry_run: bool = False) -> None:
-    """Set at how many roots the data of a topic is that is about to be created.
-
-    Raises what :meth:`ReplicaAdmin.alter_replicas` does.
-    """
-    found = find_replicated(storage)
-    if found is None:
-        raise InvalidOption(f"{storage.url} has no replicas: it is a store on one root")
-    change_settings(found.agreement, {f"{FACTOR}.{topic}": factor}, dry_run=dry_run)
 
 
 def _warn_of_unknown(storage: ReplicatedStorage, topics: Sequence[str]) -> None:
@@ -358,18 +391,3 @@ def _check_copied(root: str, done: Sequence[Reassigned]) -> None:
             f"{lacking} data files are at too few roots without {root}: `txnlog replicas reassign` "
             "shows of which topics; `--force` takes it out all the same"
         )
-
-
-class ReplicaSet(ReplicaAdmin):
-    """The roots of a store, without the store. Made by :func:`txnlog.open_replicas`."""
-
-    def __init__(self, logs: Logs) -> None:
-        self._logs = logs
-
-    def __repr__(self) -> str:
-        return f"ReplicaSet({self._logs.storage.url!r})"
-
-    @property
-    def logs(self) -> Logs:
-        """For the parts of txnlog that build on a store, not for applications."""
-        return self._logs
