@@ -82,9 +82,10 @@ def test_what_can_be_read_only_refuses_every_change(name: str) -> None:
     """Also one that is new: it is refused, or said to change nothing."""
     inner = create_autospec(Storage, instance=True)
     inner.url = "inner"
-    parameters = [*inspect.signature(getattr(Storage, name)).parameters][1:]
+    _, *parameters = inspect.signature(getattr(Storage, name)).parameters.values()
+    placed = [[p.name] for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
     with pytest.raises(StorageError, match="inner: look, do not touch") as told:
-        getattr(Shown(inner), name)(*([parameter] for parameter in parameters))
+        getattr(Shown(inner), name)(*placed)
     assert not told.value.retriable
     assert inner.mock_calls == []
 

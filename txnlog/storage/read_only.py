@@ -35,6 +35,9 @@ class ReadOnlyStorage(ForwardingStorage):
     def upload(self, name: str) -> Upload:  # noqa: ARG002
         self._refuse()
 
+    def set_replication_factor(self, topic: str, factor: int, *, dry_run: bool = False) -> None:  # noqa: ARG002
+        self._refuse()
+
     def delete(self, names: Iterable[str]) -> None:
         for _ in names:
             self._refuse()
