@@ -48,8 +48,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--only", default="", help="besides the writes: what has this in its name")
     given = parser.parse_args()
-    sys.path.append(str(HERE.parent / "tests" / "stores"))
-    from servers import free_port, versitygw
+    sys.path.append(str(HERE.parent))
+    from tests.stores.servers import free_port, versitygw
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -23,8 +23,8 @@ def run(
     request_ms: int, *, like_disk: bool, writers: int = WRITERS, seconds: float = SECONDS
 ) -> str:
     """One line of Markdown."""
-    sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
-    from slow_requests import SlowRequests
+    sys.path.append(str(Path(__file__).parents[1]))
+    from tests.support.simulation.slow_requests import SlowRequests
 
     simulation = Simulation(1, storage=HeapStorage(like_disk=like_disk), step_ms=(0, 0))
     simulation.store().create_topic("t", partitions=4)

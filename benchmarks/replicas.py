@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from timeline import OnTimeline, Timeline
-
+from tests.support.storage.timeline import OnTimeline, Timeline
 from txnlog.producer import Producer
 from txnlog.replicas.controller import Controller
 from txnlog.replicas.epochs import Epoch, Member, Proposer, first_epoch

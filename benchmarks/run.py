@@ -51,7 +51,7 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         part for part in (str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH")) if part
     )
-    sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "tests" / "support")]
+    sys.path[:0] = [str(HERE), str(HERE.parent)]
     from machine import describe_machine
 
     report = ["# Results", "", *describe_machine()]

@@ -16,13 +16,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+sys.path.append(str(Path(__file__).parents[1]))  # last: what is installed goes first
 
-import replica_world
-import standby_world
-import unclean_world
-from replica_world import CALM, ROUGH, STORMY
-
+from tests.support.replication import replica_world, standby_world, unclean_world
+from tests.support.replication.replica_world import CALM, ROUGH, STORMY
 from txnlog.testing import FaultRates
 
 Run: TypeAlias = Callable[[int], Mapping[str, int]]

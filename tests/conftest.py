@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+import tests
+import txnlog
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.adapters.memory import MemoryStorage
@@ -25,10 +27,10 @@ from txnlog.testing import VirtualClock
 # Processes that tests start, Spark's workers too, import what is installed and not the work tree.
 os.environ["PYTHONSAFEPATH"] = "1"
 
-# Those of them that Spark forks its workers from import for all of these.
-_PRELOADING = str(Path(__file__).parent / "support" / "forked_by_spark")
+# Nor do they see its other folders: they find `tests` by what lies here.
+_CHILDREN = str(Path(__file__).parent / "support" / "children")
 _INHERITED = os.environ.get("PYTHONPATH")
-os.environ["PYTHONPATH"] = os.pathsep.join([_PRELOADING, *([_INHERITED] if _INHERITED else [])])
+os.environ["PYTHONPATH"] = os.pathsep.join([_CHILDREN, *([_INHERITED] if _INHERITED else [])])
 
 # JVMs of tests live for seconds: the first compiler's code will do, and `make test` has archived
 # Spark's classes. What does not fit the archive goes without it, and must not say so on stdout.
@@ -39,6 +41,18 @@ os.environ.setdefault("SPARK_LAUNCHER_OPTS", JVM_OPTIONS)
 os.environ.setdefault("SPARK_SUBMIT_OPTS", JVM_OPTIONS + _ARCHIVED)
 
 _COUNTER = itertools.count()
+
+
+def pytest_configure() -> None:
+    """Whatever else is called ``tests`` is not what the tests import from."""
+    if list(tests.__path__) != [str(Path(__file__).parent)]:
+        where = ", ".join(tests.__path__)
+        raise pytest.UsageError(f"`tests` is imported from {where}: take that off Python's path")
+
+
+def pytest_report_header() -> str:
+    """Which txnlog it is that is tested."""
+    return f"txnlog: {Path(txnlog.__file__).parent}"
 
 
 def pytest_collection_finish() -> None:
@@ -75,7 +89,7 @@ def s3_requests() -> list[S3Request]:
 @pytest.fixture(scope="session")
 def s3_options(s3_requests: list[S3Request]) -> Iterator[dict[str, Any]]:
     """Storage options of a real S3 server on a free loopback port, with a bucket ``test``."""
-    from moto_server import options_of, serving_s3
+    from tests.support.storage.moto_server import options_of, serving_s3
 
     def note(environ: Any) -> None:
         _, _, signed = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")

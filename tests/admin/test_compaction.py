@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from compacted_topics import Record, compact, newest, read
-from steps import another, append, begin
 
+from tests.support.admin.compacted_topics import Record, compact, newest, read
+from tests.support.steps import another, append, begin
 from txnlog.admin.compaction import compact as compact_module
 from txnlog.admin.compaction.compact import Compaction, compact_topic
 from txnlog.admin.times import Times

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from steps import append, begin_with, elsewhere, new_store, send, stop_before_marking
 
+from tests.support.steps import append, begin_with, elsewhere, new_store, send, stop_before_marking
 from txnlog.admin.merging import LEAST_SEGMENTS
 from txnlog.results import Expiry, MaintenanceFailure, TransactionEnd
 from txnlog.storage.counting import CountingStorage

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from alone import read_alone
-from steps import another, begin, begin_with_offsets, elsewhere, new_store
 
+from tests.support.groups.alone import read_alone
+from tests.support.steps import another, begin, begin_with_offsets, elsewhere, new_store
 from txnlog import OffsetAndMetadata
 from txnlog.errors import (
     CommitFailed,

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pytest
-from steps import another, append, begin, maintain, new_store, reasons, upload
 
+from tests.support.steps import another, append, begin, maintain, new_store, reasons, upload
 from txnlog import TopicPartition
 from txnlog.errors import CommitStateUnknown, StorageError, UploadExpired
 from txnlog.storage.forwarding import ForwardingStorage

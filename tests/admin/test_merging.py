@@ -8,10 +8,10 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pytest
-from disturbed_storages import HookedStorage
-from settling import settle_early
-from steps import another, append, begin, checkpoint, new_store, send, values
 
+from tests.support.log.settling import settle_early
+from tests.support.steps import another, append, begin, checkpoint, new_store, send, values
+from tests.support.storage.disturbed_storages import HookedStorage
 from txnlog import IsolationLevel, TopicPartition
 from txnlog.admin.merging import merge_topic
 from txnlog.errors import (

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pytest
-from steps import another, append, begin, new_store, send, values
 
+from tests.support.steps import another, append, begin, new_store, send, values
 from txnlog.admin.retention import RetentionDeletion, apply_retention
 from txnlog.errors import InvalidTimestamp, StorageError
 from txnlog.results import FutureRecords, Metric

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from settling import settling_early
-from steps import another, append, begin, checkpoint, new_store, send
 
+from tests.support.log.settling import settling_early
+from tests.support.steps import another, append, begin, checkpoint, new_store, send
 from txnlog.admin.retention import RetentionDeletion, retain
 from txnlog.names import TopicPartition
 from txnlog.results import SegmentDescription

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from steps import another, append, begin, maintain, new_store, values
 
+from tests.support.steps import another, append, begin, maintain, new_store, values
 from txnlog import TopicPartition
 from txnlog.admin import merging
 from txnlog.admin.maintenance import MaintenanceStep

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import cast
 
 import pytest
-from steps import begin_with, elsewhere, new_store, stop_before_marking, values
 
+from tests.support.steps import begin_with, elsewhere, new_store, stop_before_marking, values
 from txnlog.clock import Moment
 from txnlog.errors import (
     CommitStateUnknown,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from steps import another, new_store
 
+from tests.support.steps import another, new_store
 from txnlog.admin.vacuum import Ages, vacuum_loose_files
 from txnlog.errors import StorageError
 from txnlog.results import FileDeletion, MaintenanceFailure

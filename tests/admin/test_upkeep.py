@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from disturbed_storages import HookedStorage
-from steps import another, append, begin, new_store, send, upload, values
 
+from tests.support.steps import another, append, begin, new_store, send, upload, values
+from tests.support.storage.disturbed_storages import HookedStorage
 from txnlog.admin.upkeep import CHECK_INTERVAL_MS
 from txnlog.log.state_log import CHECKPOINT_INTERVAL
 from txnlog.storage.counting import CountingStorage

@@ -6,8 +6,18 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 import pytest
-from steps import another, append, begin, maintain, new_store, reasons, send, upload, values
 
+from tests.support.steps import (
+    another,
+    append,
+    begin,
+    maintain,
+    new_store,
+    reasons,
+    send,
+    upload,
+    values,
+)
 from txnlog import TopicPartition
 from txnlog.errors import (
     InvalidOption,

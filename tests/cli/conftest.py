@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli_command import FIRST_MS
 
 import txnlog
+from tests.support.cli.cli_command import FIRST_MS
 from txnlog import TopicPartition
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_command import cli_each
+
+from tests.support.cli.cli_command import cli_each
 
 
 @pytest.mark.more

@@ -8,9 +8,9 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from cli_command import cli, list_files
 
 import txnlog
+from tests.support.cli.cli_command import cli, list_files
 from txnlog.cli import completion
 from txnlog.cli.app import app
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_command import cli
 
 import txnlog
+from tests.support.cli.cli_command import cli
 from txnlog.cli.input.config_file import Settings
 from txnlog.cli.session import RootOptions, open_session
 

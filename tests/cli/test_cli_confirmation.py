@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cli_command import cli, cli_each, cli_on_terminal, list_files
-
 import txnlog
+from tests.support.cli.cli_command import cli, cli_each, cli_on_terminal, list_files
 
 NOT_DONE = "txnlog: dry run: nothing was changed\n"
 

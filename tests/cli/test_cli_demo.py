@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_command import cli
 
 import txnlog
+from tests.support.cli.cli_command import cli
 
 
 def check_demo(url: str, store: txnlog.Store, made: dict[str, Any]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_command import cli, cli_each
 
+from tests.support.cli.cli_command import cli, cli_each
 from txnlog.cli.commands import (
     bench,
     demo,

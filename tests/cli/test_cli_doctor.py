@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_command import cli, environment, list_files
 
 import txnlog
+from tests.support.cli.cli_command import cli, environment, list_files
 from txnlog.clock import SystemClock
 from txnlog.store import open_store
 from txnlog.testing import VirtualClock

@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from checkout import ROOT
-from cli_command import FIRST_MS
-from documents import Block, Runner, blocks_of
 
 import txnlog
+from tests.support.checkout import ROOT
+from tests.support.cli.cli_command import FIRST_MS
+from tests.support.documents import Block, Runner, blocks_of
 from txnlog import Store, TopicPartition
 from txnlog.replication import Follower, Replicas, open_replicas
 

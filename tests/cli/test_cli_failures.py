@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import typer
-from cli_command import COMMAND, cli, cli_each, environment
 
 import txnlog
+from tests.support.cli.cli_command import COMMAND, cli, cli_each, environment
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.exits import Damaged
 from txnlog.errors import CorruptEntry, StorageError

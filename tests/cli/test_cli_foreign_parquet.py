@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cli_command import cli
 from pyarrow.parquet import encryption
+
+from tests.support.cli.cli_command import cli
 
 
 def test_parquet_files_of_others_are_looked_into(tmp_path: Path) -> None:

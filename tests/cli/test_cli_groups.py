@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cli_command import COMMAND, cli, environment
-
 import txnlog
+from tests.support.cli.cli_command import COMMAND, cli, environment
 from txnlog import TopicPartition
 from txnlog.cli.commands.groups.log import FIELDS
 from txnlog.results import GroupLogEntry

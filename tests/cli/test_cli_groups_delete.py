@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cli_command import cli, cli_on_terminal, list_group_offsets
-
 import txnlog
+from tests.support.cli.cli_command import cli, cli_on_terminal, list_group_offsets
 from txnlog import TopicPartition
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_command import cli
 
 import txnlog
+from tests.support.cli.cli_command import cli
 
 
 def show(store: Path, *arguments: str) -> Any:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cli_command import cli, cli_each, list_group_offsets
-
 import txnlog
+from tests.support.cli.cli_command import cli, cli_each, list_group_offsets
 
 
 def test_a_dry_run_shows_each_place_and_moves_nothing(own_store: Path, tmp_path: Path) -> None:

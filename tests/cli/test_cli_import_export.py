@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_command import cli
 
 import txnlog
+from tests.support.cli.cli_command import cli
 from txnlog import Store
 from txnlog.segments.batches import encode_batch, encode_marker
 from txnlog.segments.records import normalize

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from cli_command import cli, cli_each
 from pyarrow import parquet
 
 import txnlog
+from tests.support.cli.cli_command import cli, cli_each
 from txnlog.segments.parquet import encodings
 
 BROKER = Path(__file__).parents[1] / "kafka" / "broker"

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from cli_command import cli
-from proposing import place, propose
-from steps import append
 
 import txnlog
+from tests.support.cli.cli_command import cli
+from tests.support.log.proposing import place, propose
+from tests.support.steps import append
 
 
 def dump(store: Path, *options: object) -> list[dict[str, Any]]:

@@ -6,10 +6,9 @@ import json
 import os
 from pathlib import Path
 
-from cli_command import cli, list_files
-from left_open import leave_open
-
 import txnlog
+from tests.cli.left_open import leave_open
+from tests.support.cli.cli_command import cli, list_files
 from txnlog import TopicPartition
 
 WEEK_S = 7 * 86_400

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cli_command import cli
 from prometheus_client.parser import text_string_to_metric_families
 
 import txnlog
+from tests.support.cli.cli_command import cli
 from txnlog.admin.metrics import MEANINGS, Metric, to_prometheus
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_command import FIRST_MS, cli
 
 import txnlog
+from tests.support.cli.cli_command import FIRST_MS, cli
 from txnlog.admin.offsets import ListedOffset
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.names import TopicPartition

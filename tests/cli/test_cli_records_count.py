@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cli_command import cli_each
+from tests.support.cli.cli_command import cli_each
 
 
 def test_count_is_what_a_read_would_show(store_path: Path) -> None:

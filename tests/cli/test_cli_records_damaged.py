@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_command import cli
 
 import txnlog
+from tests.support.cli.cli_command import cli
 
 READ = ("read", "orders", "-f", "%p:%o\\n")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import typer
-from cli_command import cli, list_offsets
 
 import txnlog
+from tests.support.cli.cli_command import cli, list_offsets
 from txnlog.cli.input.record_filter import RecordFilter
 
 RECORDS: list[tuple[bytes | None, bytes | None]] = [

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cli_command import COMMAND, cli, cli_each, environment, list_offsets
 
 import txnlog
+from tests.support.cli.cli_command import COMMAND, cli, cli_each, environment, list_offsets
 
 
 def test_records_are_shown_whole_in_each_format(store_path: Path) -> None:

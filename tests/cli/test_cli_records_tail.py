@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_command import INTERRUPTIBLE, cli, cli_each, environment, list_offsets
 
 import txnlog
+from tests.support.cli.cli_command import INTERRUPTIBLE, cli, cli_each, environment, list_offsets
 
 
 def test_head_and_tail_are_over_all_partitions(store_path: Path) -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 import pytest
-from cli_command import INTERRUPTIBLE, Finished, cli, environment
 
 import txnlog
+from tests.support.cli.cli_command import INTERRUPTIBLE, Finished, cli, environment
 from txnlog.cli.commands.records.write import _Pace, _write_paced
 from txnlog.cli.input.places import Target
 from txnlog.errors import InvalidRecord, StorageError

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_command import Finished, cli
 
 import txnlog
+from tests.support.cli.cli_command import Finished, cli
 from txnlog.replication import Replicas, open_replicas
 
 

@@ -13,10 +13,10 @@ from typing import get_args
 
 import msgspec
 import pytest
-from checkout import ROOT
-from cli_command import cli
-from replica_folders import lose, skip_probes, write
 
+from tests.support.checkout import ROOT
+from tests.support.cli.cli_command import cli
+from tests.support.replication.replica_folders import lose, skip_probes, write
 from txnlog.replicas.description import Answer, Condition, RootState
 from txnlog.replicas.epochs import Root, joining
 from txnlog.replicas.opening import prepare_root

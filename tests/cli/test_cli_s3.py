@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cli_command import cli, cli_each
 
 import txnlog
+from tests.support.cli.cli_command import cli, cli_each
 
 
 @pytest.mark.s3

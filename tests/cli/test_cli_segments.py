@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from cli_command import COMMAND, cli, cli_each, environment
 
 import txnlog
+from tests.support.cli.cli_command import COMMAND, cli, cli_each, environment
 from txnlog.inspect.descriptions import SegmentDescription
 
 BROKER = Path(__file__).parents[1] / "kafka" / "broker"

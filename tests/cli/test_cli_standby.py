@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cli_command import cli
-
 import txnlog
+from tests.support.cli.cli_command import cli
 
 
 def test_a_standby_follows_and_is_promoted(own_store: Path, tmp_path: Path) -> None:

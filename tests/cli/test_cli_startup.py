@@ -7,9 +7,9 @@ import subprocess
 import sys
 from typing import Any
 
-from cli_command import COMMAND, environment
 from typer.main import get_command
 
+from tests.support.cli.cli_command import COMMAND, environment
 from txnlog.cli.app import SUMMARIES, app
 
 HELP_CPU_S = 0.3

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cli_command import cli, list_files
-
 import txnlog
+from tests.support.cli.cli_command import cli, list_files
 
 
 def test_a_store_is_made_without_python(tmp_path: Path) -> None:

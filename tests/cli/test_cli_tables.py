@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from cli_command import cli
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 import txnlog
+from tests.support.cli.cli_command import cli
 
 
 @pytest.fixture

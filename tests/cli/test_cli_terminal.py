@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from cli_command import FIRST_MS, cli, cli_each, cli_on_terminal
 from rich.cells import cell_len
 
 import txnlog
+from tests.support.cli.cli_command import FIRST_MS, cli, cli_each, cli_on_terminal
 from txnlog.cli.output.fields import show_size
 from txnlog.cli.output.record_fields import RECORD, Content, Record
 

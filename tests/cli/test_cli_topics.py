@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cli_command import cli, cli_on_terminal
-
 import txnlog
+from tests.support.cli.cli_command import cli, cli_on_terminal
 
 
 def test_ls_prints_one_row_or_object_for_each_topic(store_path: Path) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cli_command import cli
-
 import txnlog
+from tests.support.cli.cli_command import cli
 
 
 def test_a_topic_is_compacted(own_store: Path) -> None:

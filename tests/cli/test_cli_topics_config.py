@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cli_command import cli
-
 import txnlog
+from tests.support.cli.cli_command import cli
 
 
 def test_config_is_shown_with_its_source_and_changed_whole(own_store: Path) -> None:

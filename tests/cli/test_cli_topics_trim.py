@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cli_command import FIRST_MS, cli
-
 import txnlog
+from tests.support.cli.cli_command import FIRST_MS, cli
 
 
 def test_trim_moves_the_start_and_no_further_than_asked(own_store: Path, tmp_path: Path) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cli_command import cli, cli_each
-from left_open import HOUR_MS, leave_open
-
 import txnlog
+from tests.cli.left_open import HOUR_MS, leave_open
+from tests.support.cli.cli_command import cli, cli_each
 
 
 def test_txns_show_states_and_the_entries_of_a_commit(store_path: Path) -> None:

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_command import cli, environment, list_files
-from steps import begin, stop_before_marking
 
 import txnlog
+from tests.support.cli.cli_command import cli, environment, list_files
+from tests.support.steps import begin, stop_before_marking
 from txnlog.errors import ProducerFenced
 
 FORCED = """

@@ -7,10 +7,9 @@ import re
 import shlex
 from pathlib import Path
 
-from cli_command import cli
-from left_open import HOUR_MS, leave_open
-
 import txnlog
+from tests.cli.left_open import HOUR_MS, leave_open
+from tests.support.cli.cli_command import cli
 
 
 def test_hanging_transactions_are_exit_4(own_store: Path) -> None:

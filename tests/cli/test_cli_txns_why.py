@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cli_command import cli
-
 import txnlog
+from tests.support.cli.cli_command import cli
 
 
 def test_why_names_the_holder_and_what_ends_it(store_path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cli_command import Finished, cli
 
 import txnlog
+from tests.support.cli.cli_command import Finished, cli
 from txnlog.columns.schema_words import parse_columns
 
 COLUMNS = (

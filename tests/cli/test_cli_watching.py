@@ -7,8 +7,8 @@ import sys
 import time
 
 import pytest
-from cli_command import FIRST_MS
 
+from tests.support.cli.cli_command import FIRST_MS
 from txnlog.cli.output.fields import Field, number
 from txnlog.cli.output.json_output import JsonLinesOutput
 from txnlog.cli.output.streams import warn

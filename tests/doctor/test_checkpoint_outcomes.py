@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from broken_store import (
+
+from tests.doctor.broken_store import (
     B_LOG,
     G_LOG,
     BrokenStore,
@@ -16,7 +17,6 @@ from broken_store import (
     put_checkpoint,
     violated_rules,
 )
-
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope
 from txnlog.state import group as group_state

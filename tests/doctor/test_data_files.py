@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broken_store import SMALL, examine
-
+from tests.doctor.broken_store import SMALL, examine
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.store import attach
 

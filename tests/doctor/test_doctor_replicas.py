@@ -7,9 +7,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from replica_folders import FIRST, SECOND, lose, make, make_written, objects, skip_probes
 
 import txnlog
+from tests.support.replication.replica_folders import (
+    FIRST,
+    SECOND,
+    lose,
+    make,
+    make_written,
+    objects,
+    skip_probes,
+)
 from txnlog import root_names
 from txnlog.doctor.replicas import epoch_violations
 from txnlog.replicas.epochs import (

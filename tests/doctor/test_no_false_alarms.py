@@ -6,14 +6,14 @@ import random
 from contextlib import suppress
 
 import pytest
-from broken_store import DAY_MS, SMALL, BrokenStore, examine
-from copy_job import PREPARED, TOTAL, copy_all
-from long_runs.readers import settle
-from long_runs.run import CALM, ROUGH, STALLING, STORMY
-from long_runs.world import World, prepare, survived
-from long_runs.writers import copy as copying
-from long_runs.writers import feed, transfer
 
+from tests.doctor.broken_store import DAY_MS, SMALL, BrokenStore, examine
+from tests.support.simulation.copy_job import PREPARED, TOTAL, copy_all
+from tests.support.simulation.long_runs.readers import settle
+from tests.support.simulation.long_runs.run import CALM, ROUGH, STALLING, STORMY
+from tests.support.simulation.long_runs.world import World, prepare, survived
+from tests.support.simulation.long_runs.writers import copy as copying
+from tests.support.simulation.long_runs.writers import feed, transfer
 from txnlog.errors import TxnlogError, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
 from txnlog.store import attach

@@ -7,8 +7,16 @@ from collections.abc import Callable
 import msgspec
 import pyarrow as pa
 import pytest
-from broken_store import A_LOG, B_LOG, G_LOG, BrokenStore, offsets, violated_rules, wrong_offset
 
+from tests.doctor.broken_store import (
+    A_LOG,
+    B_LOG,
+    G_LOG,
+    BrokenStore,
+    offsets,
+    violated_rules,
+    wrong_offset,
+)
 from txnlog.columns.checks import make_schema
 from txnlog.log.chapters import CHAPTER, Chapters, ClosingMark
 from txnlog.names import LogFile, TopicPartition

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from broken_store import DAY_MS, SMALL, BrokenStore, examine
-
+from tests.doctor.broken_store import DAY_MS, SMALL, BrokenStore, examine
 from txnlog import names
 from txnlog.store import attach
 from txnlog.testing import VirtualClock

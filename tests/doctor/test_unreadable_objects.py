@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from broken_store import A_LOG, G_LOG, SMALL, BrokenStore, Refusing, examine, wrong_offset
 
+from tests.doctor.broken_store import (
+    A_LOG,
+    G_LOG,
+    SMALL,
+    BrokenStore,
+    Refusing,
+    examine,
+    wrong_offset,
+)
 from txnlog import names
 from txnlog.doctor.finding import Finding
 from txnlog.errors import StorageError

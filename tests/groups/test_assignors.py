@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from call_counts import lines_of
-from plain_sticky import assign_plainly
 
+from tests.support.groups.plain_sticky import assign_plainly
+from tests.support.runtime.call_counts import lines_of
 from txnlog.errors import InvalidOption
 from txnlog.groups import assignors, sticky
 from txnlog.groups.assignors import Assignor, Owned, Subscriptions, check_assignors

@@ -6,9 +6,9 @@ from functools import partial
 
 import msgspec
 import pytest
-from group_in_steps import Group, take_part
-from slow_requests import SlowRequests
 
+from tests.support.groups.group_in_steps import Group, take_part
+from tests.support.simulation.slow_requests import SlowRequests
 from txnlog import names
 from txnlog.errors import FencedInstanceId, InconsistentGroupProtocol
 from txnlog.groups.joining import Joining

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 
 import pytest
-from group_in_steps import Group, Told, take_part
 
+from tests.support.groups.group_in_steps import Group, Told, take_part
 from txnlog.clock import Signal
 from txnlog.consumer import Consumer
 from txnlog.errors import InvalidOption, StorageError, UnknownTopicOrPartition

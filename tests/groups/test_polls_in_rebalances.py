@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
-from group_in_steps import Group, T, take_part
 
+from tests.support.groups.group_in_steps import Group, T, take_part
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     ConcurrentTransactions,

@@ -9,10 +9,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from forked_child import Child
-from group_in_steps import COOPERATIVE, Group, T, take_part
 
 import txnlog
+from tests.support.groups.group_in_steps import COOPERATIVE, Group, T, take_part
+from tests.support.runtime.forked_child import Child
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     CommitFailed,

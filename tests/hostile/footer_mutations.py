@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from mutations import NUMBERS, change_bytes, change_number, fill_bytes, flip_bits
+from tests.hostile.mutations import NUMBERS, change_bytes, change_number, fill_bytes, flip_bits
 
 
 def change_footer(random: Random, data: bytes) -> bytes:

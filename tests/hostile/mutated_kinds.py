@@ -11,11 +11,13 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
-from footer_mutations import change_footer, change_pages
 from fsspec.implementations.memory import MemoryFileSystem
-from mutated_worlds import BEGAN_MS, WORLDS, Files, storage_of
-from mutation_runs import Attempt, Outcome
-from mutations import (
+
+import txnlog
+from tests.hostile.footer_mutations import change_footer, change_pages
+from tests.hostile.mutated_worlds import BEGAN_MS, WORLDS, Files, storage_of
+from tests.hostile.mutation_runs import Attempt, Outcome
+from tests.hostile.mutations import (
     Mutate,
     change_bytes,
     change_framed,
@@ -23,9 +25,7 @@ from mutations import (
     change_token,
     repaired,
 )
-from segment_mutations import change_arrow, change_batches
-
-import txnlog
+from tests.hostile.segment_mutations import change_arrow, change_batches
 from txnlog.errors import TxnlogError
 from txnlog.inspect.describing import describe_segments
 from txnlog.inspect.file_indexes import check_file_indexes, dump_file_indexes

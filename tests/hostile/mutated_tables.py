@@ -1,6 +1,6 @@
 """Delta and Iceberg tables of a topic, changed before they are published to again.
 
-``python tests/hostile/mutated_tables.py KIND FIRST STOP`` makes the mutations with these seeds and
+``python -m tests.hostile.mutated_tables KIND FIRST STOP`` makes the mutations with these seeds and
 prints a report as JSON. In a process of its own: the libraries' threads do not survive a fork, so
 that no process forks here after it has used them.
 """
@@ -18,11 +18,10 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from mutated_worlds import BEGAN_MS, Files, flights
-from mutation_runs import Outcome, run
-from mutations import Mutate, change_bytes, change_json, change_lines
-
 import txnlog
+from tests.hostile.mutated_worlds import BEGAN_MS, Files, flights
+from tests.hostile.mutation_runs import Outcome, run
+from tests.hostile.mutations import Mutate, change_bytes, change_json, change_lines
 from txnlog.testing import VirtualClock
 
 KINDS: dict[str, tuple[str, Mutate]] = {

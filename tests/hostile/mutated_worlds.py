@@ -14,10 +14,10 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.memory import MemoryFileSystem
-from mutations import framed, repaired
-from proposing import Losing, propose
-from steps import another, begin, checkpoint, send, stop_before_marking
 
+from tests.hostile.mutations import framed, repaired
+from tests.support.log.proposing import Losing, propose
+from tests.support.steps import another, begin, checkpoint, send, stop_before_marking
 from txnlog import TopicPartition
 from txnlog.log import topic_log
 from txnlog.replication import open_replicas

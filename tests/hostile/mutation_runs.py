@@ -1,6 +1,6 @@
 """Mutations in a child with limits: what reads a changed store must end well, whatever is in it.
 
-``PYTHONPATH=tests/support python tests/hostile/mutation_runs.py KIND SEED`` makes one again, here
+``python -m tests.hostile.mutation_runs KIND SEED`` makes one again, here
 in the process itself, and shows where it fails.
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from examples import tries_all
+from tests.support.examples import tries_all
 from txnlog.errors import TxnlogError
 
 CPU_S = 10
@@ -200,12 +200,11 @@ def _status(name: str) -> int:
 
 
 def main() -> None:
-    from mutated_kinds import KINDS
+    from tests.hostile.mutated_kinds import KINDS
 
     kind, seed = sys.argv[1], int(sys.argv[2])
     sys.stdout.write(f"{KINDS[kind](seed)}\n")
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).parent.parent / "support")]
     main()

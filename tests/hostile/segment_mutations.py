@@ -12,7 +12,8 @@ import crc32c
 import lz4.frame
 import pyarrow as pa
 import zstandard
-from mutations import NUMBERS, change_bytes, change_number, put_number
+
+from tests.hostile.mutations import NUMBERS, change_bytes, change_number, put_number
 
 _MAGIC_AT, _CRC_AT, _CRC_FROM, _HEADER_BYTES = 16, 17, 21, 61
 _OWN_MAGICS = (100, 102, 103)

@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from forked_child import in_child
 from starlette.testclient import TestClient
 
 import txnlog
+from tests.support.runtime.forked_child import in_child
 from txnlog.cli.output.exits import DAMAGE
 from txnlog.cli.run import run
 from txnlog.errors import CorruptEntry, TxnlogError

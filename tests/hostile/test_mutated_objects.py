@@ -12,16 +12,24 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from footer_mutations import change_footer, read_struct, write_struct
-from mutated_kinds import KINDS, Kind, read_files, read_folders, read_replicas, read_standby, world
-from mutated_worlds import WORLDS, Files
-from mutation_runs import CPU_S, Outcome, Report, run
+
+from tests.hostile.footer_mutations import change_footer, read_struct, write_struct
+from tests.hostile.mutated_kinds import (
+    KINDS,
+    Kind,
+    read_files,
+    read_folders,
+    read_replicas,
+    read_standby,
+    world,
+)
+from tests.hostile.mutated_worlds import WORLDS, Files
+from tests.hostile.mutation_runs import CPU_S, Outcome, Report, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is counted as Linux does")
 
@@ -71,10 +79,15 @@ def test_what_a_table_holds_is_published_over_or_refused(
     kind: str, seeds: range, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By libraries that do not survive a fork: in a process of its own."""
-    script = Path(__file__).parent / "mutated_tables.py"
     done = subprocess.run(
-        [sys.executable, str(script), kind, str(seeds.start), str(seeds.stop)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        [
+            sys.executable,
+            "-m",
+            "tests.hostile.mutated_tables",
+            kind,
+            str(seeds.start),
+            str(seeds.stop),
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -115,7 +128,6 @@ def test_each_object_of_a_store_is_of_some_kind() -> None:
 
 
 def end_by_signal() -> None:
-    import os
 
     os.abort()
 

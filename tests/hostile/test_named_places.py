@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from listening_server import listening
 
 import txnlog
+from tests.support.storage.listening_server import listening
 from txnlog import root_names
 from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.replicas import reach
@@ -97,7 +97,7 @@ def test_a_root_that_was_not_named_is_neither_asked_nor_put_out(tmp_path: Path) 
 def test_a_typed_server_leads_to_no_other(tmp_path: Path) -> None:
     """A root on the server that was opened names a controller elsewhere, which gets nothing."""
     pytest.importorskip("requests")
-    from fake_webhdfs import run_fake_webhdfs
+    from tests.support.storage.fake_webhdfs import run_fake_webhdfs
 
     with listening() as (host, asked), run_fake_webhdfs() as files:
         opened = f"webhdfs://127.0.0.1:{files.port}/given"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 
 import pytest
-from fake_clouds import (
+
+from tests.support.storage.fake_clouds import (
     CONTAINER,
     Reply,
     azure_options,
@@ -13,7 +14,6 @@ from fake_clouds import (
     fake_gcs,
     gcs_options,
 )
-
 from txnlog.errors import StorageError
 from txnlog.storage import open_storage, whole
 

@@ -9,11 +9,17 @@ from typing import Any
 
 import fsspec
 import pytest
-from fake_clouds import CONTAINER, azure_options, fake_azure, fake_gcs, gcs_options
-from fake_webhdfs import run_fake_webhdfs
 from fsspec.implementations.memory import MemoryFileSystem
-from sftp_server import run_sftp_server
 
+from tests.support.storage.fake_clouds import (
+    CONTAINER,
+    azure_options,
+    fake_azure,
+    fake_gcs,
+    gcs_options,
+)
+from tests.support.storage.fake_webhdfs import run_fake_webhdfs
+from tests.support.storage.sftp_server import run_sftp_server
 from txnlog.errors import StorageError
 from txnlog.inspect.files import read_file
 from txnlog.storage import open_storage, whole

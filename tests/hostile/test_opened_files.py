@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
-from filtered_stores import typed_store
-from forked_child import in_child
 
 import txnlog
+from tests.support.read.filtered_stores import typed_store
+from tests.support.runtime.forked_child import in_child
 from txnlog.errors import InvalidOption, StorageError, TxnlogError
 from txnlog.inspect.files import open_segment_file, read_file
 from txnlog.replication import Follower

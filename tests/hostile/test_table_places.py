@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from listening_server import listening
 from pyiceberg.catalog import Catalog, load_catalog
 
 import txnlog
+from tests.support.storage.listening_server import listening
 from txnlog.errors import InvalidOption, StorageError
 from txnlog.store import Store
 

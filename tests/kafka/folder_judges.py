@@ -13,7 +13,8 @@ from typing import Any
 
 from aiokafka.record.control_record import ControlRecord
 from aiokafka.record.memory_records import MemoryRecords as AioRecords
-from broker_folders import Record
+
+from tests.kafka.broker_folders import Record
 
 with warnings.catch_warnings():  # kafka-python loads its messages in a way that 3.11 warns of
     warnings.simplefilter("ignore", DeprecationWarning)

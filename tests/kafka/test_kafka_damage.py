@@ -5,11 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from folder_bytes import batch, flip, folder, marker, offsets_and_values, reseal, wrapper
-from folder_judges import batches, committed_records
-from settling import settling_early
-from steps import append, checkpoint
 
+from tests.kafka.folder_bytes import (
+    batch,
+    flip,
+    folder,
+    marker,
+    offsets_and_values,
+    reseal,
+    wrapper,
+)
+from tests.kafka.folder_judges import batches, committed_records
+from tests.support.log.settling import settling_early
+from tests.support.steps import append, checkpoint
 from txnlog import Store, TopicPartition
 from txnlog.errors import CorruptRecord, InvalidOption
 from txnlog.results import MaintenanceFailure

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from broker_folders import BROKER, OLD_TOPICS, TOPICS, Record, expected, read
-from folder_judges import JUDGES, batches, committed_records, records_of_batches
 
+from tests.kafka.broker_folders import BROKER, OLD_TOPICS, TOPICS, Record, expected, read
+from tests.kafka.folder_judges import JUDGES, batches, committed_records, records_of_batches
 from txnlog import IsolationLevel, Producer, Store, TopicPartition
 from txnlog.errors import (
     CorruptRecord,

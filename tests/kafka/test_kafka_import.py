@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_folders import BROKER, OLD_TOPICS, TOPICS, expected, files_of, read
-from folder_bytes import batch, folder
-from steps import begin
 
+from tests.kafka.broker_folders import BROKER, OLD_TOPICS, TOPICS, expected, files_of, read
+from tests.kafka.folder_bytes import batch, folder
+from tests.support.steps import begin
 from txnlog import IsolationLevel, Store, TopicPartition
 from txnlog.config import TopicConfig
 from txnlog.errors import (

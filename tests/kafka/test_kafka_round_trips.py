@@ -7,9 +7,9 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from folder_bytes import batch, folder, marker, offsets_and_values, wrapper
-from folder_judges import batches
 
+from tests.kafka.folder_bytes import batch, folder, marker, offsets_and_values, wrapper
+from tests.kafka.folder_judges import batches
 from txnlog import Producer, TopicPartition
 from txnlog.segments.compression import Compression
 from txnlog.segments.indexes.transactions import TransactionIndex

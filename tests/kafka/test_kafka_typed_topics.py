@@ -9,11 +9,11 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
-from broker_folders import Record, read
-from folder_judges import JUDGES, batches, committed_records, records_of_batches
 from kafka.partitioner.default import murmur2
-from typed_formats import in_either_format
 
+from tests.kafka.broker_folders import Record, read
+from tests.kafka.folder_judges import JUDGES, batches, committed_records, records_of_batches
+from tests.support.segments.typed_formats import in_either_format
 from txnlog import Producer, Store, TopicPartition
 from txnlog.read import json_records
 from txnlog.storage.base import Storage

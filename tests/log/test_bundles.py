@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from proposing import LOG, Losing, propose
-from steps import another, append, begin, checkpoint, new_store, send, upload, values
 
+from tests.support.log.proposing import LOG, Losing, propose
+from tests.support.steps import another, append, begin, checkpoint, new_store, send, upload, values
 from txnlog.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,

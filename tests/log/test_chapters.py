@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from steps import begin, new_store, values
 
+from tests.support.steps import begin, new_store, values
 from txnlog.errors import StorageError
 from txnlog.log import chapters
 from txnlog.log.chapters import Chapters, FreeingRule

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from disturbed_storages import HookedStorage
-from steps import another, append, begin, checkpoint, new_store, values
 
+from tests.support.steps import another, append, begin, checkpoint, new_store, values
+from tests.support.storage.disturbed_storages import HookedStorage
 from txnlog.log import state_log
 from txnlog.names import parse_log_file
 from txnlog.storage.base import Storage

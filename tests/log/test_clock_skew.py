@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import msgspec
 import pytest
-from steps import begin, new_store
-from timed_storage import TimedStorage
 
+from tests.support.steps import begin, new_store
+from tests.support.storage.timed_storage import TimedStorage
 from txnlog.errors import CommitStateUnknown, ProducerFenced, StorageError
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE
 from txnlog.producer import Producer

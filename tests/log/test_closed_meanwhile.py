@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from settling import settle_early
-from steps import another, append, begin, new_store, send, values
 
+from tests.support.log.settling import settle_early
+from tests.support.steps import another, append, begin, new_store, send, values
 from txnlog.admin.merging import merge_topic
 from txnlog.errors import StorageError
 from txnlog.log.chapters import CHAPTER, STAY_OPEN

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from steps import another, append, new_store, values
 
+from tests.support.steps import another, append, new_store, values
 from txnlog.errors import CorruptEntry
 from txnlog.state import envelope
 from txnlog.state.placement import Placement

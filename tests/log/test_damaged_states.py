@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from steps import append, begin, elsewhere, new_store
-from timed_storage import TimedStorage
 
+from tests.support.steps import append, begin, elsewhere, new_store
+from tests.support.storage.timed_storage import TimedStorage
 from txnlog.errors import CorruptTransactionState, ProducerFenced
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition

@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from steps import append, begin_with, elsewhere, new_store, values
-from timed_storage import TimedStorage
 
+from tests.support.steps import append, begin_with, elsewhere, new_store, values
+from tests.support.storage.timed_storage import TimedStorage
 from txnlog.errors import ProducerFenced, StorageError
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.state.transaction import HELP_AFTER_MS

@@ -13,8 +13,16 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
-from steps import append, begin_with, begin_with_offsets, checkpoint, new_store, upload, values
 
+from tests.support.steps import (
+    append,
+    begin_with,
+    begin_with_offsets,
+    checkpoint,
+    new_store,
+    upload,
+    values,
+)
 from txnlog.errors import ProducerFenced, StorageError
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.names import LogFile, TopicPartition, parse_log_file

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from proposing import LOG, PROPOSALS, Losing, place, propose
-from steps import another, append, checkpoint, new_store, upload, values
 
+from tests.support.log.proposing import LOG, PROPOSALS, Losing, place, propose
+from tests.support.steps import another, append, checkpoint, new_store, upload, values
 from txnlog.admin.vacuum import DEFAULT_ORPHAN_AGE_MS
 from txnlog.errors import (
     CommitStateUnknown,

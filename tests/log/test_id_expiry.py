@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
-from steps import another, begin_with, elsewhere, new_store, values
 
+from tests.support.steps import another, begin_with, elsewhere, new_store, values
 from txnlog.errors import (
     InvalidTxnState,
     ProducerFenced,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from steps import append, begin, checkpoint, send, values
 
+from tests.support.steps import append, begin, checkpoint, send, values
 from txnlog.errors import CorruptEntry
 from txnlog.log.chapters import LEVELS
 from txnlog.log.sequence_log import SequenceLog

@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from busy_storage import BusyStorage
 
+from tests.support.storage.busy_storage import BusyStorage
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.names import LogFile
 from txnlog.state.transaction import Outcome

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from disturbed_storages import HookedStorage
-from settling import settle_early
-from steps import another, append, new_store, send, upload, values
 
+from tests.support.log.settling import settle_early
+from tests.support.steps import another, append, new_store, send, upload, values
+from tests.support.storage.disturbed_storages import HookedStorage
 from txnlog import names
 from txnlog.admin.vacuum import Ages, _vacuum_manifests, vacuum_topic
 from txnlog.errors import OffsetOutOfRange, StorageError

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from disturbed_storages import LosingStorage
-from settling import settle_early
-from steps import another, append, begin, checkpoint, new_store, send, upload, values
 
+from tests.support.log.settling import settle_early
+from tests.support.steps import another, append, begin, checkpoint, new_store, send, upload, values
+from tests.support.storage.disturbed_storages import LosingStorage
 from txnlog import names
 from txnlog.errors import (
     CorruptEntry,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from steps import another, append, begin, checkpoint, new_store, upload, values
 
+from tests.support.steps import another, append, begin, checkpoint, new_store, upload, values
 from txnlog.errors import ProducerFenced
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.names import TopicPartition

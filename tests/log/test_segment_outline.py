@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from settling import settle_early
-from steps import another, append, begin, new_store, send
 
+from tests.support.log.settling import settle_early
+from tests.support.steps import another, append, begin, new_store, send
 from txnlog import TopicPartition
 from txnlog.errors import UnknownTopicOrPartition
 from txnlog.inspect.describing import describe_segments_within

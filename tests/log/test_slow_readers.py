@@ -10,9 +10,9 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
-from busy_storage import BusyStorage
-from steps import values
 
+from tests.support.steps import values
+from tests.support.storage.busy_storage import BusyStorage
 from txnlog.errors import CorruptEntry, StorageError
 from txnlog.log import state_log
 from txnlog.state.group import OffsetCommit

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from environments import build, environment
+
+from tests.packaging.environments import build, environment
 
 
 @pytest.fixture(scope="session")

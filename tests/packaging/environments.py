@@ -11,7 +11,7 @@ import venv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from checkout import CODE_FOLDERS, ROOT
+from tests.support.checkout import CODE_FOLDERS, ROOT
 
 OPTIONS_REDACTION = "(?i)url|^storage[.]"
 STRING_REDACTION = '(?s)key: "storage[.].+?"[^ -~]+ *[}]'

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environments import STRING_REDACTION, clean_variables
 
 import txnlog
+from tests.packaging.environments import STRING_REDACTION, clean_variables
 
 # In the process that has built the wheel.
 pytestmark = [

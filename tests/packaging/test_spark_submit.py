@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environments import OPTIONS_REDACTION, clean_variables, run, spark_submit
 
 import txnlog
+from tests.packaging.environments import OPTIONS_REDACTION, clean_variables, run, spark_submit
 
 # In the process that has built the wheel.
 pytestmark = [pytest.mark.spark, pytest.mark.more, pytest.mark.xdist_group("packaging")]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from checkout import PYPROJECT, ROOT
-from environments import OPTIONS_REDACTION, STRING_REDACTION
+from tests.packaging.environments import OPTIONS_REDACTION, STRING_REDACTION
+from tests.support.checkout import PYPROJECT, ROOT
 
 [LISTED] = re.findall(r"^SPARK_VERSIONS := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
 VERSIONS = LISTED.split()

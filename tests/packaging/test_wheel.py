@@ -7,16 +7,17 @@ import json
 import os
 import re
 import shlex
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
-from checkout import PYPROJECT, ROOT, modules
-from environments import build, run
 from packaging.requirements import Requirement
 
 import txnlog
+from tests.packaging.environments import build, run
+from tests.support.checkout import PYPROJECT, ROOT, modules
 
 pytestmark = pytest.mark.xdist_group("packaging")  # one process builds the wheel, once
 
@@ -171,6 +172,22 @@ def test_tests_run_against_an_installed_wheel() -> None:
         assert spec is not None
         assert Path(spec.origin or "").is_relative_to(sys.prefix), spec.origin
     assert os.environ["PYTHONSAFEPATH"] == "1", "Spark's workers see the work tree"
+
+
+def test_children_find_these_tests_and_the_same_txnlog(tmp_path: Path) -> None:
+    """Whatever else is called ``tests`` on their path, and though this is where they are run."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "__init__.py").touch()
+    code = "import tests.support.checkout, txnlog; print(*tests.__path__, txnlog.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{os.environ['PYTHONPATH']}{os.pathsep}{tmp_path}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [str(ROOT / "tests"), str(txnlog.__file__)]
 
 
 def test_installed_wheel_is_current() -> None:

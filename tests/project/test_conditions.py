@@ -7,7 +7,8 @@ import re
 from functools import cache
 
 import pytest
-from checkout import ROOT
+
+from tests.support.checkout import ROOT
 
 pytestmark = pytest.mark.xdist_group("checkout")  # each file of tests is parsed in one process
 

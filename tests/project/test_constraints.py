@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 
-from checkout import PYPROJECT, ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+from tests.support.checkout import PYPROJECT, ROOT
 
 LINES = (ROOT / "constraints.txt").read_text().splitlines()
 PINS = {

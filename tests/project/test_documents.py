@@ -10,8 +10,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from checkout import ROOT
-from documents import DOCUMENTS, SPARK_DOCUMENTS, Runner, blocks_of
+
+from tests.support.checkout import ROOT
+from tests.support.documents import DOCUMENTS, SPARK_DOCUMENTS, Runner, blocks_of
 
 MOST_NOT_RUN = 18
 """Blocks that cannot run: add one only if no test can have what it needs."""

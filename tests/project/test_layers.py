@@ -7,7 +7,8 @@ import re
 from functools import cache
 
 import pytest
-from checkout import ROOT, Module, modules
+
+from tests.support.checkout import ROOT, Module, modules
 
 FLOORS = (
     ("cli",),  # two faces, and what the first of them can show in a browser

@@ -11,8 +11,8 @@ from functools import cache
 import msgspec
 import msgspec.inspect as shapes
 import pytest
-from checkout import Module, modules
 
+from tests.support.checkout import Module, modules
 from txnlog.spark.stream.offsets import StreamOffset
 
 pytestmark = pytest.mark.xdist_group("checkout")  # the process that has parsed all modules

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from checkout import ROOT
-from documents import Runner, blocks_of
-
 import txnlog
 import txnlog.testing
+from tests.support.checkout import ROOT
+from tests.support.documents import Runner, blocks_of
 
 TEXT = (ROOT / "docs" / "TESTING.md").read_text()
 

@@ -7,7 +7,8 @@ import re
 import sys
 
 import pytest
-from checkout import PYPROJECT, ROOT, Module, modules
+
+from tests.support.checkout import PYPROJECT, ROOT, Module, modules
 
 LONGEST_FILE_LINES = 600
 

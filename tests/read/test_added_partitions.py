@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from steps import begin
 
+from tests.support.steps import begin
 from txnlog.consumer import Consumer
 from txnlog.errors import InvalidRecord, NoOffsetForPartition, UnknownTopicOrPartition
 from txnlog.names import TopicPartition

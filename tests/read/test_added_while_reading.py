@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from steps import begin, elsewhere, new_store, send
 
+from tests.support.steps import begin, elsewhere, new_store, send
 from txnlog import Snapshot
 from txnlog.producer import Producer
 from txnlog.storage.base import Storage

@@ -10,10 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from filtered_stores import ALL, SOME, START_MS, check_filter, filters_of, some_of, typed_store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.read.filtered_stores import (
+    ALL,
+    SOME,
+    START_MS,
+    check_filter,
+    filters_of,
+    some_of,
+    typed_store,
+)
 from txnlog.errors import CorruptRecord
 from txnlog.read.scanned_ranges import read_each
 from txnlog.storage import open_storage

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from steps import append, begin, elsewhere, new_store, send, stop_before_marking
 
+from tests.support.steps import append, begin, elsewhere, new_store, send, stop_before_marking
 from txnlog import IsolationLevel, Snapshot
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compacted_topics import Record, compact, newest, read
-from steps import append, begin
 
+from tests.support.admin.compacted_topics import Record, compact, newest, read
+from tests.support.steps import append, begin
 from txnlog import Store, TopicPartition
 from txnlog.inspect.placed_indexes import check_placed_indexes, rebuild_placed_indexes
 from txnlog.inspect.segments import check_placed_segment, dump_placed_segment

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from alone import read_alone
-from steps import another, elsewhere, new_store, send, values
 
+from tests.support.groups.alone import read_alone
+from tests.support.steps import another, elsewhere, new_store, send, values
 from txnlog.errors import (
     NoOffsetForPartition,
     OffsetOutOfRange,

@@ -9,8 +9,8 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from call_counts import calls_of
 
+from tests.support.runtime.call_counts import calls_of
 from txnlog import ConsumerRecord
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import _python_values, each_record

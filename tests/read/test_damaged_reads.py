@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from alone import read_alone
-from steps import new_store
 
+from tests.support.groups.alone import read_alone
+from tests.support.steps import new_store
 from txnlog.consumer import Consumer
 from txnlog.errors import CorruptRecord, InvalidOption
 from txnlog.names import TopicPartition

@@ -11,8 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from compacted_topics import compact
-from filtered_stores import (
+from hypothesis import given, settings
+
+from tests.support.admin.compacted_topics import compact
+from tests.support.read.filtered_stores import (
     ALL,
     FLAT,
     MORE,
@@ -25,9 +27,7 @@ from filtered_stores import (
     time_of,
     typed_store,
 )
-from hypothesis import given, settings
-from typed_formats import in_either_format
-
+from tests.support.segments.typed_formats import in_either_format
 from txnlog.errors import CorruptRecord, InvalidOption
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach

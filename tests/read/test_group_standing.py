@@ -6,10 +6,10 @@ import random
 
 import msgspec
 import pytest
-from alone import read_alone
-from disturbed_storages import HookedStorage
-from steps import another, append, begin, new_store, values
 
+from tests.support.groups.alone import read_alone
+from tests.support.steps import another, append, begin, new_store, values
+from tests.support.storage.disturbed_storages import HookedStorage
 from txnlog.admin.resets import plan_reset
 from txnlog.consumer import Consumer
 from txnlog.errors import (

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from alone import read_alone
-from compacted_topics import compact
-from steps import append, begin_with, new_store
 
+from tests.support.admin.compacted_topics import compact
+from tests.support.groups.alone import read_alone
+from tests.support.steps import append, begin_with, new_store
 from txnlog.consumer import Consumer
 from txnlog.names import TopicPartition
 from txnlog.storage.base import Storage

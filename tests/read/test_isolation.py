@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable
 
 import pytest
-from steps import another, begin, new_store, send
 
+from tests.support.steps import another, begin, new_store, send
 from txnlog import ConsumerIsolationLevel
 from txnlog.errors import InvalidTxnState, ProducerFenced
 from txnlog.names import TopicPartition

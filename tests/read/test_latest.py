@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from compacted_topics import compact
 
+from tests.support.admin.compacted_topics import compact
 from txnlog.errors import CorruptRecord, InvalidOption
 from txnlog.read.scanned_ranges import read_each
 from txnlog.results import DamagedRecords

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from compacted_topics import compact
 
+from tests.support.admin.compacted_topics import compact
 from txnlog.admin.compaction.compact import compact_topic
 from txnlog.admin.merging import merge_topic
 from txnlog.admin.times import Times

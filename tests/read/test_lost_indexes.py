@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from steps import new_store
 
+from tests.support.steps import new_store
 from txnlog.names import TopicPartition
 from txnlog.storage.base import Storage
 from txnlog.store import Store

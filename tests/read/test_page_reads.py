@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pyarrow as pa
 import pytest
-from decoded_rows import count_decoded
 
+from tests.support.segments.decoded_rows import count_decoded
 from txnlog.names import TopicPartition
 from txnlog.segments.parquet import encodings, open_segment
 from txnlog.store import Store, attach

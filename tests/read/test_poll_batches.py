@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from steps import another, append, new_store
 
+from tests.support.steps import another, append, new_store
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
 from txnlog.read.fetcher import in_turns

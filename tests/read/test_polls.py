@@ -6,10 +6,10 @@ import itertools
 
 import pyarrow as pa
 import pytest
-from alone import read_alone
-from call_counts import calls_of
-from steps import another, append, new_store
 
+from tests.support.groups.alone import read_alone
+from tests.support.runtime.call_counts import calls_of
+from tests.support.steps import another, append, new_store
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
 from txnlog.read import joined_reads

@@ -14,7 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
-from hostile_readers import (
+from pyiceberg.catalog import load_catalog
+
+import txnlog
+from tests.support.read.hostile_readers import (
     IEEE,
     LARGEST,
     TOTAL,
@@ -32,7 +35,7 @@ from hostile_readers import (
     polars_knows,
     sql,
 )
-from hostile_values import (
+from tests.support.read.hostile_values import (
     COLUMNS,
     FORMS,
     NESTED,
@@ -47,9 +50,6 @@ from hostile_values import (
     predicates,
     table_of,
 )
-from pyiceberg.catalog import load_catalog
-
-import txnlog
 from txnlog import Store
 
 QUICK = "f64"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from alone import read_alone
-from steps import another, begin, new_store
 
+from tests.support.groups.alone import read_alone
+from tests.support.steps import another, begin, new_store
 from txnlog.errors import (
     CommitFailed,
     CorruptRecord,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from steps import begin, new_store
 
+from tests.support.steps import begin, new_store
 from txnlog import IsolationLevel
 from txnlog.errors import ConcurrentTransactions, InvalidOption
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE

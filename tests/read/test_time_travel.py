@@ -13,10 +13,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from compacted_topics import compact
 from crc32c import crc32c
-from steps import another, append, begin, elsewhere, new_store
 
+from tests.support.admin.compacted_topics import compact
+from tests.support.steps import another, append, begin, elsewhere, new_store
 from txnlog.errors import (
     InvalidOption,
     OffsetOutOfRange,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from steps import begin, elsewhere, new_store, send, values
 
+from tests.support.steps import begin, elsewhere, new_store, send, values
 from txnlog.producer import Producer
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from itertools import islice
 
 import pytest
-from alone import read_alone
-from steps import another, append, begin_with, new_store
 
+from tests.support.groups.alone import read_alone
+from tests.support.steps import another, append, begin_with, new_store
 from txnlog.clock import Signal, SystemClock
 from txnlog.errors import InvalidOption, StorageError, Wakeup
 from txnlog.log import open_logs

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from replica_folders import skip_probes
+
+from tests.support.replication.replica_folders import skip_probes
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,16 @@ import random
 from pathlib import Path
 
 import pytest
-from replica_folders import FIRST, SECOND, make_written, objects, reopened, values, write
 
+from tests.support.replication.replica_folders import (
+    FIRST,
+    SECOND,
+    make_written,
+    objects,
+    reopened,
+    values,
+    write,
+)
 from txnlog import names
 from txnlog.errors import CorruptEntry
 from txnlog.replicas.members import Mark

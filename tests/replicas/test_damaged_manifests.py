@@ -6,10 +6,18 @@ import logging
 from pathlib import Path
 
 import pytest
-from replica_folders import FIRST, SECOND, make_written, objects, reopened, values, write
-from settling import settle_early
 
 import txnlog
+from tests.support.log.settling import settle_early
+from tests.support.replication.replica_folders import (
+    FIRST,
+    SECOND,
+    make_written,
+    objects,
+    reopened,
+    values,
+    write,
+)
 from txnlog import names
 from txnlog.errors import CorruptEntry
 from txnlog.replication import Replicas

@@ -8,9 +8,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from replica_folders import FIRST, SECOND, lose, make, reopened, skip_probes
 
 import txnlog
+from tests.support.replication.replica_folders import (
+    FIRST,
+    SECOND,
+    lose,
+    make,
+    reopened,
+    skip_probes,
+)
 from txnlog.errors import CorruptRecord, InvalidOption
 from txnlog.replication import Replicas
 from txnlog.segments import writer

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from replica_world import Roots
-from steps import elsewhere, new_store
-from world_entries import entry_of
 
+from tests.support.replication.replica_world import Roots
+from tests.support.replication.world_entries import entry_of
+from tests.support.steps import elsewhere, new_store
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
 from txnlog.replicas.epochs import joining

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from replica_world import LAG_MS, Roots
 
+from tests.support.replication.replica_world import LAG_MS, Roots
 from txnlog.errors import NotEnoughReplicas, TxnlogError
 from txnlog.replicas import agreement as agreements
 from txnlog.replicas import epochs, joining

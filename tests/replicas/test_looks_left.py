@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 import pytest
-from replica_world import Roots
-from steps import new_store
 
+from tests.support.replication.replica_world import Roots
+from tests.support.steps import new_store
 from txnlog import names
 from txnlog.errors import LogTruncated, StorageError
 from txnlog.replicas.epochs import Epoch, Member, elected_unclean, without

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from replica_world import Roots
-from world_entries import entry_of
 
+from tests.support.replication.replica_world import Roots
+from tests.support.replication.world_entries import entry_of
 from txnlog.errors import StorageError
 from txnlog.replicas.electing import elect, take_out
 from txnlog.replicas.joining import join

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replica_folders import lose, make, reopened, values
 
 import txnlog
+from tests.support.replication.replica_folders import lose, make, reopened, values
 from txnlog.errors import CommitStateUnknown, NotEnoughReplicas
 from txnlog.replicas import copying, puts
 from txnlog.replicas.replicated_storage import ReplicatedStorage

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controller_model import Model
-from controller_model import Violation as Broken
-from replica_folders import lose, make, make_written, values, write
 
 import txnlog
+from tests.support.replication.controller_model import Model
+from tests.support.replication.controller_model import Violation as Broken
+from tests.support.replication.replica_folders import lose, make, make_written, values, write
 from txnlog import root_names
 from txnlog.errors import (
     CorruptEntry,

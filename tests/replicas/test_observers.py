@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from checkout import ROOT
-from cli_command import cli
-from replica_folders import lose, make, skip_probes, write
-from replica_world import LAG_MS, Roots
-from world_entries import entry_name, entry_of
 
 import txnlog
+from tests.support.checkout import ROOT
+from tests.support.cli.cli_command import cli
+from tests.support.replication.replica_folders import lose, make, skip_probes, write
+from tests.support.replication.replica_world import LAG_MS, Roots
+from tests.support.replication.world_entries import entry_name, entry_of
 from txnlog.errors import NotEnoughReplicas
 from txnlog.replicas.epochs import FACTOR, MIN_INSYNC, UNCLEAN, root_of
 from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated

@@ -8,7 +8,9 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from replica_folders import (
+
+import txnlog
+from tests.support.replication.replica_folders import (
     FIRST,
     SECOND,
     lose,
@@ -19,8 +21,6 @@ from replica_folders import (
     values,
     write,
 )
-
-import txnlog
 from txnlog.admin.sound_copies import SoundCopies
 from txnlog.errors import (
     InvalidConfig,

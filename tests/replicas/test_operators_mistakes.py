@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
-from replica_folders import lose, make, make_written, reopened, values, write
 
 import txnlog
+from tests.support.replication.replica_folders import (
+    lose,
+    make,
+    make_written,
+    reopened,
+    values,
+    write,
+)
 from txnlog import root_names
 from txnlog.errors import (
     CorruptEntry,

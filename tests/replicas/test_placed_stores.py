@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replica_folders import lose, objects, reopened, values, write
-from replica_world import Roots
 
 import txnlog
+from tests.support.replication.replica_folders import lose, objects, reopened, values, write
+from tests.support.replication.replica_world import Roots
 from txnlog import root_names
 from txnlog.errors import (
     InvalidConfig,

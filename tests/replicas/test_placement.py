@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from placed_roots import FILES, Set, trim_at
-from replica_world import LAG_MS, Roots
 
+from tests.support.replication.placed_roots import FILES, Set, trim_at
+from tests.support.replication.replica_world import LAG_MS, Roots
 from txnlog.errors import (
     InvalidConfig,
     InvalidOption,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from placed_roots import FILES, Set, trim_at
 
+from tests.support.replication.placed_roots import FILES, Set, trim_at
 from txnlog.errors import (
     NotEnoughReplicas,
     StorageError,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from replica_world import CONTROLLER, LAG_MS, Roots
-from timeline import OnTimeline, Timeline
 
+from tests.support.replication.replica_world import CONTROLLER, LAG_MS, Roots
+from tests.support.storage.timeline import OnTimeline, Timeline
 from txnlog.errors import StorageError
 from txnlog.replicas.agreement import Agreement
 from txnlog.replicas.epochs import Epoch, Member

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from replica_folders import skip_probes
 
+from tests.support.replication.replica_folders import skip_probes
 from txnlog.clock import SystemClock
 from txnlog.replicas import opening
 from txnlog.storage.base import Storage

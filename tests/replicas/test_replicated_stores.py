@@ -12,9 +12,9 @@ import fsspec
 import msgspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from replica_folders import lose, make, objects, reopened, values, write
 
 import txnlog
+from tests.support.replication.replica_folders import lose, make, objects, reopened, values, write
 from txnlog import names, root_names
 from txnlog.errors import (
     CorruptEntry,

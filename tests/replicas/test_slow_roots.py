@@ -9,9 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replica_folders import FIRST, SECOND, make, objects, reopened, skip_probes, values
 
 import txnlog
+from tests.support.replication.replica_folders import (
+    FIRST,
+    SECOND,
+    make,
+    objects,
+    reopened,
+    skip_probes,
+    values,
+)
 from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replicas.epochs import Proposer, first_epoch
 from txnlog.replicas.slowness import Slowness, time_for

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from replica_folders import FIRST, SECOND, reopened, values
-from test_slow_roots import Gate, end_at_a_pause, gate, made
 
 import txnlog
+from tests.replicas.test_slow_roots import Gate, end_at_a_pause, gate, made
+from tests.support.replication.replica_folders import FIRST, SECOND, reopened, values
 from txnlog.errors import CommitStateUnknown, NotEnoughReplicas
 
 __all__ = ["gate", "made"]

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterable, Iterator
 
 import pytest
-from replica_folders import write
-from replica_world import Roots
-from steps import values
 
+from tests.support.replication.replica_folders import write
+from tests.support.replication.replica_world import Roots
+from tests.support.steps import values
 from txnlog.admin.sound_copies import SoundCopies
 from txnlog.names import TopicPartition
 from txnlog.replicas.electing import elect, take_out

@@ -8,10 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from replica_folders import lose, make, make_written, objects, reopened, skip_probes, values, write
-from replica_world import Roots
 
 import txnlog
+from tests.support.replication.replica_folders import (
+    lose,
+    make,
+    make_written,
+    objects,
+    reopened,
+    skip_probes,
+    values,
+    write,
+)
+from tests.support.replication.replica_world import Roots
 from txnlog import root_names
 from txnlog.admin import named_segments
 from txnlog.errors import LogTruncated, NotEnoughReplicas, TxnlogError, UploadExpired

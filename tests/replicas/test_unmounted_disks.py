@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from replica_folders import lose, make, skip_probes
-from replica_world import Roots
 
+from tests.support.replication.replica_folders import lose, make, skip_probes
+from tests.support.replication.replica_world import Roots
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound
 from txnlog.replicas.epochs import Epoch, Member, Root
 from txnlog.replicas.joining import join

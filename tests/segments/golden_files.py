@@ -3,7 +3,7 @@
 Every file under golden/ holds the same ROWS, but for those of typed topics (TYPED). They were
 written once, by kafka-python 3.0.12, aiokafka 0.14.0 and txnlog's first version with this format,
 and are never written again: a change that cannot read them breaks somebody's log. To add files for
-a new format, add them to ``files`` and run ``python tests/segments/golden_files.py``; what is there
+a new format, add them to ``files`` and run ``python -m tests.segments.golden_files``; what is there
 already is left alone.
 """
 
@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from segment_samples import Row, batch_of
+
+from tests.support.segments.segment_samples import Row, batch_of
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -56,8 +57,7 @@ def typed_records() -> pa.RecordBatch:
 
 def files() -> Iterator[tuple[str, bytes]]:
     """The names and bytes of all golden files, by today's code."""
-    from kafka_judges import JUDGES
-
+    from tests.support.segments.kafka_judges import JUDGES
     from txnlog.segments.batches import encode_batch, encode_marker
     from txnlog.segments.compression import Compression
     from txnlog.segments.formats.message_sets import encode_message_set

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from golden_files import (
+
+from tests.segments.golden_files import (
     GOLDEN,
     GOLDEN_TAG,
     MARKER_OFFSET,
@@ -13,8 +14,7 @@ from golden_files import (
     files,
     typed_records,
 )
-from segment_samples import Row, file_of, rows_of
-
+from tests.support.segments.segment_samples import Row, file_of, rows_of
 from txnlog.segments.batches import decode_batch
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.identity import NO_TAG, SegmentIdentity

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from segment_samples import file_of, numbered, segment
 
+from tests.support.segments.segment_samples import file_of, numbered, segment
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.inspect.indexes import IndexProblems, check_indexes, rebuild_indexes
 

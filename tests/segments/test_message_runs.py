@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from segment_samples import file_of, numbered
 
+from tests.support.segments.segment_samples import file_of, numbered
 from txnlog.segments.batches import encode_batch
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from message_layout import message, resealed_message
-from segment_samples import Row, batch_of, numbered, random_records, rows_of
 
-from examples import some
+from tests.support.examples import some
+from tests.support.segments.message_layout import message, resealed_message
+from tests.support.segments.segment_samples import Row, batch_of, numbered, random_records, rows_of
 from txnlog.segments.batches import DecodedBatch, decode_batch, decode_header
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnknownCodec, UnsupportedCompression

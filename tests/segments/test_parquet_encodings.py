@@ -8,8 +8,8 @@ import random
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from segment_samples import batch_of, numbered
 
+from tests.support.segments.segment_samples import batch_of, numbered
 from txnlog.segments.parquet.encodings import dictionary_leaves, page_rows
 from txnlog.segments.writer import SegmentWriter
 

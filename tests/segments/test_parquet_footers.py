@@ -7,8 +7,8 @@ import random
 from contextlib import suppress
 
 import pytest
-from segment_samples import numbered
 
+from tests.support.segments.segment_samples import numbered
 from txnlog.segments.parquet.file_metadata import read_file_metadata
 from txnlog.segments.writer import SegmentWriter
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from decoded_rows import count_decoded
 from pyarrow import parquet
-from segment_samples import random_records
 
+from tests.support.segments.decoded_rows import count_decoded
+from tests.support.segments.segment_samples import random_records
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.parquet import encodings, footer, open_segment, writer
 from txnlog.segments.parquet.compact_struct import field_head, varint

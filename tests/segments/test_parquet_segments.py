@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
-from segment_samples import Row, batch_of, file_of, numbered, random_records
 
-from examples import share_of
+from tests.support.examples import share_of
+from tests.support.segments.segment_samples import Row, batch_of, file_of, numbered, random_records
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
 from txnlog.segments.identity import SegmentIdentity

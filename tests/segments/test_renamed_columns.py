@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from examples import some
+from tests.support.examples import some
 from txnlog.segments.parquet.renamed_columns import rename_columns
 
 

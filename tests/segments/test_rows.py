@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rows_layout import HEADER, batch, raw_records, record
-from segment_layout import crc32c, resealed
-from segment_samples import Row, batch_of, numbered, random_records, rows_of
 
-from examples import some
+from tests.support.examples import some
+from tests.support.segments.rows_layout import HEADER, batch, raw_records, record
+from tests.support.segments.segment_layout import crc32c, resealed
+from tests.support.segments.segment_samples import Row, batch_of, numbered, random_records, rows_of
 from txnlog.segments.batch_header import DELETE_HORIZON
 from txnlog.segments.batches import decode_batch, encode_batch, encode_marker
 from txnlog.segments.compression import Compression
@@ -250,7 +250,7 @@ def test_record_attributes_say_nothing() -> None:
 
 def test_padded_varints_are_read() -> None:
     """A varint with bytes that add nothing is read, as Kafka reads it."""
-    from rows_layout import varint
+    from tests.support.segments.rows_layout import varint
 
     body = bytes([0]) + varint(3, padded_to=10) + varint(0, padded_to=5)
     body += varint(1, padded_to=5) + b"k" + varint(-1, padded_to=5) + varint(0, padded_to=2)

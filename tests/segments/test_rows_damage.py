@@ -14,10 +14,10 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from rows_layout import batch, fields, record, resealed_rows, varint
-from segment_samples import Row, batch_of, numbered, random_records, rows_of
 
-from examples import some
+from tests.support.examples import some
+from tests.support.segments.rows_layout import batch, fields, record, resealed_rows, varint
+from tests.support.segments.segment_samples import Row, batch_of, numbered, random_records, rows_of
 from txnlog.segments.batches import decode_batch, encode_batch
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnknownCodec

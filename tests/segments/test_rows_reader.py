@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from message_layout import message
-from rows_layout import batch, record, resealed_rows
-from segment_layout import raw_batches
-from segment_samples import (
+
+from tests.support.segments.message_layout import message
+from tests.support.segments.rows_layout import batch, record, resealed_rows
+from tests.support.segments.segment_layout import raw_batches
+from tests.support.segments.segment_samples import (
     GAPS,
     RecordingFile,
     Row,
@@ -22,7 +23,6 @@ from segment_samples import (
     rows_of,
     segment,
 )
-
 from txnlog.segments.batches import encode_batch, encode_marker
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord

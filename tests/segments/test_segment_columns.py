@@ -8,13 +8,13 @@ import struct
 import numpy as np
 import pyarrow as pa
 import pytest
-from batch_damage import check_corrupt, check_flipped_bits, decode_damaged
 from hypothesis import given
 from hypothesis import strategies as st
-from segment_layout import raw_batches, resealed
-from segment_samples import Row, batch_of, numbered, random_records, rows_of
 
-from examples import some
+from tests.support.examples import some
+from tests.support.segments.batch_damage import check_corrupt, check_flipped_bits, decode_damaged
+from tests.support.segments.segment_layout import raw_batches, resealed
+from tests.support.segments.segment_samples import Row, batch_of, numbered, random_records, rows_of
 from txnlog.segments.batches import decode_batch, encode_batch
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import some
+from tests.support.examples import some
 from txnlog.segments.errors import CorruptRecord, SegmentTooLarge
 from txnlog.segments.indexes.sparse import SEGMENT_START, IndexBuilder, OffsetIndex, TimeIndex
 

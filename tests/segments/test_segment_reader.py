@@ -7,8 +7,9 @@ import struct
 import numpy as np
 import pyarrow as pa
 import pytest
-from segment_layout import raw_batches, resealed
-from segment_samples import (
+
+from tests.support.segments.segment_layout import raw_batches, resealed
+from tests.support.segments.segment_samples import (
     GAPS,
     RecordingFile,
     Row,
@@ -20,7 +21,6 @@ from segment_samples import (
     rows_of,
     segment,
 )
-
 from txnlog.segments.batches import encode_batch
 from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex

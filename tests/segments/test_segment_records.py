@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from segment_samples import Row, batch_of, random_records, rows_of
 
+from tests.support.segments.segment_samples import Row, batch_of, random_records, rows_of
 from txnlog.segments.errors import UnsupportedRecordFormat
 from txnlog.segments.records import (
     RECORD_SCHEMA,

@@ -8,9 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from segment_layout import raw_batches
-from segment_samples import batch_of, file_of, numbered, random_records, segment
 
+from tests.support.segments.segment_layout import raw_batches
+from tests.support.segments.segment_samples import (
+    batch_of,
+    file_of,
+    numbered,
+    random_records,
+    segment,
+)
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import RecordTooLarge, SegmentTooLarge, UnsupportedRecordFormat
 from txnlog.segments.identity import SegmentIdentity

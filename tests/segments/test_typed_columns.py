@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from batch_damage import check_flipped_bits, decode_damaged
-from segment_layout import resealed
-from segment_samples import file_of, numbered
 
+from tests.support.segments.batch_damage import check_flipped_bits, decode_damaged
+from tests.support.segments.segment_layout import resealed
+from tests.support.segments.segment_samples import file_of, numbered
 from txnlog.segments.batch_header import MAGIC_TYPED_COLUMNS
 from txnlog.segments.batches import decode_batch, encode_batch
 from txnlog.segments.compression import Compression

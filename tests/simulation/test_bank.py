@@ -1,6 +1,7 @@
 """A bank of real processes on a real disk: whatever is killed or stopped, no money comes or goes.
 
-The bank and its judge are in ``tests/support/bank.py``, its processes in ``bank_worker.py``.
+The bank and its judge are in ``tests/support/simulation/bank.py``, its processes in
+``bank_worker.py`` beside it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bank import LEAST_AGE, PLAIN, TIMEOUT_MS, Bank, open_banks, open_for_business
-from bank_worker import PARTITIONS, Auditor, Job, Leg, Torn
 
 import txnlog
+from tests.support.simulation.bank import (
+    LEAST_AGE,
+    PLAIN,
+    TIMEOUT_MS,
+    Bank,
+    open_banks,
+    open_for_business,
+)
+from tests.support.simulation.bank_worker import PARTITIONS, Auditor, Job, Leg, Torn
 from txnlog.names import TopicPartition
 from txnlog.store import open_store
 

@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from copy_job import (
+
+from tests.support.simulation.copy_job import (
     INPUT,
     PREPARED,
     TOTAL,
@@ -21,8 +22,7 @@ from copy_job import (
     copy_all,
     judge,
 )
-from steps import begin, new_store, values
-
+from tests.support.steps import begin, new_store, values
 from txnlog.errors import ProducerFenced, TxnlogError
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition

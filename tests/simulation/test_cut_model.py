@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from cut_model import BROKEN, LEVELS, Model, Violation
-from seeds import tried_first
+
+from tests.support.seeds import tried_first
+from tests.support.simulation.cut_model import BROKEN, LEVELS, Model, Violation
 
 FIRST = {"looks ids up once": 1260, "never says that it is only atomic": 2707}
 """Seeds that notice what is broken; where none is named, one of the first ones does."""

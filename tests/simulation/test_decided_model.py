@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from decided_model import BROKEN, OLDER, Model, Violation
-from seeds import tried_first
+
+from tests.support.replication.decided_model import BROKEN, OLDER, Model, Violation
+from tests.support.seeds import tried_first
 
 MORE = pytest.param(60, marks=pytest.mark.more)
 MANY = pytest.param(300, marks=pytest.mark.slow)

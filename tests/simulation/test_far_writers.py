@@ -6,8 +6,8 @@ In virtual time, so the machine has no influence; `benchmarks/far_writers.py` ha
 from __future__ import annotations
 
 import pytest
-from slow_requests import SlowRequests
 
+from tests.support.simulation.slow_requests import SlowRequests
 from txnlog.testing import HeapStorage, Process, Simulation
 
 WRITERS = 32

@@ -18,7 +18,7 @@ import txnlog
 from txnlog.results import GroupDescription, GroupOffset
 from txnlog.store import Store
 
-WORKER = Path(__file__).parents[1] / "support" / "group_worker.py"
+WORKER = "tests.support.groups.group_worker"
 
 
 class Workers:
@@ -37,7 +37,7 @@ class Workers:
         notes = self._folder / f"{name}.notes"
         with (self._folder / f"{name}.log").open("wb") as log:
             self._running[name] = subprocess.Popen(
-                [sys.executable, str(WORKER), self._store.url, self._mode, name, str(notes)],
+                [sys.executable, "-m", WORKER, self._store.url, self._mode, name, str(notes)],
                 stderr=log,
             )
 

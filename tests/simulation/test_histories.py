@@ -1,7 +1,7 @@
 """Histories of real processes, checked by published definitions.
 
-The checker is in ``tests/support/histories``: it shares no code with txnlog, and each anomaly that
-it looks for is planted into a clean history here.
+The checker is in ``tests/support/simulation/histories``: it shares no code with txnlog, and each
+anomaly that it looks for is planted into a clean history here.
 """
 
 from __future__ import annotations
@@ -12,10 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from histories.checker import CHECKS, check
-from histories.linearizability import build_judge, verdicts
-from histories.planted import PLANTS, Plant, clean_history, exchange, planted
-from histories.run import Run, summary
+
+from tests.support.simulation.histories.checker import CHECKS, check
+from tests.support.simulation.histories.linearizability import build_judge, verdicts
+from tests.support.simulation.histories.planted import (
+    PLANTS,
+    Plant,
+    clean_history,
+    exchange,
+    planted,
+)
+from tests.support.simulation.histories.run import Run, summary
 
 PATIENCE_NS = 60 * 10**9
 """So long a transaction of unknown outcome may hold back others: its timeout, the margin of clocks,
@@ -72,11 +79,11 @@ def test_silence_ends_a_run_later_on_a_busy_machine(
         measured.append(share)
         return share
 
-    monkeypatch.setattr("histories.run.SILENCE_S", 2**-6)
-    monkeypatch.setattr("histories.run.TICK_S", 2**-8)
-    monkeypatch.setattr("histories.run.share_of_time", measure)
+    monkeypatch.setattr("tests.support.simulation.histories.run.SILENCE_S", 2**-6)
+    monkeypatch.setattr("tests.support.simulation.histories.run.TICK_S", 2**-8)
+    monkeypatch.setattr("tests.support.simulation.histories.run.share_of_time", measure)
     silent = [sys.executable, "-c", "import time; time.sleep(600)"]
-    monkeypatch.setattr("histories.run.Job.command", lambda _: silent)
+    monkeypatch.setattr("tests.support.simulation.histories.run.Job.command", lambda _: silent)
     run = Run(tmp_path, str(tmp_path / "store"), {}, seed=7, staff=("append",))
     with pytest.raises(AssertionError, match="seed 7: nobody says anything"):
         run.make(10)

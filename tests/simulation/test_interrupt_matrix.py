@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from interrupted_jobs import (
+
+from tests.support.log.settling import settle_early
+from tests.support.runtime.interrupted_jobs import (
     JOBS,
     KINDS,
     Commit,
@@ -26,9 +28,7 @@ from interrupted_jobs import (
     interrupt_each,
     lines_of,
 )
-from interrupts import Point, Tracer
-from settling import settle_early
-
+from tests.support.runtime.interrupts import Point, Tracer
 from txnlog.log.state_log import StateLog
 from txnlog.storage.adapters.local import LocalStorage
 

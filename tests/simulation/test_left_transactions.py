@@ -11,8 +11,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from steps import another, begin, new_store, sound_transactions, stop_before_marking, values
 
+from tests.support.steps import (
+    another,
+    begin,
+    new_store,
+    sound_transactions,
+    stop_before_marking,
+    values,
+)
 from txnlog.errors import InvalidTxnState, StorageError, TxnlogError
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition

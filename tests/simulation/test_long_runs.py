@@ -8,9 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from long_runs.judge import Fate
-from long_runs.run import CALM, FAILING, ROUGH, STALLING, STORMY, TURNS, long_run
 
+from tests.support.simulation.long_runs.judge import Fate
+from tests.support.simulation.long_runs.run import (
+    CALM,
+    FAILING,
+    ROUGH,
+    STALLING,
+    STORMY,
+    TURNS,
+    long_run,
+)
 from txnlog.testing import FaultRates
 
 WEATHERS = {"calm": CALM, "rough": ROUGH, "stormy": STORMY, "stalling": STALLING}

@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from long_runs import run
-from long_runs.judge import Fate
-from long_runs.world import World, prepare
-from replica_world import CONTROLLER, Roots
 
+from tests.support.replication.replica_world import CONTROLLER, Roots
+from tests.support.simulation.long_runs import run
+from tests.support.simulation.long_runs.judge import Fate
+from tests.support.simulation.long_runs.world import World, prepare
 from txnlog.errors import StorageError
 from txnlog.replicas.electing import change_settings
 from txnlog.replicas.epochs import FACTOR, root_of

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from steps import append, upload, values
 
+from tests.support.steps import append, upload, values
 from txnlog import TopicPartition
 from txnlog.admin import vacuum
 from txnlog.admin.vacuum import Ages

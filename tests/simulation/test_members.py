@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from group_runs import GroupRun, Violation
-from long_runs.run import CALM, ROUGH, STALLING, STORMY
-from seeds import tried_first
 
+from tests.support.groups.group_runs import GroupRun, Violation
+from tests.support.seeds import tried_first
+from tests.support.simulation.long_runs.run import CALM, ROUGH, STALLING, STORMY
 from txnlog.groups import joining, leaving, member, planning, sharing
 from txnlog.groups.heartbeats import Observer
 from txnlog.groups.member import Member

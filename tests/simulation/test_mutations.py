@@ -12,10 +12,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from long_runs.judge import Violation
-from long_runs.run import CALM, DAY_MS, LEAST_AGE_MS, ROUGH, STALLING, STORMY, long_run
-from seeds import tried_first
 
+from tests.support.seeds import tried_first
+from tests.support.simulation.long_runs.judge import Violation
+from tests.support.simulation.long_runs.run import (
+    CALM,
+    DAY_MS,
+    LEAST_AGE_MS,
+    ROUGH,
+    STALLING,
+    STORMY,
+    long_run,
+)
 from txnlog.errors import (
     CommitFailed,
     CommitStateUnknown,

@@ -10,8 +10,8 @@ import random
 from collections import Counter
 
 import pytest
-from steps import begin
 
+from tests.support.steps import begin
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, StorageError
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer

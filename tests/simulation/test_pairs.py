@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from pairs.meeting import HOWS, Case, How, run
-from pairs.operation import OPERATIONS
-from pairs.slices import RULES, Counts, random_triples, run_pair, slice_of
-from pairs.world import small_numbers
+
+from tests.support.simulation.pairs.meeting import HOWS, Case, How, run
+from tests.support.simulation.pairs.operation import OPERATIONS
+from tests.support.simulation.pairs.slices import RULES, Counts, random_triples, run_pair, slice_of
+from tests.support.simulation.pairs.world import small_numbers
 
 
 @pytest.fixture(autouse=True)

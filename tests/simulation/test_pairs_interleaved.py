@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from steps import values
 
+from tests.support.steps import values
 from txnlog.errors import ProducerFenced, TopicAlreadyExists, UnknownTopicOrPartition
 from txnlog.log.chapters import Chapters
 from txnlog.log.deadlines import CLOCK_MARGIN_MS

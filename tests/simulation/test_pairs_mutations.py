@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from pairs.history import Violation
-from pairs.meeting import Case, How, run
-from pairs.slices import LAST
-from pairs.world import small_numbers
 
+from tests.support.simulation.pairs.history import Violation
+from tests.support.simulation.pairs.meeting import Case, How, run
+from tests.support.simulation.pairs.slices import LAST
+from tests.support.simulation.pairs.world import small_numbers
 from txnlog.admin import maintenance
 from txnlog.admin.times import Times
 from txnlog.log import sequence_log

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from placement_model import BROKEN, Lost, Model
-from seeds import tried_first
+
+from tests.support.replication.placement_model import BROKEN, Lost, Model
+from tests.support.seeds import tried_first
 
 FIRST = {"notes nothing": 157, "forgets the last copy": 134}
 """Seeds that notice what is broken; where none is named, one of the first ones does."""

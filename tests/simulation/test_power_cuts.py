@@ -9,9 +9,15 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from copy_job import PREPARED, TOTAL, check_whole_transactions, copy_all, judge
-from steps import begin, values
 
+from tests.support.simulation.copy_job import (
+    PREPARED,
+    TOTAL,
+    check_whole_transactions,
+    copy_all,
+    judge,
+)
+from tests.support.steps import begin, values
 from txnlog.errors import ProducerFenced, StorageError, TxnlogError
 from txnlog.producer import Producer
 from txnlog.store import attach

@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from steps import values
 
 import txnlog
+from tests.support.steps import values
 from txnlog.clock import SystemClock
 from txnlog.errors import StorageError, TxnlogError
 from txnlog.store import Store, open_store
 from txnlog.testing import VirtualClock
 
-WORKER = Path(__file__).parents[1] / "support" / "commit_worker.py"
+WORKER = "tests.support.simulation.commit_worker"
 SILENCE_S = 120.0
 
 
@@ -39,7 +39,7 @@ class Worker:
         self, url: str, options: dict[str, Any], name: str, commits: int, mode: str
     ) -> None:
         self.name = name
-        command = [sys.executable, str(WORKER), url, json.dumps(options), name, str(commits), mode]
+        command = [sys.executable, "-m", WORKER, url, json.dumps(options), name, str(commits), mode]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def line(self) -> list[str]:

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from replica_gates import Disk, Patience
-from replica_world import CALM, ROUGH, STORMY, Violation, run_seeds
-from seeds import tried_first
 
+from tests.support.replication.replica_gates import Disk, Patience
+from tests.support.replication.replica_world import CALM, ROUGH, STORMY, Violation, run_seeds
+from tests.support.seeds import tried_first
 from txnlog.errors import ObjectNotFound, StoreExists
 from txnlog.replicas import (
     copying,
@@ -169,13 +169,13 @@ def test_a_seed_decides_everything(hash_seeds: str) -> None:
     """Not the order of sets either, which differs from one process to the next."""
     program = """
 import hashlib
-from replica_world import CALM, World
+from tests.support.replication.replica_world import CALM, World
 trace = World(6, CALM, stalls=True).run().simulation.trace
 print(len(trace), hashlib.sha256(repr(trace).encode()).hexdigest())
 """
     told = set()
     for hash_seed in hash_seeds:
-        env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        env = {**os.environ, "PYTHONHASHSEED": hash_seed}
         command = [sys.executable, "-c", program]
         told.add(
             subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout

@@ -92,11 +92,13 @@ def test_the_same_seed_gives_the_same_trace() -> None:
 @pytest.mark.more
 def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
     """No run depends on the order of a set of strings, which Python varies from run to run."""
-    code = "from test_simulation import digest, trace_of; print(digest(trace_of(4)))"
+    code = (
+        "from tests.simulation.test_simulation import digest, trace_of; print(digest(trace_of(4)))"
+    )
     found = {
         subprocess.run(
             [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
             check=True,
@@ -120,7 +122,6 @@ def test_importing_txnlog_leaves_testing_alone() -> None:
     )
     found = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=True,

@@ -11,10 +11,10 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from replica_gates import Disk
-from seeds import tried_first
-from standby_world import CALM, ROUGH, STORMY, Violation, run_seeds
 
+from tests.support.replication.replica_gates import Disk
+from tests.support.replication.standby_world import CALM, ROUGH, STORMY, Violation, run_seeds
+from tests.support.seeds import tried_first
 from txnlog.errors import TxnlogError
 from txnlog.replicas import copying
 from txnlog.standby import following, sweeping

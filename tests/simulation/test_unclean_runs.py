@@ -9,13 +9,12 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-import unclean_model
-import unclean_world
-from replica_world import CALM, ROUGH, STORMY, Violation
-from seeds import tried_first
-from unclean_model import BROKEN, Lost, Model
-from unclean_world import run_seeds
 
+from tests.support.replication import unclean_model, unclean_world
+from tests.support.replication.replica_world import CALM, ROUGH, STORMY, Violation
+from tests.support.replication.unclean_model import BROKEN, Lost, Model
+from tests.support.replication.unclean_world import run_seeds
+from tests.support.seeds import tried_first
 from txnlog.replicas.agreement import Agreement
 from txnlog.testing import FaultRates
 

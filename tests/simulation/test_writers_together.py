@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from msgspec.structs import replace as replace_field
-from seeds import tried_first
-from settling import settling_early
-from steps import upload
 
+from tests.support.log.settling import settling_early
+from tests.support.seeds import tried_first
+from tests.support.steps import upload
 from txnlog.errors import (
     InvalidProducerEpoch,
     OutOfOrderSequence,

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from plain_disk import write_entry_point
 
 import txnlog
+from tests.spark.plain_disk import write_entry_point
 from txnlog import Store
 
 if TYPE_CHECKING:
@@ -61,11 +61,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with two cores, in which a task may fail three times."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # The workers import helpers of these tests, and fsspec finds a filesystem of theirs.
+    # Of the workers too fsspec finds a filesystem of these tests.
     plugin = tmp_path_factory.mktemp("plugin")
     write_entry_point(plugin)
     inherited = os.environ.get("PYTHONPATH")
-    paths = [str(HERE), str(plugin), *([inherited] if inherited else [])]
+    paths = [str(plugin), *([inherited] if inherited else [])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     from pyspark.sql import SparkSession
 

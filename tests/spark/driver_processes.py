@@ -38,7 +38,7 @@ class Process:
     ) -> None:
         folder.mkdir(exist_ok=True)
         inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        paths = [str(HERE), *[str(Path(path).absolute()) for path in inherited if path]]
+        paths = [str(Path(path).absolute()) for path in inherited if path]
         variables = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),

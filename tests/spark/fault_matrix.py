@@ -28,10 +28,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from spark_driver import say, session
-from spark_faults import Fault, Rows, executor_jvm, faulty
 
 import txnlog
+from tests.spark.spark_driver import say, session
+from tests.spark.spark_faults import Fault, Rows, executor_jvm, faulty
 from txnlog import Store
 from txnlog.spark import (
     SparkTransaction,

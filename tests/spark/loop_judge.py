@@ -6,9 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from spark_helpers import stored
-
 import txnlog
+from tests.spark.spark_helpers import stored
 from txnlog import Store
 from txnlog.clock import SystemClock
 from txnlog.errors import TxnlogError

@@ -29,5 +29,5 @@ def write_entry_point(folder: Path) -> None:
     info = folder / "plain_disk-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plain-disk\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[fsspec.specs]\ndisk = plain_disk:PlainDisk\n")
+    (info / "entry_points.txt").write_text(f"[fsspec.specs]\ndisk = {__name__}:PlainDisk\n")
     fsspec.register_implementation("disk", PlainDisk, clobber=True)

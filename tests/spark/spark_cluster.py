@@ -7,7 +7,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyspark
-from driver_processes import Process
+
+from tests.spark.driver_processes import Process
 
 _SMALL = {"SPARK_DAEMON_MEMORY": "256m"}
 

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from spark_driver import say, session
-from spark_faults import Fault, Kill, Straggle, faulty, wide_numbers
 
+from tests.spark.spark_driver import say, session
+from tests.spark.spark_faults import Fault, Kill, Straggle, faulty, wide_numbers
 from txnlog.spark import register, transaction
 
 RECORDS = 32_000

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from spark_driver import run as run_loop
-from spark_driver import say, session, summed, tripled
-from spark_faults import Straggle, faulty
 
+from tests.spark.spark_driver import run as run_loop
+from tests.spark.spark_driver import say, session, summed, tripled
+from tests.spark.spark_faults import Straggle, faulty
 from txnlog.spark import SparkTransaction, register, transaction
 
 

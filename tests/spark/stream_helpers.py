@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from spark_helpers import dotted
 
+from tests.spark.spark_helpers import dotted
 from txnlog import Store
 
 READS_STREAMS = find_spec("pyspark.sql.streaming.datasource") is not None

@@ -15,8 +15,10 @@ from typing import Any
 
 import pyspark
 import pytest
-from driver_processes import Process, driver
-from fault_matrix import (
+
+import txnlog
+from tests.spark.driver_processes import Process, driver
+from tests.spark.fault_matrix import (
     CELLS,
     FAULTS,
     LEAVES,
@@ -27,11 +29,9 @@ from fault_matrix import (
     times_ms,
     written,
 )
-from servers import CannotStart, versitygw
-from servers.s3_buckets import variables_for
-from spark_cluster import standalone
-
-import txnlog
+from tests.spark.spark_cluster import standalone
+from tests.stores.servers import CannotStart, versitygw
+from tests.stores.servers.s3_buckets import variables_for
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from spark_helpers import data_files, fill, numbers, placed_files, save, stored
-from stream_helpers import folder, forget_last_commit, reads_streams, run, stream
 
+from tests.spark.spark_helpers import data_files, fill, numbers, placed_files, save, stored
+from tests.spark.stream_helpers import folder, forget_last_commit, reads_streams, run, stream
 from txnlog import Store
 from txnlog.errors import InvalidOption, InvalidTxnState
 from txnlog.spark import SparkTransaction, foreach_batch, transaction

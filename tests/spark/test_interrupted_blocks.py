@@ -13,9 +13,18 @@ from unittest.mock import MagicMock
 import numpy as np
 import pyarrow as pa
 import pytest
-from interrupted_jobs import GROUP, IN, INPUT, KINDS, Job, interrupt, interrupt_each, lines_of
-from settling import settle_early
 
+from tests.support.log.settling import settle_early
+from tests.support.runtime.interrupted_jobs import (
+    GROUP,
+    IN,
+    INPUT,
+    KINDS,
+    Job,
+    interrupt,
+    interrupt_each,
+    lines_of,
+)
 from txnlog.segments.records import normalize
 from txnlog.spark import registration
 from txnlog.spark.batch.manifests import write_manifest

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from loop_judge import check_done, check_not_blocked, check_whole, orphans, prepare
 
+from tests.spark.loop_judge import check_done, check_not_blocked, check_whole, orphans, prepare
 from txnlog import Store, TopicPartition
 from txnlog.errors import TxnlogError
 

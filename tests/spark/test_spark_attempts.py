@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from driver_processes import SILENCE_S, driver
-from loop_judge import orphans
 from pyspark.sql import SparkSession
-from spark_cluster import standalone
-from spark_cluster_driver import RECORDS
-from spark_faults import Kill, Straggle, faulty, wide_numbers
-from spark_helpers import stored
 
+from tests.spark.driver_processes import SILENCE_S, driver
+from tests.spark.loop_judge import orphans
+from tests.spark.spark_cluster import standalone
+from tests.spark.spark_cluster_driver import RECORDS
+from tests.spark.spark_faults import Kill, Straggle, faulty, wide_numbers
+from tests.spark.spark_helpers import stored
 from txnlog import Store
 from txnlog.spark import TxnlogDataSource, transaction
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from spark_helpers import fill, load, numbers, rows, save
-from stream_helpers import reads_streams, run, sink, stream
 
+from tests.spark.spark_helpers import fill, load, numbers, rows, save
+from tests.spark.stream_helpers import reads_streams, run, sink, stream
 from txnlog import Store
 from txnlog.segments.writer import PARQUET_FROM_BYTES
 from txnlog.spark import maintain, read, transaction

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
-from spark_helpers import data_files, fill, placed_files, stored
 
+from tests.spark.spark_helpers import data_files, fill, placed_files, stored
 from txnlog import Store, TopicPartition
 from txnlog.errors import InvalidOption
 from txnlog.spark import CaughtUp, SparkTransaction, catch_up

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from compacted_topics import compact, newest, read
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from spark_helpers import load, rows, save
 
+from tests.spark.spark_helpers import load, rows, save
+from tests.support.admin.compacted_topics import compact, newest, read
 from txnlog import Store
 
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from spark_helpers import load, save, stored
-from stream_helpers import reads_streams, run, sink, stream
 
+from tests.spark.spark_helpers import load, save, stored
+from tests.spark.stream_helpers import reads_streams, run, sink, stream
 from txnlog import Store
 from txnlog.errors import CorruptRecord, InvalidOption
 from txnlog.results import DamagedRecords

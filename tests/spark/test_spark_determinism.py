@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DoubleType
-from spark_helpers import fill, load, numbers, stored
 
+from tests.spark.spark_helpers import fill, load, numbers, stored
 from txnlog import Store
 from txnlog.errors import InvalidOption
 from txnlog.spark import SparkTransaction, foreach_batch, transaction

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from checkout import ROOT
-from documents import SPARK_DOCUMENTS, Runner, blocks_of
 from pyspark.sql import SparkSession
-from stream_helpers import reads_streams
+
+from tests.spark.stream_helpers import reads_streams
+from tests.support.checkout import ROOT
+from tests.support.documents import SPARK_DOCUMENTS, Runner, blocks_of
 
 pytestmark = pytest.mark.more
 

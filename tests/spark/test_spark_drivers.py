@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from driver_processes import driver
-from loop_judge import check_done, check_whole, orphans, prepare
-from spark_faults import Straggle
 
+from tests.spark.driver_processes import driver
+from tests.spark.loop_judge import check_done, check_whole, orphans, prepare
+from tests.spark.spark_faults import Straggle
 from txnlog import Store
 
 # Without the session of the other tests, so beside them.

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from forked_child import in_child
 from pyspark.sql import SparkSession
-from spark_helpers import numbers, stored
 
+from tests.spark.spark_helpers import numbers, stored
+from tests.support.runtime.forked_child import in_child
 from txnlog import Store
 from txnlog.spark import transaction
 

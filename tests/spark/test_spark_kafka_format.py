@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from spark_helpers import fill, load, numbers, save, stored, values
 
+from tests.spark.spark_helpers import fill, load, numbers, save, stored, values
 from txnlog import Store
 from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.segments.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, BatchHeader

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from driver_processes import Process, driver
-from loop_judge import check_done, check_not_blocked, check_whole, consumed, prepare
-from steps import sound_transactions
 
+from tests.spark.driver_processes import Process, driver
+from tests.spark.loop_judge import check_done, check_not_blocked, check_whole, consumed, prepare
+from tests.support.steps import sound_transactions
 from txnlog import Store
 
 # Without the session of the other tests, so beside them.

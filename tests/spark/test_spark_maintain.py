@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_helpers import load
 
 import txnlog
+from tests.spark.spark_helpers import load
 from txnlog import Store
 from txnlog.errors import CorruptRecord, InvalidOption
 from txnlog.results import Compaction, MaintenanceFailure, Merge

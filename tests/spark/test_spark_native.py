@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pytest
 from py4j.clientserver import JavaClient
 from pyspark.sql import DataFrame, SparkSession
-from spark_helpers import save
 
+from tests.spark.spark_helpers import save
 from txnlog import Store
 from txnlog.segments.writer import DEFAULT_ROW_GROUP_BYTES
 from txnlog.spark import read, transaction

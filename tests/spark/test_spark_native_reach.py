@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_helpers import numbers, save, stored, values
 
 import txnlog
+from tests.spark.spark_helpers import numbers, save, stored, values
 from txnlog import Store
 from txnlog.errors import InvalidOption
 from txnlog.spark import read, transaction

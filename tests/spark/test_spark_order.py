@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
-from test_spark_native import explained
 
+from tests.spark.test_spark_native import explained
 from txnlog import Store
 from txnlog.segments import writer
 from txnlog.spark import read, transaction

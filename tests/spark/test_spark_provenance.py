@@ -12,9 +12,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from spark_helpers import data_files, dotted, fill, load, numbers, save, stored
 
 import txnlog
+from tests.spark.spark_helpers import data_files, dotted, fill, load, numbers, save, stored
 from txnlog import Store
 from txnlog.errors import ProducerFenced
 from txnlog.spark import transaction

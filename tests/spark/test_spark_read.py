@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
-from spark_helpers import fill, load, numbers, rows, save, stored, values
 
+from tests.spark.spark_helpers import fill, load, numbers, rows, save, stored, values
 from txnlog import Store, TopicPartition
 from txnlog.errors import InvalidOption
 from txnlog.spark import read

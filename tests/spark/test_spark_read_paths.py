@@ -13,8 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hostile_readers import spark_literal, sql
-from hostile_values import (
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as sf
+
+import txnlog
+from tests.spark.spark_helpers import save
+from tests.spark.stream_helpers import reads_streams, run, stream
+from tests.support.read.hostile_readers import spark_literal, sql
+from tests.support.read.hostile_values import (
     COLUMNS,
     CONFIG,
     FORMS,
@@ -31,12 +37,6 @@ from hostile_values import (
     predicates,
     utc,
 )
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as sf
-from spark_helpers import save
-from stream_helpers import reads_streams, run, stream
-
-import txnlog
 from txnlog import Store
 from txnlog.spark import read
 

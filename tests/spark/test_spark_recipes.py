@@ -16,8 +16,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from stream_helpers import reads_streams
 
+from tests.spark.stream_helpers import reads_streams
 from txnlog import Store
 
 pytestmark = pytest.mark.more

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from replica_folders import skip_probes
 
 import txnlog
+from tests.support.replication.replica_folders import skip_probes
 from txnlog.replication import Follower, Replicas, Standby, open_replicas
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from spark_helpers import numbers, save, stored
 
+from tests.spark.spark_helpers import numbers, save, stored
 from txnlog import Store
 from txnlog.errors import InvalidOption, InvalidRecord, UnknownTopicOrPartition
 from txnlog.spark import shuffle_by_partition

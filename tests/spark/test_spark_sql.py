@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from spark_helpers import data_files, fill, placed_files, stored
 
+from tests.spark.spark_helpers import data_files, fill, placed_files, stored
 from txnlog import Store
 
 

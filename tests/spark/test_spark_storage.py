@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from spark_helpers import load, save, stored, values
 
 import txnlog
+from tests.spark.spark_helpers import load, save, stored, values
 from txnlog import Store
 from txnlog.errors import InvalidOption
 from txnlog.spark import SparkTransaction, catch_up, shuffle_by_partition, transaction

@@ -9,9 +9,17 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from spark_helpers import data_files, fill, placed_files, stored
-from stream_helpers import batches, folder, forget_last_commit, reads_streams, run, sink, stream
 
+from tests.spark.spark_helpers import data_files, fill, placed_files, stored
+from tests.spark.stream_helpers import (
+    batches,
+    folder,
+    forget_last_commit,
+    reads_streams,
+    run,
+    sink,
+    stream,
+)
 from txnlog import Store, TopicPartition
 from txnlog.errors import TxnlogError
 

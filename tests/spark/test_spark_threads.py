@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from spark_helpers import data_files, numbers, placed_files, save, stored
 
+from tests.spark.spark_helpers import data_files, numbers, placed_files, save, stored
 from txnlog import Store
 from txnlog.errors import InvalidTxnState, TxnlogError
 from txnlog.spark import SparkTransaction, register, transaction

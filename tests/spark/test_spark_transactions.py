@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,9 +14,18 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from spark_helpers import data_files, fill, load, numbers, placed_files, save, stored, values
 
 import txnlog
+from tests.spark.spark_helpers import (
+    data_files,
+    fill,
+    load,
+    numbers,
+    placed_files,
+    save,
+    stored,
+    values,
+)
 from txnlog import Store, TopicPartition
 from txnlog.clock import SystemClock
 from txnlog.errors import (
@@ -394,7 +402,7 @@ def test_an_unknown_outcome_is_settled_by_the_next_run(spark: SparkSession, topi
 KILLED = """
 import os, signal, sys
 from pyspark.sql import SparkSession
-from test_spark_transactions import etl
+from tests.spark.test_spark_transactions import etl
 from txnlog.clock import SystemClock
 from txnlog.spark import transaction
 from txnlog.storage import open_storage
@@ -431,10 +439,7 @@ def test_a_driver_killed_around_the_decision(
 ) -> None:
     """SIGKILL just before and after the decision; the rerun finishes the work."""
     command = [sys.executable, "-c", KILLED, topics.url, moment]
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, check=False
-    )
+    done = subprocess.run(command, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-2000:]
     with begin(spark, topics) as txn:
         assert etl(txn) == left

@@ -12,16 +12,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from compacted_topics import compact, newest
-from compacted_topics import read as read_all
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
-from spark_helpers import fill, load, rows, save
-from stream_helpers import reads_streams, run, sink, stream
-from typed_formats import in_either_format
 
 import txnlog
+from tests.spark.spark_helpers import fill, load, rows, save
+from tests.spark.stream_helpers import reads_streams, run, sink, stream
+from tests.support.admin.compacted_topics import compact, newest
+from tests.support.admin.compacted_topics import read as read_all
+from tests.support.segments.typed_formats import in_either_format
 from txnlog import Store, TopicPartition
 from txnlog.errors import InvalidOption, InvalidRecord
 from txnlog.spark import read, shuffle_by_partition, transaction

@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructField, StructType
-from spark_helpers import data_files, fill, load, numbers, placed_files, save, stored
-from steps import sound_transactions
 
+from tests.spark.spark_helpers import data_files, fill, load, numbers, placed_files, save, stored
+from tests.support.steps import sound_transactions
 from txnlog import Store
 from txnlog.errors import CommitStateUnknown, StorageError, UnknownTopicOrPartition
 from txnlog.log.topic_log import TopicLog

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import stream_job
-from spark_helpers import fill, stored
-from stream_helpers import reads_streams
 
 import txnlog
+from tests.spark import stream_job
+from tests.spark.spark_helpers import fill, stored
+from tests.spark.stream_helpers import reads_streams
 from txnlog import Store
 
 # Without the session of the other tests, so beside them.
@@ -30,7 +30,6 @@ def start(store: Store, max_offsets: int, until: str) -> subprocess.Popen[str]:
     checkpoint = Path(store.url).parent / "checkpoint"
     forget_unbegun(checkpoint)
     command = [sys.executable, stream_job.__file__, store.url, str(checkpoint)]
-    path = os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")]))
     with log_of(store).open("a") as log:
         process = subprocess.Popen(
             [*command, str(max_offsets), until],
@@ -38,7 +37,6 @@ def start(store: Store, max_offsets: int, until: str) -> subprocess.Popen[str]:
                 **os.environ,
                 "PYSPARK_PYTHON": sys.executable,
                 "SPARK_LOCAL_IP": "127.0.0.1",
-                "PYTHONPATH": path,
             },
             stdout=subprocess.PIPE,
             stderr=log,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from spark_helpers import fill, stored
-from stream_helpers import READS_STREAMS, run, sink, stream
 
+from tests.spark.spark_helpers import fill, stored
+from tests.spark.stream_helpers import READS_STREAMS, run, sink, stream
 from txnlog import Store
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from copy_job import PREPARED, check_whole_transactions, copy_all, judge
 from fsspec.implementations.memory import MemoryFileSystem
-from steps import values
 
 import txnlog
+from tests.support.simulation.copy_job import PREPARED, check_whole_transactions, copy_all, judge
+from tests.support.steps import values
 from txnlog.errors import (
     IllegalState,
     InvalidOption,

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standby_journey import there_and_back
-from steps import values
 
 import txnlog
+from tests.support.replication.standby_journey import there_and_back
+from tests.support.steps import values
 from txnlog.replication import Follower, Standby, open_replicas
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from fake_webhdfs import run_fake_webhdfs
 from fsspec.implementations.memory import MemoryFileSystem
 
+from tests.support.storage.fake_webhdfs import run_fake_webhdfs
 from txnlog.errors import PutIfAbsentBroken
 from txnlog.storage import open_storage, together
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from steps import another, send, values
 
+from tests.support.steps import another, send, values
 from txnlog import AcksValue
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, ObjectNotFound, StorageError
 from txnlog.log.create_once import create_once

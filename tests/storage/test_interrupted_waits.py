@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 
 import pytest
-from interrupts import Point, Tracer
 
+from tests.support.runtime.interrupts import Point, Tracer
 from txnlog.clock import Signal
 from txnlog.storage.ahead import Waits, run_ahead, work_ahead
 from txnlog.storage.together import THREADS, run_together

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from fake_clouds import (
+
+from tests.support.storage.fake_clouds import (
     ACCOUNT_KEY,
     CONTAINER,
     PAGE,
@@ -30,7 +31,6 @@ from fake_clouds import (
     gcs_error,
     gcs_options,
 )
-
 from txnlog.clock import SystemClock
 from txnlog.errors import ObjectNotFound, PutIfAbsentBroken, StorageError, UnsupportedFilesystem
 from txnlog.log.create_once import create_once

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from checkout import ROOT
+
+from tests.support.checkout import ROOT
 
 _EXAMPLE = ROOT / "examples" / "sqlite_adapter"
 

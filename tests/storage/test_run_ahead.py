@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
 import pytest
-from forked_child import in_child
 
+from tests.support.runtime.forked_child import in_child
 from txnlog.errors import StorageError
 from txnlog.storage import ahead
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage

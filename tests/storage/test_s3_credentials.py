@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from forked_child import in_child
 from moto.moto_server.werkzeug_app import create_backend_app
-from scripted_s3 import run_server
 from werkzeug.serving import make_server
 
+from tests.support.runtime.forked_child import in_child
+from tests.support.storage.scripted_s3 import run_server
 from txnlog.errors import StorageError
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.s3 import S3Storage

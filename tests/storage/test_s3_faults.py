@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from copy_job import PREPARED, check_whole_transactions, copy_all, judge
 
+from tests.support.simulation.copy_job import PREPARED, check_whole_transactions, copy_all, judge
 from txnlog.clock import SystemClock
 from txnlog.errors import CommitStateUnknown, StorageError, TxnlogError
 from txnlog.storage import open_storage

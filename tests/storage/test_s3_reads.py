@@ -10,8 +10,8 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from scripted_s3 import Scripted, error, half_a_body, scripted_server, success
 
+from tests.support.storage.scripted_s3 import Scripted, error, half_a_body, scripted_server, success
 from txnlog.clock import SystemClock
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage import open_storage

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from scripted_s3 import (
+
+from tests.support.storage.scripted_s3 import (
     KEY,
     SECRET,
     TOKEN,
@@ -25,7 +26,6 @@ from scripted_s3 import (
     scripted_server,
     success,
 )
-
 from txnlog.errors import (
     ObjectNotFound,
     PutIfAbsentBroken,

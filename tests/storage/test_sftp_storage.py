@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sftp_server import PASSWORD, SftpServer, run_sftp_server
 
+from tests.support.storage.sftp_server import PASSWORD, SftpServer, run_sftp_server
 from txnlog.clock import SystemClock
 from txnlog.errors import (
     ObjectNotFound,

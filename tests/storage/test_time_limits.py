@@ -7,8 +7,8 @@ import sys
 import threading
 
 import pytest
-from forked_child import in_child
 
+from tests.support.runtime.forked_child import in_child
 from txnlog.storage.time_limits import NoAnswer, run_within
 
 

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from forked_child import in_child
 
+from tests.support.runtime.forked_child import in_child
 from txnlog.storage import together
 from txnlog.storage.together import KeptThreads, run_together
 

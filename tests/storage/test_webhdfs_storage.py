@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fake_webhdfs import FakeWebHdfs, File, Request, run_fake_webhdfs
 
 import txnlog
+from tests.support.storage.fake_webhdfs import FakeWebHdfs, File, Request, run_fake_webhdfs
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.log.create_once import create_once
 from txnlog.storage import open_storage

@@ -1,6 +1,6 @@
 """How the stores in ``golden/`` were made.
 
-``PYTHONPATH=tests/support python tests/store/golden_stores.py NAME`` writes ``golden/NAME.zip``
+``python -m tests.store.golden_stores NAME`` writes ``golden/NAME.zip``
 and, beside it, what is read from it: for a format that is new. What is there already is never
 written again.
 """
@@ -17,9 +17,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pyarrow as pa
-from proposing import Losing, propose
-from steps import another, append, begin, send
 
+from tests.support.log.proposing import Losing, propose
+from tests.support.steps import another, append, begin, send
 from txnlog import TopicPartition
 from txnlog.log import topic_log
 from txnlog.producer import Producer

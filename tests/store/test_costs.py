@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from steps import new_store
 
 import txnlog
+from tests.support.steps import new_store
 from txnlog.log.chapters import CHAPTER
 from txnlog.log.group_metadata import GroupMetadata
 from txnlog.log.manifests import FANOUT, SETTLED_AT_ONCE

@@ -12,9 +12,9 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-from steps import begin
 
 import txnlog
+from tests.support.steps import begin
 from txnlog import errors
 from txnlog.errors import InvalidTxnState, TxnlogError
 from txnlog.storage.base import Storage

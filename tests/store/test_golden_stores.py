@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from golden_stores import read_parquet
 
 import txnlog
+from tests.store.golden_stores import read_parquet
 from txnlog import IsolationLevel, TopicPartition
 from txnlog.store import Store
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_judges import JUDGES
-from segment_layout import raw_batches
-from segment_samples import random_records, rows_of
 
+from tests.support.segments.kafka_judges import JUDGES
+from tests.support.segments.segment_layout import raw_batches
+from tests.support.segments.segment_samples import random_records, rows_of
 from txnlog import CompressionType
 from txnlog.config import check_merged_topic_config, check_topic_config
 from txnlog.errors import CorruptRecord, InvalidConfig

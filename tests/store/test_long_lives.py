@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from held_sizes import held_sizes
-from settling import settle_early
-from steps import another, append, new_store
 
+from tests.support.log.settling import settle_early
+from tests.support.runtime.held_sizes import held_sizes
+from tests.support.steps import another, append, new_store
 from txnlog.clock import Signal
 from txnlog.consumer import Consumer
 from txnlog.log import arrivals, recent, settlement, state_log

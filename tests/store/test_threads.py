@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import pytest
-from steps import begin
 
+from tests.support.steps import begin
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
 from txnlog.storage.base import Storage

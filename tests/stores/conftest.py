@@ -13,8 +13,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from servers import CannotStart, StoreServer
-from stores_report import Report
+
+from tests.stores.servers import CannotStart, StoreServer
+from tests.stores.stores_report import Report
 
 _HERE = Path(__file__).parent
 _REPORT = pytest.StashKey[Report]()
@@ -23,7 +24,9 @@ _REPORT = pytest.StashKey[Report]()
 def _modules() -> dict[str, ModuleType]:
     """The servers, by the names of their modules."""
     names = [path.stem for path in sorted((_HERE / "servers").glob("*.py"))]
-    modules = {name: import_module(f"servers.{name}") for name in names if name != "__init__"}
+    modules = {
+        name: import_module(f"tests.stores.servers.{name}") for name in names if name != "__init__"
+    }
     return {name: module for name, module in modules.items() if hasattr(module, "run")}
 
 

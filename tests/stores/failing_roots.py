@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from servers import StoreServer, free_port
+from tests.stores.servers import StoreServer, free_port
 
 # A request to a server that stands still fails after some seconds, instead of a minute and a half.
 _IMPATIENT = {"connect_timeout": 2, "read_timeout": 4, "retries": {"total_max_attempts": 1}}
@@ -81,7 +81,7 @@ class ServerRoot(FailingRoot):
 
     def __init__(self, kind: str, folder: Path) -> None:
         folder.mkdir()
-        self._module = import_module(f"servers.{kind}")
+        self._module = import_module(f"tests.stores.servers.{kind}")
         self._where = (folder, free_port())
         self._start()
         # Each with a name of its own: all servers have the same bucket.

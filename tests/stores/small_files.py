@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from servers.s3_buckets import variables_for
+from tests.stores.servers.s3_buckets import variables_for
 
 COMMITS, RECORDS, SCANS = 100, 100, 9
 SIDES = ("txnlog", "deltalake")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from servers import StoreServer
+from tests.stores.servers import StoreServer
 
 REPORT = Path(__file__).parents[2] / "benchmarks" / "STORES.md"
 _HEAD = """# Filesystems and servers

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import CannotStart, free_port, hdfs_kerberos
-from servers.hdfs_cluster import HdfsCluster, run_cluster
 
 import txnlog
+from tests.stores.servers import CannotStart, free_port, hdfs_kerberos
+from tests.stores.servers.hdfs_cluster import HdfsCluster, run_cluster
 from txnlog.errors import StorageError
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage

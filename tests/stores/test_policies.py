@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from checkout import ROOT
-from documents import blocks_of
-from servers import CannotStart, versitygw
 
 import txnlog
+from tests.stores.servers import CannotStart, versitygw
+from tests.support.checkout import ROOT
+from tests.support.documents import blocks_of
 from txnlog.errors import StorageError, UnknownTopicOrPartition
 from txnlog.results import MaintenanceFailure
 from txnlog.storage import server_checks

@@ -20,14 +20,20 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-import small_files
-from bank import LEAST_AGE, open_banks, open_for_business
-from copy_job import PREPARED, TOTAL, check_whole_transactions, copy_all, judge
-from servers import StoreServer
-from standby_journey import there_and_back
-from stores_report import Report
 
 import txnlog
+from tests.stores import small_files
+from tests.stores.servers import StoreServer
+from tests.stores.stores_report import Report
+from tests.support.replication.standby_journey import there_and_back
+from tests.support.simulation.bank import LEAST_AGE, open_banks, open_for_business
+from tests.support.simulation.copy_job import (
+    PREPARED,
+    TOTAL,
+    check_whole_transactions,
+    copy_all,
+    judge,
+)
 from txnlog.errors import PutIfAbsentBroken, TxnlogError
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.s3 import S3Storage

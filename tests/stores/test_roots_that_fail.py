@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bank import Bank, looks, open_banks
-from bank import judge as judge_bank
-from bank_worker import Ledger
-from failing_roots import DiskRoot, FailingRoot, ServerRoot
-from servers import CannotStart, StoreServer
-from stores_report import Report
 
+from tests.stores.failing_roots import DiskRoot, FailingRoot, ServerRoot
+from tests.stores.servers import CannotStart, StoreServer
+from tests.stores.stores_report import Report
+from tests.support.simulation.bank import Bank, looks, open_banks
+from tests.support.simulation.bank import judge as judge_bank
+from tests.support.simulation.bank_worker import Ledger
 from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.replication import Replicas, open_replicas

@@ -28,9 +28,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checkout import PYPROJECT, ROOT
-from cli_command import environment, server_address
 from markdown_it import MarkdownIt
+
+from tests.support.checkout import PYPROJECT, ROOT
+from tests.support.cli.cli_command import environment, server_address
 
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")]
 SPARK_DOCUMENTS = ("README.md", "docs/MOVING_FROM_KAFKA.md", "docs/SPARK.md", "docs/TUTORIAL.md")

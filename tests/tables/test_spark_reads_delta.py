@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyspark
 import pytest
-from published import SCHEMA, DeltaPublished, rows
 
 import txnlog
+from tests.tables.published import SCHEMA, DeltaPublished, rows
 from txnlog import TopicPartition
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.set_up]

@@ -12,7 +12,10 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from published import (
+from pyiceberg.table import Table
+
+import txnlog
+from tests.tables.published import (
     SCHEMA,
     DeltaPublished,
     IcebergPublished,
@@ -20,9 +23,6 @@ from published import (
     check_same,
     rows,
 )
-from pyiceberg.table import Table
-
-import txnlog
 from txnlog import TopicPartition
 from txnlog.errors import ConcurrentTransactions, InvalidOption, InvalidSchema, StorageError
 from txnlog.segments.parquet import writer

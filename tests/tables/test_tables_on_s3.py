@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from published import SCHEMA, rows
 from pyiceberg.catalog import load_catalog
 
 import txnlog
+from tests.tables.published import SCHEMA, rows
 from txnlog.errors import InvalidOption
 from txnlog.names import TopicPartition
 from txnlog.results import TablePublication
@@ -32,7 +32,7 @@ COLUMNS = [name for name in SCHEMA.names if name != "legs"] + ["_timestamp", "_h
 @pytest.fixture
 def s3() -> Iterator[dict[str, Any]]:
     """Storage options of a server in a process of its own: deltalake waits with the GIL held."""
-    import moto_server
+    from tests.support.storage import moto_server
 
     command = [sys.executable, moto_server.__file__]
     with subprocess.Popen(

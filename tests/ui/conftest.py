@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from starlette.testclient import TestClient
-from ui_browser import HOSTILE, PORT, browser_of
 
+from tests.ui.ui_browser import HOSTILE, PORT, browser_of
 from txnlog import TopicPartition
 from txnlog.store import Store, attach
 from txnlog.testing.heap_storage import HeapStorage

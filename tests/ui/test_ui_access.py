@@ -6,8 +6,8 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 from starlette.testclient import TestClient
-from ui_browser import ADDRESS, PORT, browser_of, seal_of, send
 
+from tests.ui.ui_browser import ADDRESS, PORT, browser_of, seal_of, send
 from txnlog.errors import InvalidOption
 from txnlog.store import Store
 from txnlog.ui.access import (

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 import uvicorn
-from ui_browser import HOSTILE
 
 import txnlog
+from tests.ui.ui_browser import HOSTILE
 from txnlog import TopicPartition
 from txnlog.replication import Follower, Replicas, open_replicas
 from txnlog.store import Store

@@ -8,8 +8,18 @@ from html import unescape
 import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
-from ui_browser import ADDRESS, HOSTILE, LONG_S, PORT, browser_of, confirm, seal_of, send, text_of
 
+from tests.ui.ui_browser import (
+    ADDRESS,
+    HOSTILE,
+    LONG_S,
+    PORT,
+    browser_of,
+    confirm,
+    seal_of,
+    send,
+    text_of,
+)
 from txnlog import TopicPartition
 from txnlog.store import Store
 from txnlog.ui.access import Access, loopback_hosts

@@ -8,8 +8,8 @@ from urllib.parse import unquote
 import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
-from ui_browser import ADDRESS, PORT, browser_of, confirm
 
+from tests.ui.ui_browser import ADDRESS, PORT, browser_of, confirm
 from txnlog import TopicPartition
 from txnlog.store import Store
 from txnlog.ui.access import Access, cookie_name, loopback_hosts, named_hosts

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from starlette.testclient import TestClient
-from ui_browser import LONG_S, ended, text_of
 
+from tests.ui.ui_browser import LONG_S, ended, text_of
 from txnlog.doctor.finding import Finding
 from txnlog.errors import StorageError
 from txnlog.names import topic_log

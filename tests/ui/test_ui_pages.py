@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
-from ui_browser import HOSTILE, PORT, browser_of, text_of
 
+from tests.ui.ui_browser import HOSTILE, PORT, browser_of, text_of
 from txnlog import TopicPartition
 from txnlog.inspect.describing import describe_segments_within
 from txnlog.inspect.history import GroupLogEntry

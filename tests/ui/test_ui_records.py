@@ -12,8 +12,8 @@ from html import escape, unescape
 import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
-from ui_browser import HOSTILE, text_of
 
+from tests.ui.ui_browser import HOSTILE, text_of
 from txnlog.read.search import find_records
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach

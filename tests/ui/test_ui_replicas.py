@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from ui_browser import PORT, browser_of, ended, seal_of, send, text_of
 
 import txnlog
+from tests.ui.ui_browser import PORT, browser_of, ended, seal_of, send, text_of
 from txnlog.replication import Follower, Replicas, open_replicas
 from txnlog.store import Store
 from txnlog.ui.access import Access, loopback_hosts

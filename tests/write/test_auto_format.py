@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from steps import another, begin, new_store
 
+from tests.support.steps import another, begin, new_store
 from txnlog import IsolationLevel, TopicPartition
 from txnlog.config import CompressionType
 from txnlog.errors import InvalidConfig, RecordTooLarge

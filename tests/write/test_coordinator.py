@@ -12,8 +12,8 @@ from functools import partial
 
 import msgspec
 import pytest
-from steps import another, begin, begin_with, new_store, stop_before_marking, values
 
+from tests.support.steps import another, begin, begin_with, new_store, stop_before_marking, values
 from txnlog.errors import (
     InvalidTransactionalId,
     InvalidTransactionTimeout,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from disturbed_storages import LosingStorage
 
 import txnlog
+from tests.support.storage.disturbed_storages import LosingStorage
 from txnlog import Store
 from txnlog.config import AcksValue
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError, UnknownTopicOrPartition

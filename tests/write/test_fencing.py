@@ -5,10 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from disturbed_storages import HookedStorage
-from settling import settling_early
-from steps import another, append, begin, checkpoint, elsewhere, new_store, send, values
 
+from tests.support.log.settling import settling_early
+from tests.support.steps import (
+    another,
+    append,
+    begin,
+    checkpoint,
+    elsewhere,
+    new_store,
+    send,
+    values,
+)
+from tests.support.storage.disturbed_storages import HookedStorage
 from txnlog.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,

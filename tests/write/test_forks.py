@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from alone import read_alone
-from forked_child import CHILD_S, Child, in_child
-from steps import begin, values
 
+from tests.support.groups.alone import read_alone
+from tests.support.runtime.forked_child import CHILD_S, Child, in_child
+from tests.support.steps import begin, values
 from txnlog import AcksValue
 from txnlog.errors import ForkedProducer, TxnlogError
 from txnlog.names import TopicPartition

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from types import FrameType
 
 import pytest
-from disturbed_storages import HookedStorage
-from steps import another, begin, begin_with, new_store, values
 
+from tests.support.steps import another, begin, begin_with, new_store, values
+from tests.support.storage.disturbed_storages import HookedStorage
 from txnlog import producer
 from txnlog.errors import InvalidTxnState, TxnlogError
 from txnlog.log import group_commit, group_metadata, topic_log

@@ -10,9 +10,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from forked_child import in_child
-from steps import begin
 
+from tests.support.runtime.forked_child import in_child
+from tests.support.steps import begin
 from txnlog.errors import InvalidConfig, StorageError
 from txnlog.storage import open_storage
 from txnlog.storage.base import Upload

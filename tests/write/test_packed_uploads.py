@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from segment_layout import raw_batches
-from steps import another, begin, new_store, send
 
+from tests.support.segments.segment_layout import raw_batches
+from tests.support.steps import another, begin, new_store, send
 from txnlog import TopicPartition
 from txnlog.admin.merging import merge_topic
 from txnlog.store import Store

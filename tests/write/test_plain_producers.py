@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from disturbed_storages import LosingStorage
-from steps import another, append, new_store, values
 
+from tests.support.steps import another, append, new_store, values
+from tests.support.storage.disturbed_storages import LosingStorage
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptEntry,

@@ -9,8 +9,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from steps import new_store, values
 
+from tests.support.steps import new_store, values
 from txnlog import AcksValue
 from txnlog.clock import Clock, Moment
 from txnlog.errors import (

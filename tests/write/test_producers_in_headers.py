@@ -6,8 +6,8 @@ import warnings
 from pathlib import Path
 
 import pytest
-from steps import another, begin, new_store
 
+from tests.support.steps import another, begin, new_store
 from txnlog.names import SegmentRef
 from txnlog.producer import Producer
 from txnlog.segments.batch_header import BatchHeader

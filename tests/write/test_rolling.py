@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import some
+from tests.support.examples import some
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidRecord, RecordTooLarge, StorageError
 from txnlog.log.uploads import UploadedSegment

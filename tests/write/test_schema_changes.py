@@ -13,9 +13,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from typed_formats import in_either_format
 
 import txnlog
+from tests.support.segments.typed_formats import in_either_format
 from txnlog.admin import topics
 from txnlog.columns.changes import evolve
 from txnlog.columns.checks import make_schema

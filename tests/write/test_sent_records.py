@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from call_counts import calls_of
 
+from tests.support.runtime.call_counts import calls_of
 from txnlog.names import TopicPartition
 from txnlog.store import attach
 from txnlog.testing import HeapStorage, VirtualClock

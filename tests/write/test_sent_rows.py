@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from call_counts import calls_of
 
+from tests.support.runtime.call_counts import calls_of
 from txnlog.errors import InvalidRecord
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock

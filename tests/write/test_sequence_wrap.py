@@ -7,8 +7,8 @@ never read.
 from __future__ import annotations
 
 import pytest
-from steps import begin, new_store
 
+from tests.support.steps import begin, new_store
 from txnlog.errors import CommitStateUnknown, OutOfOrderSequence, StorageError
 from txnlog.log.uploads import UploadedSegment, Writer
 from txnlog.names import TopicPartition

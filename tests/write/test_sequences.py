@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from steps import begin, new_store, send, upload
 
+from tests.support.steps import begin, new_store, send, upload
 from txnlog.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,

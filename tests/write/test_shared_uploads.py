@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from steps import another, new_store, values
 
+from tests.support.steps import another, new_store, values
 from txnlog import TopicPartition
 from txnlog.errors import CorruptRecord, StorageError
 from txnlog.inspect.segments import check_placed_segment, check_segment_file

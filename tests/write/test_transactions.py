@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from alone import read_alone
-from steps import begin, begin_with_offsets, elsewhere, new_store, send, values
-from timed_storage import TimedStorage
 
+from tests.support.groups.alone import read_alone
+from tests.support.steps import begin, begin_with_offsets, elsewhere, new_store, send, values
+from tests.support.storage.timed_storage import TimedStorage
 from txnlog.errors import (
     CommitFailed,
     ConcurrentTransactions,

@@ -20,9 +20,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
-from typed_formats import in_either_format
 
-from examples import share_of
+from tests.support.examples import share_of
+from tests.support.segments.typed_formats import in_either_format
 from txnlog.admin import topics
 from txnlog.columns.checks import make_schema
 from txnlog.columns.keys import encode_keys

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import nullcontext, suppress
 
 import pytest
-from disturbed_storages import HookedStorage, LosingStorage
-from settling import settling_early
-from steps import another, append, begin, begin_with, new_store, values
 
+from tests.support.log.settling import settling_early
+from tests.support.steps import another, append, begin, begin_with, new_store, values
+from tests.support.storage.disturbed_storages import HookedStorage, LosingStorage
 from txnlog.errors import (
     CommitStateUnknown,
     InvalidTxnState,

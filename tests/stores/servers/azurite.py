@@ -7,7 +7,15 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from servers import StoreServer, building, cache_folder, free_port, listens, run_tool, running
+from tests.stores.servers import (
+    StoreServer,
+    building,
+    cache_folder,
+    free_port,
+    listens,
+    run_tool,
+    running,
+)
 
 VERSION = "3.35.0"
 _ACCOUNT = "devstoreaccount1"

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from servers import StoreServer, free_port, go_install, listens, running
+from tests.stores.servers import StoreServer, free_port, go_install, listens, running
 
 VERSION = "1.56.1"
 _BUCKET = "test"

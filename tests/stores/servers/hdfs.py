@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from servers import StoreServer
-from servers.hdfs_cluster import VERSION, run_cluster
+from tests.stores.servers import StoreServer
+from tests.stores.servers.hdfs_cluster import VERSION, run_cluster
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from servers import building, cache_folder, free_port, run_tool, running
+from tests.stores.servers import building, cache_folder, free_port, run_tool, running
 
 VERSION = "3.4.2"
 

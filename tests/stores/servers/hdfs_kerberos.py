@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from servers import StoreServer, free_port
-from servers.hdfs_cluster import VERSION, run_cluster
+from tests.stores.servers import StoreServer, free_port
+from tests.stores.servers.hdfs_cluster import VERSION, run_cluster
 
 _CONFIG_VARIABLE = "KRB5_CONFIG"
 

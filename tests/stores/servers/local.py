@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from servers import StoreServer
+from tests.stores.servers import StoreServer
 
 
 @contextmanager

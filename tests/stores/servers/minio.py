@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from servers import StoreServer, free_port, go_install, listens, running
-from servers.s3_buckets import KEY, SECRET, URL, make_bucket, options_for
+from tests.stores.servers import StoreServer, free_port, go_install, listens, running
+from tests.stores.servers.s3_buckets import KEY, SECRET, URL, make_bucket, options_for
 
 VERSION = "0.0.0-20260212201848-7aac2a2c5b7c"
 S3 = True

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from servers import CannotStart, StoreServer, free_port, listens, run_tool, running
+from tests.stores.servers import CannotStart, StoreServer, free_port, listens, run_tool, running
 
 _CONFIGURATION = """\
 ListenAddress 127.0.0.1

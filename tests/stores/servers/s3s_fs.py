@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from servers import StoreServer, cargo_install, free_port, listens, running
-from servers.s3_buckets import BUCKET, KEY, SECRET, URL, options_for
+from tests.stores.servers import StoreServer, cargo_install, free_port, listens, running
+from tests.stores.servers.s3_buckets import BUCKET, KEY, SECRET, URL, options_for
 
 VERSION = "0.14.1"
 LIES = True

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from servers import StoreServer
-from servers.hdfs_cluster import VERSION, run_cluster
+from tests.stores.servers import StoreServer
+from tests.stores.servers.hdfs_cluster import VERSION, run_cluster
 
 _ONE_DATANODE = "dfs.client.block.write.locateFollowingBlock.initial.delay.ms=20"
 """With one DataNode a file is often closed before the NameNode knows of its block, and Hadoop asks

@@ -1,0 +1,1 @@
+"""On the path of every Python that tests start."""

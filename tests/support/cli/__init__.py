@@ -1,0 +1,1 @@
+"""The command, run as a user's shell would."""

@@ -1,0 +1,1 @@
+"""Consumer groups: members in steps, in processes of their own, and models."""

@@ -1,0 +1,1 @@
+"""Logs that settle soon, and writers that meet in them."""

@@ -1,0 +1,1 @@
+"""Records that are hard to read right, and all that reads them."""

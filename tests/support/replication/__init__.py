@@ -1,0 +1,1 @@
+"""Roots and standbys: in folders, in simulated worlds, and as models."""

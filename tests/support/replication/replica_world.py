@@ -1,0 +1,701 @@
+"""Several roots and a controller that go down and come back, and processes that use them.
+
+The judge is of the roots themselves: what was acknowledged is at every member that is in sync, and
+nobody is shown two histories. It shares no code with the library but the bytes of an epoch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self
+
+from tests.support.replication.replica_gates import Disk, Gate, Patience, TimedPuts, view_of
+from tests.support.replication.world_entries import (
+    Rot,
+    entry_name,
+    entry_number,
+    entry_of,
+    named_in,
+)
+from txnlog import names, root_names
+from txnlog.clock import Clock
+from txnlog.errors import InvalidOption, LogTruncated, NotAStore, ObjectNotFound, StorageError
+from txnlog.log.create_once import create_once
+from txnlog.replicas.controller import Controller
+from txnlog.replicas.electing import change_settings, elect, take_out
+from txnlog.replicas.epochs import (
+    AUTO_RETURN,
+    DECODER,
+    FACTOR,
+    LAG_TIME,
+    MIN_INSYNC,
+    Epoch,
+    Member,
+    Proposer,
+    first_epoch,
+    root_of,
+)
+from txnlog.replicas.forgetting import forget
+from txnlog.replicas.joining import join
+from txnlog.replicas.members import put_mark
+from txnlog.replicas.moving import move
+from txnlog.replicas.placement import copies, places
+from txnlog.replicas.reassigning import reassign
+from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replicas.returning import return_roots
+from txnlog.replicas.verifying import verify
+from txnlog.state import envelope
+from txnlog.storage.base import Storage
+from txnlog.testing import FaultRates, HeapStorage, Process, Simulation
+
+LAG_MS = 2_000
+CONTROLLER = "ctl"
+CALM = FaultRates()
+ROUGH = FaultRates(
+    fail=0.004,
+    lose_response=0.004,
+    land_late=0.004,
+    pause=0.004,
+    stop=0.001,
+    tear_listing=0.1,
+    pause_ms=(10, 5_000),
+    landing_ms=(10, 6_000),
+    tear_ms=(0, 50),
+)
+STORMY = replace(ROUGH, fail=0.02, lose_response=0.02, land_late=0.02, pause=0.01, stop=0.004)
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+_OPERATIONS = ("elect", "take out", "config", "verify", "move", "forget")
+
+
+class Roots:
+    """The disks, and who reaches which: shared by all processes."""
+
+    def __init__(self, count: int = 3, settings: dict[str, str] | None = None) -> None:
+        self.names = "abcde"[:count]
+        self.heaps: dict[Member, HeapStorage] = {}
+        self.places = {name: HeapStorage() for name in (CONTROLLER, "new")}
+        """Where the controller is, or was, or may be moved to."""
+        self.controller = self.places[CONTROLLER]
+        self.down: set[str] = set()
+        self.dead: set[Member] = set()
+        """What is lost for good: nobody finds a mark there."""
+        self.unmounted: set[str] = set()
+        """Roots with an empty folder in their place."""
+        self.beneath: defaultdict[str, HeapStorage] = defaultdict(HeapStorage)
+        self.cut: set[tuple[str, str]] = set()
+        """Pairs of a process and a root that cannot reach each other."""
+        self.stalled: dict[str, float] = {}
+        """How long each request to a root takes, in seconds, where that is long."""
+        self._decoded: dict[bytes, Epoch] = {}
+        who = Proposer("test", 0, "made")
+        urls = {name: f"heap://{name}" for name in self.names}
+        chosen = {LAG_TIME: str(LAG_MS), **(settings or {})}
+        first = first_epoch(urls, chosen, who)
+        for member in first.in_sync:
+            put_mark(self.heap(member), member, "heap://ctl")
+        assert Controller(self.controller).propose(first)
+
+    def heap(self, member: Member) -> HeapStorage:
+        if member not in self.heaps:
+            self.heaps[member] = HeapStorage()
+        return self.heaps[member]
+
+    def gate(self, storage: Storage, root: str, process: str, member: Member = "") -> Gate:
+        def reaches() -> bool:
+            is_cut = root in self.down or (process, root) in self.cut
+            return not is_cut and member not in self.dead
+
+        mark = root_names.member_mark(member) if member else root_names.epoch_file(0)
+        disk = Disk(storage, mark, self.beneath[root], lambda: root not in self.unmounted)
+        return Gate(disk, reaches)
+
+    def storage(self, process: Process, *, observes: bool = False) -> ReplicatedStorage:
+        """What one simulated process sees: its own faults, in front of the roots' gates.
+
+        It was given any place that has epochs.
+        """
+        simulation: Simulation = process.storage._simulation  # type: ignore[attr-defined]
+        patience = Patience(simulation, process)
+
+        def open_member(_: Epoch, member: Member) -> Storage:
+            root = root_of(member)
+
+            def stall(name: str, call: Callable[[], Any]) -> Any:
+                takes_s = self.stalled.get(root)
+                return patience.stall(takes_s, name, call) if takes_s else call()
+
+            gate = self.gate(self.heap(member), root, process.name, member)
+            return view_of(process, Gate(gate.inner, gate._reaches, stall))
+
+        def open_place(url: str) -> Storage:
+            return self.place(process, self.place_of(url))
+
+        given = [name for name, heap in self.places.items() if heap.list_names(root_names.EPOCHS)]
+        which = process.chance.choice(given) if len(given) > 1 else CONTROLLER
+        controller = self.place(process, which)
+        return ReplicatedStorage(
+            controller,
+            open_member,
+            clock=process.clock,
+            open_place=open_place,
+            run_within=patience.run_within,
+            observes=observes,
+        )
+
+    def place(self, process: Process, name: str) -> Storage:
+        """A place of the controller's, as a process sees it."""
+        return view_of(process, self.gate(self.places[name], name, process.name))
+
+    def place_of(self, url: str) -> str:
+        return next(name for name, heap in self.places.items() if heap.url == url)
+
+    def plain(
+        self, clock: Clock, process: str = "test", *, observes: bool = False
+    ) -> ReplicatedStorage:
+        """Without faults, but through the gates: for a test's own use, outside of a run."""
+
+        def open_member(_: Epoch, member: Member) -> Storage:
+            return self.gate(self.heap(member), root_of(member), process, member)
+
+        def open_place(url: str) -> Storage:
+            name = self.place_of(url)
+            return self.gate(self.places[name], name, process)
+
+        controller = open_place(self.controller.url)
+        return ReplicatedStorage(
+            controller, open_member, clock=clock, open_place=open_place, observes=observes
+        )
+
+    def epochs(self) -> list[Epoch]:
+        """All that there were, wherever they were decided. No two places differ."""
+        found: dict[str, bytes] = {}
+        for heap in self.places.values():
+            for name in heap.list_names(root_names.EPOCHS):
+                data = heap.get(f"{root_names.EPOCHS}/{name}")
+                if found.setdefault(name, data) != data:
+                    raise Violation(f"two epochs {name}: {found[name]!r}, {data!r}")
+        for data in found.values():
+            if data not in self._decoded:
+                self._decoded[data] = envelope.decode(data, DECODER, "epoch")
+        epochs = [self._decoded[found[name]] for name in sorted(found)]
+        if [epoch.number for epoch in epochs] != [*range(len(epochs))]:
+            raise Violation(f"an epoch is not there: {[epoch.number for epoch in epochs]}")
+        return epochs
+
+    def epoch(self) -> Epoch:
+        return self.epochs()[-1]
+
+
+class World:
+    """A log, and data beside it, that several processes write and read."""
+
+    def __init__(
+        self,
+        seed: int,
+        rates: FaultRates,
+        *,
+        turns: int = 25,
+        roots: int = 3,
+        operated: bool = False,
+        placed: bool = False,
+        stalls: bool = False,
+        timed: bool = True,
+        unmounts: bool = False,
+        completes: bool = True,
+        scarce: bool = False,
+        rots: bool = False,
+        forgets: bool = False,
+    ) -> None:
+        chance = random.Random(seed)
+        least = chance.choice([1, 1, 2])
+        settings = {MIN_INSYNC: str(2 if scarce else least)}
+        self.scarce = scarce
+        """Two roots are wanted in sync, and who is out comes back late."""
+        self.completes = completes
+        """Whether writers put what everybody puts alike, too."""
+        self.placed = placed
+        """Whether data is at some roots only, at how many changes, and it is moved."""
+        if placed:
+            settings[FACTOR] = str(chance.choice([int(settings[MIN_INSYNC]), 2]))
+        self.moved = 0
+        self.operated = operated
+        self.stalls = stalls
+        """Roots are slow, and not down."""
+        self.unmounts = unmounts
+        """Disks are not mounted at times."""
+        self.timed = timed and stalls
+        """A put takes no longer than two timeouts."""
+        if operated:
+            settings[AUTO_RETURN] = "true"
+        self.returned = 0
+        self.roots = Roots(roots, settings)
+        self.forgets = forgets
+        """Newest entries are lost at a root; and nothing else is wrong with roots."""
+        self.rot = Rot(self.roots.names if rots or forgets else "a", chance)
+        """Entries are damaged at some roots."""
+        self.simulation = Simulation(
+            seed, storage=self.roots.controller, rates=rates, step_ms=(0, 20)
+        )
+        self.turns = turns
+        self.acked: dict[str, bytes] = {}
+        self.meant: dict[str, bytes] = {}
+        """Data files, by their names: what they hold."""
+        self.shown: dict[str, bytes] = {}
+        self.deleted: set[str] = set()
+        self.given_up: set[str] = set()
+        """Data files that an unclean election has announced as lost."""
+        self.writing = 0
+        self.appending = 0
+        self.slow_roots: list[str] = []
+        """One after the other, as they became slow."""
+        self.done: dict[str, int] = {}
+
+    # -- the judge -------------------------------------------------------------------------------
+
+    def judge(self) -> None:
+        """Everything acknowledged, and each file that an entry names, is at all members in sync."""
+        epoch = self.roots.epoch()
+        for member in epoch.in_sync:
+            heap = self.roots.heap(member)
+            for name, data in self.acked.items():
+                if name in self.deleted:
+                    continue
+                if not self._has(member, name, data):
+                    raise Violation(f"lost: {name} was acknowledged, {member} lacks it in {epoch}")
+                named = named_in(data)
+                if not places(epoch) and _get(heap, named) != self.meant[named]:
+                    raise Violation(f"lost: {named}, which {name} names, at {member} in {epoch}")
+            if len(epoch.in_sync) < 1:
+                raise Violation("nobody is in sync")
+        if places(epoch):
+            self._judge_placed(epoch)
+
+    def _has(self, member: Member, name: str, data: bytes) -> bool:
+        """Whether a member has an object, or had it before its disk damaged it."""
+        found = _get(self.roots.heap(member), name)
+        if found is None and (member, name) in self.rot.lost:
+            return True
+        if found is None or found == data or envelope.is_sound(found):
+            return found == data
+        return (member, name) in self.rot.damaged or self._is_damaged_for_good(name)
+
+    def _is_damaged_for_good(self, name: str) -> bool:
+        """Whether it was damaged where nobody else was in sync: who joined has it like that."""
+        return name in {damaged for _, damaged in self.rot.damaged} and any(
+            {root_of(member) for member in epoch.in_sync} <= {*self.rot.roots}
+            for epoch in self.roots.epochs()
+        )
+
+    def _judge_placed(self, epoch: Epoch) -> None:
+        """Every file that an entry names is at a root in sync, or in an old incarnation."""
+        heaps = [self.roots.heap(member) for member in (*epoch.in_sync, *epoch.left)]
+        for name, data in self.acked.items():
+            named = named_in(data)
+            if named in self.given_up or named not in self.meant:
+                continue
+            if self.meant[named] not in {_get(one, named) for one in heaps}:
+                raise Violation(f"lost: {named}, which {name} names, at all in {epoch}")
+
+    def unclean(self) -> int:
+        """How many unclean elections there were; what they lose need not be there any more."""
+        return 0
+
+    def show(self, name: str, data: bytes) -> None:
+        if self.shown.setdefault(name, data) != data:
+            raise Violation(f"two histories: {name} was {self.shown[name]!r}, and is {data!r} now")
+
+    # -- processes -------------------------------------------------------------------------------
+
+    def left_for(self, process: Process) -> bool:
+        self.done[process.name] = self.done.get(process.name, 0) + 1
+        return self.done[process.name] <= self.turns
+
+    def write(self, process: Process) -> None:
+        """Upload data, then place it at the log's end, as a transaction's writer does."""
+        storage = self.roots.storage(process)
+        while self.left_for(process):
+            try:
+                self.appending += 1
+                try:
+                    self._append(process, storage)
+                finally:
+                    self.appending -= 1
+            except LogTruncated:
+                storage = self.roots.storage(process)
+            except StorageError:
+                pass
+            process.clock.sleep(process.chance.uniform(0, 1.5))
+        self.writing -= 1
+
+    def _append(self, process: Process, storage: ReplicatedStorage) -> None:
+        token = process.clock.token()
+        data_name = names.segment_name(token, 0)
+        partition = process.chance.randrange(4) if self.placed else 0
+        path = f"topics/t/data/{partition}/{data_name}.log"
+        self.meant[path] = f"data of {token}".encode()
+        began_in = self.roots.epoch().number
+        if process.chance.random() < 0.5:
+            storage.put_round([lambda: storage.put(path, self.meant[path])])
+        else:
+            with storage.upload(path) as upload:
+                upload.write(self.meant[path][:7])
+                upload.write(self.meant[path][7:])
+        if self.placed and not self.operated:
+            self._check_placed_put(path, began_in)
+        entry = entry_of(path, process.name)
+        for _ in range(3):
+            listed = storage.list_names("topics/t/log")
+            if listed != [entry_name(number) for number in range(len(listed))]:
+                return  # a listing is not a snapshot: it may show one and miss the one before it
+            name = f"topics/t/log/{entry_name(len(listed))}"
+            began_in = self.roots.epoch().number
+            if create_once(TimedPuts(storage, self, process), name, entry, process.clock):
+                self.acknowledge(storage, name, entry, began_in)
+                break
+        if self.completes and process.chance.random() < 0.7:
+            self._complete(process, storage)
+
+    def _complete(self, process: Process, storage: ReplicatedStorage) -> None:
+        """Put what follows from one of the last entries: whoever does so puts the same bytes."""
+        last = process.chance.choice(storage.list_names("topics/t/log")[-2:] or [entry_name(0)])
+        with suppress(ObjectNotFound):
+            entry = storage.get(f"topics/t/log/{last}")
+            if not envelope.is_sound(entry):
+                return
+            name = f"transactions/t/{entry_number(last):020d}.json"
+            began_in = self.roots.epoch().number
+            put = partial(create_once, storage, name, entry, process.clock, decided=True)
+            if process.chance.random() < 0.5:
+                put()
+            else:
+                storage.put_round([put])
+            self.acknowledge(storage, name, entry, began_in)
+
+    def acknowledge(
+        self,
+        storage: ReplicatedStorage,  # noqa: ARG002 - for other worlds
+        name: str,
+        entry: bytes,
+        began_in: int,
+    ) -> None:
+        self.acked[name] = entry
+        self.show(name, entry)
+        self._check_copies(name, entry, began_in)
+
+    def check_time(self, took_s: float, slow: list[str], began_in: int) -> None:
+        # The half is for the requests themselves.
+        if not self.timed or took_s <= (2 * max(len(slow), 1) + 0.5) * LAG_MS / 1000:
+            return
+        for epoch in self.roots.epochs()[began_in:]:
+            if len(epoch.in_sync) < epoch.min_insync:
+                return  # nothing is acknowledged until one that joins has copied everything
+            if [root_of(member) for member in epoch.in_sync] in [[root] for root in slow]:
+                return  # the last one in sync stays in, however slow it is
+        raise Violation(f"stuck: {took_s} s for a put while {slow} were slow in turn")
+
+    def _check_copies(self, name: str, entry: bytes, began_in: int) -> None:
+        """When it is acknowledged, as many roots as ``min.insync.replicas`` says have it."""
+        since = self.roots.epochs()[began_in:]
+        if all(len(epoch.in_sync) < epoch.min_insync for epoch in since):
+            raise Violation(f"too few: {name} was acknowledged in {since}")
+        heaps = self.roots.heaps.items()
+        having = {root_of(one) for one in self.roots.heaps if self._has(one, name, entry)}
+        named = named_in(entry)
+        if self.placed and not any(_get(heap, named) for _, heap in heaps):
+            raise Violation(f"{named} is nowhere, and {name} was acknowledged")
+        if len(having) < self.roots.epoch().min_insync:
+            raise Violation(f"too few: {name} was acknowledged, and only {having} have it")
+
+    def _check_placed_put(self, name: str, began_in: int) -> None:
+        """When data has been put, as many roots have it as its epoch says."""
+        heaps = self.roots.heaps.items()
+        having = {root_of(member) for member, heap in heaps if _get(heap, name) is not None}
+        wanted = min(copies(epoch, name) for epoch in self.roots.epochs()[began_in:])
+        if len(having) < wanted and not self.roots.dead:
+            raise Violation(f"too few: {name} was put, and {having} have it instead of {wanted}")
+
+    def read(self, process: Process) -> None:
+        storage = self._observing(process)
+        while self.writing:
+            try:
+                self._read(process, storage)
+            except LogTruncated:
+                storage = self._observing(process)
+            except StorageError:
+                pass
+            process.clock.sleep(process.chance.uniform(0.1, 2))
+
+    def _observing(self, process: Process) -> ReplicatedStorage:
+        """A storage that only reads: others may reach what it does not."""
+        storage = self.roots.storage(process, observes=True)
+        propose = storage.agreement.propose
+
+        def watched(epoch: Epoch, at: str = "") -> bool:
+            gone = {*storage.agreement.epoch().in_sync}.difference(epoch.in_sync)
+            if gone and "is not what the leader" not in epoch.why:
+                raise Violation(f"a reader puts out {gone}: {epoch}")
+            return propose(epoch, at)
+
+        storage.agreement.propose = watched  # type: ignore[method-assign]
+        return storage
+
+    def _read(self, process: Process, storage: ReplicatedStorage) -> None:
+        if self.completes:
+            self._read_states(storage)
+        unclean, before = self.unclean(), set(self.acked)
+        listed = [f"topics/t/log/{name}" for name in storage.list_names("topics/t/log")]
+        if unclean != self.unclean():
+            return  # it may have been asked of those that are lost
+        if missing := {n for n in before if "/log/" in n}.difference(listed):
+            raise Violation(f"stale: {missing} was acknowledged before, is not listed")
+        for name in listed:
+            data = storage.get(name)
+            if unclean != self.unclean():
+                return
+            if not self._is_whole(name, data):
+                continue
+            self.show(name, data)
+            lacking = [one for one in self.roots.epoch().in_sync if not self._has(one, name, data)]
+            if lacking and not unclean and name not in self.deleted:
+                raise Violation(f"shown: {name}, which {lacking} in sync lack")
+            named = named_in(data)
+            if process.chance.random() < 0.2:
+                self._check_data(storage, named)
+
+    def _is_whole(self, name: str, data: bytes) -> bool:
+        """Whether an object is shown as it was written; else nobody may have it so."""
+        if envelope.is_sound(data):
+            return True
+        if name in self.acked and not self._is_damaged_for_good(name):
+            raise Violation(f"damaged: {name} is shown as {data!r}, and others have it whole")
+        return False
+
+    def _read_states(self, storage: ReplicatedStorage) -> None:
+        before = {name for name in self.acked if name.startswith("transactions/")}
+        listed = [f"transactions/t/{name}" for name in storage.list_names("transactions/t")]
+        if missing := before.difference(listed):
+            raise Violation(f"stale: {missing} was acknowledged before, is not listed")
+        for name in listed[-3:]:
+            if self._is_whole(name, data := storage.get(name)):
+                self.show(name, data)
+
+    def _check_data(self, storage: ReplicatedStorage, named: str) -> None:
+        try:
+            found = storage.get(named)
+        except ObjectNotFound as error:
+            if named in self.given_up:
+                return
+            if self.placed:
+                raise Violation(f"{named} is named by an entry, and not found") from error
+            raise
+        if found != self.meant[named]:
+            raise Violation(f"{named} is not what was written")
+
+    def reassign(self, process: Process) -> None:
+        """Change at how many roots data is, and move it."""
+        storage = self.roots.storage(process)
+        while self.writing:
+            process.clock.sleep(process.chance.uniform(0, 4))
+            with suppress(StorageError, InvalidOption):
+                if process.chance.random() < 0.3:
+                    factor = process.chance.choice(["1", "2", "2", "all"])
+                    change_settings(storage.agreement, {FACTOR: factor})
+                for done in reassign(storage.agreement):
+                    self.moved += done.copied + done.deleted
+
+    def bring_back(self, process: Process) -> None:
+        """Bring roots back that are out, as an operator does."""
+        storage = self.roots.storage(process)
+        while self.writing:
+            late = self.operated or self.scarce
+            process.clock.sleep(process.chance.uniform(0, 20 if late else 2))
+            with suppress(StorageError):
+                epoch = storage.agreement.refresh()
+                known = {root_of(member) for member in epoch.in_sync}
+                if process.chance.random() < 0.9:  # else they are in each other's way
+                    known |= {root_of(member) for member in epoch.joining}
+                away = sorted(set(self.roots.names) - known - self.roots.down)
+                if away:
+                    root = process.chance.choice(away)
+                    join(storage.agreement, root, f"heap://{root}")
+
+    def maintain(self, process: Process) -> None:
+        """Bring roots back that are out, as :meth:`Store.maintain` does where a setting says so."""
+        storage = self.roots.storage(process)
+
+        def prepare(_: ReplicatedStorage, url: str) -> tuple[str, str]:
+            return url.removeprefix("heap://"), url
+
+        while self.writing:
+            process.clock.sleep(process.chance.uniform(0, 2))
+            with suppress(StorageError):
+                for _ in return_roots(storage, prepare):
+                    self.returned += 1
+
+    def operate(self, process: Process) -> None:
+        """Elect, take out, change settings, verify and repair, and forget, as an operator does."""
+        storage = self.roots.storage(process)
+        while self.writing:
+            process.clock.sleep(process.chance.uniform(0, 6))
+            with suppress(StorageError, InvalidOption, NotAStore):
+                epoch = storage.agreement.refresh()
+                root = process.chance.choice(self.roots.names)
+                match process.chance.choice(_OPERATIONS):
+                    case "elect":
+                        elect(storage.agreement, root)
+                    case "take out" if len(epoch.in_sync) > 2:
+                        take_out(storage.agreement, root)
+                    case "config":
+                        returns = process.chance.random() < 0.5
+                        change_settings(storage.agreement, {AUTO_RETURN: returns})
+                    case "verify":
+                        for _ in verify(storage, lambda *_: None, with_contents=True, repair=True):
+                            pass
+                    case "move":
+                        place = process.chance.choice([*self.roots.places])
+                        move(storage.agreement, self.roots.place(process, place))
+                    case "forget":
+                        forget(storage, f"{root}-{process.chance.randrange(4)}")
+
+    def trouble(self, process: Process) -> None:
+        """One root after the other goes down, or cannot be reached by some, and comes back."""
+        while self.writing:
+            process.clock.sleep(process.chance.uniform(0, 5))
+            process.step("trouble")  # which ends this if the run has ended
+            for root in self.rot.roots:
+                members = [
+                    member for member in self.roots.epoch().members if root_of(member) == root
+                ]
+                for member in members:
+                    if not self.forgets:
+                        self.rot.flip(member, self.roots.heap(member))
+                    elif not self.appending:  # who has listed the log already looks no more
+                        self.rot.lose(member, self.roots.heap(member))
+            self.judge()
+            if self.forgets:
+                continue
+            if self.roots.down or self.roots.cut or self.roots.stalled or self.roots.unmounted:
+                self._calm()
+                continue
+            if self.unmounts and process.chance.random() < 0.7:
+                self.roots.unmounted.update(
+                    process.chance.sample([*self.roots.names, CONTROLLER], 2)
+                )
+                continue
+            if self.stalls:
+                root = process.chance.choice(self.roots.names)
+                self.slow_roots.append(root)
+                self.roots.stalled[root] = process.chance.uniform(1, 10) * LAG_MS / 1000
+                continue
+            root = process.chance.choice([*self.roots.names, *self.roots.places])
+            if (kind := process.chance.random()) < 0.6:
+                self.roots.down.add(root)
+            elif kind < 0.8:
+                self.roots.cut.update((f"write-{number}", root) for number in range(2))
+            else:
+                unseen = process.chance.sample(self.roots.names, len(self.roots.names) - 1)
+                self.roots.cut.update(("read", root) for root in unseen)
+
+    def _calm(self) -> None:
+        self.roots.down.clear()
+        self.roots.cut.clear()
+        self.roots.stalled.clear()
+        self.roots.unmounted.clear()
+
+    def run(self, *, writers: int = 3) -> Self:
+        self.writing = writers
+        for number in range(writers):
+            self.simulation.spawn(f"write-{number}", self.write, restart=True)
+        self.simulation.spawn("read", self.read, restart=True)
+        if self.operated:
+            self.simulation.spawn("operate", self.operate, restart=True)
+            self.simulation.spawn("maintain-0", self.maintain, restart=True)
+            self.simulation.spawn("maintain-1", self.maintain, restart=True)
+        else:
+            self.simulation.spawn("back-1", self.bring_back, restart=True)
+        for number in range(2 if self.placed else 0):
+            self.simulation.spawn(f"reassign-{number}", self.reassign, restart=True)
+        self.simulation.spawn("back-0", self.bring_back, restart=True)
+        self.spawn_others()
+        self.simulation.spawn("trouble", self.trouble, rates=CALM)
+        self.simulation.run(max_steps=200_000)
+        self._calm()
+        self.judge()
+        self._settle()
+        return self
+
+    def spawn_others(self) -> None:
+        """For other worlds: whoever else takes part."""
+
+    def _settle(self) -> None:
+        """All is up again: everything that was acknowledged or shown is there."""
+        storage = self.roots.plain(self.simulation.clock)
+        began_ms = self.simulation.clock.time_ms
+        if len(self.roots.epoch().in_sync) >= self.roots.epoch().min_insync:
+            assert storage.put_if_absent("last", b"topics/t/data/0/last.log x")
+        took_ms = self.simulation.clock.time_ms - began_ms
+        if took_ms > 2 * LAG_MS:
+            raise Violation(f"stuck: {took_ms} ms for a put when all was up again")
+        for name in storage.list_names("topics/t/log"):
+            path = f"topics/t/log/{name}"
+            if self._is_whole(path, data := storage.get(path)):
+                self.show(path, data)
+        self.judge()
+        if self.placed:
+            self._check_placed(storage)
+
+    def _check_placed(self, storage: ReplicatedStorage) -> None:
+        """Everything can be read, and is where it belongs when it has been moved there."""
+        named = {named_in(data) for data in self.acked.values()} - self.given_up
+        for name in sorted(named):
+            self._check_data(storage, name)
+        lacking = sum(done.lacking for done in reassign(storage.agreement))
+        epoch = self.roots.epoch()
+        heaps = [self.roots.heap(member) for member in epoch.in_sync]
+        few = [n for n in named if sum(_get(h, n) is not None for h in heaps) < copies(epoch, n)]
+        if len(few) > lacking:
+            raise Violation(f"{few} are at too few roots in {epoch}")
+        self.judge()
+
+
+def _get(heap: HeapStorage, name: str) -> bytes | None:
+    try:
+        return heap.get(name)
+    except ObjectNotFound:
+        return None
+
+
+def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[str, int]:
+    """Run one seed after the other; returns how much has happened in all."""
+    total = {
+        "acknowledged": 0,
+        "epochs": 0,
+        "elections": 0,
+        "joined": 0,
+        "returned": 0,
+        "moved": 0,
+        "slow": 0,
+        "controllers": 0,
+    }
+    for seed in seeds:
+        world = World(seed, rates, **options).run()
+        total["acknowledged"] += len(world.acked)
+        total["returned"] += world.returned
+        total["moved"] += world.moved
+        for epoch in world.roots.epochs():
+            total["epochs"] += 1
+            total["elections"] += epoch.leader_since == epoch.number > 0
+            total["controllers"] += epoch.why.startswith("the controller moves to")
+            total["slow"] += "no answer in time" in epoch.why
+            total["joined"] += epoch.why.endswith("has copied everything")
+    return total

@@ -1,0 +1,1 @@
+"""What Python does to a process: calls, memory, forks, interrupts."""

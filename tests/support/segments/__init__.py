@@ -1,0 +1,1 @@
+"""Segments: samples, damage, and decoders that share no code with txnlog."""

@@ -1,0 +1,1 @@
+"""Whole runs of many processes, and their judges."""

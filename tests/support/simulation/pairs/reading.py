@@ -1,0 +1,232 @@
+"""Operations that read: snapshots of each level and moment, and consumers."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tests.support.simulation.pairs.history import Violation
+from tests.support.simulation.pairs.operation import Operation, operation
+from tests.support.simulation.pairs.world import (
+    BEGIN_MS,
+    FAR,
+    NEAR,
+    TOMBSTONES_MS,
+    table_of,
+    view_of,
+)
+from txnlog import IsolationLevel
+from txnlog.consumer import Consumer
+from txnlog.names import TopicPartition
+from txnlog.snapshot import Snapshot
+
+
+@operation
+class ReadCommitted(Operation):
+    """A snapshot at the level of consumers."""
+
+    name = "read committed"
+    topics: tuple[str, ...] = NEAR
+    level: ClassVar[IsolationLevel] = "read_committed"
+
+    def prepare(self) -> None:
+        self.store.snapshot(self.topics)
+
+    def act(self) -> None:
+        began = self.history.tick()
+        snapshot = self.store.snapshot(self.topics, isolation_level=self.level)
+        fresh = self.level == "snapshot" or not self.history.held_back(began)
+        self.actor.saw(snapshot, self.name, began=began, fresh=fresh)
+
+
+@operation
+class ReadSnapshot(ReadCommitted):
+    """A snapshot at level ``snapshot``, which shows what is committed behind open transactions."""
+
+    name = "read snapshot"
+    level = "snapshot"
+
+
+@operation
+class ReadFar(ReadCommitted):
+    """Topics that others compact and delete."""
+
+    name = "read far"
+    topics = FAR
+
+
+@operation
+class ReadUncommitted(Operation):
+    """Everything that was written: each offset has its one value."""
+
+    name = "read uncommitted"
+
+    def act(self) -> None:
+        snapshot = self.store.snapshot(self.topics, isolation_level="read_uncommitted")
+        self.history.saw_everything(view_of(snapshot), f"{self.actor.name} ({self.name})")
+
+
+@operation
+class At(Operation):
+    """Topics as they were at a moment, then and again later."""
+
+    name = "at"
+    _first: Snapshot | None = None
+
+    def act(self) -> None:
+        began, at_ms = self.history.tick(), self.world.time_ms - 1
+        snapshot = self.store.snapshot(self.topics, at=at_ms)
+        self.actor.saw(snapshot, self.name, began=began, past=True)
+        before = self.store.snapshot(self.topics, at=BEGIN_MS - 1)
+        self.actor.saw(before, self.name, began=began, past=True)
+
+
+@operation
+class Token(Operation):
+    """A snapshot, and the same one again later, by its token."""
+
+    name = "token"
+
+    def prepare(self) -> None:
+        self._kept = self.store.snapshot(self.topics)
+        self._token = self._kept.token()
+
+    def act(self) -> None:
+        began = self.history.tick()
+        again = self.store.snapshot(self.topics, at=self._token)
+        self.actor.saw(again, self.name, began=began, past=True)
+        newer = self.store.snapshot(self.topics)
+        self.actor.saw(newer, self.name, began=began)
+        self._token, self._kept = newer.token(), newer
+
+    def go_on(self) -> None:
+        began = self.history.tick()
+        again = self.store.snapshot(self.topics, at=self._token)
+        self.actor.saw(again, self.name, began=began, past=True)
+        if again.end_offsets("b") != self._kept.end_offsets("b"):
+            raise Violation("token", "a token shows another snapshot than it was made of")
+
+
+@operation
+class Changes(Operation):
+    """What was added between two snapshots is what the newer one shows and the older does not."""
+
+    name = "changes"
+
+    def prepare(self) -> None:
+        self._older = self.store.snapshot(self.topics)
+
+    def act(self) -> None:
+        began = self.history.tick()
+        newer = self.store.snapshot(self.topics)
+        self.actor.saw(newer, self.name, began=began)
+        for topic in self.topics:
+            rows = self.store.changes(topic, self._older, newer).to_arrow()
+            added = [value.decode() for value in rows.column("value").to_pylist()]
+            before, after = view_of(self._older), view_of(newer)
+            shown = {v for place, f in before.items() if place[0] == topic for _, v in f.records}
+            wanted = [v for place, f in after.items() if place[0] == topic for _, v in f.records]
+            if sorted(added) != sorted(v for v in wanted if v not in shown):
+                raise Violation("changes", f"{added} is not what {wanted} has beyond {shown}")
+
+
+def read_on(consumer: Consumer, polls: int = 20) -> list[str]:
+    """Read until nothing comes."""
+    found: list[str] = []
+    for _ in range(polls):
+        records = consumer.poll(max_records=3)
+        if not records:
+            return found
+        found += [r.value.decode() for r in records if r.value is not None]
+    raise Violation("no end", f"{polls} polls return records")
+
+
+@operation
+class Poll(Operation):
+    """A consumer that has begun to read reads on, and at last all."""
+
+    name = "poll"
+
+    def prepare(self) -> None:
+        self._consumer = self.store.consumer(auto_offset_reset="earliest")
+        self._places = [TopicPartition("a", 0), TopicPartition("b", 0)]
+        self._consumer.assign(self._places)
+        first = self._consumer.poll(max_records=1)
+        self._values = [r.value.decode() for r in first if r.value is not None]
+
+    def act(self) -> None:
+        for _ in range(2):
+            got = self._consumer.poll(max_records=2)
+            self._values += [r.value.decode() for r in got if r.value is not None]
+
+    def go_on(self) -> None:
+        self._values += read_on(self._consumer)
+        self.history.polled(self._values, f"{self.actor.name} ({self.name})")
+
+
+@operation
+class PollBatches(Poll):
+    """The same by whole batches."""
+
+    name = "poll batches"
+
+    def act(self) -> None:
+        for batches in self._consumer.poll_batches().values():
+            for batch in batches:
+                self._values += [v.decode() for v in batch.column("value").to_pylist()]
+
+
+@operation
+class Table(Operation):
+    """Somebody who keeps the newest value of each key, and reads the rest later."""
+
+    name = "table"
+    topics = ("k",)
+
+    def prepare(self) -> None:
+        self._table: dict[str, str] = {}
+        self._consumer: Consumer | None = None
+        self._began_ms = 0
+        self._place = TopicPartition("k", 0)
+
+    def act(self) -> None:
+        self._consumer = self.store.consumer(auto_offset_reset="earliest")
+        self._consumer.assign([self._place])
+        self._began_ms = self.world.time_ms
+        self._read(3)
+        began = self.history.tick()
+        if not self.history.held_back(began):
+            table = table_of(self.store.snapshot(["k"]))
+            self.history.saw_table(table, f"{self.actor.name} (a scan)", began=began)
+
+    def read_to_the_end(self) -> dict[str, str] | None:
+        """What it has in the end; None if it has taken too long: tombstones may be gone."""
+        if self._consumer is None or self.world.time_ms - self._began_ms > TOMBSTONES_MS:
+            return None
+        while self._read(2):
+            pass
+        return self._table
+
+    def _read(self, most: int) -> bool:
+        assert self._consumer is not None
+        records = self._consumer.poll(max_records=most)
+        # What was read ahead is dropped, as by a process that goes on for another one.
+        self._consumer.seek(self._place, self._consumer.position(self._place))
+        for record in records:
+            assert record.key is not None
+            if record.value is None:
+                self._table.pop(record.key.decode(), None)
+            else:
+                self._table[record.key.decode()] = record.value.decode()
+        return bool(records)
+
+
+@operation
+class Examine(Operation):
+    """The doctor, while others write."""
+
+    name = "examine"
+
+    def act(self) -> None:
+        for finding in self.store.examine(with_probe=False):
+            if finding.state in ("damage", "unreadable"):
+                raise Violation("doctor", f"{finding.check} {finding.subject}: {finding.detail}")

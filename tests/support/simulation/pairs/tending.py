@@ -1,0 +1,341 @@
+"""Operations of administrators and of maintenance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from tests.support.simulation.pairs.history import History, Violation
+from tests.support.simulation.pairs.operation import Operation, operation
+from tests.support.simulation.pairs.world import HOUR_MS, LIMITS_MS, SCHEMA, TOPICS
+from tests.support.simulation.pairs.writing import producer_of, transact
+from txnlog.admin.retention import apply_retention
+from txnlog.config import DAY_MS
+from txnlog.errors import TxnlogError
+from txnlog.names import TopicPartition
+from txnlog.results import MaintenanceFailure
+
+
+@operation
+class AddPartitions(Operation):
+    """A topic grows, and the new partition is used at once, in a transaction over two topics."""
+
+    name = "add partitions"
+
+    def prepare(self) -> None:
+        self._producer = producer_of(self.actor, "grower")
+        self._producer.init_transactions()
+
+    def act(self) -> None:
+        self.store.alter_topic("a", partitions=3)
+        self._producer.begin_transaction()
+        intent = self.actor.begin(self.name)
+        try:
+            for topic, partition in (("a", 2), ("b", 0)):
+                self.actor.send(self._producer, intent, topic, partition)
+        except TxnlogError:
+            self.history.aborted(intent)
+            raise
+        self.actor.commit(self._producer, intent)
+
+
+@operation
+class Config(Operation):
+    """A setting changes, twice."""
+
+    name = "config"
+    _is_set = False
+
+    def act(self) -> None:
+        for number in (2048, 4096):
+            for topic in self.topics:
+                self.store.alter_topic(topic, config={"segment.bytes": number})
+        self._is_set = True
+
+    def go_on(self) -> None:
+        for topic in self.topics if self._is_set else ():
+            if self.store.describe_topic(topic).config.get("segment.bytes") != "4096":
+                raise Violation("config", f"segment.bytes of {topic} was set to 4096")
+
+
+@operation
+class Schema(Operation):
+    """A typed topic gets a column more."""
+
+    name = "schema"
+    topics = ("y",)
+
+    def act(self) -> None:
+        self.store.alter_topic("y", schema=SCHEMA.append(pa.field("more", pa.int32())))
+
+
+@operation
+class Create(Operation):
+    """A topic is made, and written to."""
+
+    name = "create"
+    topics = ("d",)
+
+    def act(self) -> None:
+        with suppress(TxnlogError):
+            self.store.create_topic("d")
+        with self.store.producer() as producer:
+            intent = self.actor.begin(self.name)
+            try:
+                self.actor.send(producer, intent, "d")
+                self.actor.flush(producer, intent)
+            except TxnlogError:
+                self.history.aborted(intent)
+                raise
+
+
+@operation
+class Delete(Operation):
+    """A topic is deleted."""
+
+    name = "delete"
+    topics = ("d",)
+
+    def act(self) -> None:
+        deletion = self.history.deleting("d")
+        self.store.delete_topic("d")
+        self.history.deleted(deletion)
+
+
+@operation
+class Recreate(Delete):
+    """A topic is deleted, made anew, and written to."""
+
+    name = "recreate"
+
+    def act(self) -> None:
+        super().act()
+        Create.act(self)  # type: ignore[arg-type]
+
+
+@operation
+class Trim(Operation):
+    """The oldest records of two partitions are deleted."""
+
+    name = "trim"
+
+    def act(self) -> None:
+        for topic in self.topics:
+            self.history.trim((topic, 0), 2)
+        self.store.delete_records({TopicPartition(topic, 0): 2 for topic in self.topics})
+
+
+@operation
+class Retention(Operation):
+    """Records that are too old are deleted."""
+
+    name = "retention"
+    topics = ("r",)
+
+    def act(self) -> None:
+        apply_retention(self.store.logs, "r", self.actor.clock.now_ms())
+
+
+@operation
+class Compact(Operation):
+    """A topic is compacted."""
+
+    name = "compaction"
+    topics = ("k",)
+
+    def act(self) -> None:
+        self.store.compact("k")
+
+
+@operation
+class Merge(Operation):
+    """Small segments are merged."""
+
+    name = "merge"
+
+    def act(self) -> None:
+        for topic in self.topics:
+            self.store.merge_topic(topic)
+
+
+@operation
+class Vacuum(Operation):
+    """Files that nobody needs are deleted: they are old enough when it begins."""
+
+    name = "vacuum"
+    topics: tuple[str, ...] = ("a", "b", "k")
+
+    def prepare(self) -> None:
+        other = self.world.actor("merging").store
+        other.merge_topic("a")
+        other.compact("k")
+        self.world.time_ms += 2 * HOUR_MS
+
+    def act(self) -> None:
+        check_steps(self.history, self.store.maintain(self.topics, orphan_age_ms=DAY_MS))
+
+
+@operation
+class Checkpoint(Operation):
+    """States are put beside logs, what is settled goes to manifests, names are closed."""
+
+    name = "checkpoint"
+    topics = TOPICS
+
+    def prepare(self) -> None:
+        for topic in self.topics:
+            self.store.logs.fresh_topic(topic)
+
+    def act(self) -> None:
+        for topic in ("a", "k", "d"):
+            log = self.store.logs.topic(topic)
+            log.refresh()
+            log.checkpoint()
+        group = self.store.logs.fresh_group("g")
+        group.checkpoint()
+
+
+@operation
+class Free(Operation):
+    """Names of logs are closed, and freed when they have reached their age."""
+
+    name = "free"
+    topics = TOPICS
+
+    def act(self) -> None:
+        for _ in range(2):
+            Checkpoint.act(self)  # type: ignore[arg-type]
+            self.world.time_ms += LIMITS_MS
+        head = self.store.logs.transactions.head("w")
+        if head is not None:
+            self.store.logs.transactions.clean("w", head.number)
+
+
+@operation
+class ExpireIds(Operation):
+    """Ids that were idle for long are marked as dead, and those that are dead are removed."""
+
+    name = "expire ids"
+
+    def prepare(self) -> None:
+        # Another one is dead for long enough already.
+        other = self.world.actor("expiring").store
+        other.expire_transactional_ids()
+        self.world.time_ms += LIMITS_MS
+
+    def act(self) -> None:
+        self.store.expire_transactional_ids()
+
+    def go_on(self) -> None:
+        producer = producer_of(self.actor, "idle")
+        with suppress(TxnlogError):
+            producer.init_transactions()
+            transact(self.actor, producer, self.name, "b")
+
+
+@operation
+class ExpireAll(ExpireIds):
+    """The same by an operator's age, under which ids at work fall too."""
+
+    name = "expire all ids"
+
+    def act(self) -> None:
+        self.store.expire_transactional_ids(older_than_ms=1_000)
+
+
+@operation
+class ExpireGroups(Operation):
+    """Groups that were idle for long are deleted."""
+
+    name = "expire groups"
+    topics = ("a",)
+
+    def act(self) -> None:
+        self.store.expire_groups()
+
+
+@operation
+class AbortOther(Operation):
+    """An operator aborts whatever is open under an id."""
+
+    name = "abort other"
+
+    def act(self) -> None:
+        self.store.abort_transaction("w", reason="it hangs")
+
+
+@operation
+class Maintain(Operation):
+    """All periodic work."""
+
+    name = "maintain"
+    topics = TOPICS
+
+    def act(self) -> None:
+        check_steps(self.history, self.store.maintain(orphan_age_ms=DAY_MS))
+
+
+@operation
+class Import(Operation):
+    """Folders of a broker become a topic, in one step."""
+
+    name = "import"
+
+    def prepare(self) -> None:
+        self._folder = TemporaryDirectory()
+        self.world.actor("exporting").store.export_kafka("b", self._folder.name)
+        self._expected = self.store.scan("b").count()
+
+    def act(self) -> None:
+        self.store.import_kafka("imported", [self._folder.name])
+        self._check()
+
+    def go_on(self) -> None:
+        self._check()
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+    def _check(self) -> None:
+        found = self.store.scan("imported").count()
+        if found != self._expected:
+            raise Violation("import", f"{found} records of {self._expected} are there")
+
+
+@operation
+class Publish(Operation):
+    """A typed topic becomes a Delta table, which is brought up to date later."""
+
+    name = "publish"
+    topics = ("y",)
+
+    def prepare(self) -> None:
+        self._folder = TemporaryDirectory()
+        self.actor.storage.url = "s3://pairs/store"  # where no engine looks
+
+    def act(self) -> None:
+        self.store.publish_delta("y", self._folder.name)
+
+    def go_on(self) -> None:
+        self.act()
+        table = DeltaTable(self._folder.name)
+        files = {uri.rpartition("/")[2] for uri in table.file_uris()}
+        shown = {r.segment.name for r in self.store.scan("y").ranges}
+        if files != shown:
+            raise Violation("publish", f"the table has {files}, the topic {shown}")
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+
+def check_steps(history: History, steps: Iterable[object]) -> None:
+    """No part has failed, but for a topic that was deleted, or written to, while this one slept."""
+    for step in steps:
+        if not isinstance(step, MaintenanceFailure) or history.was_deleted(step.topic):
+            continue
+        if "other writers were faster" not in str(step.error):
+            raise Violation("maintenance", f"{step.part} of {step.topic}: {step.error!r}")

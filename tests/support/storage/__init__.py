@@ -1,0 +1,1 @@
+"""Storages and servers with faults, times and orders of their own."""
