@@ -94,7 +94,7 @@ def _writes(store: txnlog.Store, frame: DataFrame, schema: pa.Schema, folder: Pa
 
     def ours() -> None:
         topics.append(f"written-{next(numbers)}")
-        store.create_topic(topics[-1], partitions=PARTITIONS, schema=schema, config=CODEC)
+        store.topics.create(topics[-1], partitions=PARTITIONS, schema=schema, config=CODEC)
         options = {"path": store.url, "topic": topics[-1]}
         frame.write.format("txnlog").options(**options).mode("append").save()
 
@@ -102,7 +102,7 @@ def _writes(store: txnlog.Store, frame: DataFrame, schema: pa.Schema, folder: Pa
     for kind in ("delta", "parquet"):
         writer = frame.write.format(kind).mode("overwrite")
         runs[kind.capitalize()] = partial(writer.save, str(folder / f"written-{kind}"))
-    drop = {"a topic": lambda: store.delete_topic(topics.pop())}
+    drop = {"a topic": lambda: store.topics.delete(topics.pop())}
     taken = interleaved(runs, WRITES, drop)
     return _table("all rows, written by", taken, "Delta")
 
@@ -128,7 +128,7 @@ def _batches(
     runs: dict[str, Callable[[], object]] = {"Delta": delta}
     for partitions in (1, PARTITIONS):
         topic = f"batches-{partitions}"
-        store.create_topic(topic, partitions=partitions, schema=schema, config=CODEC)
+        store.topics.create(topic, partitions=partitions, schema=schema, config=CODEC)
         runs[f"a topic of {partitions}"] = partial(ours, topic)
     taken = interleaved(runs, BATCHES)
     return _table(f"a micro-batch of {micro_batches.ROWS:,} rows, by", taken, "Delta")

@@ -129,7 +129,7 @@ class Topics:
         if name is None:
             name = f"made-{next(self._numbers)}"
             self._made.append(name)
-        self.store.create_topic(name, partitions=PARTITIONS, config=self._config)
+        self.store.topics.create(name, partitions=PARTITIONS, config=self._config)
         return name
 
     def write(self, name: str | None, source: DataFrame) -> None:
@@ -148,10 +148,10 @@ class Topics:
 
     def remove(self) -> None:
         while self._made:
-            self.store.delete_topic(self._made.pop())
+            self.store.topics.delete(self._made.pop())
 
     def stored_bytes(self, name: str) -> int:
-        return sum(segment.size_bytes for segment in self.store.segments(name))
+        return sum(segment.size_bytes for segment in self.store.topics.segments(name))
 
 
 def _bytes(

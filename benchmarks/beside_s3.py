@@ -126,7 +126,7 @@ def _measure(
     store = txnlog.open("s3://test/store", create=True, storage_options=options)
     config = {"record.format": "parquet"}
     for topic in ("in", "out"):
-        store.create_topic(topic, partitions=PARTITIONS, config=config)
+        store.topics.create(topic, partitions=PARTITIONS, config=config)
     bucket = "s3a://test"
 
     def ours_write() -> None:

@@ -17,7 +17,7 @@ RECORDS = 16
 def measure(folder: Path, commits: int) -> list[str]:
     """Lines of Markdown: files and bytes after ``commits`` commits of the same rows."""
     store = txnlog.open(str(folder / "ours"), create=True)
-    store.create_topic("t", partitions=PARTITIONS)
+    store.topics.create("t", partitions=PARTITIONS)
     chance = random.Random(1)
     with store.producer() as producer:
         for _ in range(commits):

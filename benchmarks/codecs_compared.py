@@ -53,13 +53,13 @@ def _rows_of(
         nonlocal made
         made += 1
         config = {"compression.type": codec, "record.format": record_format}
-        store.create_topic(f"t{made}", config=config, schema=schema)
+        store.topics.create(f"t{made}", config=config, schema=schema)
         with store.producer() as producer:
             producer.send_batch(f"t{made}", rows)
 
     def forget(codec: str) -> None:
-        size[codec] = store.describe_topic(f"t{made}").size_bytes / len(rows)
-        store.delete_topic(f"t{made}")
+        size[codec] = store.topics.describe(f"t{made}").size_bytes / len(rows)
+        store.topics.delete(f"t{made}")
 
     written = interleaved(
         {codec: partial(write, codec) for codec in CODECS},
@@ -74,7 +74,7 @@ def _rows_of(
         {codec: partial(_scan, store, topic) for codec, topic in topics.items()}, repetitions
     )
     for topic in topics.values():
-        store.delete_topic(topic)
+        store.topics.delete(topic)
     return [
         f"| {kind} | {record_format} | {codec} | {written[codec].cpu_s:.2f} "
         f"| {scanned[codec].cpu_s:.2f} | {size[codec]:.1f} |"
@@ -104,7 +104,7 @@ def _sizes(store: txnlog.Store, flights: pa.Table, folder: Path) -> list[str]:
 
     The bytes of their files, and how long one line of code takes.
     """
-    store.create_topic("once", schema=flights.schema)
+    store.topics.create("once", schema=flights.schema)
     target = folder / "delta"
 
     def ours() -> None:
@@ -115,7 +115,7 @@ def _sizes(store: txnlog.Store, flights: pa.Table, folder: Path) -> list[str]:
         write_deltalake(str(target), flights, mode="append")
 
     taken = interleaved({"ours": ours, "Delta": delta}, 2)
-    size = {"ours": sum(s.size_bytes for s in store.segments("once")) // 3}
+    size = {"ours": sum(s.size_bytes for s in store.topics.segments("once")) // 3}
     size["Delta"] = sum(file.stat().st_size for file in target.glob("*.parquet")) // 3
     lines = ["| the flights once, each by one line of code | bytes | CPU s |", "|---|---|---|"]
     for name, count in size.items():

@@ -36,13 +36,13 @@ def measure(folder: Path, count: int) -> list[str]:
     for record_format in FORMATS:
         store = txnlog.open(str(folder / f"compacted-{record_format}"), create=True)
         config = {"cleanup.policy": "compact", "record.format": record_format}
-        store.create_topic("t", config=config)
+        store.topics.create("t", config=config)
         for part, rows in (("all dirty", count), ("a tenth more", count // 10)):
             _write(store, rows, count // 10, seed=rows)
-            there = sum(segment.record_count for segment in store.segments("t"))
+            there = sum(segment.record_count for segment in store.topics.segments("t"))
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                 taken_s, grown_mb = pool.submit(_compact, store.url).result()
-            left = sum(segment.record_count for segment in store.segments("t"))
+            left = sum(segment.record_count for segment in store.topics.segments("t"))
             lines.append(
                 f"| {record_format} | {part} | {there:,} | {left:,} | {taken_s:.2f} "
                 f"| {there / taken_s / 1e6:.2f} | {grown_mb:.0f} |"
@@ -55,7 +55,7 @@ def _compact(url: str) -> tuple[float, float]:
     store = txnlog.open(url)
     with growth() as grown:
         started_s = time.process_time()
-        store.compact("t")
+        store.maintenance.compact("t")
         taken_s = time.process_time() - started_s
     return taken_s, grown[0]
 

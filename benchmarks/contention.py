@@ -130,7 +130,7 @@ def measure(seconds: float) -> list[str]:
 
 def _row(count: int, seconds: float, *, in_transactions: bool) -> str:
     heap = HeapStorage()
-    attach(heap, create=True, clock=SystemClock()).create_topic("t", partitions=4)
+    attach(heap, create=True, clock=SystemClock()).topics.create("t", partitions=4)
     ids = [f"writer-{n}" if in_transactions else None for n in range(count)]
     writers = [_Writer(heap, transactional_id) for transactional_id in ids]
     begin = threading.Barrier(count)

@@ -27,7 +27,7 @@ def run(
     from tests.support.simulation.slow_requests import SlowRequests
 
     simulation = Simulation(1, storage=HeapStorage(like_disk=like_disk), step_ms=(0, 0))
-    simulation.store().create_topic("t", partitions=4)
+    simulation.store().topics.create("t", partitions=4)
     took_ms: list[int] = []
     counts: Counter[str] = Counter()
     begin_ms = simulation.clock.time_ms + WARM_MS + 100 * request_ms

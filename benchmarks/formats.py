@@ -67,7 +67,7 @@ def _line(
         _fill(heap, f"w{made}", name, piece, count)
 
     def forget() -> None:
-        heap.delete_topic(f"w{made}")
+        heap.topics.delete(f"w{made}")
 
     def poll(name: str) -> None:
         with closing(heap.consumer(name, auto_offset_reset="earliest")) as consumer:
@@ -101,7 +101,7 @@ def _line(
     spark_runs = {name: partial(by_spark, name) for name in FORMATS}
     taken = interleaved(spark_runs, repetitions)
     ratios.append(taken["parquet"].cpu_s / taken["columns"].cpu_s)
-    size = {n: sum(segment.size_bytes for segment in heap.segments(n)) for n in FORMATS}
+    size = {n: sum(segment.size_bytes for segment in heap.topics.segments(n)) for n in FORMATS}
     ratios.append(size["parquet"] / size["columns"])
     return f"| {kib:,} | {count} | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |"
 
@@ -122,7 +122,7 @@ def _ratio(
 
 
 def _fill(store: Store, topic: str, record_format: str, piece: pa.RecordBatch, count: int) -> None:
-    store.create_topic(topic, config={"record.format": record_format})
+    store.topics.create(topic, config={"record.format": record_format})
     with store.producer() as producer:
         for _ in range(count):
             producer.send_batch(topic, piece)

@@ -65,7 +65,7 @@ def measure_beside_new(commits: int) -> Iterator[str]:
 def _producer(storage: Storage) -> Producer:
     store = attach(storage, create=True)
     for topic in TOPICS:
-        store.create_topic(topic)
+        store.topics.create(topic)
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
     return producer

@@ -30,14 +30,14 @@ def measure(folder: Path, count: int) -> list[str]:
     ]
     for codec in CODECS:
         store = txnlog.open(str(folder / f"kafka-{codec}"), create=True)
-        store.create_topic("t", config={"compression.type": codec})
+        store.topics.create("t", config={"compression.type": codec})
         with store.producer() as producer:
             for batch in batches(count):
                 producer.send_batch("t", batch)
         out = str(folder / f"folders-{codec}")
         steps: list[Callable[[], object]] = [
-            partial(store.export_kafka, "t", out),
-            partial(store.import_kafka, "back", [out]),
+            partial(store.kafka.export_topic, "t", out),
+            partial(store.kafka.import_topic, "back", [out]),
             partial(_read, store, "back"),
         ]
         rates = [f"{count / _cpu_seconds(step) / 1e6:.2f}" for step in steps]

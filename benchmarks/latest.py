@@ -74,7 +74,7 @@ def measure(folder: Path, count: int) -> list[str]:
     for size in KEY_BYTES:
         for part, rows in (("half", count // 2), ("whole", count)):
             topic = f"{part}-{size}"
-            store.create_topic(topic, partitions=4)
+            store.topics.create(topic, partitions=4)
             _write(store, topic, rows, size)
         scanned_s, _ = _measured(store.url, f"whole-{size}", rows=count, latest=False)
         _, half_mb = _measured(store.url, f"half-{size}", rows=count // 4, latest=True)
@@ -105,7 +105,7 @@ def _measure_compacted(store: txnlog.Store, count: int) -> list[str]:
     for size in KEY_BYTES:
         for percent in (0, 1, 10):
             topic = f"compacted-{size}-{percent}"
-            store.create_topic(topic, partitions=4, config={"cleanup.policy": "compact"})
+            store.topics.create(topic, partitions=4, config={"cleanup.policy": "compact"})
             _write(store, topic, 2 * count, size, times=1)
             _compact(store, topic)
             _write(store, topic, 2 * count * percent // 100, size, times=1)

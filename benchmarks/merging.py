@@ -22,7 +22,7 @@ def measure(folder: Path, commits: int) -> list[str]:
     counting = CountingStorage(storage)
     store = attach(counting, create=True)
     for topic in ("many", "one"):
-        store.create_topic(topic)
+        store.topics.create(topic)
     with store.producer() as producer:
         for number in range(commits):
             producer.send_batch("many", _records(number * ROWS, ROWS))
@@ -36,7 +36,7 @@ def measure(folder: Path, commits: int) -> list[str]:
     asked = sum(counting.take().values()) // 3
     files = _data_files(storage)
     started = time.process_time()
-    (merge,) = store.merge_topic("many")
+    (merge,) = store.maintenance.merge("many")
     merging_s = time.process_time() - started
     counting.take()
     after = _time(lambda: _scan(store, "many"), 9)

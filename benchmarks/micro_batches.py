@@ -77,7 +77,7 @@ def _in_spark(
     )
     topics = ("by-tasks", "by-driver", "into-one")
     for kind, topic, write in zip(_KINDS, topics, writes, strict=False):
-        store.create_topic(topic, partitions=PARTITIONS, schema=schema, config=_CODEC)
+        store.topics.create(topic, partitions=PARTITIONS, schema=schema, config=_CODEC)
         yield kind, partial(commit, topic, write)
     through = frame.mapInArrow(lambda rows: rows, frame.schema)
     save = through.write.format("noop").mode("overwrite").save
@@ -110,7 +110,7 @@ def _by_producers(store: txnlog.Store, rows: pa.Table) -> Iterator[_Runs]:
             producer.send_batch(topic, rows)
 
     for topic in ("sticky", "spread"):
-        store.create_topic(topic, partitions=PARTITIONS, schema=rows.schema, config=_CODEC)
+        store.topics.create(topic, partitions=PARTITIONS, schema=rows.schema, config=_CODEC)
     with (
         store.producer(transactional_id="sticky", partitioner="sticky") as sticky,
         store.producer(transactional_id="spread") as spread,

@@ -51,7 +51,7 @@ def measure(count: int) -> list[str]:
 def _forge(storage: Storage, count: int) -> None:
     """A topic with that many appends, all but the last few dozen settled."""
     store = attach(storage, create=True)
-    store.create_topic("t", partitions=PARTITIONS)
+    store.topics.create("t", partitions=PARTITIONS)
     log = store.logs.topic("t")
     log.refresh()
     state = log._state  # noqa: SLF001 - forged

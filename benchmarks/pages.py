@@ -117,10 +117,10 @@ def _look(store: Store, page: str) -> tuple[float, float, float]:
 def _fill(topics: int, commits: int) -> Store:
     store = attach(HeapStorage(), create=True, clock=SystemClock())
     for number in range(topics - 1):
-        store.create_topic(f"topic-{number:04}", partitions=2)
+        store.topics.create(f"topic-{number:04}", partitions=2)
         with store.producer() as producer:
             producer.send(f"topic-{number:04}", "value", key="key", partition=0)
-    store.create_topic("big")
+    store.topics.create("big")
     writer = store.producer(transactional_id="writer")
     writer.init_transactions()
     for number in range(commits):

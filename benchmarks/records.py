@@ -24,12 +24,12 @@ _LARGE = 1_000_000
 def measure(folder: Path, count: int, repetitions: int) -> list[str]:
     """Lines of Markdown: records a second of each way, beside what Arrow's own lists take."""
     store = txnlog.open(str(folder / "records"), create=True)
-    store.create_topic("read")
+    store.topics.create("read")
     keys = [b"%016d" % number for number in range(count)]
     with store.producer() as producer:
         values = pa.array([_VALUE] * count, pa.binary())
         producer.send_batch("read", pa.record_batch({"key": keys, "value": values}))
-    store.create_topic("sent")
+    store.topics.create("sent")
     runs: dict[str, Callable[[], object]] = {
         "`to_pylist()` of a scan's batches (the yardstick)": lambda: _list(store),
         "`send`, and `flush`": lambda: _send(store, keys),
@@ -63,8 +63,8 @@ def measure(folder: Path, count: int, repetitions: int) -> list[str]:
 def measure_sends(folder: Path, count: int, repetitions: int) -> list[str]:
     """Lines of Markdown: ways to send, beside confluent-kafka's."""
     store = txnlog.open(str(folder / "sends"), create=True)
-    store.create_topic("sent")
-    store.create_topic("typed", schema=pa.schema([("id", pa.binary()), ("text", pa.binary())]))
+    store.topics.create("sent")
+    store.topics.create("typed", schema=pa.schema([("id", pa.binary()), ("text", pa.binary())]))
     keys = [b"%016d" % number for number in range(count)]
     mappings = [{"key": key, "value": _VALUE} for key in keys]
     dataclasses = [_Sent(key, _VALUE) for key in keys]
@@ -134,7 +134,7 @@ def _memory(store: Store, folder: Path) -> list[str]:
     tracemalloc.stop()
     url = str(folder / "large")
     large = txnlog.open(url, create=True)
-    large.create_topic("read", partitions=4)
+    large.topics.create("read", partitions=4)
     # Bytes that do not shrink: what is fetched is as large as what is read.
     import numpy as np
 

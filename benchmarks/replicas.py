@@ -95,7 +95,7 @@ def _commits(roots_ms: list[float], controller_ms: float | None = None) -> dict[
         store = attach(_replicated(places, control), create=True, clock=VirtualClock())
         places.append(control)
     for topic in TOPICS:
-        store.create_topic(topic)
+        store.topics.create(topic)
     plain, job = store.producer(), store.producer(transactional_id="job")
     job.init_transactions()
     return {

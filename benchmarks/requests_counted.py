@@ -37,8 +37,8 @@ def measure() -> list[str]:
     storage = CountingStorage(open_storage("memory://benchmark"))
     store = attach(storage, create=True, clock=SystemClock())
     for topic in TOPICS:
-        store.create_topic(topic, partitions=4)
-    store.create_topic("input", partitions=4)
+        store.topics.create(topic, partitions=4)
+    store.topics.create("input", partitions=4)
     return [
         "| operation | listings | puts | reads | other | limit |",
         "|---|---|---|---|---|---|",
@@ -73,7 +73,9 @@ def _counting(store: Store) -> CountingStorage:
 
 def _uploaded(store: Store, topic: str) -> tuple[TxnlogWriter, Uploaded]:
     options = parse_write({"path": "unused", "topic": topic})
-    plan = WritePlan(store, options, ("key", "value"), ("key", "value"), store.topic_spec(topic))
+    plan = WritePlan(
+        store, options, ("key", "value"), ("key", "value"), store.logs.topic_spec(topic)
+    )
     writer = TxnlogWriter(plan)
     keys = [b"%d" % number for number in range(100)]
     return writer, writer.write(iter([pa.record_batch({"key": keys, "value": keys})]))
@@ -107,7 +109,7 @@ def _cold_open(store: Store) -> dict[str, int]:
             producer.send("input", b"%d" % number)
             producer.flush()
     opened = attach(store.storage, clock=SystemClock())
-    return _counted(opened, lambda: opened.describe_topic("input"))
+    return _counted(opened, lambda: opened.topics.describe("input"))
 
 
 def _plan(store: Store) -> dict[str, int]:

@@ -21,11 +21,11 @@ def measure(folder: Path, count: int, repetitions: int) -> list[str]:
     sizes: dict[str, int] = {}
     for codec in CODECS:
         config = {"compression.type": codec}
-        store.create_topic(codec, partitions=PARTITIONS, config=config)
+        store.topics.create(codec, partitions=PARTITIONS, config=config)
         with store.producer() as producer:
             for batch in batches(count):
                 producer.send_batch(codec, batch)
-        sizes[codec] = store.describe_topic(codec).size_bytes
+        sizes[codec] = store.topics.describe(codec).size_bytes
     seconds = interleaved({codec: partial(_scan, store, codec) for codec in CODECS}, repetitions)
     head = f"{count:,} rows, one thread, files in the page cache; GB of keys and values."
     lines = [

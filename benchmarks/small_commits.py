@@ -125,7 +125,7 @@ def _make(folder: Path) -> Store:
     counting = CountingStorage(open_storage(str(folder)))
     store = attach(counting, create=True, clock=SystemClock())
     for topic in ("in", "a", "b"):
-        store.create_topic(topic, partitions=PARTITIONS)
+        store.topics.create(topic, partitions=PARTITIONS)
     return store
 
 

@@ -34,7 +34,7 @@ def measure(
     parquet = folder / "memory.parquet"
     write_parquet(parquet, min(count, 3_000_000), files=4)
     store = txnlog.open(str(folder / "memory-store"), create=True)
-    store.create_topic("large", partitions=PARTITIONS)
+    store.topics.create("large", partitions=PARTITIONS)
     with session() as spark:
         register(spark)
         idle_mb = _idle_mb(spark)
@@ -108,8 +108,8 @@ def _planning(folder: Path) -> list[str]:
     """A plan of a topic of many segments, by a process that knows nothing of it."""
     root = str(folder / "planning-store")
     store = txnlog.open(root, create=True)
-    store.create_topic("t", partitions=100)
-    spec = store.topic_spec("t")
+    store.topics.create("t", partitions=100)
+    spec = store.logs.topic_spec("t")
     for number in range(SEGMENTS // 100):
         placed = [
             UploadedSegment("t", spec.topic_id, partition, f"s{number}", 1000, 1, 100_000, 0, 0)

@@ -47,7 +47,7 @@ def measure_frames(spark: SparkSession, folder: Path, count: int, repetitions: i
     """Lines of Markdown: frames, and counts of kept ones, beside Spark's own of the same files."""
     register(spark)
     store = txnlog.open(str(folder / "frames"), create=True)
-    store.create_topic("t", partitions=PARTITIONS, config={"record.format": "parquet"})
+    store.topics.create("t", partitions=PARTITIONS, config={"record.format": "parquet"})
     numbers = pa.array(range(count)).cast(pa.string()).cast(pa.binary())
     with store.producer() as producer:
         for number in range(2 * PARTITIONS):
@@ -134,7 +134,7 @@ def _reads(
     ceilings: dict[str, list[str]] = {}
     for codec in ("lz4", "zstd", "none"):
         topic, name = f"rows-{codec}", f"txnlog {codec}"
-        store.create_topic(topic, partitions=PARTITIONS, config={"compression.type": codec})
+        store.topics.create(topic, partitions=PARTITIONS, config={"compression.type": codec})
         _write_ours(source, store.url, topic)
         assert store.scan(topic).record_count == count
         ours = (
@@ -228,7 +228,7 @@ class _Targets:
 
     def write_ours(self, source: DataFrame, partitions: int, codec: str) -> None:
         topic = f"written-{next(self._numbers)}"
-        self._store.create_topic(topic, partitions=partitions, config={"compression.type": codec})
+        self._store.topics.create(topic, partitions=partitions, config={"compression.type": codec})
         self._topics.append(topic)
         _write_ours(source, self._store.url, topic)
 
@@ -238,14 +238,14 @@ class _Targets:
 
     def remove(self) -> None:
         while self._topics:
-            self._store.delete_topic(self._topics.pop())
+            self._store.topics.delete(self._topics.pop())
         while self._parquet:
             shutil.rmtree(self._parquet.pop())
 
 
 def _small_jobs(spark: SparkSession, store: txnlog.Store, repetitions: int) -> list[str]:
     """The cost of a job with next to nothing to do."""
-    store.create_topic("small", partitions=2)
+    store.topics.create("small", partitions=2)
     with store.producer() as producer:
         for number in range(10):
             producer.send("small", b"%d" % number)

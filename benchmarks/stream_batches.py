@@ -142,7 +142,7 @@ class _session(ExitStack):  # noqa: N801
 
 def _fill(folder: Path, batches: int, history: int) -> txnlog.Store:
     store = txnlog.open(str(folder / "store"), create=True)
-    store.create_topic("source", partitions=PARTITIONS)
+    store.topics.create("source", partitions=PARTITIONS)
     _commit_often(store, "source", history)
     with store.producer() as producer:
         for number in range(batches + 1):
@@ -187,7 +187,7 @@ def _ours(
     spark: SparkSession, store: txnlog.Store, folder: Path, turn: str, history: int = 0
 ) -> StreamingQuery:
     topic = f"sink-{turn}"
-    store.create_topic(topic, partitions=PARTITIONS)
+    store.topics.create(topic, partitions=PARTITIONS)
     _commit_often(store, topic, history)
     frame = (
         spark.readStream.format("txnlog")

@@ -36,7 +36,7 @@ def measure(spark: SparkSession, folder: Path, copies: int, repetitions: int) ->
     register(spark)
     flights = flights_table()
     store = txnlog.open(str(folder / "typed"), create=True)
-    store.create_topic("flights", partitions=PARTITIONS, schema=flights.schema, config=CODEC)
+    store.topics.create("flights", partitions=PARTITIONS, schema=flights.schema, config=CODEC)
     source = folder / "flights.parquet"
     source.mkdir()
     rows = pa.concat_tables([flights] * copies)
@@ -154,7 +154,7 @@ def _writes(
 
     def ours() -> None:
         topics.append(f"written-{next(numbers)}")
-        store.create_topic(topics[-1], partitions=PARTITIONS, schema=schema, config=CODEC)
+        store.topics.create(topics[-1], partitions=PARTITIONS, schema=schema, config=CODEC)
         options = {"path": store.url, "topic": topics[-1]}
         frame.write.format("txnlog").options(**options).mode("append").save()
 
@@ -167,7 +167,7 @@ def _writes(
             ours()
 
     def drop() -> None:
-        store.delete_topic(topics.pop())
+        store.topics.delete(topics.pop())
 
     runs: dict[str, Callable[[], object]] = {
         "Parquet": parquet,

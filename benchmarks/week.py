@@ -91,7 +91,7 @@ def _live(apart_s: int, hours: int) -> list[Hour]:
         "file.delete.delay.ms": PINNED_HOURS * HOUR_MS,
     }
     for topic in ("a", "b"):
-        store.create_topic(topic, config=config)
+        store.topics.create(topic, config=config)
     consumer = attach(heap, clock=clock).consumer("a", "b", group_id="g")
     pins: list[tuple[int, Scan, pa.Table]] = []
     found: list[Hour] = []

@@ -118,9 +118,9 @@ def _find_names(session: Session, kind: Kind, found: list[str]) -> None:
     found[:] = listed[kind](storage)
     if len(found) <= _READ_UP_TO and kind != "transactions":
         store = session.open_to_read()
-        found[:] = store.topics() if kind == "topics" else store.groups()
+        found[:] = store.topics.list() if kind == "topics" else store.groups.list()
 
 
 def _find_partitions(session: Session, topic: str, found: list[str]) -> None:
-    count = session.open_to_read().topic_spec(topic).partitions
+    count = session.open_to_read().logs.topic_spec(topic).partitions
     found[:] = [f"{topic}:{number}" for number in range(count)]

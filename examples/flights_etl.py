@@ -112,7 +112,7 @@ def make_store(path: Path) -> Store:
     store = txnlog.open(str(path), create=True)
     (path / MARK).write_text("examples/flights_etl.py made this store and will delete it.\n")
     for topic, partitions in TOPICS.items():
-        store.create_topic(topic, partitions=partitions)
+        store.topics.create(topic, partitions=partitions)
     topics = ", ".join(f"{topic} ({partitions})" for topic, partitions in TOPICS.items())
     print(f"   {path}: a store with the topics (partitions) {topics}")
     return store
@@ -139,7 +139,7 @@ def fill(store: Store, flights: pd.DataFrame) -> None:
             producer.send_batch("flights", to_records(month))
             producer.flush()
     seconds = time.perf_counter() - began
-    size = store.describe_topic("flights").size_bytes / 1e6
+    size = store.topics.describe("flights").size_bytes / 1e6
     appends = flights["month"].nunique()
     print(f"   {len(flights):,} flights in {appends} appends: {size:.1f} MB, {seconds:.1f} s")
 
@@ -175,7 +175,7 @@ def look(store: Store) -> None:
     for name, snapshot in (("in the topics' logs", placed), ("seen by readers", seen)):
         counts = [snapshot.scan(topic).record_count for topic in OUTPUTS]
         print(f"   {name:20}" + "".join(f"{count:14,}" for count in counts))
-    job = store.describe_transaction(JOB)
+    job = store.transactions.describe(JOB)
     print(f"   transaction {job.number} of {job.transactional_id} is {job.status}")
 
 

@@ -73,7 +73,7 @@ class Proof:
 
     def caught_up(self, store: Store, count: int) -> None:
         """The group has read everything."""
-        group = store.describe_group(JOB)
+        group = store.groups.describe(JOB)
         found = consumed_flights(store)
         self.check(
             (group.lag, found) == (0, count),
@@ -84,11 +84,11 @@ class Proof:
     def nothing_open(self, store: Store) -> None:
         """No transaction waits for its end, and none holds readers back."""
         states = {}
-        for state in store.transactions():
+        for state in store.transactions.list():
             if isinstance(state, TxnlogError):
                 raise state  # it is damaged
             states[state.transactional_id] = state.status
-        topics = [store.describe_topic(topic) for topic in store.topics()]
+        topics = [store.topics.describe(topic) for topic in store.topics.list()]
         undecided = [str(holder) for topic in topics for holder in topic.open_transactions]
         self.check(
             not undecided and set(states.values()) <= ENDED,
@@ -111,7 +111,7 @@ def accounted_flights(store: Store) -> int:
 
 def consumed_flights(store: Store) -> int:
     """How many flights the group has read; its partitions start at offset 0."""
-    return sum(at.offset or 0 for at in store.describe_group(JOB).offsets)
+    return sum(at.offset or 0 for at in store.groups.describe(JOB).offsets)
 
 
 def parse_totals(records: pa.Table) -> pd.DataFrame:

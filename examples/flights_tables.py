@@ -60,10 +60,10 @@ def make_topics(store: Store, flights: pa.Table) -> None:
     """Typed topics: records of a key stay in order, so its last one is the newest."""
     schema = flights.schema
     upserts = {"cleanup.policy": "compact"}
-    store.create_topic("flights", partitions=4, schema=schema, key=NUMBER)
-    store.create_topic("late", partitions=2, schema=pa.schema([schema.field(n) for n in LATE]))
+    store.topics.create("flights", partitions=4, schema=schema, key=NUMBER)
+    store.topics.create("late", partitions=2, schema=pa.schema([schema.field(n) for n in LATE]))
     newest = pa.schema([schema.field(name) for name in LATEST])
-    store.create_topic("latest", partitions=2, schema=newest, key=NUMBER, config=upserts)
+    store.topics.create("latest", partitions=2, schema=newest, key=NUMBER, config=upserts)
 
 
 def fill(store: Store, flights: pa.Table) -> None:
@@ -116,7 +116,7 @@ def run_process(store: Store, batch_size: int, *, dies: bool = False) -> None:
 def publish(store: Store, tables: Path) -> None:
     """Each topic as a Delta table, or what is new of it."""
     for topic in TOPICS:
-        done = store.publish_delta(topic, str(tables / topic))
+        done = store.tables.publish_delta(topic, str(tables / topic))
         print(
             f"   {topic:8} version {done.version}: {done.added_files} files added, "
             f"{done.removed_files} taken away, {done.copied_files} copied",
@@ -169,7 +169,7 @@ def demonstrate(folder: Path, sample: int | None) -> None:
     store = txnlog.open(str(folder / "store"), create=True)
     make_topics(store, flights)
     fill(store, flights)
-    size = store.describe_topic("flights").size_bytes
+    size = store.topics.describe("flights").size_bytes
     print(f"   {len(flights):,} flights in {size / 1e6:.1f} MB of Parquet, in {store.url}")
     batch_size = -(-len(flights) // BATCHES)
 
@@ -182,7 +182,7 @@ def demonstrate(folder: Path, sample: int | None) -> None:
 
     headline("3. The job again; the tables again")
     run_process(store, batch_size)
-    store.compact("latest")
+    store.maintenance.compact("latest")
     publish(store, folder / "tables")
 
     headline("4. Who was late in January? DuckDB asks the table")

@@ -186,7 +186,7 @@ class _Round:
     def create(self) -> None:
         self.has_created = True
         for topic in self._topics:
-            self._store.create_topic(topic, partitions=2)
+            self._store.topics.create(topic, partitions=2)
 
     def write(self) -> None:
         rows = self._spark.range(0, RECORDS, 1, self._tasks)
@@ -224,18 +224,18 @@ class _Round:
             txn.write(txn.read(source).drop("partition"), topic=target)
         values = self._store.scan(target, columns=["value"]).to_arrow().column("value")
         self._expect(sum(map(int, values.to_pylist())))
-        if self._store.describe_group(self._name).lag:
+        if self._store.groups.describe(self._name).lag:
             raise InvalidOption("the transaction is committed, but its group has not moved")
 
     def remove(self) -> None:
         """Whatever there is of it. Raises the first error; the rest is tried all the same."""
         errors = []
-        there = self._store.topics()
+        there = self._store.topics.list()
         for topic in self._topics:
             if topic in there:
-                errors += _tried(partial(self._store.delete_topic, topic))
-        if self._name in self._store.groups():
-            errors += _tried(partial(self._store.delete_group, self._name))
+                errors += _tried(partial(self._store.topics.delete, topic))
+        if self._name in self._store.groups.list():
+            errors += _tried(partial(self._store.groups.delete, self._name))
         errors += _tried(self._remove_id)
         if errors:
             raise errors[0]

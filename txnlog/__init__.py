@@ -3,7 +3,7 @@
     import txnlog
 
     store = txnlog.open("/data/store", create=True)
-    store.create_topic("orders", partitions=8)
+    store.topics.create("orders", partitions=8)
     with store.producer() as producer:
         producer.send("orders", value=b"...", key=b"...")
     store.scan("orders").to_arrow()
@@ -21,6 +21,12 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from txnlog.admin.groups import GroupAdmin
+    from txnlog.admin.kafka import KafkaAdmin
+    from txnlog.admin.maintaining import MaintenanceAdmin
+    from txnlog.admin.tables import TableAdmin
+    from txnlog.admin.topics import TopicAdmin
+    from txnlog.admin.transactions import TransactionAdmin
     from txnlog.config import AcksValue, AutoOffsetReset, CompressionType, OnCorrupt
     from txnlog.consumer import Consumer
     from txnlog.errors import TxnlogError
@@ -47,8 +53,11 @@ __all__ = [
     "ConsumerIsolationLevel",
     "ConsumerRebalanceListener",
     "ConsumerRecord",
+    "GroupAdmin",
     "GroupMetadata",
     "IsolationLevel",
+    "KafkaAdmin",
+    "MaintenanceAdmin",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OnCorrupt",
@@ -56,7 +65,10 @@ __all__ = [
     "Scan",
     "Snapshot",
     "Store",
+    "TableAdmin",
+    "TopicAdmin",
     "TopicPartition",
+    "TransactionAdmin",
     "TxnlogError",
     "__version__",
     "attach",
@@ -66,6 +78,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    "GroupAdmin": "admin.groups",
+    "KafkaAdmin": "admin.kafka",
+    "MaintenanceAdmin": "admin.maintaining",
+    "TableAdmin": "admin.tables",
+    "TopicAdmin": "admin.topics",
+    "TransactionAdmin": "admin.transactions",
     "AcksValue": "config",
     "Assignor": "groups.assignors",
     "AutoOffsetReset": "config",

@@ -234,7 +234,7 @@ _STORE_KEYS = {
     "transactional.id.expiration.ms": _Key(
         "604800000",
         _integer(1, (1 << 53)),
-        "Store.expire_transactional_ids forgets ids that were idle for this long",
+        "Store.transactions.expire_ids forgets ids that were idle for this long",
     ),
     "producer.id.expiration.ms": _Key(
         "86400000", _integer(1, (1 << 53)), "an idle idempotent producer is forgotten after this"
@@ -248,7 +248,7 @@ _STORE_KEYS = {
     "offsets.retention.ms": _Key(
         "-1",
         _integer(-1, (1 << 53)),
-        "Store.expire_groups deletes groups that were idle for this long; -1: none. In Kafka it is "
+        "Store.groups.expire deletes groups that were idle for this long; -1: none. In Kafka it is "
         "offsets.retention.minutes",
     ),
 }

@@ -142,7 +142,7 @@ class CorruptTransactionState(CorruptEntry):
     """The newest state of a transactional id is damaged or gone.
 
     Its transaction is treated as aborted when the store's longest timeout has passed, unless a
-    commit marker shows that it was committed; ``Store.abort_transaction(..., force=True)`` does so
+    commit marker shows that it was committed; ``Store.transactions.abort(..., force=True)`` does so
     at once.
     """
 

@@ -6,12 +6,10 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from txnlog import display, names
-from txnlog.admin.maintaining import MaintenanceAdmin
-from txnlog.admin.tables import TableAdmin
-from txnlog.admin.topics import TopicAdmin
 from txnlog.admin.upkeep import Upkeep
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import (
@@ -63,11 +61,15 @@ from txnlog.write.writer_settings import WriterSettings
 if TYPE_CHECKING:
     import pyarrow.compute
 
+    from txnlog.admin.groups import GroupAdmin
+    from txnlog.admin.kafka import KafkaAdmin
+    from txnlog.admin.maintaining import MaintenanceAdmin
+    from txnlog.admin.maintenance import MaintenanceStep
     from txnlog.admin.metrics import Metric
+    from txnlog.admin.tables import TableAdmin
+    from txnlog.admin.topics import TopicAdmin
+    from txnlog.admin.transactions import TransactionAdmin
     from txnlog.doctor.finding import Finding
-    from txnlog.kafka.exporting import KafkaExport
-    from txnlog.kafka.importing import KafkaImport
-    from txnlog.kafka.progress import Progress
 
 
 def open_store(
@@ -164,7 +166,7 @@ def _read_store_file(storage: Storage) -> StoreFile:
     return envelope.decode(data, DECODER, f"{storage.url}/{names.STORE_FILE}")
 
 
-class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
+class Store:
     """Topics, groups and transactions under one root. Made by :func:`txnlog.open`.
 
     A store holds no connection that must be closed. It, its snapshots, scans and producers may be
@@ -175,8 +177,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
         self._storage = storage
         self._file = store_file
         self._clock = clock
-        config = StoreConfig.of(store_file.config)
-        self._logs = Logs(storage, config, clock)
+        self._logs = Logs(storage, StoreConfig.of(store_file.config), clock)
         self._logs.upkeep = Upkeep()
 
     def __repr__(self) -> str:
@@ -221,7 +222,47 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
         """The open logs: for the parts of txnlog that build on a store, not for applications."""
         return self._logs
 
-    # -- reading and writing ---------------------------------------------------------------------
+    @cached_property
+    def topics(self) -> TopicAdmin:
+        """Topics: create, describe, change and delete them."""
+        from txnlog.admin.topics import TopicAdmin
+
+        return TopicAdmin(self._logs)
+
+    @cached_property
+    def groups(self) -> GroupAdmin:
+        """Consumer groups: describe them, move and delete their offsets."""
+        from txnlog.admin.groups import GroupAdmin
+
+        return GroupAdmin(self._logs)
+
+    @cached_property
+    def transactions(self) -> TransactionAdmin:
+        """Transactions and their producers: describe and end them."""
+        from txnlog.admin.transactions import TransactionAdmin
+
+        return TransactionAdmin(self._logs)
+
+    @cached_property
+    def maintenance(self) -> MaintenanceAdmin:
+        """Single steps of :meth:`maintain`."""
+        from txnlog.admin.maintaining import MaintenanceAdmin
+
+        return MaintenanceAdmin(self._logs)
+
+    @cached_property
+    def tables(self) -> TableAdmin:
+        """Topics as Delta and Iceberg tables."""
+        from txnlog.admin.tables import TableAdmin
+
+        return TableAdmin(self._logs)
+
+    @cached_property
+    def kafka(self) -> KafkaAdmin:
+        """Topics from a Kafka broker's files, and to them."""
+        from txnlog.admin.kafka import KafkaAdmin
+
+        return KafkaAdmin(self._logs)
 
     def snapshot(
         self,
@@ -464,7 +505,47 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
             consumer.subscribe(topics, pattern)
         return consumer
 
-    # -- checking it ------------------------------------------------------------------------------
+    def maintain(
+        self,
+        topics: str | Sequence[str] | None = None,
+        *,
+        dry_run: bool = False,
+        orphan_age_ms: int | None = None,
+    ) -> list[MaintenanceStep]:
+        """Do the work that a store needs from time to time: nothing runs in the background.
+
+        Retention: the oldest segments of topics are deleted, as their ``retention.ms`` and
+        ``retention.bytes`` say. Compaction: in topics whose ``cleanup.policy`` says so, only the
+        newest record of each key stays, in partitions with enough new records since the last time.
+        Merging: many small segments become few large ones. Vacuum deletes files that nobody needs
+        any more: those of deleted records and of segments that were merged or compacted
+        (``file.delete.delay.ms`` later), those of deleted topics, and leftovers of killed jobs.
+        Transactions that their producers do not end are ended. Transactional ids and groups that
+        were idle for too long expire. Roots of a replicated store that answer again rejoin, if
+        ``replica.auto.return`` is set, and data is then moved to where it belongs. Files' ages are
+        by the storage's own clock; if it has none, only files of deleted topics are deleted. May
+        run in several processes at once, and stop anywhere.
+
+        Args:
+            topics: the name of a topic, or several; then nothing else is touched. None for
+                everything.
+            dry_run: only say what would be done now.
+            orphan_age_ms: uploaded files that nothing refers to are deleted at this age; at least
+                a day, and 7 days if left out. A job that takes longer from its first upload to its
+                commit is refused (``UploadExpired``).
+
+        Returns:
+            What was done, in order. A part that failed is a ``MaintenanceFailure`` among the
+            results; the others go on. ``FutureRecords`` are only named: retention passes them by.
+
+        Raises:
+            InvalidOption, InvalidTopic: an argument is not valid.
+            StorageError: the storage fails; nothing was done.
+        """
+        from txnlog.admin.maintenance import Maintenance
+
+        chosen = [topics] if isinstance(topics, str) else topics
+        return [*Maintenance(self._logs, chosen, orphan_age_ms, dry_run=dry_run).steps()]
 
     def metrics(self) -> Iterator[Metric | TxnlogError]:
         """The store as numbers: offsets, sizes, lags, open transactions.
@@ -474,7 +555,7 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
         """
         from txnlog.admin.metrics import measure
 
-        return measure(self.each_topic(), self.each_group(), self.each_transaction(), self._clock)
+        return measure(self._logs)
 
     def examine(
         self,
@@ -503,87 +584,4 @@ class Store(TopicAdmin, MaintenanceAdmin, TableAdmin):
         from txnlog.doctor.examination import Examination
 
         age_ms = self._logs.config.left_over_age_ms if orphan_age_ms is None else orphan_age_ms
-        return Examination(self._logs, self, topics, with_probe, with_contents, age_ms).findings()
-
-    # -- to and from Kafka ------------------------------------------------------------------------
-
-    def import_kafka(
-        self,
-        topic: str,
-        log_dirs: Sequence[str],
-        *,
-        skip_corrupt: bool = False,
-        storage_options: Mapping[str, object] | None = None,
-        progress: Progress | None = None,
-    ) -> KafkaImport:
-        """Make partition folders of a stopped Kafka broker, or copies of them, part of a topic.
-
-        Every batch is checked and its bytes are copied as they are; offsets, timestamps, headers
-        and producer ids stay, aborted records stay aborted. All of it becomes visible in one step.
-
-        Args:
-            topic: is created if it does not exist. Otherwise each partition must be new or end
-                where its folder begins.
-            log_dirs: paths or URLs of folders such as ``orders-0``, or of one that holds them.
-            skip_corrupt: leave damaged batches out instead of refusing the import.
-            storage_options: for the filesystem of ``log_dirs``.
-            progress: called with the bytes done and the bytes in all.
-
-        Raises:
-            CorruptRecord: something is damaged; nothing was imported.
-            OffsetOutOfRange: the topic has other records at these offsets.
-            InvalidOption: the folders are not those of one topic's partitions.
-            CommitStateUnknown: the storage failed; nothing was deleted.
-        """
-        from txnlog.kafka.importing import import_log_dirs
-
-        return import_log_dirs(
-            self._logs,
-            topic,
-            log_dirs,
-            storage_options=storage_options,
-            skip_corrupt=skip_corrupt,
-            progress=progress,
-        )
-
-    def export_kafka(
-        self,
-        topic: str,
-        directory: str,
-        *,
-        magic: int = 2,
-        keep_offsets: bool = False,
-        compression_type: str | None = None,
-        storage_options: Mapping[str, object] | None = None,
-        progress: Progress | None = None,
-    ) -> KafkaExport:
-        """Write a topic as the partition folders of a Kafka broker, up to its last stable offset.
-
-        Args:
-            topic: its name; the folders are ``directory/<topic>-<partition>``. Records of a typed
-                one have the keys and values that consumers return.
-            directory: a path or URL; the folders must not exist yet.
-            magic: 2, or 0 or 1 for old readers, which know neither headers nor transactions.
-            keep_offsets: write no transaction markers, so that offsets stay as they are. Aborted
-                records are left out, committed ones become plain records. With markers (the
-                default) each offset grows by the number of markers before it.
-            compression_type: a codec instead of the topic's.
-            storage_options: for the filesystem of ``directory``.
-            progress: called with the bytes done and the bytes in all.
-
-        Raises:
-            UnknownTopicOrPartition, InvalidOption, CorruptRecord, StorageError: nothing was
-                exported; what had been written is removed.
-        """
-        from txnlog.kafka.exporting import export_log_dirs
-
-        return export_log_dirs(
-            self._logs,
-            topic,
-            directory,
-            magic=magic,
-            keep_offsets=keep_offsets,
-            compression_type=compression_type,
-            storage_options=storage_options,
-            progress=progress,
-        )
+        return Examination(self._logs, topics, with_probe, with_contents, age_ms).findings()

@@ -58,7 +58,7 @@ def plan_creation(store: Store, _name: str, typed: Typed) -> Plan:
                 raise WrongField("key", f"there is no column {name!r}; there are {known}")
 
         def create(*, dry_run: bool) -> TopicDescription:
-            return store.create_topic(
+            return store.topics.create(
                 topic,
                 partitions=1 if count is None else count,
                 config=config,
@@ -107,7 +107,7 @@ def plan_creation(store: Store, _name: str, typed: Typed) -> Plan:
 
 def plan_deletion(store: Store, topic: str, typed: Typed) -> Plan:
     """A topic with all its records; what comes in until then is no reason to ask again."""
-    described = store.describe_topic(topic)
+    described = store.topics.describe(topic)
     if typed["topic"].strip() != topic:
         raise WrongField("topic", f"type {topic}, the name of what is deleted")
     count, size = show_counted(described.offset_count, "offset"), show_size(described.size_bytes)
@@ -119,7 +119,7 @@ def plan_deletion(store: Store, topic: str, typed: Typed) -> Plan:
     says.append("It cannot be brought back.")
 
     def delete() -> str:
-        store.delete_topic(topic, topic_id=described.topic_id)
+        store.topics.delete(topic, topic_id=described.topic_id)
         return f"deleted topic {topic}: {show_counted(described.offset_count, 'offset')}"
 
     return Plan(says, described.topic_id, delete)
@@ -132,7 +132,7 @@ def plan_abort(store: Store, transactional_id: str, typed: Typed) -> Plan:
         raise WrongField("reason", "say why: it is kept with the id, and its producer is told")
     if len(reason) > _MOST_REASON_CHARS:
         raise WrongField("reason", f"more than {_MOST_REASON_CHARS} characters")
-    found = store.abort_transaction(transactional_id, reason=reason, dry_run=True)
+    found = store.transactions.abort(transactional_id, reason=reason, dry_run=True)
     which = f"Transaction {found.number} of {transactional_id}"
     logs = ", ".join((*found.topics, *(f"group {name}" for name in found.groups)))
     if found.status == Status.ONGOING.value:
@@ -152,7 +152,7 @@ def plan_abort(store: Store, transactional_id: str, typed: Typed) -> Plan:
         raise WrongField("reason", f"{which} is {found.status}: nothing is open")
 
     def abort() -> str:
-        store.abort_transaction(transactional_id, reason=reason, number=found.number)
+        store.transactions.abort(transactional_id, reason=reason, number=found.number)
         return done
 
     return Plan(says, [found.producer_id, found.producer_epoch, found.number, says], abort)
@@ -160,7 +160,7 @@ def plan_abort(store: Store, transactional_id: str, typed: Typed) -> Plan:
 
 def plan_record(store: Store, topic: str, typed: Typed) -> Plan:
     """One record."""
-    described = store.describe_topic(topic)
+    described = store.topics.describe(topic)
     partition = _number(typed, "partition")
     if partition is not None and partition >= len(described.partitions):
         raise WrongField("partition", f"the topic has {len(described.partitions)} partitions")
@@ -211,8 +211,8 @@ def plan_settings(store: Store, topic: str, typed: Typed) -> Plan:
     """Other settings, or more partitions."""
     config = _settings(typed["config"])
     count = _number(typed, "partitions")
-    before = store.describe_topic(topic)
-    after = store.alter_topic(topic, partitions=count, config=config, dry_run=True)
+    before = store.topics.describe(topic)
+    after = store.topics.alter(topic, partitions=count, config=config, dry_run=True)
     settings = {
         number: {s.key: s.value for s in topic_settings(described.config)}
         for number, described in enumerate((before, after))
@@ -231,7 +231,7 @@ def plan_settings(store: Store, topic: str, typed: Typed) -> Plan:
         raise WrongField("config", "nothing would change")
 
     def alter() -> str:
-        store.alter_topic(topic, partitions=count, config=config)
+        store.topics.alter(topic, partitions=count, config=config)
         return f"altered {topic}: {'; '.join(says)}"
 
     return Plan(says, [before.topic_id, before.config, had], alter)
@@ -239,7 +239,7 @@ def plan_settings(store: Store, topic: str, typed: Typed) -> Plan:
 
 def plan_trim(store: Store, topic: str, typed: Typed) -> Plan:
     """Delete the oldest records."""
-    described = store.describe_topic(topic)
+    described = store.topics.describe(topic)
     count = len(described.partitions)
     chosen = _partitions(typed, count)
     text = typed["below"].strip()
@@ -249,7 +249,7 @@ def plan_trim(store: Store, topic: str, typed: Typed) -> Plan:
     at_ms = None
     if before is None and text != "latest":
         at_ms = _time(store, typed, "below", "an offset, latest, or a time")
-    planned = store.plan_delete_records(
+    planned = store.topics.plan_delete_records(
         [TopicPartition(topic, number) for number in chosen], before=before, timestamp_ms=at_ms
     )
     doomed = [plan for plan in planned if plan.offset_count]
@@ -266,7 +266,7 @@ def plan_trim(store: Store, topic: str, typed: Typed) -> Plan:
         starts = {
             TopicPartition(topic, plan.partition): plan.new_log_start_offset for plan in doomed
         }
-        store.delete_records(starts, topic_ids={topic: doomed[0].topic_id})
+        store.topics.delete_records(starts, topic_ids={topic: doomed[0].topic_id})
         gone = sum(plan.offset_count for plan in doomed)
         return (
             f"trimmed {topic}: {show_counted(gone, 'offset')} of "
@@ -292,7 +292,7 @@ def plan_reset(store: Store, group_id: str, typed: Typed) -> Plan:
         at_ms = _time(store, typed, "to", "earliest, latest, +10 or -10, an offset, or a time")
 
     def reset(*, dry_run: bool) -> list[str]:
-        moved = store.reset_group_offsets(
+        moved = store.groups.reset_offsets(
             group_id, topics or None, to=to, shift_by=shift, timestamp_ms=at_ms, dry_run=dry_run
         )
         found[:] = [[each.topic, each.partition, each.before] for each in moved]

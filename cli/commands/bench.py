@@ -103,12 +103,12 @@ def measure_store(
 
     with _open_store(session) as (opened, counting):
         topic = f"{_ID}-{secrets.token_hex(4)}"
-        opened.create_topic(topic, partitions=partitions)
+        opened.topics.create(topic, partitions=partitions)
         counting.take()
         try:
             measured = [*_measure(opened, counting, topic, records, record_bytes, commits)]
         finally:
-            opened.delete_topic(topic)
+            opened.topics.delete(topic)
     session.output.rows(FIELDS, measured)
 
 

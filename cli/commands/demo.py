@@ -141,10 +141,10 @@ def _fill(url: str, storage_options: dict[str, object]) -> Demo:
     from txnlog.names import TopicPartition
 
     store = txnlog.open(url, create=True, storage_options=storage_options)
-    if store.topics():
+    if store.topics.list():
         raise StoreExists(f"{store.url} has topics already; the demo needs a folder of its own")
     for topic in _TOPICS:
-        store.create_topic(topic)
+        store.topics.create(topic)
     with _begin(store, _COMMITTED) as producer:
         producer.send("orders", "2 teapots", "alice")
         producer.send("orders", "1 kettle", "bob")
@@ -173,7 +173,8 @@ def _begin(store: Store, transactional_id: str) -> Producer:
 
 def _list_records(store: Store) -> list[DemoRecord]:
     ids = {
-        store.describe_transaction(name).producer_id: name for name in (_COMMITTED, _ABORTED, _OPEN)
+        store.transactions.describe(name).producer_id: name
+        for name in (_COMMITTED, _ABORTED, _OPEN)
     }
     everything = store.snapshot(_TOPICS, isolation_level="read_uncommitted")
     committed = store.snapshot(_TOPICS)
@@ -182,7 +183,7 @@ def _list_records(store: Store) -> list[DemoRecord]:
         visible = {*committed.scan(topic).to_arrow().column("offset").to_pylist()}
         placed = {
             offset: segment
-            for segment in store.segments(topic)
+            for segment in store.topics.segments(topic)
             for offset in range(segment.base_offset, segment.end_offset)
         }
         for row in everything.scan(topic).to_arrow().to_pylist():

@@ -70,7 +70,7 @@ def export_folders(
       txnlog export orders /tmp/kafka-logs --kafka
     """
     with progress_bar("exporting") as progress:
-        done = session.open_to_read().export_kafka(
+        done = session.open_to_read().kafka.export_topic(
             topic,
             directory,
             magic=magic,

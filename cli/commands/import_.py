@@ -70,7 +70,7 @@ def import_folders(
       txnlog import /var/kafka/data/orders-* --topic orders
     """
     with progress_bar("importing") as progress:
-        done = session.open_store().import_kafka(
+        done = session.open_store().kafka.import_topic(
             topic,
             log_dirs,
             skip_corrupt=skip_corrupt,

@@ -146,7 +146,7 @@ def dump_log(
     """
     opened = session.open_to_read()
     with DamageReporter() as reporter:
-        found = islice(opened.dump_topic_log(topic, first=from_), max_entries)
+        found = islice(opened.topics.log(topic, first=from_), max_entries)
         entries = reporter.watch(found, lambda entry: [entry.damage])
         session.output.rows(FIELDS, entries, streamed=True)
 

@@ -111,8 +111,8 @@ def _list_offsets(
     store: Store, chosen: list[str | TopicPartition] | None, spec: OffsetSpec | Time
 ) -> Iterator[ListedOffset | TxnlogError]:
     if isinstance(spec, Time):
-        return store.list_offsets(chosen, timestamp_ms=spec.timestamp_ms)
-    return store.list_offsets(chosen, at=spec)
+        return store.topics.offsets(chosen, timestamp_ms=spec.timestamp_ms)
+    return store.topics.offsets(chosen, at=spec)
 
 
 app = verb_group("Offsets: where partitions begin and end.", {"ls": list_offsets})

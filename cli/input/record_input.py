@@ -192,7 +192,7 @@ def find_limits(store: Store, where: Target) -> Limits:
     from txnlog.config import TopicConfig
     from txnlog.errors import UnknownTopicOrPartition
 
-    spec = store.topic_spec(where.topic)
+    spec = store.logs.topic_spec(where.topic)
     if where.partition is not None and where.partition >= spec.partitions:
         raise UnknownTopicOrPartition(
             f"topic {where.topic!r} has no partition {where.partition}; it has "

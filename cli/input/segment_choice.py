@@ -45,7 +45,7 @@ class SegmentChoice:
     def find(self, store: Store) -> list[SegmentDescription]:
         """The selected segments. Raises BadParameter, ObjectNotFound if none has the name."""
         where = parse_target(self.target)
-        found = store.segments(where.topic, where.partition)
+        found = store.topics.segments(where.topic, where.partition)
         if self.name is None:
             return found
         from txnlog.names import SegmentPaths

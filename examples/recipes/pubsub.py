@@ -20,8 +20,8 @@ ORDERS = 1_000
 def run(root: str) -> dict[str, int]:
     """Publish orders; returns how many of them each member of each service was given."""
     store = txnlog.open(root, create=True)
-    if "orders" not in store.topics():
-        store.create_topic("orders", partitions=4)
+    if "orders" not in store.topics.list():
+        store.topics.create("orders", partitions=4)
     members = {
         "billing 1": subscribe(store, "billing"),
         "billing 2": subscribe(store, "billing"),

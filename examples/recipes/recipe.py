@@ -36,8 +36,8 @@ def main(run: Callable[[SparkSession, str], None], what: str | None) -> None:
 def make_topic(root: str, topic: str, partitions: int = 1) -> None:
     """Create a topic unless it is there."""
     store = txnlog.open(root)
-    if topic not in store.topics():
-        store.create_topic(topic, partitions=partitions)
+    if topic not in store.topics.list():
+        store.topics.create(topic, partitions=partitions)
 
 
 def parsed(records: DataFrame) -> DataFrame:

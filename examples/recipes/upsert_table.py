@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS applied (
 
 def run(spark: SparkSession, root: str, database: str = "miles.sqlite") -> None:
     """Bring the table up to date."""
-    topic_id = txnlog.open(root).describe_topic("flights").topic_id
+    topic_id = txnlog.open(root).topics.describe("flights").topic_id
     with closing(sqlite3.connect(database)) as table:
         table.executescript(TABLES)
 

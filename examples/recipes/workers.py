@@ -60,9 +60,9 @@ def do_jobs(store: txnlog.Store, name: str, ended: Event) -> None:
 def run(root: str, jobs: int) -> dict[str, int]:
     """Do so many new jobs; returns how many each worker has done."""
     store = txnlog.open(root, create=True)
-    if "jobs" not in store.topics():
-        store.create_topic("jobs", partitions=12)
-        store.create_topic("done", partitions=1)
+    if "jobs" not in store.topics.list():
+        store.topics.create("jobs", partitions=12)
+        store.topics.create("done", partitions=1)
     before = store.scan("done").record_count
     with store.producer(partitioner="round_robin") as producer:
         for number in range(jobs):

@@ -141,7 +141,7 @@ def topic_schema(store: Store, subscription: Subscription) -> TopicSchema | None
     """
     try:
         topics = subscription.resolve(store)
-        return common_schema({topic: store.topic_spec(topic).schema for topic in topics})
+        return common_schema({topic: store.logs.topic_spec(topic).schema for topic in topics})
     except UnknownTopicOrPartition:
         return None
 

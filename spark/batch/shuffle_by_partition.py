@@ -69,7 +69,7 @@ def shuffle_by_partition(
     check_positive("tasks", tasks)
     store = path if isinstance(path, Store) else open_store(path, storage_options=storage_options)
     # Errors are raised here, not by a task.
-    spec = None if topic is None else store.topic_spec(topic)
+    spec = None if topic is None else store.logs.topic_spec(topic)
     names = name_as_in_topic(frame.schema, spec).names
     if names != frame.columns:
         frame = frame.toDF(*names)
@@ -99,7 +99,7 @@ def shuffle_by_partition(
         from txnlog.spark.batch.rows_to_records import PartitionColumn
 
         def spec_of(name: str) -> TopicSpec:
-            return specs.get(name) or store.topic_spec(name)
+            return specs.get(name) or store.logs.topic_spec(name)
 
         column = PartitionColumn(
             spec_of, topic, partitioner, seed=seed, now_ms=now_ms, content=content
@@ -117,11 +117,11 @@ def _pin_topics(store: Store) -> dict[str, TopicSpec]:
 
     def look(name: str) -> list[TopicSpec]:
         try:
-            return [store.topic_spec(name)]
+            return [store.logs.topic_spec(name)]
         except UnknownTopicOrPartition:  # it was deleted meanwhile
             return []
 
-    found = store.storage.gather(partial(look, name) for name in store.topics())
+    found = store.storage.gather(partial(look, name) for name in store.topics.list())
     return {spec.topic: spec for some in found for spec in some}
 
 

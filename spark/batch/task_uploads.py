@@ -109,7 +109,7 @@ class _TopicUploaders:
         from txnlog.spark.batch.rows_to_records import TopicRecords
         from txnlog.write.segment_uploads import SegmentUploader
 
-        spec = self._specs.get(topic) or self._store.topic_spec(topic)
+        spec = self._specs.get(topic) or self._store.logs.topic_spec(topic)
         if spec.schema is not None and topic not in self._specs:
             raise InvalidRecord(
                 f"topic {topic!r} has a schema: rows with its columns are written to it alone, "

@@ -55,7 +55,7 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
         TxnlogError: the store or a topic is not there.
     """
     store = open_kept(options.address)
-    spec = None if options.topic is None else store.topic_spec(options.topic)
+    spec = None if options.topic is None else store.logs.topic_spec(options.topic)
     schema = name_as_in_topic(schema, spec)
     used = check_columns(schema, spec, options.include_headers)
     if spec is not None:

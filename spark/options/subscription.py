@@ -27,7 +27,7 @@ class Subscription:
         """The topics as the store has them now. Raises UnknownTopicOrPartition if none matches."""
         if self.pattern is None:
             return self.topics
-        known = store.topics()
+        known = store.topics.list()
         matching = self.match(known)
         if not matching:
             raise UnknownTopicOrPartition(

@@ -91,7 +91,7 @@ def catch_up(
                     raise InvalidOption(
                         "the step of catch_up() tells txn.read() where to start, so it would read "
                         "the same records in every transaction, without end; set the group's "
-                        "offsets before, with store.reset_group_offsets(...)"
+                        "offsets before, with store.groups.reset_offsets(...)"
                     )
                 if txn.consumed_records == 0:
                     # Offsets may move all the same, over what was aborted.

@@ -423,7 +423,7 @@ class SparkTransaction:
             InvalidRecord: a column is missing, unknown or of a wrong type.
         """
         with self._using_session("merge"):
-            rows = rows_to_merge(frame, self._store.topic_spec(check_topic(topic)))
+            rows = rows_to_merge(frame, self._store.logs.topic_spec(check_topic(topic)))
         self.write(rows, topic, compression_type=compression_type)
 
     def delete_keys(self, frame: DataFrame, topic: str) -> None:
@@ -437,7 +437,7 @@ class SparkTransaction:
             InvalidRecord: a column of the key is missing, or of a wrong type.
         """
         with self._using_session("delete_keys"):
-            rows = rows_to_delete(frame, self._store.topic_spec(check_topic(topic)))
+            rows = rows_to_delete(frame, self._store.logs.topic_spec(check_topic(topic)))
         self.write(rows, topic)
 
     @exclusive

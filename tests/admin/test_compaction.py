@@ -32,7 +32,7 @@ KEY_FORMATS = ["columns", "kafka", "parquet"]
 def new_store(clock: VirtualClock, config: Mapping[str, object] | None = None) -> Store:
     """A store with the compacted topic ``t`` of one partition."""
     store = attach(HeapStorage(), create=True, clock=clock)
-    store.create_topic("t", config={"cleanup.policy": "compact", **(config or {})})
+    store.topics.create("t", config={"cleanup.policy": "compact", **(config or {})})
     return store
 
 
@@ -105,11 +105,11 @@ def test_nothing_is_done_twice(store: Store) -> None:
 def test_records_without_a_key_go_and_empty_keys_are_keys(clock: VirtualClock) -> None:
     """A topic that was never compacted: as in Kafka."""
     store = attach(HeapStorage(), create=True, clock=clock)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         for key in (None, b"", b"x", None, b"", b"x", None):
             producer.send("t", b"value", key)
-    store.alter_topic("t", config={"cleanup.policy": "compact"})
+    store.topics.alter("t", config={"cleanup.policy": "compact"})
     compact(store)
     assert [(r.offset, r.key) for r in read(store)] == [(4, b""), (5, b"x")]
 
@@ -117,10 +117,10 @@ def test_records_without_a_key_go_and_empty_keys_are_keys(clock: VirtualClock) -
 def test_a_partition_of_which_nothing_stays(clock: VirtualClock) -> None:
     """Its offsets are gone without a segment, and the end stays where it is."""
     store = attach(HeapStorage(), create=True, clock=clock)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         producer.send("t", b"value")
-    store.alter_topic("t", config={"cleanup.policy": "compact"})
+    store.topics.alter("t", config={"cleanup.policy": "compact"})
     compact(store)
     assert segments(store) == []
     assert read(store) == []
@@ -217,7 +217,7 @@ def test_tombstones_stay_from_when_they_are_clean(
 
     A reader that has met the value a moment before it went can still meet its tombstone.
     """
-    store.alter_topic("t", partitions=2)
+    store.topics.alter("t", partitions=2)
     for partition in (0, 1):
         with store.producer() as producer:
             producer.send("t", b"1", b"a", partition=partition)
@@ -250,7 +250,7 @@ def test_slow_puts_do_not_put_tombstones_off_for_ever(
     store: Store, clock: VirtualClock, stay_ms: int
 ) -> None:
     """Where a put takes longer than an eighth of their time: one more entry, with time for it."""
-    store.alter_topic("t", config={"delete.retention.ms": stay_ms})
+    store.topics.alter("t", config={"delete.retention.ms": stay_ms})
     put(store, ("a", "1"), ("a", None))
     puts: list[int] = []
 
@@ -270,7 +270,7 @@ def test_slow_puts_do_not_put_tombstones_off_for_ever(
 
 def test_maintenance_takes_the_time_of_each_topic(store: Store, clock: VirtualClock) -> None:
     """A long run over other topics before it makes no tombstone older."""
-    store.create_topic("before", config={"cleanup.policy": "compact"})
+    store.topics.create("before", config={"cleanup.policy": "compact"})
     for topic in ("before", "t"):
         with store.producer() as producer:
             producer.send(topic, b"1", b"a")
@@ -323,7 +323,7 @@ def test_records_that_were_deleted_stay_so(store: Store) -> None:
     """A log start in the midst of a segment: what lies below neither stays nor counts."""
     put(store, ("a", "1"), ("b", "1"), ("c", "1"))
     put(store, ("a", "2"))
-    store.delete_records({TopicPartition("t", 0): 1})
+    store.topics.delete_records({TopicPartition("t", 0): 1})
     (done,) = compact(store)
     assert (done.record_count, done.compacted_record_count) == (3, 3)
     assert pairs(store) == [(1, "b", "1"), (2, "c", "1"), (3, "a", "2")]
@@ -360,13 +360,13 @@ def test_maintain_compacts_what_is_dirty_enough(store: Store, clock: VirtualCloc
     assert len(maintained()) == 1
     put(store, ("k1", None))
     assert maintained() == []
-    store.alter_topic("t", config={"max.compaction.lag.ms": 5000})
+    store.topics.alter("t", config={"max.compaction.lag.ms": 5000})
     clock.time_ms += 4000
     assert maintained() == []
     clock.time_ms += 2000
     assert len(maintained()) == 2  # what it supersedes, and itself
     assert len(read(store)) == 1000
-    store.alter_topic("t", config={"max.compaction.lag.ms": None})
+    store.topics.alter("t", config={"max.compaction.lag.ms": None})
     clock.time_ms += DAY_MS
     assert len(maintained()) == 1
     assert len(read(store)) == 999
@@ -375,16 +375,16 @@ def test_maintain_compacts_what_is_dirty_enough(store: Store, clock: VirtualCloc
 def test_a_topic_that_is_not_to_be_compacted_is_not(clock: VirtualClock) -> None:
     """Asked for by name, it is an error that says what to do."""
     store = attach(HeapStorage(), create=True, clock=clock)
-    store.create_topic("t")
+    store.topics.create("t")
     put(store, ("a", "1"), ("a", "2"))
     assert not [s for s in store.maintain("t") if type(s).__name__ == "Compaction"]
     with pytest.raises(InvalidOption, match=r"alter its cleanup\.policy"):
-        store.compact("t")
-    store.alter_topic("t", config={"cleanup.policy": "compact"})
+        store.maintenance.compact("t")
+    store.topics.alter("t", config={"cleanup.policy": "compact"})
     with pytest.raises(InvalidOption, match="max_memory_bytes must be a whole number of at least"):
-        store.compact("t", max_memory_bytes=1000)
+        store.maintenance.compact("t", max_memory_bytes=1000)
     assert len(read(store)) == 2
-    assert len(store.compact("t", max_memory_bytes=1 << 20)) == 1
+    assert len(store.maintenance.compact("t", max_memory_bytes=1 << 20)) == 1
     assert len(read(store)) == 1
 
 
@@ -396,7 +396,7 @@ def test_retention_is_for_topics_that_delete(clock: VirtualClock) -> None:
     clock.time_ms += DAY_MS
     store.maintain("t")
     assert pairs(store) == [(1, "a", "2")]
-    store.alter_topic("t", config={"cleanup.policy": "compact,delete"})
+    store.topics.alter("t", config={"cleanup.policy": "compact,delete"})
     store.maintain("t")
     assert pairs(store) == []
 
@@ -544,7 +544,7 @@ def test_a_dict_is_the_model(
             "delete.retention.ms": rng.choice([0, 1000, 10_000]),
         },
     )
-    retention_ms = int(store.topic_spec("t").config["delete.retention.ms"])
+    retention_ms = int(store.logs.topic_spec("t").config["delete.retention.ms"])
     monkeypatch.setattr(compact_module, "DEFAULT_GROUP_BYTES", rng.choice([1, 3000, 1 << 30]))
     keys = [rng.randbytes(rng.choice([0, 1, 1, 3, 40])) for _ in range(12)]
     cleaned_ms: dict[int, int] = {}  # by its offset, when a tombstone was compacted first
@@ -567,7 +567,7 @@ def test_a_dict_is_the_model(
                 known |= {r.offset: r for r in read(store) if r.offset not in known}
             case "trim":
                 log_start = max(log_start, rng.randrange(max(known, default=0) + 1))
-                store.delete_records({TopicPartition("t", 0): log_start})
+                store.topics.delete_records({TopicPartition("t", 0): log_start})
                 known = {at: r for at, r in known.items() if at >= log_start}
             case "compact":
                 memory = rng.choice([600, 2000, 1 << 27])
@@ -597,7 +597,7 @@ def test_a_dict_is_the_model(
 
 def test_a_cut_before_the_newer_record_shows_the_older_one(store: Store) -> None:
     """Else a key would be missing from a snapshot that is called atomic."""
-    store.create_topic("u")
+    store.topics.create("u")
     put(store, ("a", "old"))
     blocking = begin(store, "blocks")
     blocking.send("u", b"open")
@@ -625,13 +625,13 @@ def test_what_an_earlier_compaction_has_seen_is_remembered(
 ) -> None:
     """A later one rewrites only what is clean: what superseded its records lies behind that."""
     monkeypatch.setattr(compact_module, "DEFAULT_GROUP_BYTES", 1)
-    store.alter_topic("t", config={"delete.retention.ms": 1000})
+    store.topics.alter("t", config={"delete.retention.ms": 1000})
     put(store, ("a", "old"), ("gone", None), ("b", "stays"))
     put(store, ("a", "new"))
     whole = compact_topic(store.logs, "t", Times(clock, None), even_clean=True)
     assert len([*itertools.islice(whole, 1)]) == 1  # of two segments; then the process stops
     assert pairs(store) == [(1, "gone", None), (2, "b", "stays"), (3, "a", "new")]
-    store.alter_topic("t", config={"min.compaction.lag.ms": DAY_MS})
+    store.topics.alter("t", config={"min.compaction.lag.ms": DAY_MS})
     clock.time_ms += 2000
     compact(store)
     assert pairs(store) == [(2, "b", "stays"), (3, "a", "new")]
@@ -663,8 +663,8 @@ def test_a_view_takes_all_segments_of_a_compaction_or_none(clock: VirtualClock) 
     """The new ones do not end where the old ones did: some of each would show records twice."""
     heap = HeapStorage()
     store = attach(heap, create=True, clock=clock)
-    store.create_topic("t", config={"cleanup.policy": "compact"})
-    store.create_topic("u")
+    store.topics.create("t", config={"cleanup.policy": "compact"})
+    store.topics.create("u")
     hidden = begin(store)
     hidden.send("t", b"hidden", key=b"hidden")
     hidden.flush()
@@ -673,7 +673,7 @@ def test_a_view_takes_all_segments_of_a_compaction_or_none(clock: VirtualClock) 
         with store.producer() as producer:
             for number in range(first, first + 5):
                 producer.send("t", rng.randbytes(300), b"k%d" % number)
-    store.alter_topic("t", config={"segment.bytes": 3000})
+    store.topics.alter("t", config={"segment.bytes": 3000})
     listings = 0
 
     def meanwhile(text: str) -> None:

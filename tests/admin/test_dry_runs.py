@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
@@ -25,8 +24,8 @@ def neglected_store(clock: VirtualClock, *, has_clock: bool) -> HeapStorage:
     heap.time_ms = clock.now_ms if has_clock else None
     config = {"offsets.retention.ms": DAY_MS, "transactional.id.expiration.ms": DAY_MS}
     store = new_store(heap, clock, {"t": 1, "old": 1, "keys": 1, "small": 1}, config)
-    store.alter_topic("old", config={"retention.ms": DAY_MS, "segment.bytes": 1 << 14})
-    store.alter_topic("keys", config={"cleanup.policy": "compact"})
+    store.topics.alter("old", config={"retention.ms": DAY_MS, "segment.bytes": 1 << 14})
+    store.topics.alter("keys", config={"cleanup.policy": "compact"})
     for _ in range(LEAST_SEGMENTS):
         append(store, b"v", topic="old")
         append(store, b"v", topic="small")
@@ -34,7 +33,7 @@ def neglected_store(clock: VirtualClock, *, has_clock: bool) -> HeapStorage:
             producer.send("keys", b"v", b"k")
     idle = begin_with(store, "idle", b"1")
     idle.commit_transaction()
-    store.reset_group_offsets("idle", "t", to="earliest")
+    store.groups.reset_offsets("idle", "t", to="earliest")
     heap.put("topics/t/data/0/left-0.log", b"left behind")
     clock.time_ms += 9 * DAY_MS
     left = begin_with(store, "open", b"2", timeout_ms=TIMEOUT_MS)
@@ -50,12 +49,12 @@ def neglected_store(clock: VirtualClock, *, has_clock: bool) -> HeapStorage:
 
 
 RUNS: dict[str, Callable[[Store], object]] = {
-    "maintain": partial(Store.maintain, dry_run=True),
-    "end hanging": partial(Store.end_hanging_transactions, dry_run=True),
-    "ids": partial(Store.expire_transactional_ids, dry_run=True),
-    "groups": partial(Store.expire_groups, dry_run=True),
-    "compact": partial(Store.compact, topic="keys", dry_run=True),
-    "merge": partial(Store.merge_topic, topic="small", dry_run=True),
+    "maintain": lambda store: store.maintain(dry_run=True),
+    "end hanging": lambda store: store.transactions.end_hanging(dry_run=True),
+    "ids": lambda store: store.transactions.expire_ids(dry_run=True),
+    "groups": lambda store: store.groups.expire(dry_run=True),
+    "compact": lambda store: store.maintenance.compact("keys", dry_run=True),
+    "merge": lambda store: store.maintenance.merge("small", dry_run=True),
 }
 
 

@@ -55,7 +55,7 @@ def commit(store: Store, offsets: dict[TopicPartition, int], group_id: str = "g"
 def offsets(store: Store, group_id: str = "g") -> dict[TopicPartition, int | None]:
     return {
         TopicPartition(at.topic, at.partition): at.offset
-        for at in store.describe_group(group_id).offsets
+        for at in store.groups.describe(group_id).offsets
     }
 
 
@@ -71,26 +71,26 @@ def test_lag_counts_to_the_last_stable_offset(store: Store, clock: VirtualClock)
     waiting.send("a", b"open", partition=0)
     waiting.flush()
     for reader in (store, elsewhere(store.storage, clock)):
-        found = reader.describe_group("g")
+        found = reader.groups.describe("g")
         lags = [(at.topic, at.partition, at.end_offset, at.lag) for at in found.offsets]
         assert lags == [("a", 0, 10, 6), ("a", 1, 11, 1), ("b", 0, 5, 5)]
         assert found.lag == 12
     waiting.commit_transaction()
-    assert store.describe_group("g").lag == 13
+    assert store.groups.describe("g").lag == 13
 
 
 def test_what_was_trimmed_before_it_was_read_is_no_lag(store: Store) -> None:
     """It is told beside it; a group that has read it, or whose topic is gone, has lost nothing."""
     commit(store, {A0: 4, A1: 9, B0: 2})
-    store.delete_records({A0: 7, A1: 7, B0: 5})
-    found = store.describe_group("g")
+    store.topics.delete_records({A0: 7, A1: 7, B0: 5})
+    found = store.groups.describe("g")
     told = [(at.offset, at.log_start_offset, at.lag, at.trimmed) for at in found.offsets]
     assert told == [(4, 7, 3, 3), (9, 7, 1, 0), (2, 5, 0, 3)]
     assert (found.lag, found.trimmed) == (4, 6)
-    store.delete_topic("b")
-    gone = store.describe_group("g").offsets[-1]
+    store.topics.delete("b")
+    gone = store.groups.describe("g").offsets[-1]
     assert (gone.lag, gone.trimmed, gone.log_start_offset) == (None, None, None)
-    assert store.describe_group("g").trimmed == 3
+    assert store.groups.describe("g").trimmed == 3
 
 
 def test_metadata_is_kept_alone_and_in_transactions(store: Store, clock: VirtualClock) -> None:
@@ -101,7 +101,7 @@ def test_metadata_is_kept_alone_and_in_transactions(store: Store, clock: Virtual
     producer.init_transactions()
     with producer.transaction():
         producer.send_offsets_to_transaction({B0: OffsetAndMetadata(3, "in a transaction")}, "g")
-    found = elsewhere(store.storage, clock).describe_group("g").offsets
+    found = elsewhere(store.storage, clock).groups.describe("g").offsets
     notes = ["for all others", "own", "in a transaction"]
     assert [at.metadata for at in found] == notes
     assert consumer.committed(B0).metadata == notes[2]  # type: ignore[union-attr]
@@ -137,30 +137,30 @@ def test_offsets_are_reset(
     store: Store, clock: VirtualClock, target: dict[str, object], expected: dict[object, int]
 ) -> None:
     """Condition 37: every way of kafka-consumer-groups; beyond an end is the end."""
-    store.delete_records({A0: 2})
+    store.topics.delete_records({A0: 2})
     commit(store, {A0: 5, A1: 8, B0: 3})
-    plan = store.reset_group_offsets("g", "a", dry_run=True, **target)  # type: ignore[arg-type]
+    plan = store.groups.reset_offsets("g", "a", dry_run=True, **target)  # type: ignore[arg-type]
     assert plan == [
         OffsetReset("a", 0, 5, expected[A0]),
         OffsetReset("a", 1, 8, expected[A1]),
     ]
     assert offsets(elsewhere(store.storage, clock)) == {A0: 5, A1: 8, B0: 3}
-    assert store.reset_group_offsets("g", "a", **target) == plan  # type: ignore[arg-type]
+    assert store.groups.reset_offsets("g", "a", **target) == plan  # type: ignore[arg-type]
     assert offsets(elsewhere(store.storage, clock)) == {**expected, B0: 3}
 
 
 def test_the_partitions_of_a_reset(store: Store, clock: VirtualClock) -> None:
     """All that the group has, whole topics, single partitions; a new group if they are named."""
     commit(store, {A0: 5, B0: 3})
-    store.reset_group_offsets("g", to="latest")
+    store.groups.reset_offsets("g", to="latest")
     assert offsets(store) == {A0: 10, B0: 5}
-    store.reset_group_offsets("g", [A1, "b"], to=1, metadata="by hand")
+    store.groups.reset_offsets("g", [A1, "b"], to=1, metadata="by hand")
     assert offsets(store) == {A0: 10, A1: 1, B0: 1}
-    assert [at.metadata for at in store.describe_group("g").offsets] == ["", "by hand", "by hand"]
-    assert store.reset_group_offsets("new", ["b"], to="earliest") == [OffsetReset("b", 0, None, 0)]
-    assert elsewhere(store.storage, clock).groups() == ["g", "new"]
-    store.delete_topic("b")
-    assert [r.topic for r in store.reset_group_offsets("g", to="earliest")] == ["a", "a"]
+    assert [at.metadata for at in store.groups.describe("g").offsets] == ["", "by hand", "by hand"]
+    assert store.groups.reset_offsets("new", ["b"], to="earliest") == [OffsetReset("b", 0, None, 0)]
+    assert elsewhere(store.storage, clock).groups.list() == ["g", "new"]
+    store.topics.delete("b")
+    assert [r.topic for r in store.groups.reset_offsets("g", to="earliest")] == ["a", "a"]
     consumer = store.consumer("a", group_id="g", stop_at_end=True)
     assert [record.offset for record in consumer][:3] == [0, 1, 2]
 
@@ -168,12 +168,12 @@ def test_the_partitions_of_a_reset(store: Store, clock: VirtualClock) -> None:
 def test_a_reset_leaves_out_partitions_that_a_recreated_topic_lacks(store: Store) -> None:
     """Partitions with a group's offset that the topic lacks are skipped; named ones refused."""
     commit(store, {A0: 4, A1: 10, B0: 2})
-    store.delete_topic("a")
-    store.create_topic("a")
-    plan = store.reset_group_offsets("g", to="earliest", dry_run=True)
+    store.topics.delete("a")
+    store.topics.create("a")
+    plan = store.groups.reset_offsets("g", to="earliest", dry_run=True)
     assert [(at.topic, at.partition) for at in plan] == [("a", 0), ("b", 0)]
     with pytest.raises(UnknownTopicOrPartition, match="no partition 1"):
-        store.reset_group_offsets("g", [A1], to="earliest")
+        store.groups.reset_offsets("g", [A1], to="earliest")
 
 
 def test_a_reset_may_go_behind_the_last_stable_offset(store: Store) -> None:
@@ -182,7 +182,7 @@ def test_a_reset_may_go_behind_the_last_stable_offset(store: Store) -> None:
     waiting.send("b", b"open")
     waiting.flush()
     for target, expected in ((6, 6), (9, 6), ("latest", 5)):
-        [done] = store.reset_group_offsets("g", [B0], to=target)
+        [done] = store.groups.reset_offsets("g", [B0], to=target)
         assert done.after == expected
 
 
@@ -190,31 +190,31 @@ def test_resets_that_make_no_sense(store: Store) -> None:
     """Each names what is wrong, and nothing is changed."""
     commit(store, {A0: 5})
     refused: list[tuple[type[Exception], str, Callable[[], object]]] = [
-        (InvalidOption, "exactly one", lambda: store.reset_group_offsets("g")),
+        (InvalidOption, "exactly one", lambda: store.groups.reset_offsets("g")),
         (
             InvalidOption,
             "to and shift_by",
-            lambda: store.reset_group_offsets("g", to=1, shift_by=1),
+            lambda: store.groups.reset_offsets("g", to=1, shift_by=1),
         ),
-        (InvalidOption, "'newest'", lambda: store.reset_group_offsets("g", to="newest")),
+        (InvalidOption, "'newest'", lambda: store.groups.reset_offsets("g", to="newest")),
         (
             InvalidOption,
             "offset .* must be .*, not -3",
-            lambda: store.reset_group_offsets("g", to=-3),
+            lambda: store.groups.reset_offsets("g", to=-3),
         ),
         (
             InvalidOption,
             "shift_by must",
-            lambda: store.reset_group_offsets("g", shift_by=1.5),  # type: ignore[arg-type]
+            lambda: store.groups.reset_offsets("g", shift_by=1.5),  # type: ignore[arg-type]
         ),
-        (InvalidOption, "leave", lambda: store.reset_group_offsets("g", "a", to={A0: 1})),
-        (InvalidOption, "nothing to reset", lambda: store.reset_group_offsets("none", to=1)),
-        (NoOffsetForPartition, "a:1", lambda: store.reset_group_offsets("g", "a", shift_by=1)),
-        (UnknownTopicOrPartition, "no", lambda: store.reset_group_offsets("g", "no", to=1)),
+        (InvalidOption, "leave", lambda: store.groups.reset_offsets("g", "a", to={A0: 1})),
+        (InvalidOption, "nothing to reset", lambda: store.groups.reset_offsets("none", to=1)),
+        (NoOffsetForPartition, "a:1", lambda: store.groups.reset_offsets("g", "a", shift_by=1)),
+        (UnknownTopicOrPartition, "no", lambda: store.groups.reset_offsets("g", "no", to=1)),
         (
             UnknownTopicOrPartition,
             "no partition 9",
-            lambda: store.reset_group_offsets("g", to={TopicPartition("a", 9): 1}),
+            lambda: store.groups.reset_offsets("g", to={TopicPartition("a", 9): 1}),
         ),
     ]
     for kind, message, call in refused:
@@ -227,10 +227,10 @@ def test_offsets_are_reset_from_a_file(store: Store, tmp_path: Path) -> None:
     """What kafka-consumer-groups exports, with and without the group in front."""
     path = tmp_path / "offsets.csv"
     path.write_text('a,0,3\n\n"a",1, 4\n')
-    store.reset_group_offsets("g", from_file=path)
+    store.groups.reset_offsets("g", from_file=path)
     assert offsets(store) == {A0: 3, A1: 4}
     path.write_text("g,a,0,6\nother,a,1,9\n")
-    store.reset_group_offsets("g", from_file=str(path))
+    store.groups.reset_offsets("g", from_file=str(path))
     assert offsets(store) == {A0: 6, A1: 4}
     for text, message in (
         ("a,0", "line 1 .* must be topic,partition,offset"),
@@ -240,9 +240,9 @@ def test_offsets_are_reset_from_a_file(store: Store, tmp_path: Path) -> None:
     ):
         path.write_text(text)
         with pytest.raises(InvalidOption, match=message):
-            store.reset_group_offsets("g", from_file=path)
+            store.groups.reset_offsets("g", from_file=path)
     with pytest.raises(InvalidOption, match="cannot be read"):
-        store.reset_group_offsets("g", from_file=tmp_path / "none.csv")
+        store.groups.reset_offsets("g", from_file=tmp_path / "none.csv")
     assert offsets(store) == {A0: 6, A1: 4}
 
 
@@ -253,7 +253,7 @@ def test_a_job_that_read_before_a_reset_cannot_commit(store: Store, clock: Virtu
     consumer.poll()
     producer = begin(job, "job")
     producer.send_offsets_to_transaction({A0: 10}, consumer.group_metadata())
-    store.reset_group_offsets("g", [A0], to=2)
+    store.groups.reset_offsets("g", [A0], to=2)
     with pytest.raises(CommitFailed):
         producer.commit_transaction()
     producer.abort_transaction()
@@ -272,7 +272,7 @@ def test_a_reset_that_loses_a_race_changes_nothing(store: Store, clock: VirtualC
 
     operator = attach(FaultyStorage(store.storage, before_request=meanwhile), clock=clock)
     with pytest.raises(CommitFailed, match="read from offset 4, but the group is at 6"):
-        operator.reset_group_offsets("g", shift_by=-1)
+        operator.groups.reset_offsets("g", shift_by=-1)
     assert raced
     assert offsets(store) == {A0: 6, A1: 4}
 
@@ -296,16 +296,16 @@ def test_a_pending_offset_commit_is_never_lost(
     refused: list[Callable[[], object]] = [
         rival.commit_transaction,
         lambda: commit(other, {A0: 6}),
-        lambda: other.reset_group_offsets("g", to="latest"),
-        lambda: other.delete_group("g"),
-        lambda: other.delete_group_offsets("g", [A0]),
+        lambda: other.groups.reset_offsets("g", to="latest"),
+        lambda: other.groups.delete("g"),
+        lambda: other.groups.delete_offsets("g", [A0]),
     ]
     for call in refused:
         with pytest.raises(ConcurrentTransactions, match="transaction 1 of 'p'"):
             call()
     rival.abort_transaction()
     clock.time_ms += 10
-    assert elsewhere(store.storage, clock).expire_groups(older_than_ms=0) == []
+    assert elsewhere(store.storage, clock).groups.expire(older_than_ms=0) == []
     commit(other, {B0: 2})  # what is not held moves
     if outcome == "commit":
         holder.commit_transaction()
@@ -322,15 +322,15 @@ def test_a_pending_offset_commit_is_never_lost(
 def test_a_pending_offset_shows_in_the_description(store: Store) -> None:
     """Condition 34: who is about to move an offset, also where there is none yet."""
     holder = begin_with_offsets(store, "p", {A0: 5})
-    (found,) = store.describe_group("g").offsets
+    (found,) = store.groups.describe("g").offsets
     assert found.offset is None
     assert found.pending is not None
     assert found.pending.transactional_id == "p"
-    assert store.groups() == ["g"]
+    assert store.groups.list() == ["g"]
     holder.abort_transaction()
     with pytest.raises(GroupIdNotFound):
-        store.describe_group("g")
-    assert store.groups() == []
+        store.groups.describe("g")
+    assert store.groups.list() == []
 
 
 def test_a_decision_that_is_learnt_late_brings_no_deleted_offset_back() -> None:
@@ -354,12 +354,12 @@ def test_groups_are_deleted(store: Store, clock: VirtualClock) -> None:
     """A deleted group has never read anything; a new one of the id starts over."""
     commit(store, {A0: 5, B0: 1})
     commit(store, {A0: 2}, "kept")
-    store.delete_group("g")
+    store.groups.delete("g")
     for reader in (store, elsewhere(store.storage, clock)):
-        assert reader.groups() == ["kept"]
-        assert [d.group_id for d in reader.describe_groups()] == ["kept"]  # type: ignore[union-attr]
+        assert reader.groups.list() == ["kept"]
+        assert [d.group_id for d in reader.groups.describe_all()] == ["kept"]  # type: ignore[union-attr]
         assert reader.consumer(group_id="g").committed(A0) is None
-        for call in (reader.describe_group, reader.delete_group):
+        for call in (reader.groups.describe, reader.groups.delete):
             with pytest.raises(GroupIdNotFound, match="'g' has no offsets"):
                 call("g")
     commit(store, {A1: 3})
@@ -369,47 +369,47 @@ def test_groups_are_deleted(store: Store, clock: VirtualClock) -> None:
 def test_single_offsets_are_deleted(store: Store, clock: VirtualClock) -> None:
     """By partition or by topic, also of a topic that is gone; with the last one goes the group."""
     commit(store, {A0: 5, A1: 6, B0: 1})
-    store.delete_group_offsets("g", [A0, TopicPartition("never", 3)])
+    store.groups.delete_offsets("g", [A0, TopicPartition("never", 3)])
     assert offsets(elsewhere(store.storage, clock)) == {A1: 6, B0: 1}
-    store.delete_topic("b")
-    store.delete_group_offsets("g", "b")
+    store.topics.delete("b")
+    store.groups.delete_offsets("g", "b")
     assert offsets(elsewhere(store.storage, clock)) == {A1: 6}
     store.logs.group("g").checkpoint()
-    store.delete_group_offsets("g", ["a"])
-    assert elsewhere(store.storage, clock).groups() == []
+    store.groups.delete_offsets("g", ["a"])
+    assert elsewhere(store.storage, clock).groups.list() == []
     with pytest.raises(GroupIdNotFound):
-        store.delete_group_offsets("g", [A0])
+        store.groups.delete_offsets("g", [A0])
 
 
 def test_idle_groups_expire(memory_storage: Storage, clock: VirtualClock) -> None:
     """After offsets.retention.ms without a commit; by default, and with -1, never."""
     store = attach(memory_storage, create=True, clock=clock, config={"offsets.retention.ms": 1000})
-    store.create_topic("a", partitions=2)
-    store.create_topic("b")
+    store.topics.create("a", partitions=2)
+    store.topics.create("b")
     commit(store, {A0: 0}, "idle")
     commit(store, {A0: 0}, "busy")
     begin_with_offsets(store, "p", {B0: 0})
     clock.time_ms += 600
     commit(store, {A1: 0}, "busy")
     clock.time_ms += 400
-    assert elsewhere(store.storage, clock).expire_groups() == []
+    assert elsewhere(store.storage, clock).groups.expire() == []
     clock.time_ms += 1
     store.storage.put("groups/bad/00000000000000000000.json", b"damaged")
-    assert elsewhere(store.storage, clock).expire_groups(dry_run=True) == ["idle"]
-    assert elsewhere(store.storage, clock).expire_groups() == ["idle"]
-    assert elsewhere(store.storage, clock).groups() == ["bad", "busy", "g"]
+    assert elsewhere(store.storage, clock).groups.expire(dry_run=True) == ["idle"]
+    assert elsewhere(store.storage, clock).groups.expire() == ["idle"]
+    assert elsewhere(store.storage, clock).groups.list() == ["bad", "busy", "g"]
     assert store.consumer(group_id="busy").committed(A0) is not None
     clock.time_ms += 10**9
     keeps = attach(store.storage, clock=clock)
-    assert keeps.expire_groups(older_than_ms=10**10) == []
-    assert keeps.expire_groups() == ["busy"]
+    assert keeps.groups.expire(older_than_ms=10**10) == []
+    assert keeps.groups.expire() == ["busy"]
 
 
 WEEK_MS = 7 * 86_400_000
 
 
 @pytest.mark.parametrize("wrong", ["maintenance", "committer", "storage"])
-@pytest.mark.parametrize("by", ["expire_groups", "maintain"])
+@pytest.mark.parametrize("by", ["expire", "maintain"])
 def test_one_wrong_clock_deletes_no_group(clock: VirtualClock, wrong: str, by: str) -> None:
     """Whichever it is: ahead of time who maintains, or the storage; or behind, who commits."""
     storage = HeapStorage(like_disk=True)
@@ -417,15 +417,15 @@ def test_one_wrong_clock_deletes_no_group(clock: VirtualClock, wrong: str, by: s
     stored_ms = 0
     storage.time_ms = lambda: clock.time_ms + stored_ms
     store = attach(storage, create=True, clock=clock, config={"offsets.retention.ms": WEEK_MS})
-    store.create_topic("a", partitions=2)
+    store.topics.create("a", partitions=2)
     committer = elsewhere(storage, clock, -ahead_ms.get("committer", 0))
     commit(committer, {A0: 5})
     stored_ms = ahead_ms.get("storage", 0)
 
     def expire() -> list[str]:
         process = elsewhere(storage, clock, ahead_ms.get("maintenance", 0))
-        if by == "expire_groups":
-            return process.expire_groups()
+        if by == "expire":
+            return process.groups.expire()
         return [step.name for step in process.maintain() if isinstance(step, Expiry)]
 
     assert expire() == []
@@ -442,15 +442,15 @@ def test_a_group_is_as_old_as_its_last_commit_to_any_partition(clock: VirtualClo
     storage = HeapStorage()
     storage.time_ms = lambda: clock.time_ms
     store = attach(storage, create=True, clock=clock, config={"offsets.retention.ms": 1000})
-    store.create_topic("a", partitions=2)
+    store.topics.create("a", partitions=2)
     behind = elsewhere(storage, clock, -(10**9))
     commit(behind, {A0: 5})
     clock.time_ms += 900
     commit(behind, {A1: 5})
     clock.time_ms += 1000
-    assert elsewhere(storage, clock).expire_groups() == []
+    assert elsewhere(storage, clock).groups.expire() == []
     clock.time_ms += 1
-    assert elsewhere(storage, clock).expire_groups() == ["g"]
+    assert elsewhere(storage, clock).groups.expire() == ["g"]
 
 
 def test_groups_whose_last_commit_was_cleaned_up(clock: VirtualClock) -> None:
@@ -458,26 +458,26 @@ def test_groups_whose_last_commit_was_cleaned_up(clock: VirtualClock) -> None:
     storage = HeapStorage()
     storage.time_ms = lambda: clock.time_ms
     store = attach(storage, create=True, clock=clock, config={"offsets.retention.ms": 1000})
-    store.create_topic("a", partitions=2)
+    store.topics.create("a", partitions=2)
     behind = elsewhere(storage, clock, -(10**9))
     commit(behind, {A0: 5})
     commit(behind, {A1: 5})
     clock.time_ms += 900
-    behind.delete_group_offsets("g", [A1])
+    behind.groups.delete_offsets("g", [A1])
     behind.logs.group("g").checkpoint()
     behind.logs.group("g").log.delete_entries(0, 2)
     clock.time_ms += 1000
-    assert elsewhere(storage, clock).expire_groups() == []
+    assert elsewhere(storage, clock).groups.expire() == []
     clock.time_ms += 1
-    assert elsewhere(storage, clock).expire_groups(dry_run=True) == ["g"]
-    assert elsewhere(storage, clock).expire_groups() == ["g"]
+    assert elsewhere(storage, clock).groups.expire(dry_run=True) == ["g"]
+    assert elsewhere(storage, clock).groups.expire() == ["g"]
 
 
 def test_groups_are_kept_for_ever_by_default(store: Store, clock: VirtualClock) -> None:
     """A monthly job must find its offsets: Kafka's seven days are not the default here."""
     commit(store, {A0: 5})
     clock.time_ms += 10**13
-    assert store.expire_groups() == []
+    assert store.groups.expire() == []
     assert offsets(store) == {A0: 5}
     with pytest.raises(InvalidConfig, match=r"offsets\.retention\.ms"):
         attach(store.storage, config={"offsets.retention.ms": -2})

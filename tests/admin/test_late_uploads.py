@@ -44,7 +44,7 @@ def test_a_writer_that_sleeps_past_the_age_is_refused(store: Store, clock: Virtu
 def test_a_note_is_enough_to_refuse_it(store: Store, clock: VirtualClock) -> None:
     """The files are there still, but vacuum is about to delete them."""
     append(store, b"a")
-    store.delete_records({T0: 1})
+    store.topics.delete_records({T0: 1})
     segments = upload(store, b"late")
     clock.time_ms += WEEK_MS
     assert [type(step).__name__ for step in maintain(store)] == ["FileDeletion", "FileRetirement"]
@@ -57,7 +57,7 @@ def test_a_producer_that_sleeps_past_the_age(
     store: Store, clock: VirtualClock, in_transaction: bool
 ) -> None:
     """Its flush fails, and nothing of it shows; the producer goes on."""
-    store.alter_topic("t", config={"segment.bytes": 1024})
+    store.topics.alter("t", config={"segment.bytes": 1024})
     producer = another(store).producer(transactional_id="p" if in_transaction else None)
     if in_transaction:
         producer.init_transactions()
@@ -141,7 +141,7 @@ def test_a_transaction_that_sleeps_just_before_its_put_is_aborted(
 def test_a_note_that_goes_with_its_files_is_not_missed(store: Store, clock: VirtualClock) -> None:
     """The files are deleted, and then the note, while a writer looks for both."""
     append(store, b"a")
-    store.delete_records({T0: 1})
+    store.topics.delete_records({T0: 1})
     segments = upload(store, b"late")
     clock.time_ms += WEEK_MS
     maintain(store)  # notes it; deletes it when the delay has passed

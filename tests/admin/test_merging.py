@@ -60,7 +60,7 @@ def merge(store: Store, topic: str = "t") -> list[Merge]:
 
 
 def segment_names(store: Store) -> list[str]:
-    return [segment.name for segment in another(store).segments("t")]
+    return [segment.name for segment in another(store).topics.segments("t")]
 
 
 def data_files(store: Store) -> list[str]:
@@ -112,7 +112,7 @@ def test_small_segments_become_one(store: Store) -> None:
     before = store.scan("t").to_arrow()
     (done,) = merge(store)
     assert (done.topic, done.partition, done.segment_count, done.merged_count) == ("t", 0, 10, 1)
-    (segment,) = another(store).segments("t")
+    (segment,) = another(store).topics.segments("t")
     assert (segment.record_count, segment.base_offset, segment.end_offset) == (10, 0, 10)
     assert (segment.size_bytes, segment.paths.is_parquet) == (done.merged_bytes, True)
     assert another(store).scan("t").to_arrow() == before
@@ -139,10 +139,10 @@ def test_maintain_merges_and_deletes_the_old_ones_a_week_later(
 ) -> None:
     """A reader pinned before reads them until then, and gets an error afterwards."""
     if record_format == "parquet":
-        store.delete_topic("t")
-        store.create_topic("t", config={"record.format": record_format})
+        store.topics.delete("t")
+        store.topics.create("t", config={"record.format": record_format})
     else:
-        store.alter_topic("t", config={"record.format": record_format})
+        store.topics.alter("t", config={"record.format": record_format})
     for number in range(6):
         append(store, b"%d" % number)
     pinned = store.scan("t")
@@ -277,7 +277,7 @@ def test_a_merger_that_slept_takes_nothing_back_from_others(
         for number in range(4, 40):
             append(another(store), b"%d" % number)
         if deletes:
-            store.delete_records({T0: 4})
+            store.topics.delete_records({T0: 4})
         merge(store)
         for _ in range(3):
             clock.time_ms += WEEK_MS
@@ -382,8 +382,8 @@ def test_a_deleted_topic_is_not_rewritten(store: Store, heap: HeapStorage) -> No
     def delete(path: str) -> None:
         if path.endswith(".json") and "/log/" in path:
             hooked.rule = None
-            store.delete_topic("t")
-            store.create_topic("t")
+            store.topics.delete("t")
+            store.topics.create("t")
             append(store, b"new")
 
     hooked.rule = delete
@@ -441,7 +441,7 @@ def test_nobody_notices(
             ends = stores[index].snapshot("t").end_offsets("t")
             low = stores[index].snapshot("t").beginning_offsets("t")[0]
             if turn % 3 == 0 and ends[0] > low:
-                store.delete_records({T0: chance.randint(low, ends[0])})
+                store.topics.delete_records({T0: chance.randint(low, ends[0])})
             checkpoint(stores[index])
     assert merged > 5
     for at_ms, scan, table in pins:
@@ -496,7 +496,7 @@ def meet(switches: list[int]) -> int:
     """Two mergers and a writer with these preemptions; how many steps it took."""
     simulation = Simulation()
     store = simulation.store()
-    store.create_topic("t")
+    store.topics.create("t")
     for number in range(5):
         append(store, b"%d" % number)
 
@@ -512,8 +512,8 @@ def meet(switches: list[int]) -> int:
     simulation.run(preemptions(switches))
     left = simulation.store()
     assert values(left) == [*(b"%d" % number for number in range(5)), b"late"], switches
-    assert len(left.segments("t")) in (1, 2), switches
-    placed = {segment.paths.log for segment in left.segments("t")}
+    assert len(left.topics.segments("t")) in (1, 2), switches
+    placed = {segment.paths.log for segment in left.topics.segments("t")}
     assert placed <= {path for path, _ in simulation.storage.list_all("topics/t/data")}
     return len(simulation.order)
 
@@ -536,12 +536,12 @@ def test_retention_bounds_what_is_merged(
     store: Store, clock: VirtualClock, config: dict[str, int]
 ) -> None:
     """Retention deletes whole segments: a merged one must not keep records for much longer."""
-    store.alter_topic("t", config=config)
+    store.topics.alter("t", config=config)
     for number in range(48):
         append(store, b"%d" % number)
         clock.time_ms += DAY_MS // 48
     another(store).maintain()
-    spans = [s.max_timestamp_ms - s.min_timestamp_ms for s in another(store).segments("t")]
+    spans = [s.max_timestamp_ms - s.min_timestamp_ms for s in another(store).topics.segments("t")]
     assert 1 < len(spans) < 20
     assert max(spans) <= DAY_MS // 8
 

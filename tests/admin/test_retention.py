@@ -43,11 +43,11 @@ def run(store: Store, topic: str = "t", **options: bool) -> list[RetentionDeleti
 
 
 def segment_count(store: Store) -> int:
-    return len(another(store).segments("t"))
+    return len(another(store).topics.segments("t"))
 
 
 def sizes(store: Store) -> list[int]:
-    return [segment.size_bytes for segment in store.segments("t")]
+    return [segment.size_bytes for segment in store.topics.segments("t")]
 
 
 def test_nothing_goes_by_default(store: Store, clock: VirtualClock) -> None:
@@ -62,7 +62,7 @@ def test_whole_segments_go_by_their_newest_record(store: Store, clock: VirtualCl
     """From the oldest on, and only what is older than retention.ms: not what is just as old."""
     for age_h in (4, 3, 1):
         write(store, age_ms=age_h * HOUR_MS)
-    store.alter_topic("t", config={"retention.ms": 3 * HOUR_MS})
+    store.topics.alter("t", config={"retention.ms": 3 * HOUR_MS})
     (done,) = run(store)
     assert (done.log_start_offset, done.new_log_start_offset, done.segment_count) == (0, 5, 1)
     assert segment_count(store) == 2
@@ -70,7 +70,7 @@ def test_whole_segments_go_by_their_newest_record(store: Store, clock: VirtualCl
     (done,) = run(store)
     assert (done.log_start_offset, done.new_log_start_offset) == (5, 10)
     assert run(store) == []
-    assert store.describe_topic("t").partitions[0].log_start_offset == 10
+    assert store.topics.describe("t").partitions[0].log_start_offset == 10
     assert store.scan("t").to_arrow().num_rows == 5
 
 
@@ -78,7 +78,7 @@ def test_it_stops_at_the_first_segment_that_is_not_old_enough(store: Store) -> N
     """What is old behind a newer one stays, as in Kafka."""
     for age_h in (4, 1, 4):
         write(store, age_ms=age_h * HOUR_MS)
-    store.alter_topic("t", config={"retention.ms": 2 * HOUR_MS})
+    store.topics.alter("t", config={"retention.ms": 2 * HOUR_MS})
     assert [done.new_log_start_offset for done in run(store)] == [5]
     assert segment_count(store) == 2
 
@@ -87,7 +87,7 @@ def test_all_segments_may_go_by_time(store: Store, clock: VirtualClock) -> None:
     """The newest one too; what comes next goes on behind."""
     write(store)
     write(store)
-    store.alter_topic("t", config={"retention.ms": 1})
+    store.topics.alter("t", config={"retention.ms": 1})
     clock.time_ms += HOUR_MS
     (done,) = run(store)
     assert (done.new_log_start_offset, done.segment_count) == (10, 2)
@@ -105,7 +105,7 @@ def test_as_many_bytes_as_retention_bytes_stay_at_least(
     for _ in range(records // 5):
         write(store)
     (size,) = {*sizes(store)}
-    store.alter_topic("t", config={"retention.bytes": size * kept // 5})
+    store.topics.alter("t", config={"retention.bytes": size * kept // 5})
     run(store)
     assert segment_count(store) == left
     assert run(store) == []
@@ -116,14 +116,14 @@ def test_by_size_and_by_time_together(store: Store) -> None:
     for age_h in (4, 1, 1):
         write(store, age_ms=age_h * HOUR_MS)
     config = {"retention.ms": 2 * HOUR_MS, "retention.bytes": sizes(store)[2]}
-    store.alter_topic("t", config=config)
+    store.topics.alter("t", config=config)
     assert [done.new_log_start_offset for done in run(store)] == [10]
 
 
 def test_nothing_goes_beyond_the_last_stable_offset(store: Store, clock: VirtualClock) -> None:
     """An open transaction keeps its records and what lies behind them; ended, they go."""
     config = {"retention.ms": 1, "retention.bytes": 0}
-    store.alter_topic("t", config=config)
+    store.topics.alter("t", config=config)
     write(store)
     producer = begin(store, timeout_ms=900_000)
     send(producer, b"undecided")
@@ -138,7 +138,7 @@ def test_an_old_record_that_is_undecided_stays_before_a_young_one(
     store: Store, clock: VirtualClock
 ) -> None:
     """By time alone it would go, and the log would start behind the last stable offset."""
-    store.alter_topic("t", config={"retention.ms": 1000})
+    store.topics.alter("t", config={"retention.ms": 1000})
     write(store)
     producer = begin(store, timeout_ms=900_000)
     send(producer, b"undecided")
@@ -155,20 +155,20 @@ def test_all_partitions_of_a_topic_move_in_one_entry(clock: VirtualClock) -> Non
     for partition in (0, 1):
         append(store, b"x", partition=partition)
     for topic in ("t", "quiet"):
-        store.alter_topic(topic, config={"retention.ms": 1})
+        store.topics.alter(topic, config={"retention.ms": 1})
     clock.time_ms += 1000
-    before = {topic: [*store.dump_topic_log(topic)] for topic in ("t", "quiet")}
+    before = {topic: [*store.topics.log(topic)] for topic in ("t", "quiet")}
     assert {done.partition for done in run(store)} == {0, 1}
     assert run(store, "quiet") == []
-    after = [*store.dump_topic_log("t")]
+    after = [*store.topics.log("t")]
     assert len(after) == len(before["t"]) + 1
     assert after[-1].entry.log_start_offsets == {0: 1, 1: 1}  # type: ignore[union-attr]
-    assert len([*store.dump_topic_log("quiet")]) == len(before["quiet"])
+    assert len([*store.topics.log("quiet")]) == len(before["quiet"])
 
 
 def test_a_dry_run_tells_the_same_and_changes_nothing(store: Store, clock: VirtualClock) -> None:
     write(store)
-    store.alter_topic("t", config={"retention.ms": 1})
+    store.topics.alter("t", config={"retention.ms": 1})
     clock.time_ms += 1000
     told = run(store, dry_run=True)
     assert segment_count(store) == 1
@@ -179,7 +179,7 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(store: Store, clock: Virtu
 def test_log_append_time_counts_likewise(store: Store, clock: VirtualClock) -> None:
     """Whatever the producer has stamped the record with."""
     config = {"message.timestamp.type": "LogAppendTime", "retention.ms": HOUR_MS}
-    store.alter_topic("t", config=config)
+    store.topics.alter("t", config=config)
     write(store, age_ms=100 * HOUR_MS)
     assert run(store) == []
     clock.time_ms += HOUR_MS + 1
@@ -190,7 +190,7 @@ def test_records_without_a_time_have_that_of_their_file(clock: VirtualClock) -> 
     """As in Kafka; where the storage tells none they stay."""
     storage = HeapStorage()
     store = new_store(storage, clock)
-    store.alter_topic("t", config={"retention.ms": HOUR_MS})
+    store.topics.alter("t", config={"retention.ms": HOUR_MS})
     storage.time_ms = lambda: clock.time_ms
     with store.producer() as producer:
         producer.send("t", b"v", timestamp_ms=-1)
@@ -208,14 +208,14 @@ def test_a_put_that_fails_is_repeated(clock: VirtualClock, fault: Fault) -> None
     """Wherever it failed, a later run leaves the same."""
     store = new_store(HeapStorage(), clock)
     write(store)
-    store.alter_topic("t", config={"retention.ms": 1})
+    store.topics.alter("t", config={"retention.ms": 1})
     clock.time_ms += 1000
     for number in range(8):
         storage = store.storage.copy()  # type: ignore[attr-defined]
         with suppress(StorageError, ProcessStopped):
             run(another(store, FaultyStorage(storage, {number: fault})))
         run(another(store, storage))
-        assert another(store, storage).segments("t") == []
+        assert another(store, storage).topics.segments("t") == []
 
 
 LIMITS = {"message.timestamp.before.max.ms": 1000, "message.timestamp.after.max.ms": 2000}
@@ -225,7 +225,7 @@ def test_timestamps_outside_of_the_limits_are_refused(memory_storage: Storage) -
     """Sent one by one or in a batch; nothing of a batch is taken. -1, no time, is none."""
     clock = VirtualClock(1_700_000_000_000)
     store = new_store(memory_storage, clock)
-    store.alter_topic("t", config=LIMITS)
+    store.topics.alter("t", config=LIMITS)
     now_ms = clock.now_ms()
     producer = store.producer()
     for wrong_ms, key in ((now_ms - 1001, "before"), (now_ms + 2001, "after")):
@@ -244,7 +244,7 @@ def test_timestamps_outside_of_the_limits_are_refused(memory_storage: Storage) -
 
 def test_limits_are_not_for_log_append_time(store: Store) -> None:
     """The time that a record was sent with is not used."""
-    store.alter_topic("t", config={**LIMITS, "message.timestamp.type": "LogAppendTime"})
+    store.topics.alter("t", config={**LIMITS, "message.timestamp.type": "LogAppendTime"})
     with another(store).producer() as producer:
         producer.send("t", b"v", timestamp_ms=1)
         producer.send("t", b"v", timestamp_ms=10**15)
@@ -265,7 +265,7 @@ def test_records_from_the_future_are_refused(store: Store, clock: VirtualClock) 
         with pytest.raises(InvalidTimestamp, match=r"record 2 of 4 .* looks like microseconds"):
             producer.send_batch("t", records(now_ms, -1, now_ms * 1000, now_ms))
     assert store.scan("t").to_arrow().num_rows == 2
-    store.alter_topic("t", config={"message.timestamp.after.max.ms": 10**18})
+    store.topics.alter("t", config={"message.timestamp.after.max.ms": 10**18})
     with another(store).producer() as producer:
         producer.send("t", b"v", timestamp_ms=now_ms * 1000)
     assert store.scan("t").to_arrow().num_rows == 3
@@ -278,7 +278,7 @@ def future(clock: VirtualClock) -> Store:
     storage.time_ms = lambda: clock.time_ms
     limit = {"message.timestamp.after.max.ms": 10**18, "retention.ms": HOUR_MS}
     store = new_store(storage, clock)
-    store.alter_topic("t", config=limit)
+    store.topics.alter("t", config=limit)
     for number in range(4):
         with store.producer() as producer:
             at_ms = clock.time_ms * 1000 if number == 1 else clock.time_ms
@@ -323,13 +323,13 @@ def test_retention_passes_by_what_lies_in_the_future(
 def test_compaction_passes_by_what_lies_in_the_future(future: Store, clock: VirtualClock) -> None:
     """Else min.compaction.lag.ms would keep everything after it from being compacted for ever."""
     config = {"cleanup.policy": "compact", "min.compaction.lag.ms": HOUR_MS, "retention.ms": -1}
-    future.create_topic("c", config={**config, "message.timestamp.after.max.ms": 10**18})
+    future.topics.create("c", config={**config, "message.timestamp.after.max.ms": 10**18})
     for at_ms in (clock.time_ms * 1000, clock.time_ms):
         with future.producer() as producer:
             producer.send("c", b"v", b"key", timestamp_ms=at_ms)
-    assert another(future).compact("c") == []
+    assert another(future).maintenance.compact("c") == []
     clock.time_ms += HOUR_MS + 1
-    (done,) = another(future).compact("c")
+    (done,) = another(future).maintenance.compact("c")
     assert (done.record_count, done.compacted_record_count) == (2, 1)
 
 
@@ -338,7 +338,7 @@ def test_what_lies_in_the_future_is_named(future: Store, clock: VirtualClock) ->
     (found,) = [f for f in future.examine(["t"], with_probe=False) if f.state == "note"]
     assert found.check == "data"
     assert "the offsets [1, 2) of partition 0 has the time 1700000001000000" in found.detail
-    (part,) = future.describe_topic("t").partitions
+    (part,) = future.topics.describe("t").partitions
     assert part.newest_timestamp_ms == 1_700_000_001_000_000
     ahead = {
         metric.name: metric.value

@@ -37,11 +37,11 @@ def grown(chance: random.Random) -> Store:
         if chance.random() < 0.1:
             checkpoint(another(store))
         if chance.random() < 0.1:
-            [*store.merge_topic("t")]
+            [*store.maintenance.merge("t")]
         if chance.random() < 0.05:
             end = store.logs.fresh_topic("t").whole_state().last_stable_offsets()[partition]
             below = chance.randint(0, end)
-            store.delete_records({TopicPartition("t", partition): below}) if below else None
+            store.topics.delete_records({TopicPartition("t", partition): below}) if below else None
     if chance.random() < 0.3:
         send(begin(store, "open"), b"undecided", partition=chance.randrange(PARTITIONS))
     return store
@@ -53,7 +53,7 @@ def expected(store: Store, now_ms: int, most_ms: int, most_bytes: int) -> list[R
     found = []
     for number, stable in enumerate(state.last_stable_offsets()):
         segments: list[SegmentDescription] = [
-            s for s in store.segments("t") if s.partition == number
+            s for s in store.topics.segments("t") if s.partition == number
         ]
         going = 0
         left = sum(s.size_bytes for s in segments)
@@ -85,7 +85,7 @@ def test_a_few_segments_at_a_time(first_seed: int) -> None:
                 most_ms = chance.choice([-1, chance.randint(0, 40_000)])
                 most_bytes = chance.choice([-1, chance.randint(0, 1_000)])
                 settings = {"retention.ms": str(most_ms), "retention.bytes": str(most_bytes)}
-                store.alter_topic("t", config=settings)
+                store.topics.alter("t", config=settings)
                 process = another(store)
                 log = process.logs.fresh_topic("t")
                 found = retain(process.logs, log, now_ms, dry_run=True)

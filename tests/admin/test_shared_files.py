@@ -50,7 +50,7 @@ def append_to_each(store: Store, value: bytes) -> None:
 
 
 def trim(store: Store, partition: int, offset: int) -> None:
-    store.delete_records({TopicPartition("t", partition): offset})
+    store.topics.delete_records({TopicPartition("t", partition): offset})
 
 
 def shared(storage: HeapStorage) -> list[str]:
@@ -126,8 +126,10 @@ def test_partitions_that_let_go_together(
     (path,) = shared(storage)
     if settled:
         settle(store, monkeypatch)
-    store.alter_topic("t", config={"file.delete.delay.ms": 0})
-    store.delete_records({TopicPartition("t", partition): 1 for partition in range(PARTITIONS)})
+    store.topics.alter("t", config={"file.delete.delay.ms": 0})
+    store.topics.delete_records(
+        {TopicPartition("t", partition): 1 for partition in range(PARTITIONS)}
+    )
     (note,) = notes(storage)
     assert storage.get(note).count(b'[-1,"') == 1
     assert deleted(maintain(store)) == [("deleted records", path)]
@@ -159,12 +161,12 @@ def test_retention_lets_go_partition_by_partition(
 ) -> None:
     """Where one partition's records are younger, the file stays."""
     now_ms = clock.time_ms
-    store.alter_topic("t", config={"message.timestamp.after.max.ms": WEEK_MS})
+    store.topics.alter("t", config={"message.timestamp.after.max.ms": WEEK_MS})
     with store.producer() as producer:
         for partition in range(PARTITIONS):
             young = now_ms + (WEEK_MS if partition == 1 else 0)
             producer.send("t", b"%d" % partition, partition=partition, timestamp_ms=young)
-    store.alter_topic("t", config={"retention.ms": 1000, "file.delete.delay.ms": 0})
+    store.topics.alter("t", config={"retention.ms": 1000, "file.delete.delay.ms": 0})
     clock.time_ms += WEEK_MS
     maintain(store)
     assert len(shared(storage)) == 1
@@ -235,7 +237,7 @@ def test_a_deleted_topic_takes_shared_files_along(store: Store, storage: HeapSto
     append(store, b"own", partition=1)
     trim(store, 0, 2)
     faulty = FaultyStorage(storage)
-    another(store, faulty).delete_topic("t")
+    another(store, faulty).topics.delete("t")
     assert "delete 3 objects" in faulty.requests
     assert shared(storage) == []
 
@@ -336,7 +338,7 @@ def test_segments_that_are_placed_again_are_found_in_shared_files(
         patched.setattr(UploadCheck, "after", after)
         with pytest.raises(StorageError, match="gone"):
             merge(store, patched, 1)
-    segments = another(store).segments("t", 1)
+    segments = another(store).topics.segments("t", 1)
     assert sorted(segment.paths.log for segment in segments) == before
     assert {segment.position > 0 for segment in segments} == {True}
     assert values(another(store)) == [b"a", b"b"] * PARTITIONS

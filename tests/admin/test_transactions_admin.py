@@ -5,8 +5,9 @@ Clocks are virtual, so ages and timeouts are exact.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -49,8 +50,7 @@ def decide(store: Store, name: str) -> Producer:
     return producer
 
 
-def ids(found: object) -> list[str]:
-    assert isinstance(found, list)
+def ids(found: Iterable[Any]) -> list[str]:
     return [item.transactional_id for item in found]
 
 
@@ -67,25 +67,28 @@ def test_transactions_are_listed_by_state_and_age(store: Store, clock: VirtualCl
     late.send("t", b"more", partition=0)
     late.flush()
     begin_with(store, "done", b"x").commit_transaction()
-    assert ids(store.transactions()) == ["done", "early", "idle", "late"]
-    assert ids(store.transactions(states="Ongoing")) == ["early", "late"]
-    assert ids(store.transactions(states=["Empty", "CompleteCommit"])) == ["done", "idle"]
-    assert ids(store.transactions(older_than_ms=9)) == ["early", "idle", "late"]
-    assert ids(store.transactions(older_than_ms=10)) == ["early", "idle"]
-    assert ids(store.transactions(states=["Ongoing"], older_than_ms=1000)) == ["early"]
-    assert ids(store.transactions(older_than_ms=1010)) == []
+    assert ids(store.transactions.list()) == ["done", "early", "idle", "late"]
+    assert ids(store.transactions.list(states="Ongoing")) == ["early", "late"]
+    assert ids(store.transactions.list(states=["Empty", "CompleteCommit"])) == ["done", "idle"]
+    assert ids(store.transactions.list(older_than_ms=9)) == ["early", "idle", "late"]
+    assert ids(store.transactions.list(older_than_ms=10)) == ["early", "idle"]
+    assert ids(store.transactions.list(states=["Ongoing"], older_than_ms=1000)) == ["early"]
+    assert ids(store.transactions.list(older_than_ms=1010)) == []
     with pytest.raises(InvalidOption, match="'open' is not one of Empty, Ongoing"):
-        store.transactions(states=["open"])
+        store.transactions.list(states=["open"])
 
 
 def test_a_damaged_id_is_in_every_list(store: Store) -> None:
     """Condition 20: its error stands in its place, and hides no other."""
     store.storage.put("transactions/bad/00000000000000000000.json", b"damaged")
     begin_with(store, "good", b"x")
-    for found in (store.transactions(), store.transactions(states="Empty", older_than_ms=1)):
+    for found in (
+        [*store.transactions.list()],
+        [*store.transactions.list(states="Empty", older_than_ms=1)],
+    ):
         assert isinstance(found[0], CorruptEntry)
-    assert ids(store.transactions(states="Ongoing")[1:]) == ["good"]
-    assert [type(found) for found in store.hanging_transactions()] == [CorruptTransactionState]
+    assert ids([*store.transactions.list(states="Ongoing")][1:]) == ["good"]
+    assert [type(found) for found in store.transactions.hanging()] == [CorruptTransactionState]
 
 
 def test_producers_of_a_partition(store: Store, clock: VirtualClock) -> None:
@@ -103,29 +106,31 @@ def test_producers_of_a_partition(store: Store, clock: VirtualClock) -> None:
     producer.send("t", b"second", partition=0)
     producer.send("t", b"third", partition=0)
     producer.flush()
-    found = {(p.partition, p.transaction is None): p for p in store.describe_producers("t")}
+    found = {(p.partition, p.transaction is None): p for p in store.transactions.producers("t")}
     assert len(found) == 3
     for number in range(2):
         mine = found[number, True]
         assert (mine.last_sequence, mine.last_at_ms, mine.producer_epoch) == (1, started_ms, 0)
     theirs = found[0, False]
-    state = store.describe_transaction("p")
+    state = store.transactions.describe("p")
     assert (theirs.producer_id, theirs.producer_epoch) == (state.producer_id, 0)
     assert (theirs.last_sequence, theirs.last_at_ms) == (2, started_ms + 5)
     assert theirs.transaction is not None
     assert (theirs.transaction.number, theirs.transaction_start_offset) == (2, 3)
-    assert [p.partition for p in elsewhere(store.storage, clock).describe_producers("t", 1)] == [1]
+    assert [
+        p.partition for p in elsewhere(store.storage, clock).transactions.producers("t", 1)
+    ] == [1]
     producer.commit_transaction()
-    assert [p.transaction for p in store.describe_producers("t", 0)] == [None, None]
+    assert [p.transaction for p in store.transactions.producers("t", 0)] == [None, None]
     with pytest.raises(UnknownTopicOrPartition):
-        store.describe_producers("t", 2)
+        store.transactions.producers("t", 2)
 
 
 def test_an_open_transaction_of_an_older_epoch_is_still_shown(store: Store) -> None:
     """A new instance has appended, and the old one's entry is not decided for want of its state."""
     begin_with(store, "p", b"old", partition=1).commit_transaction()
     log = store.logs.topic("t")
-    ref = store.describe_transaction("p")
+    ref = store.transactions.describe("p")
     log._state.undecided[log._state.recent[-1].number] = log._state.recent[-1].transaction  # type: ignore[assignment]
     log._state.producers[ref.producer_id].partitions.clear()
     (found,) = describe_producers(log)
@@ -137,7 +142,7 @@ def test_an_open_transaction_of_an_older_epoch_is_still_shown(store: Store) -> N
 
 def hanging(store: Store) -> list[HangingTransaction]:
     """The transactions that hang, none of which is damaged."""
-    found = store.hanging_transactions()
+    found = store.transactions.hanging()
     assert not any(isinstance(each, TxnlogError) for each in found)
     return cast("list[HangingTransaction]", found)
 
@@ -153,7 +158,7 @@ def test_hanging_transactions_are_found_and_left_alone(store: Store, clock: Virt
     assert [(h.transaction.transactional_id, h.overdue_ms) for h in found] == [("half", 49_000)]
     assert found[0].ended_by.startswith("it is decided; finished by the next process")
     clock.time_ms += CLOCK_MARGIN_MS
-    assert len(elsewhere(store.storage, clock).hanging_transactions()) == 1
+    assert len(elsewhere(store.storage, clock).transactions.hanging()) == 1
     clock.time_ms += 7
     found = hanging(elsewhere(store.storage, clock))
     assert [(h.transaction.transactional_id, h.overdue_ms) for h in found] == [
@@ -162,11 +167,11 @@ def test_hanging_transactions_are_found_and_left_alone(store: Store, clock: Virt
     ]
     assert "aborted by the next process that reads" in found[1].ended_by
     assert "'stuck'" in found[1].ended_by
-    assert store.describe_transaction("stuck").status == "Ongoing"
+    assert store.transactions.describe("stuck").status == "Ongoing"
     values(store)
     found = hanging(store)
     assert "stuck" not in {h.transaction.transactional_id for h in found}
-    ended = store.describe_transaction("stuck")
+    ended = store.transactions.describe("stuck")
     assert (ended.status, ended.reason) == ("CompleteAbort", "it was open for longer than 60000 ms")
 
 
@@ -182,7 +187,7 @@ def test_who_holds_the_last_stable_offset(store: Store, clock: VirtualClock) -> 
     clock.time_ms += 50
     begin_with(store, "second", b"c")
     for reader in (store, elsewhere(store.storage, clock)):
-        zero, one = reader.stable_offsets("t")
+        zero, one = reader.transactions.stable_offsets("t")
         assert (zero.last_stable_offset, zero.end_offset, one.holders) == (1, 4, ())
         assert [h.transaction.transactional_id for h in zero.holders] == ["first", "second"]
         assert [(h.offset, h.entry, h.status) for h in zero.holders] == [
@@ -195,22 +200,22 @@ def test_who_holds_the_last_stable_offset(store: Store, clock: VirtualClock) -> 
         ]
         assert "its producer's commit or abort" in zero.holders[0].ended_by
     first.commit_transaction()
-    (zero,) = store.stable_offsets("t", 0)
+    (zero,) = store.transactions.stable_offsets("t", 0)
     assert (zero.last_stable_offset, len(zero.holders)) == (3, 1)
     clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS + 1
-    (zero,) = elsewhere(store.storage, clock).stable_offsets("t", 0)
+    (zero,) = elsewhere(store.storage, clock).transactions.stable_offsets("t", 0)
     assert (zero.last_stable_offset, zero.holders) == (4, ())
     with pytest.raises(UnknownTopicOrPartition):
-        store.stable_offsets("none")
+        store.transactions.stable_offsets("none")
 
 
 def test_a_damaged_state_holds_the_last_stable_offset(store: Store, clock: VirtualClock) -> None:
     """It says which file to repair, because nothing else would end it."""
     begin_with(store, "p", b"x")
-    name = f"transactions/p/{store.describe_transaction('p').log_entry:020d}.json"
+    name = f"transactions/p/{store.transactions.describe('p').log_entry:020d}.json"
     store.storage.delete([name])
     store.storage.put(name, b"damaged")
-    (zero,) = elsewhere(store.storage, clock).stable_offsets("t", 0)
+    (zero,) = elsewhere(store.storage, clock).transactions.stable_offsets("t", 0)
     (holder,) = zero.holders
     assert (zero.last_stable_offset, holder.status, holder.ends_by_ms) == (0, None, None)
     assert name in holder.ended_by
@@ -224,20 +229,20 @@ def test_a_transaction_is_aborted_with_a_reason(store: Store, clock: VirtualCloc
     producer = begin_with(store, "p", b"gone")
     begin_with(store, "q", b"kept").commit_transaction()
     assert values(store) == []
-    aborted = elsewhere(store.storage, clock).abort_transaction(
+    aborted = elsewhere(store.storage, clock).transactions.abort(
         "p", reason="the host is gone", number=1
     )
     assert (aborted.status, aborted.reason) == ("CompleteAbort", "the host is gone")
-    assert elsewhere(store.storage, clock).describe_transaction("p") == aborted
+    assert elsewhere(store.storage, clock).transactions.describe("p") == aborted
     assert values(store) == [b"kept"]
     with pytest.raises(ProducerFenced, match="aborted: the host is gone"):
         producer.commit_transaction()
-    again = store.abort_transaction("p", reason="once more", number=1)
+    again = store.transactions.abort("p", reason="once more", number=1)
     assert again == aborted
     successor = begin_with(store, "p", b"next")
-    assert store.describe_transaction("p").reason == ""
+    assert store.transactions.describe("p").reason == ""
     with pytest.raises(InvalidTxnState, match="is at transaction 2, not 1; nothing was aborted"):
-        store.abort_transaction("p", reason="too late", number=1)
+        store.transactions.abort("p", reason="too late", number=1)
     successor.commit_transaction()
     assert values(store) == [b"kept", b"next"]
 
@@ -247,14 +252,14 @@ def test_what_cannot_be_aborted(store: Store) -> None:
     store.producer(transactional_id="idle").init_transactions()
     begin_with(store, "done", b"x").commit_transaction()
     for name in ("idle", "done"):
-        before = store.describe_transaction(name)
+        before = store.transactions.describe(name)
         with pytest.raises(InvalidTxnState, match="no open transaction to abort"):
-            store.abort_transaction(name, reason="why not")
-        assert store.describe_transaction(name) == before
+            store.transactions.abort(name, reason="why not")
+        assert store.transactions.describe(name) == before
     with pytest.raises(TransactionalIdNotFound):
-        store.abort_transaction("never", reason="why not")
+        store.transactions.abort("never", reason="why not")
     with pytest.raises(InvalidOption, match="a reason is needed"):
-        store.abort_transaction("done", reason=" ")
+        store.transactions.abort("done", reason=" ")
     assert values(store) == [b"x"]
 
 
@@ -262,12 +267,12 @@ def test_a_commit_that_was_decided_is_completed(store: Store) -> None:
     """It cannot be aborted any more: the result says what became of it."""
     for name, options in (("half", {}), ("other half", {"force": True})):
         decide(store, name)
-        planned = store.abort_transaction(name, reason="its host is gone", dry_run=True)
-        assert planned == store.describe_transaction(name)
+        planned = store.transactions.abort(name, reason="its host is gone", dry_run=True)
+        assert planned == store.transactions.describe(name)
         assert planned.status == "PrepareCommit"
-        found = store.abort_transaction(name, reason="its host is gone", **options)
+        found = store.transactions.abort(name, reason="its host is gone", **options)
         assert (found.status, found.reason) == ("CompleteCommit", "")
-    assert store.hanging_transactions() == []
+    assert store.transactions.hanging() == []
     assert values(store) == [b"decided", b"decided"]
 
 
@@ -283,13 +288,13 @@ def test_an_abort_that_fails_can_be_repeated(clock: VirtualClock, fault: Fault) 
         faulty_at = len(faulty.requests) + number
         faulty.faults = {faulty_at: fault}
         with suppress(ProcessStopped, StorageError, CommitStateUnknown):
-            operator.abort_transaction("p", reason="stuck", number=1)
+            operator.transactions.abort("p", reason="stuck", number=1)
         reached = len(faulty.requests) > faulty_at
-        found = elsewhere(store.storage, clock).abort_transaction("p", reason="stuck", number=1)
+        found = elsewhere(store.storage, clock).transactions.abort("p", reason="stuck", number=1)
         assert isinstance(found, TransactionDescription)
         assert (found.status, found.reason, found.producer_epoch) == ("CompleteAbort", "stuck", 1)
         assert values(elsewhere(store.storage, clock)) == []
-        assert not store.describe_topic("t").open_transactions
+        assert not store.topics.describe("t").open_transactions
         if not reached:
             assert number > 4
             return
@@ -308,7 +313,7 @@ def test_an_abort_that_loses_a_race_looks_again(store: Store, clock: VirtualCloc
 
     operator = elsewhere(FaultyStorage(store.storage, before_request=meanwhile), clock)
     with pytest.raises(InvalidTxnState, match="CompleteCommit"):
-        operator.abort_transaction("p", reason="stuck")
+        operator.transactions.abort("p", reason="stuck")
     assert raced
     assert values(store) == [b"x"]
 

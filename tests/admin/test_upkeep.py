@@ -27,7 +27,7 @@ def heap(clock: VirtualClock) -> HeapStorage:
 @pytest.fixture
 def store(heap: HeapStorage, clock: VirtualClock) -> Store:
     store = new_store(heap, clock)
-    store.alter_topic("t", config={"retention.ms": str(HOUR_MS)})
+    store.topics.alter("t", config={"retention.ms": str(HOUR_MS)})
     return store
 
 
@@ -72,7 +72,7 @@ def test_a_writer_that_leaves_a_checkpoint_deletes_what_is_too_old(
 
 def test_one_process_looks_once_in_five_minutes(store: Store, clock: VirtualClock) -> None:
     """Others that write at the same time look for themselves, and find that it is done."""
-    store.alter_topic("t", config={"retention.ms": "1000"})
+    store.topics.alter("t", config={"retention.ms": "1000"})
     writer = another(store)
     write_until_checkpoint(writer, "one")
     clock.time_ms += CHECK_INTERVAL_MS - 1_000
@@ -117,7 +117,7 @@ def test_an_open_transaction_keeps_what_lies_behind_it(store: Store, clock: Virt
     producer = begin(store, "p", timeout_ms=900_000)
     send(producer, b"open")
     clock.time_ms += 600_000
-    store.alter_topic("t", config={"retention.ms": "60000"})
+    store.topics.alter("t", config={"retention.ms": "60000"})
     write_until_checkpoint(another(store))
     assert beginning(store) == 1
 
@@ -162,7 +162,7 @@ def test_it_costs_nothing_without_retention(store: Store, heap: HeapStorage) -> 
     """And where nothing is due no entry, and no question for the time."""
     spent = []
     for setting in ("-1", str(HOUR_MS)):
-        store.alter_topic("t", config={"retention.ms": setting})
+        store.topics.alter("t", config={"retention.ms": setting})
         counting = CountingStorage(heap)
         writer = attach(counting, clock=store.logs.clock)
         append(writer, b"warm")

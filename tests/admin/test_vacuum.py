@@ -68,7 +68,7 @@ def test_files_of_deleted_records_wait_for_the_delay(
         append(store, value)
     before = data_files(storage)
     clock.time_ms += 10 * WEEK_MS
-    store.delete_records({T0: 2})
+    store.topics.delete_records({T0: 2})
     pinned = store.scan("t")
     clock.time_ms += WEEK_MS - 1
     assert maintain(store) == []
@@ -87,7 +87,7 @@ def test_the_delay_is_the_topics_own(
     store: Store, storage: HeapStorage, clock: VirtualClock
 ) -> None:
     """With 0 they go at once."""
-    store.alter_topic("t", config={"file.delete.delay.ms": 0, "retention.ms": 1000})
+    store.topics.alter("t", config={"file.delete.delay.ms": 0, "retention.ms": 1000})
     append(store, b"a")
     clock.time_ms += 2000
     steps = maintain(store)
@@ -101,7 +101,7 @@ def test_a_deletion_that_nobody_noted_is_found_by_age(
     """The process was killed behind the entry: the delay counts from when it is found."""
     append(store, b"a")
     clock.time_ms += 10 * WEEK_MS
-    store.delete_records({T0: 1})
+    store.topics.delete_records({T0: 1})
     storage.delete([path for path in data_files(storage) if "/retired/" in path])
     (found,) = maintain(store)
     assert isinstance(found, FileRetirement)
@@ -163,7 +163,7 @@ def test_a_note_that_is_younger_than_the_listing_stays(
             looks.append(text)
             if len(looks) == 2:
                 append(store, b"a")
-                store.delete_records({T0: 1})
+                store.topics.delete_records({T0: 1})
 
     another(store, FaultyStorage(storage, before_request=delete_meanwhile)).maintain()
     assert len(looks) >= 2
@@ -193,8 +193,8 @@ def test_a_deleted_topic_leaves_nothing_but_its_log(
     """Also of records that were deleted before; at once, since its readers have failed already."""
     append(store, b"a")
     append(store, b"b")
-    store.delete_records({T0: 1})
-    store.delete_topic("t")
+    store.topics.delete_records({T0: 1})
+    store.topics.delete("t")
     assert len(data_files(storage)) == 2
     assert reasons(maintain(store)) == ["deleted topic"]
     assert data_files(storage) == []
@@ -212,10 +212,10 @@ def test_what_an_earlier_topic_of_the_name_has_left(
     """It goes; what the new topic has stays, with what is on its way."""
     append(store, b"old")
     append(store, b"older")
-    store.delete_records({T0: 1})
-    store.delete_topic("t")
+    store.topics.delete_records({T0: 1})
+    store.topics.delete("t")
     put_orphan(storage)
-    store.create_topic("t")
+    store.topics.create("t")
     append(store, b"new")
     assert reasons(maintain(store)) == ["deleted topic"]
     clock.time_ms += WEEK_MS
@@ -264,12 +264,12 @@ def test_where_the_storage_tells_no_time_only_what_is_proven_goes(
     append(store, b"a")
     put_orphan(storage)
     storage.put("staging/t-000000.json", b"{}")
-    store.delete_records({T0: 1})
+    store.topics.delete_records({T0: 1})
     before = data_files(storage)
     clock.time_ms += 100 * WEEK_MS
     assert maintain(store) == []
     assert data_files(storage) == before
-    store.delete_topic("t")
+    store.topics.delete("t")
     assert reasons(maintain(store)) == ["deleted topic"]
 
 
@@ -277,10 +277,10 @@ def test_a_clock_that_runs_ahead_deletes_nothing(
     store: Store, storage: HeapStorage, clock: VirtualClock
 ) -> None:
     """Neither records nor files: the storage's clock is behind, and it counts."""
-    store.alter_topic("t", config={"retention.ms": DAY_MS})
+    store.topics.alter("t", config={"retention.ms": DAY_MS})
     append(store, b"a")
     append(store, b"b")
-    store.delete_records({T0: 1})
+    store.topics.delete_records({T0: 1})
     put_orphan(storage)
     before = data_files(storage)
     ahead = VirtualClock(clock.time_ms + 52 * WEEK_MS, seed=7)
@@ -324,7 +324,7 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(
 def build_everything(store: Store, storage: HeapStorage, clock: VirtualClock) -> None:
     """Something to do for each part: topics ``t``, ``gone``, ``old``; an id and a group."""
     for topic in ("gone", "old"):
-        store.create_topic(topic)
+        store.topics.create(topic)
         append(store, b"x", b"y", topic=topic)
     append(store, b"1")
     append(store, b"2")
@@ -333,9 +333,9 @@ def build_everything(store: Store, storage: HeapStorage, clock: VirtualClock) ->
         with producer.transaction():
             producer.send("t", b"3")
             producer.send_offsets_to_transaction({T0: 1}, "readers")
-    store.delete_records({T0: 1, TopicPartition("gone", 0): 2})
-    store.delete_topic("gone")
-    store.alter_topic("old", config={"retention.ms": 1})
+    store.topics.delete_records({T0: 1, TopicPartition("gone", 0): 2})
+    store.topics.delete("gone")
+    store.topics.alter("old", config={"retention.ms": 1})
     put_orphan(storage)
     storage.put("staging/t-000000.json", b"x")
     clock.time_ms += 2 * WEEK_MS
@@ -378,7 +378,7 @@ def test_a_fault_at_each_request(fault: Fault) -> None:
         assert another(store).scan("t").to_arrow()["value"].to_pylist() == values
         assert len(data_files(storage)) == 2, number
         assert not [*storage.list_all("staging"), *storage.list_all("topics/old/data")]
-        assert another(store).groups() == []
+        assert another(store).groups.list() == []
         if number >= len(faulty.requests):
             assert number > 40
             break
@@ -390,7 +390,7 @@ def test_pinned_readers_read_until_the_delay_is_over(store: Store, clock: Virtua
     append(store, b"a")
     append(store, b"b")
     pinned = store.scan("t")
-    store.delete_records({T0: 1})
+    store.topics.delete_records({T0: 1})
     maintain(store)
     clock.time_ms += WEEK_MS - 1
     maintain(store)
@@ -406,7 +406,7 @@ def test_an_import_into_a_deleted_topic_is_on_its_way(
 ) -> None:
     """Its files come before its topic does: vacuum must not take them for the old topic's."""
     append(store, b"a")
-    store.delete_topic("t")
+    store.topics.delete("t")
     put_orphan(storage)
     clock.time_ms += WEEK_MS - 1
     assert maintain(store) == []
@@ -440,7 +440,7 @@ def test_a_damaged_note_says_nothing(
 ) -> None:
     """It is deleted; what it named is found by its age."""
     append(store, b"a")
-    store.delete_records({T0: 1})
+    store.topics.delete_records({T0: 1})
     (note,) = [path for path in data_files(storage) if "/retired/" in path]
     storage.delete([note])
     storage.put(note, b"{}")
@@ -454,10 +454,10 @@ def test_a_damaged_note_says_nothing(
 def test_on_every_storage(any_storage: Storage) -> None:
     """With its own clock, or without one."""
     store = attach(any_storage, create=True)
-    store.create_topic("t", config={"file.delete.delay.ms": 0})
+    store.topics.create("t", config={"file.delete.delay.ms": 0})
     append(store, b"a")
     append(store, b"b")
-    store.delete_records({T0: 1})
+    store.topics.delete_records({T0: 1})
     put_orphan(any_storage)
     assert reasons(maintain(store)) == ["deleted records"]
     files = [path for path, _ in any_storage.list_all("topics/t") if "/log/" not in path]
@@ -507,9 +507,9 @@ def test_the_note_of_a_deletion_comes_behind_its_entry(
     append(store, b"c")
     deleting = _Deleting(storage)
     process = attach(deleting, clock=clock)
-    process.delete_records({T0: 1})
+    process.topics.delete_records({T0: 1})
     assert len(deleting.requests) == 1
-    process.delete_records({T0: 2})
+    process.topics.delete_records({T0: 2})
     folders = [paths[0].split("/")[2] for paths in deleting.requests]
     assert folders == ["log", "log", "retired"]
 
@@ -521,7 +521,7 @@ def test_many_segments_take_several_notes(
     monkeypatch.setattr("txnlog.log.retired_segments._PER_NOTE", 2)
     for _ in range(5):
         append(store, b"x")
-    store.delete_records({T0: 5})
+    store.topics.delete_records({T0: 5})
     assert len(data_files(storage)) == 5 + 3
     clock.time_ms += WEEK_MS
     maintain(store)

@@ -22,9 +22,9 @@ def store_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     path = tmp_path_factory.mktemp("cli") / "store"
     store = txnlog.open(str(path), create=True)
-    store.create_topic("orders", partitions=2, config={"compression.type": "zstd"})
-    store.create_topic("paid")
-    store.create_topic("empty")
+    store.topics.create("orders", partitions=2, config={"compression.type": "zstd"})
+    store.topics.create("paid")
+    store.topics.create("empty")
     with store.producer() as producer:
         for number in range(10):
             producer.send(

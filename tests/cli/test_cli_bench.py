@@ -12,7 +12,7 @@ from tests.support.cli.cli_command import cli
 def test_bench_measures_and_cleans_up(own_store: Path, tmp_path: Path) -> None:
     """Three phases with counts and requests; the topic goes, the variable's store is untouched."""
     store = txnlog.open(str(own_store))
-    before = store.topics()
+    before = store.topics.list()
     small = ("--records", 1000, "--record-bytes", 10, "--commits", 3, "-o", "json")
     done = cli("bench", "--store", own_store, *small).json()
     assert [(m["phase"], m["count"], m["size_bytes"]) for m in done] == [
@@ -24,7 +24,7 @@ def test_bench_measures_and_cleans_up(own_store: Path, tmp_path: Path) -> None:
     assert write["p50_us"] is read["p99_us"] is None
     assert 0 < commit["p50_us"] <= commit["p99_us"]
     assert 0 < read["request_count"] < commit["request_count"]
-    assert store.topics() == before
+    assert store.topics.list() == before
     assert list(own_store.glob("topics/txnlog-bench-*/data/**/*.log")) == []
 
     temporary = tmp_path / "temporary"
@@ -33,6 +33,6 @@ def test_bench_measures_and_cleans_up(own_store: Path, tmp_path: Path) -> None:
     there = cli("bench", *small, "--partitions", 1, env=env)
     assert (there.code, str(temporary) in there.err) == (0, True)
     assert [m["count"] for m in json.loads(there.out)] == [1000, 1000, 3]
-    assert (store.topics(), list(temporary.iterdir())) == (before, [])
+    assert (store.topics.list(), list(temporary.iterdir())) == (before, [])
     assert cli("bench", "--records", 0).code == 2
     assert cli("bench", "--store", tmp_path / "absent").code == 1

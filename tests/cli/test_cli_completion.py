@@ -11,6 +11,7 @@ import pytest
 
 import txnlog
 from tests.support.cli.cli_command import cli, list_files
+from txnlog.admin.topics import TopicAdmin
 from txnlog.cli import completion
 from txnlog.cli.app import app
 
@@ -38,7 +39,7 @@ def test_names_are_those_of_the_store(
     completed: Callable[[str], list[str]], own_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Existing topics, groups, ids, partitions, wherever a verb takes them."""
-    txnlog.open(str(own_store)).delete_topic("empty")
+    txnlog.open(str(own_store)).topics.delete("empty")
     monkeypatch.setenv("TXNLOG_STORE", str(own_store))
     before = list_files(own_store)
     for typed, expected in {
@@ -115,10 +116,10 @@ def test_names_that_a_shell_would_evaluate_are_not_offered(
 ) -> None:
     """A group or an id may be called anything, and zsh evaluates what it is given."""
     store = txnlog.open(str(empty_store))
-    store.create_topic("t")
+    store.topics.create("t")
     odd = ("$(touch x)", "`id`", "a b", "a;b", "x\ny", "\x1b[31m", "'q'", '"', "-rf", "~", "*", "é")
     for group in (*odd, "good.1"):
-        store.reset_group_offsets(group, ["t"], to="latest")
+        store.groups.reset_offsets(group, ["t"], to="latest")
         store.producer(transactional_id=group).init_transactions()
     monkeypatch.setenv("TXNLOG_STORE", str(empty_store))
     assert completed("txnlog groups describe ") == ["good.1"]
@@ -153,7 +154,7 @@ def test_many_names_are_not_read_one_by_one(
     """They are listed: only of a few it is asked whether they were deleted."""
     monkeypatch.setenv("TXNLOG_STORE", str(store_path))
     monkeypatch.setattr(completion, "_READ_UP_TO", 2)
-    monkeypatch.setattr(txnlog.Store, "topics", None)
+    monkeypatch.setattr(TopicAdmin, "list", None)
     assert completed("txnlog topics describe ") == ["empty", "orders", "paid"]
 
 

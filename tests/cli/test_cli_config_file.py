@@ -74,7 +74,7 @@ def test_a_store_on_s3_is_written_and_read_by_a_file(
     """Options with a nested table reach the filesystem; a wrong secret is not shown."""
     url = "s3://test/cli-config"
     store = txnlog.open(url, create=True, storage_options=s3_options)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         for number in range(5):
             producer.send("t", f"v{number}")

@@ -88,7 +88,7 @@ def test_nothing_is_taken_away_unasked(own_store: Path) -> None:
     code, shown = answer("Yes", *delete)
     assert code == 0
     store = txnlog.open(str(own_store))
-    assert store.topics() == ["empty", "paid"]
+    assert store.topics.list() == ["empty", "paid"]
     assert not (own_store / "topics/orders/data").exists()
 
 
@@ -97,8 +97,8 @@ def test_what_was_made_again_while_the_user_thinks_is_left(own_store: Path) -> N
     store = txnlog.open(str(own_store))
 
     def make_again() -> None:
-        store.delete_topic("orders")
-        store.create_topic("orders", partitions=2)
+        store.topics.delete("orders")
+        store.topics.create("orders", partitions=2)
         with store.producer() as producer:
             producer.send("orders", "of the new topic", partition=0)
 
@@ -106,5 +106,5 @@ def test_what_was_made_again_while_the_user_thinks_is_left(own_store: Path) -> N
         typed = ("topics", *verb, "--store", own_store)
         code, shown = cli_on_terminal(*typed, reply="y", meanwhile=make_again, env={"TERM": "dumb"})
         assert (code, "deleted and recreated" in shown) == (1, True), shown
-        assert store.describe_topic("orders").partitions[0].log_start_offset == 0
+        assert store.topics.describe("orders").partitions[0].log_start_offset == 0
         assert store.scan("orders").count() == {0: 1, 1: 0}

@@ -40,14 +40,14 @@ def test_the_demo_shows_both_views(tmp_path: Path, store_path: Path) -> None:
     summary = {"group_id": "billing", "topic_count": 1, "partition_count": 1, "lag": 2}
     assert lag == [{**summary, "trimmed": 0, "state": "Empty", "member_count": 0}]
 
-    before = txnlog.open(str(store_path)).topics()
+    before = txnlog.open(str(store_path)).topics.list()
     env = {"TXNLOG_STORE": str(store_path), "TMPDIR": str(tmp_path)}
     table = cli("demo", env=env)
     (made,) = tmp_path.glob("txnlog-demo-*")
     assert table.code == 0
     assert table.out.startswith(f"store  {made / 'store'}\n")
     assert any(line.split()[-2:] == ["samovars", "-"] for line in table.out.splitlines())
-    assert txnlog.open(str(store_path)).topics() == before
+    assert txnlog.open(str(store_path)).topics.list() == before
 
 
 def test_the_demo_overwrites_nothing(own_store: Path, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_damage_is_exit_3_and_ends_nothing(own_store: Path) -> None:
     log = own_store / "topics/paid/log"
     entry = log / "00000000000000000002.json"
     entry.write_bytes(entry.read_bytes()[:-9])
-    first, second, _ = txnlog.open(str(own_store)).segments("orders")
+    first, second, _ = txnlog.open(str(own_store)).topics.segments("orders")
     (own_store / first.paths.log).unlink()
     path = own_store / second.paths.log
     data = bytearray(path.read_bytes())
@@ -85,10 +85,10 @@ def test_what_was_not_read_is_not_called_sound(tmp_path: Path) -> None:
     store = txnlog.open(str(tmp_path), create=True)
     at = ("--store", store.url, "--no-probe")
     assert "--deep" not in cli("doctor", *at).err
-    store.create_topic("t", config={"record.format": "parquet"})
+    store.topics.create("t", config={"record.format": "parquet"})
     with store.producer() as producer:
         producer.send("t", b"x" * 1000)
-    (segment,) = store.segments("t")
+    (segment,) = store.topics.segments("t")
     path = tmp_path / segment.paths.log
     data = bytearray(path.read_bytes())
     data[40:44] = bytes(byte ^ 255 for byte in data[40:44])
@@ -150,7 +150,7 @@ def test_what_cannot_be_read_is_exit_1_and_damage_beside_it_3(own_store: Path) -
 
 def test_hanging_transactions_are_exit_4_and_stay(tmp_path: Path) -> None:
     """Past its timeout and nobody came: told, not ended. With damage beside it, it is exit 3."""
-    txnlog.open(str(tmp_path / "s"), create=True).create_topic("t")
+    txnlog.open(str(tmp_path / "s"), create=True).topics.create("t")
     an_hour_ago = VirtualClock(SystemClock().now_ms() - 3_600_000)
     store = open_store(str(tmp_path / "s"), clock=an_hour_ago)
     producer = store.producer(transactional_id="late", transaction_timeout_ms=1)
@@ -199,7 +199,7 @@ def test_one_damage_stands_above_many_notes(own_store: Path) -> None:
     store = txnlog.open(str(own_store))
     for number in range(20):
         (own_store / f"topics/orders/data/0/w-{number:03}.log").write_bytes(b"x")
-    (own_store / store.segments("orders", 1)[0].paths.log).unlink()
+    (own_store / store.topics.segments("orders", 1)[0].paths.log).unlink()
     done = cli("doctor", "--store", own_store, "--no-probe")
     heading, worst, notes, *rest = done.out.splitlines()
     assert heading.split() == ["STATE", "CHECK", "COUNT", "SUBJECT", "DETAIL"]
@@ -215,12 +215,12 @@ def test_one_damage_stands_above_many_notes(own_store: Path) -> None:
 def test_what_a_rewrite_has_replaced_is_no_upload(tmp_path: Path) -> None:
     """It is said what it was, and what deletes it."""
     store = txnlog.open(str(tmp_path / "s"), create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         for number in range(20):
             producer.send("t", f"{number}")
             producer.flush()
-    assert store.merge_topic("t")
+    assert store.maintenance.merge("t")
     found = [f for f in store.examine(with_probe=False) if f.state != "ok"]
     assert found
     assert all("a rewrite has replaced it" in f.detail for f in found)

@@ -28,11 +28,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the examples name: ``data/store``, a broker's folder, and files in the folder itself."""
     folder = tmp_path_factory.mktemp("documents")
     store = txnlog.open(str(folder / "data" / "store"), create=True)
-    store.create_topic("orders", partitions=2, config={"cleanup.policy": "compact"})
+    store.topics.create("orders", partitions=2, config={"cleanup.policy": "compact"})
     for topic in ("paid", "copy", "old-topic"):
-        store.create_topic(topic, partitions=2)
+        store.topics.create(topic, partitions=2)
     columns = pa.schema([("carrier", pa.string()), ("flight", pa.int32()), ("gate", pa.string())])
-    store.create_topic("flights", schema=columns, key=["carrier"])
+    store.topics.create("flights", schema=columns, key=["carrier"])
     with store.producer() as producer:
         for number in range(1200):
             value = f'{{"id": {number}, "items": [{{"price": {number}}}]}}'
@@ -42,7 +42,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         producer.send("old-topic", "old")
         producer.send("flights", {"carrier": "AA", "flight": 1})
     move_groups(store)
-    store.export_kafka("orders", str(folder / "var" / "kafka" / "data"))
+    store.kafka.export_topic("orders", str(folder / "var" / "kafka" / "data"))
     shutil.copytree(folder / "var" / "kafka" / "data" / "orders-0", folder / "orders-0")
     abandoned = store.producer(transactional_id="etl-1", transaction_timeout_ms=900_000)
     abandoned.init_transactions()
@@ -100,7 +100,7 @@ def make_replicas(folder: Path) -> None:
     """A store on ``disk1`` and ``disk2``; the second one was out, and has come back."""
     first, second = str(folder / "disk1" / "store"), str(folder / "disk2" / "store")
     store = open_replicas([first, second], controller=str(folder / "control"), create=True).store
-    store.create_topic("orders")
+    store.topics.create("orders")
     Replicas(store).remove("r1")
     Replicas(store).add(second)
 

@@ -124,7 +124,7 @@ def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
     """A reader that has had enough ends a long output without a word."""
     path = tmp_path / "store"
     store = txnlog.open(str(path), create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         for number in range(20_000):
             producer.send("t", f"{number:0100d}")

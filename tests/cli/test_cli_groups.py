@@ -17,7 +17,7 @@ from txnlog.results import GroupLogEntry
 
 def test_groups_show_offsets_and_lag(store_path: Path) -> None:
     """Lag counts to the stable offset; the JSON has the documented keys."""
-    known = txnlog.open(str(store_path)).describe_group("etl").offsets[0]
+    known = txnlog.open(str(store_path)).groups.describe("etl").offsets[0]
     summary: dict[str, object] = {"group_id": "etl", "topic_count": 1, "partition_count": 1}
     summary |= {"lag": 6, "trimmed": 0, "state": "Empty", "member_count": 0}
 
@@ -54,8 +54,8 @@ def test_a_groups_log_is_shown_as_it_lies(own_store: Path) -> None:
         assert producer._coordinator is not None
         producer.flush()
         producer.abort_transaction()
-    store.reset_group_offsets("etl", ["orders"], to=2, metadata="note")
-    store.delete_group_offsets("etl", ["orders"])
+    store.groups.reset_offsets("etl", ["orders"], to=2, metadata="note")
+    store.groups.delete_offsets("etl", ["orders"])
     log = ("groups", "log", "etl", "--store", own_store, "-o", "json")
     found: list[dict[str, Any]] = cli(*log).json()
     first = found[0]
@@ -82,7 +82,7 @@ def test_a_groups_log_is_shown_as_it_lies(own_store: Path) -> None:
 def test_every_partition_of_every_group(own_store: Path) -> None:
     """With --all, damage told as without it; what --watch finds comes again and again."""
     store = txnlog.open(str(own_store))
-    store.reset_group_offsets("other", ["orders"], to="latest")
+    store.groups.reset_offsets("other", ["orders"], to="latest")
     at = ("--store", own_store, "-o", "json")
     found = cli("groups", "ls", "--all", *at).json()
     assert [(row["group_id"], row["topic"], row["partition"], row["lag"]) for row in found] == [

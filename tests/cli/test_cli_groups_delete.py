@@ -12,8 +12,8 @@ from txnlog import TopicPartition
 def test_deletions_need_a_word(own_store: Path) -> None:
     """Without --yes nobody can be asked here: usage. With it what was there is printed and gone."""
     store = txnlog.open(str(own_store))
-    store.reset_group_offsets("etl", [TopicPartition("orders", 1)], to=1)
-    store.reset_group_offsets("two", ["orders"], to="latest")
+    store.groups.reset_offsets("etl", [TopicPartition("orders", 1)], to=1)
+    store.groups.reset_offsets("two", ["orders"], to="latest")
     at = ("--store", own_store, "-o", "json")
     for refused in (
         cli("groups", "delete", "etl", *at),
@@ -34,7 +34,7 @@ def test_deletions_need_a_word(own_store: Path) -> None:
     assert (nothing.code, nothing.out, "nothing was changed" in nothing.err) == (0, "[]\n", True)
     doomed = cli("groups", "delete", "etl", "two", "--yes", *at).json()
     assert [group["group_id"] for group in doomed] == ["etl", "two"]
-    assert store.groups() == []
+    assert store.groups.list() == []
 
 
 def test_offsets_that_come_in_while_the_user_thinks_stay(own_store: Path) -> None:
@@ -43,7 +43,7 @@ def test_offsets_that_come_in_while_the_user_thinks_stay(own_store: Path) -> Non
     code, _ = cli_on_terminal(
         *("groups", "delete-offsets", "etl", "orders", "--store", own_store),
         reply="y",
-        meanwhile=lambda: store.reset_group_offsets("etl", [TopicPartition("orders", 1)], to=1),
+        meanwhile=lambda: store.groups.reset_offsets("etl", [TopicPartition("orders", 1)], to=1),
         env={"TERM": "dumb"},
     )
     assert code == 0

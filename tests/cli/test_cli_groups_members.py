@@ -22,7 +22,7 @@ def test_members_are_shown_and_removed(own_store: Path) -> None:
     store = txnlog.open(str(own_store))
     consumer = store.consumer("orders", group_id="etl", client_id="worker")
     consumer.poll()
-    (member,) = store.describe_group("etl").members
+    (member,) = store.groups.describe("etl").members
     (listed,) = [found for found in show(own_store, "ls") if found["group_id"] == "etl"]
     assert (listed["state"], listed["member_count"]) == ("Stable", 1)
     state = show(own_store, "describe", "etl", "--state")
@@ -45,7 +45,7 @@ def test_members_are_shown_and_removed(own_store: Path) -> None:
     assert refused.code == 1
     assert "1 live member(s)" in refused.err
     assert cli(*seek, "--force").code == 0
-    assert store.describe_group("etl").offsets[0].offset == 0
+    assert store.groups.describe("etl").offsets[0].offset == 0
     assert cli("groups", "delete", "etl", "--yes", "--store", own_store).code == 1
     removed = show(own_store, "remove-members", "etl", member.member_id, "--yes")
     assert [one["member_id"] for one in removed] == [member.member_id]

@@ -49,7 +49,7 @@ def test_a_dry_run_shows_each_place_and_moves_nothing(own_store: Path, tmp_path:
     cli("groups", "seek", "new", "orders:1", "--to", 1, "--store", own_store).lines()
     assert list_group_offsets(own_store) == {("orders", 0): 1}
     assert list_group_offsets(own_store, "new") == {("orders", 1): 1}
-    assert txnlog.open(str(own_store)).describe_group("etl").offsets[0].metadata == "again"
+    assert txnlog.open(str(own_store)).groups.describe("etl").offsets[0].metadata == "again"
 
 
 def test_seek_refuses_what_makes_no_sense(store_path: Path, tmp_path: Path) -> None:

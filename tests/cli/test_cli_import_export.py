@@ -101,7 +101,7 @@ def test_damage_is_refused_or_left_out(store: Store, folder: Path) -> None:
     assert refused.code == 3
     assert "nothing was imported" in refused.err
     assert "--skip-corrupt" in refused.err
-    assert store.topics() == []
+    assert store.topics.list() == []
     done = cli(*command, "--skip-corrupt", "-o", "jsonl")
     assert done.code == 0
     assert f"{path} at byte {path.stat().st_size - 7}" in done.err
@@ -111,7 +111,7 @@ def test_damage_is_refused_or_left_out(store: Store, folder: Path) -> None:
 
 def test_wrong_usage_is_explained(store: Store, folder: Path, tmp_path: Path) -> None:
     """Missing and wrong arguments name themselves."""
-    store.create_topic("t")
+    store.topics.create("t")
     for arguments, code, said in [
         (("import", folder), 2, "--topic"),
         (("import", tmp_path / "none", "--topic", "t"), 1, "is not a Kafka log folder"),

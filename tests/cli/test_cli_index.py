@@ -22,13 +22,13 @@ def indexed(tmp_path: Path) -> tuple[Path, Path]:
     """A store whose topic ``t`` has a segment of several batches behind one of one batch."""
     root = tmp_path / "indexed"
     store = txnlog.open(str(root), create=True)
-    store.create_topic("t", config={"record.format": "columns", "compression.type": "none"})
+    store.topics.create("t", config={"record.format": "columns", "compression.type": "none"})
     with store.producer() as producer:
         producer.send("t", b"first", timestamp_ms=0)
         producer.flush()
         for number in range(12):
             producer.send("t", bytes([65 + number]) * 900_000, timestamp_ms=1000 + number)
-    return root, (root / store.segments("t")[1].paths.log).with_suffix(".index")
+    return root, (root / store.topics.segments("t")[1].paths.log).with_suffix(".index")
 
 
 def test_entries_have_the_topics_offsets(indexed: tuple[Path, Path]) -> None:
@@ -143,10 +143,10 @@ def test_parquet_files_have_no_index_files_and_people_are_told(tmp_path: Path, t
     """In a store nothing is checked or written, and stderr says why; of a file it is refused."""
     store = txnlog.open(str(tmp_path), create=True)
     schema = pa.schema([("value", pa.string())]) if typed else None
-    store.create_topic("t", schema=schema, config={"record.format": "parquet"})
+    store.topics.create("t", schema=schema, config={"record.format": "parquet"})
     with store.producer() as producer:
         producer.send_batch("t", pa.table({"value": ["a", "b"]}))
-    (segment,) = store.segments("t")
+    (segment,) = store.topics.segments("t")
     path = tmp_path / segment.paths.log
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for verb in ("verify", "rebuild"):
@@ -169,7 +169,7 @@ def test_the_page_index_of_a_parquet_file_is_shown(
     """With the offsets and times that pages begin with and reach; and damage of the file."""
     monkeypatch.setattr(encodings, "_RECORD_PAGE_BYTES", 4 << 10)
     store = txnlog.open(str(tmp_path), create=True)
-    store.create_topic("t", config={"record.format": "parquet"})
+    store.topics.create("t", config={"record.format": "parquet"})
     rows = {
         "value": pa.array([b"%0100d" % number for number in range(100)], pa.binary()),
         "timestamp": pa.array(range(100), pa.timestamp("ms", "UTC")),
@@ -190,7 +190,7 @@ def test_the_page_index_of_a_parquet_file_is_shown(
     assert [entry["timestamp_ms"] for entry in first] == [end - 1 for end in ends]
     positions = [entry["position"] for entry in first]
     assert positions == sorted({*positions})
-    segment = store.segments("t")[0]
+    segment = store.topics.segments("t")[0]
     file = tmp_path / segment.paths.log
     alone = cli("index", "dump", "--file", file, "-o", "json").json()
     assert alone == [{**entry, "path": str(file)} for entry in first]

@@ -54,13 +54,13 @@ def test_a_schema_and_its_changes_are_told_in_short(tmp_path: Path) -> None:
     """The columns from then on, and what those are called that had other names; so in describe."""
     store = txnlog.open(str(tmp_path), create=True)
     columns = [("k", pa.string()), ("in", pa.struct([("x", pa.int8())]))]
-    store.create_topic("t", schema=pa.schema(columns), key=["k"])
-    store.alter_topic("t", rename={"in": "out"})
+    store.topics.create("t", schema=pa.schema(columns), key=["k"])
+    store.topics.alter("t", rename={"in": "out"})
     more = [(f"c{n}", pa.int8()) for n in range(6)]
-    known = store.describe_topic("t").schema
+    known = store.topics.describe("t").schema
     assert known is not None
     schema = pa.schema([*known.columns, *more])
-    store.alter_topic("t", schema=schema, defaults={"c0": -1})
+    store.topics.alter("t", schema=schema, defaults={"c0": -1})
     created, renamed, grown = cli("log", "dump", "t", "--store", tmp_path).lines()[-3:]
     assert "columns: k string, in struct<x: int8> record.format" in created
     assert renamed.endswith("columns: k string, out struct<x: int8> (was in)")
@@ -80,7 +80,7 @@ def test_a_schema_and_its_changes_are_told_in_short(tmp_path: Path) -> None:
 def test_an_entry_of_several_appends_is_shown_with_all_places(tmp_path: Path) -> None:
     """Appends that a writer has placed for others are shown like its own."""
     store = txnlog.open(str(tmp_path), create=True)
-    store.create_topic("t", partitions=2)
+    store.topics.create("t", partitions=2)
     append(store, b"first", partition=0)
     propose(store, b"one", partition=1)
     place(store, b"two", partition=1)
@@ -123,7 +123,7 @@ def test_damage_is_shown_where_it_is_and_hides_nothing(own_store: Path) -> None:
 def test_what_was_cleaned_up_is_missing_and_no_damage(tmp_path: Path) -> None:
     """Entries behind a checkpoint may be gone; without the checkpoint they are damage."""
     store = txnlog.open(str(tmp_path / "s"), create=True)
-    store.create_topic("paid")
+    store.topics.create("paid")
     with store.producer() as producer:
         for number in range(40):
             producer.send("paid", f"{number}")
@@ -144,7 +144,7 @@ def test_what_was_cleaned_up_is_missing_and_no_damage(tmp_path: Path) -> None:
 def test_looking_ends_no_transaction(tmp_path: Path) -> None:
     """A transaction past its timeout is as undecided after the dump as before."""
     store = txnlog.open(str(tmp_path / "s"), create=True)
-    store.create_topic("paid")
+    store.topics.create("paid")
     producer = store.producer(transactional_id="late", transaction_timeout_ms=1)
     producer.init_transactions()
     producer.begin_transaction()

@@ -24,13 +24,13 @@ def make_old(*paths: Path, by_s: int = WEEK_S + 60) -> None:
 def test_what_is_to_be_done_is_shown_and_done(own_store: Path) -> None:
     """A dry run says the same and leaves every file as it is; afterwards nothing is left to do."""
     store = txnlog.open(str(own_store))
-    store.alter_topic("orders", config={"retention.ms": 1000, "file.delete.delay.ms": 0})
-    store.delete_records({TopicPartition("paid", 0): 1})
-    store.create_topic("gone")
+    store.topics.alter("orders", config={"retention.ms": 1000, "file.delete.delay.ms": 0})
+    store.topics.delete_records({TopicPartition("paid", 0): 1})
+    store.topics.create("gone")
     with store.producer() as producer:
         producer.send("gone", "x")
-    store.delete_records({TopicPartition("gone", 0): 1})
-    store.delete_topic("gone")
+    store.topics.delete_records({TopicPartition("gone", 0): 1})
+    store.topics.delete("gone")
     orphan = own_store / "topics/empty/data/0/w-0.log"
     left = own_store / "staging/t-000000.json"
     for path in (orphan, left):
@@ -102,7 +102,7 @@ def test_what_is_named_and_what_is_ended(own_store: Path) -> None:
     """A record from the future is passed by; a transaction that nobody ends is ended."""
     store = txnlog.open(str(own_store))
     config = {"message.timestamp.after.max.ms": 10**18, "retention.ms": 3_600_000}
-    store.create_topic("ahead", config=config)
+    store.topics.create("ahead", config=config)
     with store.producer() as producer:
         producer.send("ahead", "x", timestamp_ms=10**15)
     leave_open(own_store, "half", hours=2)

@@ -59,4 +59,4 @@ def test_damage_is_counted_and_reported(own_store: Path) -> None:
     found = read_samples(done.out)
     assert found["txnlog_unreadable", (("kind", "topic"),)] == 1
     assert found["txnlog_topic_log_entries", (("topic", "orders"),)] == 3
-    assert txnlog.open(str(own_store)).describe_topic("orders").entries == 3
+    assert txnlog.open(str(own_store)).topics.describe("orders").entries == 3

@@ -80,12 +80,12 @@ def test_no_segment_is_read_to_answer_about_ends(store_path: Path) -> None:
     store = attach(counting)
     for at in ("earliest", "stable", "latest"):
         counting.take()
-        (found,) = store.list_offsets([TopicPartition("orders", 0)], at=at)
+        (found,) = store.topics.offsets([TopicPartition("orders", 0)], at=at)
         assert isinstance(found, ListedOffset)
         assert "get_range" not in counting.counts
         assert counting.counts["list"] <= 2
     counting.take()
-    (at_time,) = store.list_offsets([TopicPartition("orders", 0)], timestamp_ms=FIRST_MS + 8000)
+    (at_time,) = store.topics.offsets([TopicPartition("orders", 0)], timestamp_ms=FIRST_MS + 8000)
     assert at_time == ListedOffset("orders", 0, 8, FIRST_MS + 8000)
     assert counting.counts["get_range"] <= 2
 
@@ -94,15 +94,15 @@ def test_what_makes_no_sense_is_refused(store_path: Path) -> None:
     """Two wishes or none, unknown topics and partitions."""
     store = txnlog.open(str(store_path))
     with pytest.raises(InvalidOption):
-        store.list_offsets(["orders"])
+        store.topics.offsets(["orders"])
     with pytest.raises(InvalidOption):
-        store.list_offsets(["orders"], at="latest", timestamp_ms=1)
+        store.topics.offsets(["orders"], at="latest", timestamp_ms=1)
     for topics in (["nope"], [TopicPartition("orders", 2)]):
         with pytest.raises(UnknownTopicOrPartition):
-            list(store.list_offsets(topics, at="latest"))
-    everything = list(store.list_offsets(at="latest"))
+            list(store.topics.offsets(topics, at="latest"))
+    everything = list(store.topics.offsets(at="latest"))
     assert not any(isinstance(item, TxnlogError) for item in everything)
     with pytest.raises(InvalidOption):
-        store.plan_delete_records(["orders"], before=3)
+        store.topics.plan_delete_records(["orders"], before=3)
     with pytest.raises(InvalidOption):
-        store.plan_delete_records([TopicPartition("orders", 0)], before=3, timestamp_ms=4)
+        store.topics.plan_delete_records([TopicPartition("orders", 0)], before=3, timestamp_ms=4)

@@ -17,13 +17,13 @@ READ = ("read", "orders", "-f", "%p:%o\\n")
 def damaged(tmp_path: Path) -> Path:
     """A store in which offset 1 of the first of two partitions is damaged, of three in each."""
     store = txnlog.open(str(tmp_path / "shop"), create=True)
-    store.create_topic("orders", partitions=2, config={"compression.type": "none"})
+    store.topics.create("orders", partitions=2, config={"compression.type": "none"})
     for number in range(3):
         for partition in (0, 1):
             with store.producer() as producer:
                 value, time_ms = b"%d of %d" % (number, partition), 10 * number + partition
                 producer.send("orders", value, partition=partition, timestamp_ms=time_ms)
-    (segment,) = [found for found in store.segments("orders", 0) if found.base_offset == 1]
+    (segment,) = [found for found in store.topics.segments("orders", 0) if found.base_offset == 1]
     path = tmp_path / "shop" / segment.paths.log
     content = path.read_bytes()
     assert content.count(b"1 of 0") == 1

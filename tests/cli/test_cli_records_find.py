@@ -128,7 +128,7 @@ def test_records_are_found(store_path: Path, tmp_path: Path) -> None:
     twice = cli(*read, "--to-file", tmp_path / "x.csv", "--key", "k3")
     assert (twice.code, "-o or --to-file" in twice.err) == (2, True)
     store = txnlog.open(str(tmp_path / "typed"), create=True)
-    store.create_topic("flights", schema=pa.schema([("carrier", pa.string())]))
+    store.topics.create("flights", schema=pa.schema([("carrier", pa.string())]))
     with store.producer() as producer:
         producer.send_batch("flights", pa.record_batch({"carrier": ["AA", "UA", "AA"]}))
     typed = ("records", "read", "flights", "--store", tmp_path / "typed", "-o", "json")
@@ -138,8 +138,8 @@ def test_records_are_found(store_path: Path, tmp_path: Path) -> None:
 def test_the_newest_record_of_each_key(tmp_path: Path) -> None:
     """Filters, ranges and counts are of these; tombstones, and records without a key, are not."""
     store = txnlog.open(str(tmp_path / "s"), create=True)
-    store.create_topic("t", partitions=2)
-    store.create_topic("typed", schema=pa.schema([("a", pa.int64())]))
+    store.topics.create("t", partitions=2)
+    store.topics.create("typed", schema=pa.schema([("a", pa.int64())]))
     sent = [("a", "old"), ("b", "old"), ("c", "old"), (None, "x"), ("a", "new"), ("c", None)]
     with store.producer() as producer:
         for key, value in sent:

@@ -198,7 +198,7 @@ def test_files_hold_what_a_scan_returns(store_path: Path, tmp_path: Path) -> Non
 def test_a_damaged_segment_leaves_no_file(own_store: Path, tmp_path: Path) -> None:
     """Exit code 3, and nothing under the file's name or beside it."""
     store = txnlog.open(str(own_store))
-    (segment, *_) = store.segments("orders", 1)
+    (segment, *_) = store.topics.segments("orders", 1)
     path = own_store / segment.paths.log
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -235,7 +235,7 @@ def test_records_that_came_from_kafka_may_have_gaps(tmp_path: Path, what: str) -
         + encode_marker(commit=True, offset=7, **end)
     )
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    store.import_kafka("t", [str(folder)])
+    store.kafka.import_topic("t", [str(folder)])
     done = cli("records", what, "t", "--store", store.url, "-o", "json").json()
     if what == "count":
         assert done["record_count"] == 3
@@ -249,7 +249,7 @@ def test_records_that_came_from_kafka_may_have_gaps(tmp_path: Path, what: str) -
 def test_a_group_goes_on_where_it_was(own_store: Path) -> None:
     """--group begins at the committed offsets; only --commit moves them, past what was printed."""
     store = txnlog.open(str(own_store))
-    store.create_topic("jobs", partitions=2)
+    store.topics.create("jobs", partitions=2)
     with store.producer() as producer:
         for number in range(6):
             producer.send("jobs", b"%d" % number, partition=number % 2)
@@ -260,13 +260,13 @@ def test_a_group_goes_on_where_it_was(own_store: Path) -> None:
 
     everything = ["0", "2", "4", "1", "3", "5"]
     assert read() == read("-n", "9") == everything
-    assert "g" not in store.groups()
+    assert "g" not in store.groups.list()
     assert read("--commit", "-n", "4") == everything[:4]
     assert read() == everything[4:]
     assert read("--commit", topic="jobs:0") == []
     assert read("--commit") == everything[4:]
     assert read() == []
-    assert store.describe_group("g").lag == 0
+    assert store.groups.describe("g").lag == 0
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_what_a_group_does_not_go_with(
 def test_a_topic_is_read_as_it_was(tmp_path: Path) -> None:
     """At a moment or by a token, in read and count; where that makes no sense it is refused."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         producer.send("t", b"old")
     token = store.snapshot(["t"]).token()

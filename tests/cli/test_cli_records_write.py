@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def store(tmp_path: Path) -> txnlog.Store:
     """A store with the topic ``t`` of two partitions."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    store.create_topic("t", partitions=2)
+    store.topics.create("t", partitions=2)
     return store
 
 
@@ -54,7 +54,7 @@ def test_lines_become_records(store: txnlog.Store) -> None:
         {"topic": "t", "partition": 1, "start_offset": 0, "end_offset": 4, "record_count": 4}
     ]
     assert records(store) == [(None, value, []) for value in (b"a", b"", b"\xff\x00\r", b"last")]
-    store.create_topic("keyed")
+    store.topics.create("keyed")
     keyed = ("keyed", "-K", "::", "--null-marker", "NIL", "-H", "h=1", "-H", "e=")
     write(store, b"k::v::w\nNIL::x\ny::NIL\n::\n", *keyed).json()
     headers = [("h", b"1"), ("e", b"")]
@@ -73,7 +73,7 @@ def test_lines_become_records(store: txnlog.Store) -> None:
 def test_what_was_read_is_written_again(store_path: Path, own_store: Path) -> None:
     """JSON lines carry keys, values, headers, times and partitions over, whatever the bytes."""
     store = txnlog.open(str(own_store))
-    store.create_topic("copy", partitions=2)
+    store.topics.create("copy", partitions=2)
     for encoding in ("text", "hex", "base64"):
         read = cli(
             *("records", "read", "orders", "--store", store_path, "-o", "jsonl"),
@@ -134,7 +134,7 @@ def test_a_mistake_writes_nothing(store: txnlog.Store) -> None:
         if code == 1 and named not in ("gzip", "no partition 2", "'absent' does not exist"):
             assert done.err.endswith("; nothing was written\n"), done
     assert records(store) == []
-    assert store.describe_topic("t").entries == 1
+    assert store.topics.describe("t").entries == 1
     assert list(Path(store.url).glob("topics/t/data/**/*.log")) == []
 
 
@@ -187,7 +187,7 @@ def test_a_line_of_another_shape_is_no_record(store: txnlog.Store) -> None:
     assert (one.code, one.out) == (1, "")
     assert "line 2 is not a record" in one.err
     assert records(store) == []
-    assert store.describe_topic("t").entries == 1
+    assert store.topics.describe("t").entries == 1
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends a POSIX signal")
@@ -256,7 +256,7 @@ def test_batches_are_written_one_by_one(store: txnlog.Store) -> None:
     written = write(store, b"0\n1\n2\n3\n4\n", "t:0", "--batch", 2).json()
     ranges = [(part["start_offset"], part["end_offset"]) for part in written]
     assert ranges == [(0, 2), (2, 4), (4, 5)]
-    assert store.describe_topic("t").entries == 4
+    assert store.topics.describe("t").entries == 4
     assert [value for _, value, _ in records(store)] == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -302,7 +302,7 @@ def test_what_precedes_a_record_that_its_topic_does_not_take_is_written(
     reason: str,
 ) -> None:
     """It came with others in one piece, which wait for their batch: they are not lost with it."""
-    store.create_topic("strict", config=config)
+    store.topics.create("strict", config=config)
     done = write(store, data, "strict", *arguments, "--flush-every", "1h")
     told, why = done.err.splitlines()
     assert told == "txnlog: the first 2 records of the input are written, and no others"

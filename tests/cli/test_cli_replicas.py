@@ -64,7 +64,7 @@ def test_a_set_is_shown_and_changed(at: tuple[object, ...], tmp_path: Path) -> N
 def test_damage_is_found_and_repaired(at: tuple[object, ...], tmp_path: Path) -> None:
     """Exit code 3 until it is put right."""
     store = txnlog.open(str(tmp_path / "a"))
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         producer.send("t", "1")
     assert cli("replicas", "verify", *at).json() == []
@@ -170,7 +170,7 @@ def test_settings_are_shown_and_changed(at: tuple[object, ...]) -> None:
 def test_data_is_placed_and_moved(at: tuple[object, ...], tmp_path: Path) -> None:
     """By settings, which hold from then on; what is there follows."""
     store = txnlog.open(str(tmp_path / "a"))
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         producer.send("t", "1")
     assert cli("replicas", "reassign", *at).code == 1

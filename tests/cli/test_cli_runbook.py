@@ -39,7 +39,7 @@ class Roots:
             create=True,
             clock=VirtualClock(),
         ).store
-        self.store.create_topic("t", partitions=1)
+        self.store.topics.create("t", partitions=1)
         write(self.store, "1")
         self.mend: Callable[[], object] = lambda: None
 

@@ -15,7 +15,7 @@ def test_a_store_on_s3_is_read_with_storage_options(s3_options: dict[str, Any]) 
     """Options reach the filesystem, a region in nested JSON too; a wrong bucket is one line."""
     url = "s3://test/cli-store"
     store = txnlog.open(url, create=True, storage_options=s3_options)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         producer.send("t", b"value")
     options = [
@@ -37,11 +37,11 @@ def test_files_are_looked_into_on_s3(s3_options: dict[str, Any]) -> None:
     """Dumps, checks, indexes, usage and the examination do there what they do on a disk."""
     url = "s3://test/cli-files"
     store = txnlog.open(url, create=True, storage_options=s3_options)
-    store.create_topic("t", config={"record.format": "columns", "compression.type": "none"})
+    store.topics.create("t", config={"record.format": "columns", "compression.type": "none"})
     with store.producer() as producer:
         for number in range(8):
             producer.send("t", bytes([65 + number]) * 900_000)
-    (segment,) = store.segments("t")
+    (segment,) = store.topics.segments("t")
     options = [
         *("--storage-option", f"endpoint_url={s3_options['endpoint_url']}"),
         *("--storage-option", f"key={s3_options['key']}"),
@@ -87,4 +87,4 @@ def test_files_are_looked_into_on_s3(s3_options: dict[str, Any]) -> None:
     trim = cli("topics", "trim", "t:0", "--before", 3, "--yes", *within).json()
     assert trim[0]["record_count"] == 3
     cli("topics", "delete", "t", "--yes", *within).json()
-    assert store.topics() == []
+    assert store.topics.list() == []

@@ -19,7 +19,7 @@ BROKER = Path(__file__).parents[1] / "kafka" / "broker"
 
 
 def batches_of(store_path: Path, topic: str, partition: int) -> list[SegmentDescription]:
-    return txnlog.open(str(store_path)).segments(topic, partition)
+    return txnlog.open(str(store_path)).topics.segments(topic, partition)
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ def many_batches(tmp_path: Path) -> tuple[Path, Path, SegmentDescription]:
     """A store whose topic ``t`` has one segment of several batches behind another segment."""
     root = tmp_path / "many"
     store = txnlog.open(str(root), create=True)
-    store.create_topic("t", config={"record.format": "columns", "compression.type": "none"})
+    store.topics.create("t", config={"record.format": "columns", "compression.type": "none"})
     with store.producer() as producer:
         producer.send("t", b"first")
         producer.flush()
         for number in range(8):
             producer.send("t", bytes([65 + number]) * 900_000, timestamp_ms=number)
-    segment = store.segments("t")[1]
+    segment = store.topics.segments("t")[1]
     assert segment.batch_count >= 4
     return root, root / segment.paths.log, segment
 
@@ -73,10 +73,10 @@ def test_batches_of_typed_topics_are_shown_with_their_columns(tmp_path: Path) ->
     """From the store and as a file that is known by itself; verified as others are."""
     store = txnlog.open(str(tmp_path), create=True)
     schema = pa.schema([("carrier", pa.string()), ("n", pa.int64())])
-    store.create_topic("f", schema=schema, config={"record.format": "columns"})
+    store.topics.create("f", schema=schema, config={"record.format": "columns"})
     with store.producer() as producer:
         producer.send_batch("f", pa.table({"carrier": ["AA", "BB"], "n": [1, None]}))
-    path = str(tmp_path / store.segments("f")[0].paths.log)
+    path = str(tmp_path / store.topics.segments("f")[0].paths.log)
     for place in (("f", "--store", tmp_path), ("--file", path)):
         (batch,) = cli("segments", "dump", *place, "--records", "-o", "json").json()
         assert (batch["magic"], batch["damage"]) == (103, None)
@@ -91,7 +91,7 @@ def test_parquet_segments_are_dumped_and_verified(tmp_path: Path, typed: bool) -
     """By row group, from the store and as a file; damage names the file and the row group."""
     store = txnlog.open(str(tmp_path), create=True)
     schema = pa.schema([("carrier", pa.string()), ("n", pa.int64())]) if typed else None
-    store.create_topic("t", schema=schema, config={"record.format": "parquet"})
+    store.topics.create("t", schema=schema, config={"record.format": "parquet"})
     shown = [{"key": "k", "value": "v"}, {"key": None, "value": None}]
     with store.producer() as producer:
         if typed:
@@ -101,7 +101,7 @@ def test_parquet_segments_are_dumped_and_verified(tmp_path: Path, typed: bool) -
         else:
             producer.send("t", b"v", b"k")
             producer.send("t", None)
-    (segment,) = store.segments("t")
+    (segment,) = store.topics.segments("t")
     name = segment.paths.log
     path = tmp_path / name
     dump, verify = ("segments", "dump"), ("segments", "verify")
@@ -338,7 +338,7 @@ def test_verify_finds_what_the_dump_shows_and_what_the_log_contradicts(own_store
         producer.send("orders", b"alone", partition=1)
     verify = ("segments", "verify", "orders", "--store", own_store, "-o", "json")
     assert [check["ok"] for check in cli(*verify).json()] == [True] * 4
-    first, second, third, fourth = txnlog.open(str(own_store)).segments("orders")
+    first, second, third, fourth = txnlog.open(str(own_store)).topics.segments("orders")
     assert second.paths == third.paths
     assert [check["position"] for check in cli(*verify).json()] == [0, 0, second.size_bytes, 0]
     path = own_store / first.paths.log
@@ -365,12 +365,15 @@ def test_verify_compares_what_came_from_kafka(tmp_path: Path) -> None:
     root = tmp_path / "imported"
     store = txnlog.open(str(root), create=True)
     for name in ("orders", "mixed", "v1compacted", "compacted", "hanging"):
-        store.import_kafka(name, [str(path) for path in BROKER.glob(f"{name}-[0-9]")])
+        store.kafka.import_topic(name, [str(path) for path in BROKER.glob(f"{name}-[0-9]")])
     for done in cli_each(
-        *(("segments", "verify", name, "--store", root, "-o", "json") for name in store.topics())
+        *(
+            ("segments", "verify", name, "--store", root, "-o", "json")
+            for name in store.topics.list()
+        )
     ):
         assert all(check["ok"] for check in done.json())
-    victim = next(s for s in store.segments("orders") if s.aborted_count)
+    victim = next(s for s in store.topics.segments("orders") if s.aborted_count)
     index = (root / victim.paths.log).with_suffix(".txnindex")
     index.write_bytes(index.read_bytes()[:-34])
     damaged = cli("segments", "verify", "orders", "--store", root)
@@ -379,7 +382,7 @@ def test_verify_compares_what_came_from_kafka(tmp_path: Path) -> None:
 
 def test_du_adds_up_to_what_is_there(own_store: Path) -> None:
     """All files of all topics, once each; what no entry places is unreferenced."""
-    txnlog.open(str(own_store)).delete_topic("empty")
+    txnlog.open(str(own_store)).topics.delete("empty")
     stray = own_store / "topics/orders/data/1/stray-0.log"
     stray.parent.mkdir(exist_ok=True)
     stray.write_bytes(b"x" * 1000)
@@ -389,7 +392,7 @@ def test_du_adds_up_to_what_is_there(own_store: Path) -> None:
     assert sum(row["size_bytes"] for row in rows) == sum(path.stat().st_size for path in files)
     by_place = {(row["topic"], row["partition"]): row for row in rows}
     assert by_place["orders", 1]["unreferenced_bytes"] == 1000
-    known = txnlog.open(str(own_store)).describe_topic("orders").partitions
+    known = txnlog.open(str(own_store)).topics.describe("orders").partitions
     for partition in known:
         segment_bytes = by_place["orders", partition.partition]["segment_bytes"]
         assert segment_bytes == partition.size_bytes
@@ -404,7 +407,7 @@ def test_du_adds_up_to_what_is_there(own_store: Path) -> None:
 def test_a_dump_holds_one_batch_at_a_time(tmp_path: Path) -> None:
     """A table takes no more memory than JSON lines do: no batch is kept to measure columns."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         for _ in range(60):
             producer.send("t", b"x" * 1_000_000)

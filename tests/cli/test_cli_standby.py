@@ -38,8 +38,8 @@ def test_a_standby_follows_and_is_promoted(own_store: Path, tmp_path: Path) -> N
     assert "was promoted" in refused.err
     with txnlog.open(str(url)).producer() as producer:
         producer.send("orders", b"here", partition=0)
-    ends = {one.partition: one.end_offset for one in store.describe_topic("orders").partitions}
-    here = txnlog.open(str(url)).describe_topic("orders").partitions
+    ends = {one.partition: one.end_offset for one in store.topics.describe("orders").partitions}
+    here = txnlog.open(str(url)).topics.describe("orders").partitions
     assert {one.partition: one.end_offset for one in here} == ends | {0: ends[0] + 1}
 
 

@@ -25,7 +25,7 @@ def test_a_store_is_made_without_python(tmp_path: Path) -> None:
     variable = {"TXNLOG_STORE": str(tmp_path / "b")}
     assert cli("store", "create", env=variable).lines()[-1].split() == ["config", "defaults"]
     assert cli("topics", "create", "orders", env=variable).code == 0
-    assert txnlog.open(str(tmp_path / "b")).topics() == ["orders"]
+    assert txnlog.open(str(tmp_path / "b")).topics.list() == ["orders"]
 
 
 def test_what_exists_is_not_made_again(empty_store: Path, tmp_path: Path) -> None:

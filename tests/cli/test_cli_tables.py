@@ -17,7 +17,7 @@ from tests.support.cli.cli_command import cli
 def typed_store(own_store: Path) -> Path:
     """A store with a typed topic ``flights`` of two rows."""
     store = txnlog.open(str(own_store))
-    store.create_topic("flights", schema=pa.schema([("carrier", pa.string())]))
+    store.topics.create("flights", schema=pa.schema([("carrier", pa.string())]))
     with store.producer() as producer:
         producer.send_batch("flights", pa.table({"carrier": ["AA", "UA"]}))
     return own_store

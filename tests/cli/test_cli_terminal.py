@@ -24,7 +24,7 @@ def run_on_terminal(columns: int, *arguments: object, **variables: str) -> str:
 
 def test_tables_fit_the_terminal_and_colour_can_be_turned_off(store_path: Path) -> None:
     """At 80 columns no line is longer and wide columns are left out; NO_COLOR leaves no colour."""
-    segments = txnlog.open(str(store_path)).segments("orders")
+    segments = txnlog.open(str(store_path)).topics.segments("orders")
     command = ("segments", "ls", "orders", "--store", store_path)
     narrow = run_on_terminal(80, *command, NO_COLOR="1")
     plain = re.sub(r"\x1b\[\d*m", "", narrow)
@@ -40,11 +40,11 @@ def test_tables_fit_the_terminal_and_colour_can_be_turned_off(store_path: Path) 
 def test_damage_is_told_in_whole_words_at_80_columns(tmp_path: Path) -> None:
     """With the file, the place in it, the offsets that it holds, and what to do."""
     store = txnlog.open(tmp_path / "store", create=True)
-    store.create_topic("orders")
+    store.topics.create("orders")
     with store.producer() as producer:
         for number in range(7):
             producer.send("orders", value=b"%d" % number)
-    (segment,) = store.segments("orders")
+    (segment,) = store.topics.segments("orders")
     path = tmp_path / "store" / segment.paths.log
     sound = path.read_bytes()
     for damaged, told in (
@@ -90,7 +90,7 @@ def test_long_names_are_folded_so_that_rows_fit(tmp_path: Path) -> None:
     """Also in lists that are printed while they are read; nothing of a name is lost."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
     name = "customer-events-of-the-region-in-the-west-of-europe-2024"
-    store.create_topic(name)
+    store.topics.create(name)
     with store.producer() as producer:
         producer.send(name, "x")
     at = ("--store", store.url)
@@ -115,8 +115,8 @@ def test_an_empty_list_says_so_on_a_terminal(store_path: Path) -> None:
 def test_what_cannot_be_read_is_not_none(tmp_path: Path, more: tuple[str, ...]) -> None:
     """The only group is damaged: the list is empty, and does not say that there is none."""
     store = txnlog.open(str(tmp_path), create=True)
-    store.create_topic("orders")
-    store.reset_group_offsets("team", ["orders"], to="latest")
+    store.topics.create("orders")
+    store.groups.reset_offsets("team", ["orders"], to="latest")
     for entry in (tmp_path / "groups" / "team").glob("*.json"):
         entry.write_bytes(b"{")
     ls = ("groups", "ls", *more, "--store", tmp_path)
@@ -135,7 +135,7 @@ def test_a_terminal_is_shown_nothing_that_it_would_obey(store_path: Path) -> Non
 def test_columns_stay_in_line_behind_wide_characters(tmp_path: Path) -> None:
     """Chinese and emoji take two columns each: what stands behind them is not moved."""
     store = txnlog.open(str(tmp_path), create=True)
-    store.create_topic("orders")
+    store.topics.create("orders")
     with store.producer() as producer:
         for key in ("k", "\u8336" * 40, "\U0001f469\u200d\U0001f469", "e\u0301\u05e9"):
             producer.send("orders", "VALUE", key)
@@ -148,8 +148,8 @@ def test_columns_stay_in_line_behind_wide_characters(tmp_path: Path) -> None:
 def test_metrics_do_nothing_to_a_terminal(tmp_path: Path) -> None:
     """A program gets the labels as they are."""
     store = txnlog.open(str(tmp_path), create=True)
-    store.create_topic("orders")
-    store.reset_group_offsets("\x1b[31mred", ["orders"], to="latest")
+    store.topics.create("orders")
+    store.groups.reset_offsets("\x1b[31mred", ["orders"], to="latest")
     metrics = ("metrics", "--store", tmp_path)
     assert 'group="\\x1b[31mred"' in run_on_terminal(80, *metrics)
     assert 'group="\x1b[31mred"' in cli(*metrics).out
@@ -158,7 +158,7 @@ def test_metrics_do_nothing_to_a_terminal(tmp_path: Path) -> None:
 def test_long_records_are_cut_to_the_width_of_a_terminal(tmp_path: Path) -> None:
     """Keys, values and headers share what the other columns leave; a pipe shows them whole."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    store.create_topic("orders")
+    store.topics.create("orders")
     with store.producer() as producer:
         producer.send("orders", "v" * 5000, "key", headers=[("h", b"x" * 300)])
         producer.send("orders", "\u8336" * 300, "k" * 100)
@@ -177,7 +177,7 @@ def test_no_way_of_printing_a_record_lets_a_terminal_obey_it(tmp_path: Path) -> 
     """Escapes, C1 controls and changes of direction in keys, values and headers, in each format."""
     odd = "\x1b[31m \x9b31m \u202e \u2028 \x7f"
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         producer.send("t", odd, odd, headers=[(odd, odd.encode())])
     read = ("records", "read", "t", "--store", store.url)
@@ -207,7 +207,9 @@ def test_no_message_lets_a_terminal_obey_a_name(tmp_path: Path, store_path: Path
 
 def test_sizes_are_for_people_on_a_terminal_alone(store_path: Path) -> None:
     """In units there, in bytes with -b before or behind the verb, in pipes, and in JSON."""
-    size_bytes = sum(part.size_bytes for part in txnlog.open(str(store_path)).segments("orders"))
+    size_bytes = sum(
+        part.size_bytes for part in txnlog.open(str(store_path)).topics.segments("orders")
+    )
     ls, at = ("topics", "ls", "orders"), ("--store", store_path)
     shown = run_on_terminal(80, *ls, *at)
     assert "SIZE" in shown
@@ -243,7 +245,7 @@ def test_long_names_fold_and_numbers_and_times_do_not(tmp_path: Path) -> None:
     """Nothing is longer than a line of 80, and each row's times and numbers stand in one piece."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
     topic, group, name = "departures-by-airport-" * 2, "aggregator-of-" * 3, "nightly-load-" * 4
-    store.create_topic(topic, partitions=2)
+    store.topics.create(topic, partitions=2)
     producer = store.producer(transactional_id=name)
     producer.init_transactions()
     for offset in range(3):
@@ -270,7 +272,7 @@ def test_long_names_fold_and_numbers_and_times_do_not(tmp_path: Path) -> None:
 def test_a_dump_of_huge_records_does_not_flood_a_terminal(tmp_path: Path) -> None:
     """Each record is a line of the terminal's width, in a pipe all of it."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         producer.send("t", b"\x1b[31m" * 100_000, "k")
     dump = ("segments", "dump", "t", "--records", "--store", store.url)
@@ -300,7 +302,7 @@ def test_what_is_cut_is_not_made_readable_first() -> None:
 def test_headers_take_no_width_where_no_record_has_any(tmp_path: Path) -> None:
     """At 80 columns, so that values have it; with one record that has some they are shown."""
     store = txnlog.open(str(tmp_path / "s"), create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         producer.send("t", "v" * 60, "k", 0, FIRST_MS)
     read = ("records", "read", "t", "--store", store.url)

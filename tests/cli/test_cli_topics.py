@@ -12,7 +12,7 @@ from tests.support.cli.cli_command import cli, cli_on_terminal
 def test_ls_prints_one_row_or_object_for_each_topic(store_path: Path) -> None:
     """The JSON keys are the documented ones and the table says the same, sorted by name."""
     store = txnlog.open(str(store_path))
-    known = {name: store.describe_topic(name) for name in store.topics()}
+    known = {name: store.topics.describe(name) for name in store.topics.list()}
     expected = [
         {
             "topic": name,
@@ -55,7 +55,7 @@ def test_ls_lists_what_patterns_match(store_path: Path) -> None:
 
 def test_describe_shows_offsets_settings_and_open_transactions(store_path: Path) -> None:
     """An undecided transaction holds the stable offset back and is named."""
-    known = txnlog.open(str(store_path)).describe_topic("paid")
+    known = txnlog.open(str(store_path)).topics.describe("paid")
     owner = known.open_transactions[0]
     size = known.size_bytes
 
@@ -120,7 +120,7 @@ def test_create_makes_a_topic_and_refuses_what_the_library_refuses(empty_store: 
     made = cli(*create, "new", "--partitions", 3, "--config", "segment.bytes=4096", "-o", "json")
     found = made.json()
     assert (found["partition_count"], found["config"]) == (3, {"segment.bytes": "4096"})
-    assert txnlog.open(str(empty_store)).topics() == ["new"]
+    assert txnlog.open(str(empty_store)).topics.list() == ["new"]
 
     for arguments, named in (
         (("new",), "exists already"),
@@ -132,7 +132,7 @@ def test_create_makes_a_topic_and_refuses_what_the_library_refuses(empty_store: 
         assert (refused.code, refused.out) == (1, "")
         assert named in refused.err
         assert refused.err.count("\n") == 1
-    assert txnlog.open(str(empty_store)).topics() == ["new"]
+    assert txnlog.open(str(empty_store)).topics.list() == ["new"]
 
 
 def test_topics_grow_and_scripts_may_repeat_themselves(own_store: Path) -> None:

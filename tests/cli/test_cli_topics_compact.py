@@ -12,7 +12,7 @@ from tests.support.cli.cli_command import cli
 def test_a_topic_is_compacted(own_store: Path) -> None:
     """A dry run tells; the log shows the entry; the newest record of each key stays."""
     store = txnlog.open(str(own_store))
-    store.create_topic("keyed", config={"cleanup.policy": "compact"})
+    store.topics.create("keyed", config={"cleanup.policy": "compact"})
     with store.producer() as producer:
         for number in range(60):
             producer.send("keyed", b"%d" % number, b"%d" % (number % 7))
@@ -35,7 +35,7 @@ def test_a_topic_is_compacted(own_store: Path) -> None:
 def test_maintain_tells_of_it(own_store: Path) -> None:
     """With the counts before and after."""
     store = txnlog.open(str(own_store))
-    store.create_topic("keyed", config={"cleanup.policy": "compact"})
+    store.topics.create("keyed", config={"cleanup.policy": "compact"})
     with store.producer() as producer:
         producer.send("keyed", b"1", b"k")
         producer.send("keyed", b"2", b"k")
@@ -47,8 +47,8 @@ def test_maintain_tells_of_it(own_store: Path) -> None:
 def test_records_without_a_key_are_refused(own_store: Path) -> None:
     """And topics that are not to be compacted are not: both say what to do."""
     store = txnlog.open(str(own_store))
-    store.create_topic("keyed", config={"cleanup.policy": "compact"})
-    store.create_topic("plain")
+    store.topics.create("keyed", config={"cleanup.policy": "compact"})
+    store.topics.create("plain")
     refused = cli("records", "write", "keyed", "--store", own_store, stdin=b"value\n")
     assert refused.code != 0
     assert "compacted by key" in refused.err

@@ -25,6 +25,6 @@ def test_config_is_shown_with_its_source_and_changed_whole(own_store: Path) -> N
     some = cli(*config, "get", "orders", "segment.bytes", *store).json()
     assert [(item["key"], item["value"]) for item in some] == [("segment.bytes", "4096")]
     cli(*config, "unset", "orders", "segment.bytes", *store).json()
-    assert txnlog.open(str(own_store)).describe_topic("orders").config == {
+    assert txnlog.open(str(own_store)).topics.describe("orders").config == {
         "compression.type": "none"
     }

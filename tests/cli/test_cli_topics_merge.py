@@ -12,7 +12,7 @@ from tests.support.cli.cli_command import cli
 def test_small_segments_are_merged(own_store: Path) -> None:
     """A dry run tells; the log shows the entry; records stay."""
     store = txnlog.open(str(own_store))
-    store.create_topic("small", config={"record.format": "columns"})
+    store.topics.create("small", config={"record.format": "columns"})
     for number in range(6):
         with store.producer() as producer:
             producer.send("small", b"%d" % number)

@@ -14,18 +14,18 @@ def test_trim_moves_the_start_and_no_further_than_asked(own_store: Path, tmp_pat
     store = txnlog.open(str(own_store))
 
     def starts() -> list[int]:
-        return [p.log_start_offset for p in store.describe_topic("orders").partitions]
+        return [p.log_start_offset for p in store.topics.describe("orders").partitions]
 
     trim = ("topics", "trim", "--store", own_store, "--yes", "-o", "json")
     assert cli(*trim, "orders:0", "--before", 3).json()[0]["record_count"] == 3
     assert starts() == [3, 0]
     again = cli(*trim, "orders:0", "--before", 2).json()
     assert (again[0]["new_log_start_offset"], again[0]["record_count"]) == (3, 0)
-    entries = store.describe_topic("orders").entries
+    entries = store.topics.describe("orders").entries
     # Nothing in partition 1 is as new as this: all of it goes.
     cli(*trim, "orders", "--before", f"@{FIRST_MS + 4500}").json()
     assert starts() == [5, 2]
-    assert store.describe_topic("orders").entries == entries + 1
+    assert store.topics.describe("orders").entries == entries + 1
     wanted = tmp_path / "offsets.json"
     item = {"topic": "orders", "partition": 0, "offset": 7}
     wanted.write_text(json.dumps({"partitions": [item], "version": 1}))

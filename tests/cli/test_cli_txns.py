@@ -12,7 +12,7 @@ from tests.support.cli.cli_command import cli, cli_each
 
 def test_txns_show_states_and_the_entries_of_a_commit(store_path: Path) -> None:
     """Each id has its newest state; --state filters in any case, and refuses what is none."""
-    known = txnlog.open(str(store_path)).describe_transaction("etl-1")
+    known = txnlog.open(str(store_path)).transactions.describe("etl-1")
 
     found = cli("txns", "ls", "--store", store_path, "-o", "json").json()
     assert {txn["transactional_id"]: txn["state"] for txn in found} == {

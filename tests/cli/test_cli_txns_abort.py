@@ -17,7 +17,7 @@ from txnlog.errors import ProducerFenced
 FORCED = """
 import sys
 import txnlog.cli
-from txnlog import Store
+from txnlog.admin.transactions import TransactionAdmin
 from txnlog.errors import CorruptTransactionState
 from txnlog.state.transaction import Outcome, Status, TransactionState
 from txnlog.inspect.describing import (describe_transaction)
@@ -32,7 +32,7 @@ def abort(self, transactional_id, **options):
     state = TransactionState(transactional_id, Status.COMPLETE_ABORT, 1, 1, 3, 1, 1, "n")
     return describe_transaction(Head(9, state))
 
-Store.abort_transaction = abort
+TransactionAdmin.abort = abort
 txnlog.cli.main()
 """
 
@@ -133,7 +133,7 @@ def test_abort_ends_what_is_meant_and_fences(own_store: Path) -> None:
     assert cli(*abort, "--number", 7, "--yes").code == 1
     dry = cli(*abort, "--dry-run")
     assert (dry.code, json.loads(dry.out)["state"]) == (0, "Ongoing")
-    assert store.describe_transaction("live").status == "Ongoing"
+    assert store.transactions.describe("live").status == "Ongoing"
 
     done = cli(*abort, "--reason", "its host is gone", "--yes").json()
     assert (done["state"], done["reason"]) == ("CompleteAbort", "its host is gone")

@@ -65,6 +65,6 @@ def test_the_advice_is_a_command_that_ends_it(own_store: Path) -> None:
     (hanging,) = [one for one in found if one["state"] == "hanging"]
     (command,) = re.findall(r"`txnlog (txns [^`]*)` ends it at once", hanging["detail"])
     assert cli(*shlex.split(command), "--yes", "--store", own_store).code == 0
-    ended = txnlog.open(str(own_store)).describe_transaction("it's; late")
+    ended = txnlog.open(str(own_store)).transactions.describe("it's; late")
     assert ended.status == "CompleteAbort"
     assert cli("txns", "find-hanging", "--store", own_store, "-o", "json").json() == []

@@ -11,7 +11,7 @@ from tests.support.cli.cli_command import cli
 
 def test_why_names_the_holder_and_what_ends_it(store_path: Path) -> None:
     """The JSON has what the library says; a person reads who, since when, and the way out."""
-    known = txnlog.open(str(store_path)).stable_offsets("paid", 0)[0]
+    known = txnlog.open(str(store_path)).transactions.stable_offsets("paid", 0)[0]
     holder = known.holders[0]
     (found,) = cli("txns", "why", "paid:0", "--store", store_path, "-o", "json").json()
     assert found == {
@@ -53,20 +53,20 @@ def test_without_a_topic_all_that_waits_is_explained(store_path: Path, tmp_path:
     store = txnlog.open(str(store_path))
     held = [
         (stable.topic, stable.partition)
-        for topic in store.topics()
-        for stable in store.stable_offsets(topic)
+        for topic in store.topics.list()
+        for stable in store.transactions.stable_offsets(topic)
         if stable.holders
     ]
     assert ("paid", 0) in held
     assert [(row["topic"], row["partition"]) for row in found] == held
-    txnlog.open(str(tmp_path), create=True).create_topic("quiet")
+    txnlog.open(str(tmp_path), create=True).topics.create("quiet")
     assert cli("txns", "why", "--store", tmp_path, "-o", "json").json() == []
 
 
 def test_the_command_that_ends_it_can_be_pasted(tmp_path: Path) -> None:
     """An id may have characters that a shell takes for its own."""
     store = txnlog.open(str(tmp_path), create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     producer = store.producer(transactional_id="etl; rm -r <x>")
     producer.init_transactions()
     producer.begin_transaction()

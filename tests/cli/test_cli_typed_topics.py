@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> txnlog.Store:
     store = txnlog.open(str(tmp_path / "store"), create=True)
     made = parse_columns(COLUMNS)
     for topic in ("flights", "copy"):
-        store.create_topic(topic, schema=made.columns, defaults=made.defaults, key=FULL[:2])
+        store.topics.create(topic, schema=made.columns, defaults=made.defaults, key=FULL[:2])
     return store
 
 
@@ -133,7 +133,7 @@ def test_files_of_topics_without_a_schema_go_round(
 ) -> None:
     """Keys, values, headers and times of any bytes through Parquet and CSV; filters apply."""
     store = txnlog.open(str(own_store))
-    store.create_topic("copy", partitions=2)
+    store.topics.create("copy", partitions=2)
     columns = ["partition", "key", "value", "headers", "timestamp"]
     read = ("records", "read", "orders", "--store", own_store)
     path = tmp_path / "o.parquet"
@@ -195,7 +195,7 @@ def test_columns_change(store: txnlog.Store) -> None:
     wider = (*changes, "--widen", "flight bigint", "--nullable", "stop")
     preview = cli(*alter, *changes, "--widen", "flight bigint", "--dry-run")
     assert ("dry run" in preview.err, preview.code) == (True, 0)
-    assert store.describe_topic("flights").schema == store.describe_topic("copy").schema
+    assert store.topics.describe("flights").schema == store.topics.describe("copy").schema
     assert cli(*alter, *wider).code == 1  # a new column is not there to be made nullable
     done = cli(*alter, *changes, "--widen", "flight bigint").json()
     columns = {column["name"]: column for column in done["columns"]}
@@ -224,12 +224,12 @@ def test_what_others_add_meanwhile_is_not_dropped(store: txnlog.Store) -> None:
     def add_one(columns: pa.Schema) -> pa.Schema:
         if not seen:
             seen.append(columns)
-            store.alter_topic("copy", schema=columns.append(pa.field("theirs", pa.int32())))
+            store.topics.alter("copy", schema=columns.append(pa.field("theirs", pa.int32())))
         return columns.append(pa.field("ours", pa.int32()))
 
     other = txnlog.open(store.url)
-    other.alter_topic("copy", schema=add_one)
-    schema = other.describe_topic("copy").schema
+    other.topics.alter("copy", schema=add_one)
+    schema = other.topics.describe("copy").schema
     assert schema is not None
     assert schema.columns.names[-2:] == ["theirs", "ours"]
 

@@ -29,8 +29,8 @@ def small_store() -> HeapStorage:
     """
     storage = HeapStorage()
     store = attach(storage, create=True, clock=VirtualClock(seed=1))
-    store.create_topic("a", partitions=2)
-    store.create_topic("b")
+    store.topics.create("a", partitions=2)
+    store.topics.create("b")
     with store.producer() as producer:
         for number in range(40):
             producer.send("a", f"plain {number}", partition=number % 2)

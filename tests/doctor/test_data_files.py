@@ -44,7 +44,7 @@ def test_contents_are_read_only_when_asked() -> None:
 def test_orphans_are_told_from_uploads_by_their_age(tmp_path: Path) -> None:
     """By the storage's own clock; nothing is deleted."""
     store = attach(LocalStorage(str(tmp_path)), create=True)
-    store.create_topic("a")
+    store.topics.create("a")
     stray = tmp_path / "topics/a/data/0/w-0.log"
     stray.parent.mkdir(parents=True)
     stray.write_bytes(b"x" * 10)

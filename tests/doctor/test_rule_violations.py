@@ -149,9 +149,9 @@ def moved_while_held(broken: BrokenStore) -> None:
 def exchanged_ids(broken: BrokenStore) -> None:
     store = attach(broken.storage)
     schema = pa.schema([("x", pa.int8()), ("y", pa.int8())])
-    store.create_topic("typed", schema=schema)
-    store.alter_topic("typed", rename={"x": "z"})
-    known = store.describe_topic("typed").schema
+    store.topics.create("typed", schema=schema)
+    store.topics.alter("typed", rename={"x": "z"})
+    known = store.topics.describe("typed").schema
     assert known is not None
     other = make_schema(pa.schema([("y", pa.int8()), ("z", pa.int8())]))
     forged = msgspec.structs.replace(known, arrow=other.arrow, earlier=(*known.earlier, 2))

@@ -79,7 +79,7 @@ def test_an_outage_ends_the_examination() -> None:
     store = attach(storage, clock=VirtualClock(seed=6))
     with store.producer() as producer:
         for number in range(20):
-            store.create_topic(f"t{number}")
+            store.topics.create(f"t{number}")
             producer.send(f"t{number}", "x")
     faulty = Refusing(storage)
     store = attach(faulty, clock=VirtualClock(seed=9))

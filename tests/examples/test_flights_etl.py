@@ -62,7 +62,7 @@ def test_the_proof_fails_where_one_record_is_doubled_or_lost(demo: tuple[Path, s
     assert "The proof failed: delayed" in failed.stderr
     assert failed.stdout.count("FAILED") == 1
 
-    opened.delete_records({txnlog.TopicPartition("dead-letters", 0): 1})
+    opened.topics.delete_records({txnlog.TopicPartition("dead-letters", 0): 1})
     broken = run_demo("--prove", store=store)
     assert broken.returncode == 1
     assert "FAILED  dead-letters: " in broken.stdout

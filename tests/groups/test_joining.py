@@ -42,7 +42,7 @@ class Crowd:
     def __init__(self, begin_s: list[float], strategy: str, *, counted_from_s: float = 0.0) -> None:
         self.simulation = Simulation(1, step_ms=(0, 0))
         count = len(begin_s)
-        self.simulation.store().create_topic("t", partitions=10 * count)
+        self.simulation.store().topics.create("t", partitions=10 * count)
         self.begun_ms = self.simulation.clock.time_ms + round(counted_from_s * 1000)
         self.end_ms = self.begun_ms + 12_000
         self.owned: dict[int, list[int]] = {}
@@ -113,7 +113,7 @@ def test_who_joins_a_group_together(strategy: str) -> None:
 
 def test_what_several_let_go_of_is_given_away_together(group: Group) -> None:
     """By the last of them, not by each."""
-    group.store.create_topic("u", partitions=30)
+    group.store.topics.create("u", partitions=30)
     consumers = [group.consumer() for _ in range(5)]
     for consumer in consumers:
         consumer.subscribe(["u"])
@@ -122,11 +122,11 @@ def test_what_several_let_go_of_is_given_away_together(group: Group) -> None:
     newcomer.subscribe(["u"])
     take_part(newcomer)
     group.clock.time_ms += 3_000
-    before = group.store.describe_group("g").generation
+    before = group.store.groups.describe("g").generation
     for consumer in consumers:
         take_part(consumer)
     # Each has let go of one; the first member does not wait for the others.
-    assert group.store.describe_group("g").generation <= before + 2
+    assert group.store.groups.describe("g").generation <= before + 2
     take_part(newcomer)
     group.rounds(*consumers, newcomer, count=2)
     assert sorted(len(c.assignment()) for c in [*consumers, newcomer]) == [5] * 6

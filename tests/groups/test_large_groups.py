@@ -21,7 +21,7 @@ class Large:
     def __init__(self, members: int, partitions: int, assignor: str) -> None:
         self.clock = VirtualClock(seed=5)
         self.heap = HeapStorage()
-        attach(self.heap, create=True, clock=self.clock).create_topic("t", partitions=partitions)
+        attach(self.heap, create=True, clock=self.clock).topics.create("t", partitions=partitions)
         self.assignor = assignor
         self.storages: list[CountingStorage] = []
         self.consumers: list[Consumer] = []

@@ -34,7 +34,7 @@ FIRST, SECOND, OWN = (f"{number:032x}" for number in (1, 2, 9))
 def test_who_leaves_at_one_instant_leaves_together(members: int, strategy: str) -> None:
     """At 30 ms a request, a second after all are gone, and nothing is left behind."""
     simulation = Simulation(1, step_ms=(0, 0))
-    simulation.store().create_topic("t", partitions=members)
+    simulation.store().topics.create("t", partitions=members)
     leave_ms = simulation.clock.time_ms + 12_000
     requests, took_ms = [0] * members, [0] * members
 

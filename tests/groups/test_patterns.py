@@ -36,7 +36,7 @@ class EntriesRefused(FaultyStorage):
 
 
 def add(group: Group, topic: str, partitions: int = 2, values: str = "x") -> None:
-    group.store.create_topic(topic, partitions=partitions)
+    group.store.topics.create(topic, partitions=partitions)
     send(group, topic, values)
 
 
@@ -65,7 +65,7 @@ def topics(*consumers: Consumer) -> list[str]:
 
 
 def entries(group: Group, kind: str) -> list[object]:
-    return [e for e in group.store.group_history("g") if getattr(e, "kind", "") == kind]
+    return [e for e in group.store.groups.history("g") if getattr(e, "kind", "") == kind]
 
 
 @pytest.mark.parametrize("group_id", ["g", None])
@@ -92,7 +92,7 @@ def test_there_may_be_no_topic_yet_and_none_may_be_left(group: Group, group_id: 
         add(group, "logs-a", values="a")
         group.clock.time_ms += 1_000
         assert read(consumer) == [("logs-a", b"a")]
-        group.store.delete_topic("logs-a")
+        group.store.topics.delete("logs-a")
         assert read(consumer) == []
         group.clock.time_ms += 1_000
         assert read(consumer) == []
@@ -144,7 +144,7 @@ def test_a_topic_that_goes_costs_one_rebalance(group: Group) -> None:
     joined, assigned = (
         len(entries(group, kind)) for kind in ("members-joined", "partitions-assigned")
     )
-    group.store.delete_topic("logs-b")
+    group.store.topics.delete("logs-b")
     group.rounds(*members, records=10, count=12)
     assert topics(*members) == ["logs-a"]
     assert len(entries(group, "members-joined")) == joined
@@ -152,7 +152,7 @@ def test_a_topic_that_goes_costs_one_rebalance(group: Group) -> None:
     add(group, "logs-c")
     group.rounds(*members, records=10, count=12)
     assert topics(*members) == ["logs-a", "logs-c"]
-    read_by = group.store.describe_group("g").members
+    read_by = group.store.groups.describe("g").members
     assert {tuple(member.topics) for member in read_by} == {("logs-a", "logs-c")}
 
 
@@ -162,7 +162,7 @@ def test_a_topic_that_is_made_anew_is_shared_again(group: Group) -> None:
     add(group, "logs-b", values="old")
     members = [begin(group, metadata_max_age_ms=age) for age in (1_000, 10_000, 300_000)]
     group.rounds(*members, records=10, count=8)
-    group.store.delete_topic("logs-b")
+    group.store.topics.delete("logs-b")
     group.rounds(*members, records=10, count=8)
     add(group, "logs-b", 4, values="n")
     found = []
@@ -171,9 +171,9 @@ def test_a_topic_that_is_made_anew_is_shared_again(group: Group) -> None:
         group.clock.time_ms += 3_000
     assert found == [("logs-b", b"n")]
     assert topics(*members) == ["logs-a", "logs-b"]
-    before = len([*group.store.group_history("g")])
+    before = len([*group.store.groups.history("g")])
     group.rounds(*members, records=10, count=30)
-    assert len([*group.store.group_history("g")]) == before
+    assert len([*group.store.groups.history("g")]) == before
 
 
 def test_who_has_forgotten_a_topic_reads_it_when_the_group_gives_it_away(group: Group) -> None:
@@ -184,7 +184,7 @@ def test_who_has_forgotten_a_topic_reads_it_when_the_group_gives_it_away(group: 
     one = begin(group, metadata_max_age_ms=1_000)
     two = begin(group, "logs-.*|more")
     group.rounds(one, two, records=10)
-    group.store.delete_topic("logs-b")
+    group.store.topics.delete("logs-b")
     for _ in range(16):
         group.rounds(one, two, records=10, count=1)
         group.clock.time_ms += 20_000
@@ -193,10 +193,10 @@ def test_who_has_forgotten_a_topic_reads_it_when_the_group_gives_it_away(group: 
     read_by = [read(one, two), read(one, two)]
     assert [("logs-b", b"1")] in read_by
     assert "logs-b" in topics(one)
-    before = len([*group.store.group_history("g")])
+    before = len([*group.store.groups.history("g")])
     group.rounds(one, two, records=10, count=10)
-    assert len([*group.store.group_history("g")]) == before
-    group.store.alter_topic("logs-b", partitions=9)
+    assert len([*group.store.groups.history("g")]) == before
+    group.store.topics.alter("logs-b", partitions=9)
     group.rounds(one, two, records=10, count=4)
     assert "logs-b" in topics(two)
     given = next(where for where in two.assignment() if where.topic == "logs-b")
@@ -225,7 +225,7 @@ def test_a_topic_that_goes_while_topics_are_looked_for(group: Group) -> None:
 
     def then() -> None:
         storage.then = None
-        group.store.delete_topic("logs-b")
+        group.store.topics.delete("logs-b")
         consumer._logs.topic("logs-b").refresh()
 
     storage.then = then
@@ -240,7 +240,7 @@ def test_names_of_topics_that_are_gone_are_looked_for_once(group: Group) -> None
         add(group, topic)
     one = begin(group, metadata_max_age_ms=1_000)
     group.rounds(one, records=10)
-    group.store.delete_topic("logs-b")
+    group.store.topics.delete("logs-b")
     group.rounds(one, records=10)
     counting = CountingStorage(group.heap)
     two = begin(group, storage=counting)
@@ -256,7 +256,7 @@ def test_what_a_look_costs(group: Group) -> None:
     for number in range(5):
         add(group, f"logs-{number}")
         add(group, f"other-{number}")
-    group.store.delete_topic("logs-4")
+    group.store.topics.delete("logs-4")
     counting = CountingStorage(group.heap)
     consumer = begin(group, storage=counting, group_id=None, metadata_max_age_ms=60_000)
     read(consumer)
@@ -314,7 +314,7 @@ def test_what_it_subscribes_to_next(group: Group) -> None:
     group.clock.time_ms += MAX_AGE_MS
     group.rounds(consumer, records=100)
     assert topics(consumer) == ["t"]
-    group.store.delete_topic("t")
+    group.store.topics.delete("t")
     with pytest.raises(UnknownTopicOrPartition):
         consumer.poll()
     consumer.assign([TopicPartition("logs-a", 0)])
@@ -344,9 +344,9 @@ def test_a_subscription_that_was_not_put_is_put_later(group: Group) -> None:
     storage.refuses = False
     group.rounds(consumer, records=1)
     assert topics(consumer) == ["logs-a", "logs-b"]
-    before = len([*group.store.group_history("g")])
+    before = len([*group.store.groups.history("g")])
     group.rounds(consumer, records=1, count=20)
-    assert len([*group.store.group_history("g")]) == before
+    assert len([*group.store.groups.history("g")]) == before
 
 
 def test_who_waits_for_long_is_no_idle_member(group: Group) -> None:
@@ -376,7 +376,7 @@ def test_who_was_taken_out_subscribes_to_something_else(group: Group) -> None:
     """It is not an error of subscribe(): the next poll joins again, with that."""
     consumer = group.consumer()
     take_part(consumer)
-    group.store.remove_group_members("g")
+    group.store.groups.remove_members("g")
     consumer.subscribe(["out"])
     take_part(consumer)
     assert topics(consumer) == ["out"]

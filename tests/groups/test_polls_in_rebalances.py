@@ -81,7 +81,7 @@ def test_what_was_lost_and_given_back_within_a_poll_that_fails_is_where_the_grou
     consumer.commit()
 
     def lose() -> None:
-        group.store.remove_group_members("g")
+        group.store.groups.remove_members("g")
         other = begin(group)
         group.send(5)
         assert len(other.poll()) == 20
@@ -101,7 +101,7 @@ def test_what_a_listener_seeks_stays_though_the_poll_fails(group: Group) -> None
     consumer = begin(group, Seeks())
     assert len(consumer.poll()) == 12
     consumer.commit()
-    interrupted(consumer, lambda: group.store.remove_group_members("g"))
+    interrupted(consumer, lambda: group.store.groups.remove_members("g"))
     assert len(consumer.poll()) == 12
 
 
@@ -169,7 +169,7 @@ def test_an_auto_commit_that_the_group_refuses_does_not_end_the_loop(group: Grou
     """What was read comes again, since the group does not know that it was worked on."""
     consumer = begin(group, auto=True)
     assert len(consumer.poll(max_records=7)) == 7
-    group.store.remove_group_members("g")
+    group.store.groups.remove_members("g")
     group.clock.time_ms += 2_000
     assert len(consumer.poll(max_records=100)) == 40
     consumer.close()
@@ -181,8 +181,8 @@ def test_what_was_auto_committed_of_a_topic_says_nothing_of_the_one_made_anew(gr
     assert len(consumer.poll(max_records=100)) == 40
     group.clock.time_ms += 2_000
     consumer.poll()
-    group.store.delete_topic("t")
-    group.store.create_topic("t", partitions=4)
+    group.store.topics.delete("t")
+    group.store.topics.create("t", partitions=4)
     group.send(10)
     assert sum(len(consumer.poll(max_records=100)) for _ in range(2)) == 40
     consumer.close()
@@ -220,7 +220,7 @@ def test_a_listener_that_commits_what_is_revoked_does_so_in_vain_where_all_is_lo
 
     consumer = begin(group, Commits())
     consumer.poll()
-    group.store.remove_group_members("g")
+    group.store.groups.remove_members("g")
     consumer._sharing._member._log.refresh()  # type: ignore[union-attr]
     assert len(consumer.poll(max_records=100)) == 40
 
@@ -238,11 +238,11 @@ def test_what_was_assigned_is_not_read_by_a_member(group: Group) -> None:
 def test_a_topic_that_is_gone_for_a_while(group: Group) -> None:
     one, two = begin(group), begin(group)
     group.rounds(one, two)
-    group.store.delete_topic("t")
+    group.store.topics.delete("t")
     for consumer in (one, two):
         with pytest.raises(UnknownTopicOrPartition):
             consumer.poll()
-    group.store.create_topic("t", partitions=2)
+    group.store.topics.create("t", partitions=2)
     with group.store.producer() as producer:
         for number in range(8):
             producer.send("t", b"new", partition=number % 2)
@@ -258,8 +258,8 @@ def test_a_topic_that_is_gone_for_a_while(group: Group) -> None:
 def test_a_single_member_is_removed_by_its_name(group: Group) -> None:
     begin(group, group_instance_id="ab").poll()
     begin(group, group_instance_id="a").poll()
-    assert len(group.store.remove_group_members("g", "ab")) == 1
-    (left,) = group.store.describe_group("g").members
+    assert len(group.store.groups.remove_members("g", "ab")) == 1
+    (left,) = group.store.groups.describe("g").members
     assert left.instance_id == "a"
 
 
@@ -268,9 +268,9 @@ def test_a_group_whose_members_are_dead_expires(group: Group) -> None:
     consumer.poll()
     consumer.commit()
     group.clock.time_ms += 30_000
-    assert group.process().expire_groups(older_than_ms=1_000) == []
+    assert group.process().groups.expire(older_than_ms=1_000) == []
     group.clock.time_ms += 30_000
-    assert group.process().expire_groups(older_than_ms=1_000) == ["g"]
+    assert group.process().groups.expire(older_than_ms=1_000) == ["g"]
 
 
 def test_the_assignor_of_members_that_are_dead_binds_nobody(group: Group) -> None:

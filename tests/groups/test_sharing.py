@@ -49,7 +49,7 @@ def numbers(consumer: Consumer) -> list[int]:
 
 
 def state(group: Group) -> str:
-    return group.store.describe_group("g").state
+    return group.store.groups.describe("g").state
 
 
 @PROTOCOLS
@@ -153,7 +153,7 @@ def test_who_does_not_poll_leaves(group: Group) -> None:
         member.tick()
         take_part(two)
     assert numbers(two) == [0, 1, 2, 3]
-    assert group.store.describe_group("g").members[0].member_id != member.member_id
+    assert group.store.groups.describe("g").members[0].member_id != member.member_id
     take_part(one)
     assert ("one", "lost", [0, 1]) in group.told
 
@@ -171,7 +171,7 @@ def test_who_does_not_let_go_is_expelled_after_the_rebalance_timeout(group: Grou
         member.tick()
         group.clock.time_ms += 3_000
     assert numbers(two) == [0, 1, 2, 3]
-    (expired,) = [e for e in group.store.group_history("g") if e.kind == "members-expired"]  # type: ignore[union-attr]
+    (expired,) = [e for e in group.store.groups.history("g") if e.kind == "members-expired"]  # type: ignore[union-attr]
     assert "rebalance.timeout.ms" in expired.detail  # type: ignore[union-attr]
 
 
@@ -180,14 +180,14 @@ def test_a_static_member_comes_back_to_its_partitions(group: Group) -> None:
     one = group.consumer("one", group_instance_id="a")
     two = group.consumer("two", group_instance_id="b")
     group.rounds(one, two)
-    generation = group.store.describe_group("g").generation
+    generation = group.store.groups.describe("g").generation
     mine = numbers(one)
     one.close()
     group.rounds(two, count=2)
     again = group.consumer("again", group_instance_id="a")
     take_part(again)
     assert numbers(again) == mine
-    assert group.store.describe_group("g").generation == generation
+    assert group.store.groups.describe("g").generation == generation
     newer = group.consumer("newer", group_instance_id="b")
     take_part(newer)
     with pytest.raises(FencedInstanceId, match="'b'"):
@@ -198,22 +198,22 @@ def test_a_static_member_comes_back_to_its_partitions(group: Group) -> None:
 
 
 def test_topics_that_grow_and_go(group: Group) -> None:
-    group.store.create_topic("u", partitions=1)
+    group.store.topics.create("u", partitions=1)
     one, two = group.consumer("one"), group.consumer("two")
     one.subscribe(["t", "u"])
     two.subscribe(["t", "u"])
     group.rounds(one, two)
     assert len(one.assignment()) + len(two.assignment()) == 5
-    group.store.alter_topic("t", partitions=6)
+    group.store.topics.alter("t", partitions=6)
     group.rounds(one, two, records=100)
     assert sorted(map(len, (one.assignment(), two.assignment()))) == [3, 4]
-    group.store.delete_topic("t")
+    group.store.topics.delete("t")
     group.rounds(one, two, records=100)
     assert sorted([*one.assignment(), *two.assignment()]) == [TopicPartition("u", 0)]
 
 
 def test_a_subscription_that_changes(group: Group) -> None:
-    group.store.create_topic("u", partitions=2)
+    group.store.topics.create("u", partitions=2)
     one, two = group.consumer("one"), group.consumer("two")
     group.rounds(one, two)
     two.subscribe(["u"])
@@ -231,7 +231,7 @@ def test_members_without_an_assignor_in_common(group: Group) -> None:
         two.poll()
     three = group.consumer("three", partition_assignment_strategy=["roundrobin", "sticky"])
     group.rounds(one, three)
-    assert group.store.describe_group("g").assignor == "sticky"
+    assert group.store.groups.describe("g").assignor == "sticky"
 
 
 def test_an_assignor_of_ones_own(group: Group) -> None:
@@ -350,15 +350,15 @@ def test_who_is_no_member_moves_a_group_only_with_force(group: Group) -> None:
     ):
         producer.send_offsets_to_transaction({T[0]: 5}, "g")
     with pytest.raises(GroupNotEmpty):
-        job.reset_group_offsets("g", ["t"], to=5)
+        job.groups.reset_offsets("g", ["t"], to=5)
     with pytest.raises(GroupNotEmpty):
-        job.delete_group("g")
+        job.groups.delete("g")
     one.commit()
     with pytest.raises(GroupNotEmpty):
-        job.delete_group_offsets("g", ["t"])
-    job.reset_group_offsets("g", ["t"], to=5, force=True)
-    assert [found.offset for found in job.describe_group("g").offsets] == [5, 5, 5, 5]
-    assert job.remove_group_members("g") != ()
+        job.groups.delete_offsets("g", ["t"])
+    job.groups.reset_offsets("g", ["t"], to=5, force=True)
+    assert [found.offset for found in job.groups.describe("g").offsets] == [5, 5, 5, 5]
+    assert job.groups.remove_members("g") != ()
     alone.commit({T[0]: 6})
     assert [f.rule for f in job.examine() if f.rule] == []
 
@@ -368,20 +368,20 @@ def test_who_is_no_member_need_not_wait_for_the_dead(group: Group) -> None:
     group.consumer("one").poll(max_records=1)
     group.clock.time_ms += 30_000
     with pytest.raises(GroupNotEmpty):
-        group.process().reset_group_offsets("g", ["t"], to=5)
+        group.process().groups.reset_offsets("g", ["t"], to=5)
     group.clock.time_ms += 30_000
-    group.process().reset_group_offsets("g", ["t"], to=5)
+    group.process().groups.reset_offsets("g", ["t"], to=5)
     assert state(group) == "Empty"
     assert group.heap.list_names("groups/g/members") == []
     group.consumer("two").poll(max_records=1)
-    assert group.process().expire_groups(older_than_ms=0) == []
+    assert group.process().groups.expire(older_than_ms=0) == []
     group.clock.time_ms += 60_000
-    assert group.process().expire_groups(older_than_ms=0) == ["g"]
+    assert group.process().groups.expire(older_than_ms=0) == ["g"]
     group.heap.time_ms = None
     group.consumer("three").poll(max_records=1)
     group.clock.time_ms += 3_600_000
     with pytest.raises(GroupNotEmpty):
-        group.process().reset_group_offsets("g", ["t"], to=5)
+        group.process().groups.reset_offsets("g", ["t"], to=5)
 
 
 def test_who_joined_just_now_is_not_dead_though_its_entry_is_freed_already(group: Group) -> None:
@@ -451,7 +451,7 @@ def test_who_looks_for_the_dead_meets_a_member_that_tidies(group: Group) -> None
             assert request.removeprefix("modified ") not in dict(group.heap.list_all(""))
 
     watcher = group.process(FaultyStorage(group.heap, before_request=join))
-    assert watcher.expire_groups(older_than_ms=0) == ["idle"]
+    assert watcher.groups.expire(older_than_ms=0) == ["idle"]
     assert joined
 
 
@@ -484,25 +484,25 @@ def test_what_membership_costs(group: Group) -> None:
 def test_a_consumer_that_nobody_uses_any_more_leaves(tmp_path: Path) -> None:
     """With a real clock: its thread tells that it is there, and leaves when it is collected."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    store.create_topic("t", partitions=2)
+    store.topics.create("t", partitions=2)
     others = set(threading.enumerate())
     consumer = store.consumer("t", group_id="g", heartbeat_interval_ms=20, session_timeout_ms=60)
     assert len(consumer.assignment()) == 2
     begun = set(threading.enumerate()) - others
     (thread,) = [thread for thread in begun if thread.name.startswith("txnlog-heartbeat")]
-    assert store.describe_group("g").state == "Stable"
+    assert store.groups.describe("g").state == "Stable"
     del consumer
     gc.collect()
     thread.join(30)
-    assert store.groups() == []
-    assert [e.detail for e in store.group_history("g")][-1] == "never closed"  # type: ignore[union-attr]
+    assert store.groups.list() == []
+    assert [e.detail for e in store.groups.history("g")][-1] == "never closed"  # type: ignore[union-attr]
     assert store.storage.list_names("groups/g/members") == []
 
 
 def test_a_child_of_a_fork_is_a_member_of_its_own(tmp_path: Path) -> None:
     """It neither leaves for its parent nor commits as him."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    store.create_topic("t", partitions=2)
+    store.topics.create("t", partitions=2)
     consumer = store.consumer("t", group_id="g")
     assert len(consumer.assignment()) == 2
     mine = consumer._committer()
@@ -513,12 +513,12 @@ def test_a_child_of_a_fork_is_a_member_of_its_own(tmp_path: Path) -> None:
         consumer.poll()
         other = consumer._committer()
         consumer.close()
-        return other != mine, len(store.describe_group("g").members)
+        return other != mine, len(store.groups.describe("g").members)
 
     assert Child(work).result() == "(True, 1)"
     consumer.commit({T[0]: 1})
     consumer.close()
-    assert store.describe_group("g").state == "Empty"
+    assert store.groups.describe("g").state == "Empty"
 
 
 @PROTOCOLS
@@ -547,7 +547,7 @@ def test_what_a_member_hands_over_is_committed_if_it_commits_by_itself(
     group.rounds(one)
     assert len(one.poll(max_records=100)) == 2
     one.close()
-    offsets = {at.partition: at.offset for at in group.store.describe_group("g").offsets}
+    offsets = {at.partition: at.offset for at in group.store.groups.describe("g").offsets}
     assert offsets == dict.fromkeys(range(4), 11)
 
 
@@ -561,7 +561,7 @@ def test_who_unsubscribes_leaves_and_may_come_back(group: Group, again: str) -> 
     assert ("one", "revoked", [0, 1]) in group.told
     with pytest.raises(IllegalState, match="subscribe"):
         one.poll()
-    assert len(group.store.describe_group("g").members) == 1
+    assert len(group.store.groups.describe("g").members) == 1
     group.rounds(two)
     assert numbers(two) == [0, 1, 2, 3]
     assert len(two.poll(max_records=100)) == 20
@@ -650,7 +650,7 @@ def test_an_interrupt_amid_the_start_of_heartbeats(
     """The next poll starts the thread, or finds that it has started; closing ends it."""
     others = heartbeat_threads()
     store = txnlog.open(f"memory://heartbeats-{comes}", create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     start = threading.Thread.start
 
     def interrupted(thread: threading.Thread) -> None:
@@ -689,8 +689,8 @@ def test_closing_leaves_a_group_that_was_being_joined(
     with pytest.raises(KeyboardInterrupt):
         consumer.poll()
     monkeypatch.undo()
-    assert len(group.store.describe_group("g").members) == 2
+    assert len(group.store.groups.describe("g").members) == 2
     consumer.close()
-    assert len(group.store.describe_group("g").members) == 1
+    assert len(group.store.groups.describe("g").members) == 1
     group.rounds(other)
     assert numbers(other) == [0, 1, 2, 3]

@@ -61,14 +61,14 @@ def read_store(
             if folder != "groups" or outcome.sometimes():
                 outcome.step(partial(_scan, store, topic, outcome.random.choice(levels)))
             if outcome.sometimes():
-                outcome.step(partial(store.describe_topic, topic))
+                outcome.step(partial(store.topics.describe, topic))
             if outcome.sometimes():
                 outcome.step(partial(_inspect, outcome, store, topic))
         if only is None:
             if folder == "groups" or outcome.sometimes():
-                _drain(outcome, store.each_group)
+                _drain(outcome, store.groups.describe_all)
             if folder == "transactions" or outcome.sometimes():
-                _drain(outcome, store.each_transaction)
+                _drain(outcome, store.transactions.list)
             if outcome.sometimes():
                 _drain(outcome, store.metrics)
         if outcome.sometimes():
@@ -85,7 +85,7 @@ def _opened(outcome: Outcome, opening: Callable[[], Store]) -> list[Store]:
 
 def _topics(outcome: Outcome, store: Store) -> list[str]:
     found: list[str] = []
-    outcome.step(lambda: found.extend(store.topics()))
+    outcome.step(lambda: found.extend(store.topics.list()))
     return found
 
 
@@ -153,9 +153,11 @@ def read_folders(outcome: Outcome, files: Files, name: str) -> None:
     topic = folder.rpartition("/")[2].rpartition("-")[0]
     for skips in outcome.some_of(False, True):
         store = attach(HeapStorage(), create=True, clock=VirtualClock(BEGAN_MS))
-        imported = partial(store.import_kafka, topic, [f"memory:/{folder}"], skip_corrupt=skips)
+        imported = partial(
+            store.kafka.import_topic, topic, [f"memory:/{folder}"], skip_corrupt=skips
+        )
         outcome.step(imported)
-        if store.topics():
+        if store.topics.list():
             outcome.step(partial(_scan, store, topic, "read_committed"))
     segment = name.rpartition(".")[0] + ".log"
     if outcome.sometimes():
@@ -186,7 +188,7 @@ def _within(files: Files, folder: str) -> Files:
 def answers_of(name: str) -> dict[str, pa.Table]:
     """The records of each topic of a world, as they are."""
     store = attach(storage_of(world(name)), clock=VirtualClock(BEGAN_MS + 10_000))
-    return {topic: store.scan(topic).to_arrow() for topic in store.topics()}
+    return {topic: store.scan(topic).to_arrow() for topic in store.topics.list()}
 
 
 def _check_answers(outcome: Outcome, chosen: str, files: Files, name: str) -> None:

@@ -36,7 +36,7 @@ def open_store(folder: Path) -> txnlog.Store:
 
 
 def publish_delta(store: txnlog.Store, folder: Path) -> None:
-    store.publish_delta("typed", str(folder / "delta"))
+    store.tables.publish_delta("typed", str(folder / "delta"))
 
 
 def publish_iceberg(store: txnlog.Store, folder: Path) -> None:
@@ -45,13 +45,13 @@ def publish_iceberg(store: txnlog.Store, folder: Path) -> None:
     (folder / "iceberg").mkdir(exist_ok=True)
     uri = f"sqlite:///{folder}/catalog.db"
     catalog = load_catalog("default", uri=uri, warehouse=f"file://{folder}/iceberg")
-    store.publish_iceberg("typed", catalog, "sales.typed")
+    store.tables.publish_iceberg("typed", catalog, "sales.typed")
 
 
 def make(folder: Path, publish: Callable[[txnlog.Store, Path], None]) -> None:
     """A table with two versions, and rows of the topic that it lacks."""
     store = open_store(folder)
-    store.create_topic("typed", schema=flights(0).schema, key=["carrier"])
+    store.topics.create("typed", schema=flights(0).schema, key=["carrier"])
     for turn in range(3):
         with store.producer() as plain:
             plain.send_batch("typed", flights(turn))

@@ -57,7 +57,7 @@ def _new(**config: object) -> Store:
 def logs() -> Files:
     """Entries, markers, bundles, proposals, notes, a group with members, and open transactions."""
     store = _new()
-    store.create_topic("t", partitions=2)
+    store.topics.create("t", partitions=2)
     for name in ("job", "failing", "decided"):
         producer = begin(store, name)
         send(producer, b"%s" % name.encode(), b"more", partition=0)
@@ -81,8 +81,8 @@ def logs() -> Files:
         send(bundling, b"mine", partition=1)
         bundling.commit_transaction()
     propose(store, b"proposed too", partition=1)
-    store.alter_topic("t", config={"retention.ms": "1000000000"})
-    store.delete_records({TopicPartition("t", 0): 1})
+    store.topics.alter("t", config={"retention.ms": "1000000000"})
+    store.topics.delete_records({TopicPartition("t", 0): 1})
     send(begin(store, "open", 800_000), b"never", partition=1)
     nonce = "0" * 32
     retired = {"kind": "retired", "nonce": nonce, "at_ms": BEGAN_MS, "topic_id": ""}
@@ -99,7 +99,7 @@ def logs() -> Files:
 def settled() -> Files:
     """Manifests, their lists, rewrites, checkpoints, closing marks, and an id that has expired."""
     store = _new()
-    store.create_topic("t", partitions=2, config={"cleanup.policy": "compact"})
+    store.topics.create("t", partitions=2, config={"cleanup.policy": "compact"})
     with (
         patch.multiple(topic_log, KEPT_ENTRIES=2, SETTLED_AT_ONCE=2),
         patch.multiple("txnlog.log.chapters", CHAPTER=1, FANOUT=4),
@@ -116,7 +116,7 @@ def settled() -> Files:
                 else:
                     producer.commit_transaction()
         checkpoint(store)
-        store.compact("t")
+        store.maintenance.compact("t")
         for turn in range(4):
             with store.producer() as plain:
                 plain.send("t", b"plain", b"k%d" % turn, 0)
@@ -133,15 +133,15 @@ def rows() -> Files:
     store = _new()
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         config = {"record.format": "kafka", "compression.type": codec, "index.interval.bytes": 0}
-        store.create_topic(codec, config=config)
+        store.topics.create(codec, config=config)
         for turn in range(4):
             with store.producer() as plain:
                 for number in range(6):
                     plain.send(codec, b"%d" % turn * 60, b"k%d" % number, headers=[("h", b"1")])
-        assert store.merge_topic(codec)
+        assert store.maintenance.merge(codec)
     with TemporaryDirectory() as folder:
         shutil.copytree(BROKER / "hanging-0", f"{folder}/hanging-0", ignore=_older)
-        store.import_kafka("hanging", [f"{folder}/hanging-0"])
+        store.kafka.import_topic("hanging", [f"{folder}/hanging-0"])
     files = files_of(store.storage)  # type: ignore[arg-type] # a HeapStorage
     notes = b"".join(data for name, data in files.items() if "/retired/" in name)
     # As vacuum leaves it: what nobody reads any more is not worth a mutation.
@@ -161,10 +161,10 @@ def columns() -> Files:
     """Batches of columns, packed or not, of topics with a schema and without, and their indexes."""
     store = _new()
     config: dict[str, object] = {"compression.type": "none", "index.interval.bytes": 0}
-    store.create_topic("t", config=config)
-    store.create_topic("zstd", config={"compression.type": "zstd"})
+    store.topics.create("t", config=config)
+    store.topics.create("zstd", config={"compression.type": "zstd"})
     typed = {"record.format": "columns", **config}
-    store.create_topic("typed", schema=SCHEMA, key=["carrier"], config=typed)
+    store.topics.create("typed", schema=SCHEMA, key=["carrier"], config=typed)
     for turn in range(4):
         with store.producer() as plain:
             for topic in ("t", "zstd"):
@@ -179,15 +179,15 @@ def parquet() -> Files:
     """Segments that are Parquet files, some of which another program has written."""
     store = _new()
     config: dict[str, object] = {"cleanup.policy": "compact"}
-    store.create_topic("typed", schema=SCHEMA, key=["carrier"], config=config)
-    store.create_topic("bytes", config={"record.format": "parquet", "compression.type": "snappy"})
+    store.topics.create("typed", schema=SCHEMA, key=["carrier"], config=config)
+    store.topics.create("bytes", config={"record.format": "parquet", "compression.type": "snappy"})
     for turn in range(3):
         with store.producer() as plain:
             plain.send_batch("typed", flights(turn))
             plain.send("bytes", b"value%d" % turn, b"key", headers=[("h", b"1")])
-    store.compact("typed")
+    store.maintenance.compact("typed")
     wider = SCHEMA.set(1, pa.field("flight", pa.int64())).append(pa.field("gate", "int8"))
-    store.alter_topic("typed", schema=wider)
+    store.topics.alter("typed", schema=wider)
     for turn in range(3):
         with store.producer() as plain:
             plain.send_batch("typed", flights(turn).select(["carrier", "flight"]))
@@ -246,7 +246,7 @@ def replicas() -> Files:
             create=True,
             clock=VirtualClock(BEGAN_MS),
         ).store
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as plain:
         plain.send("t", b"one")
     taken = open_replicas("memory://mutated/control", clock=VirtualClock(BEGAN_MS, 2))

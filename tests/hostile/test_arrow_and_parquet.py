@@ -246,7 +246,7 @@ def read_all(store: Path, topic: str) -> pa.Table:
 def placed(tmp_path: Path) -> Path:
     """A store with one Parquet segment, of one record."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    store.create_topic("t", config={"record.format": "parquet", "compression.type": "zstd"})
+    store.topics.create("t", config={"record.format": "parquet", "compression.type": "zstd"})
     with store.producer(transactional_id="w") as producer:
         producer.init_transactions()
         with producer.transaction():

@@ -29,7 +29,7 @@ def test_texts_that_begin_like_formulas_get_an_apostrophe(
     store: txnlog.Store, tmp_path: Path
 ) -> None:
     """Keys, values and headers; nothing else changes, and nothing unless it is asked for."""
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         for text in (*FORMULAS, *PLAIN):
             producer.send("t", text, key=text)
@@ -56,7 +56,7 @@ def test_texts_that_begin_like_formulas_get_an_apostrophe(
 def test_columns_of_typed_topics_and_their_names(store: txnlog.Store, tmp_path: Path) -> None:
     """A column may be called like a formula; numbers below zero are no text."""
     schema = pa.schema([("=name", pa.string()), ("number", pa.int64()), ("big", pa.large_string())])
-    store.create_topic("t", schema=schema)
+    store.topics.create("t", schema=schema)
     with store.producer() as producer:
         rows = {"=name": ["=1", None], "number": [-1, 2], "big": ["@x", "x"]}
         producer.send_batch("t", pa.table(rows, schema=schema))
@@ -68,7 +68,7 @@ def test_columns_of_typed_topics_and_their_names(store: txnlog.Store, tmp_path: 
 
 def test_only_text_has_formulas(store: txnlog.Store, tmp_path: Path) -> None:
     """Elsewhere the option has no meaning, and is refused."""
-    store.create_topic("t")
+    store.topics.create("t")
     with pytest.raises(InvalidOption, match="escape_formulas is for csv"):
         store.scan("t").to_file(tmp_path / "t.parquet", escape_formulas=True)
     assert not (tmp_path / "t.parquet").exists()

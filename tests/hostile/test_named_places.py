@@ -112,7 +112,7 @@ def test_a_typed_server_leads_to_no_other(tmp_path: Path) -> None:
 def test_a_standby_sends_nothing_to_its_source(tmp_path: Path) -> None:
     """What is missing cannot be told then, and why is said."""
     source = txnlog.open(tmp_path / "source", create=True)
-    source.create_topic("orders", partitions=1)
+    source.topics.create("orders", partitions=1)
     Follower(source, tmp_path / "copy").follow()
     standby = txnlog.open(tmp_path / "copy")
     with listening() as (host, asked):

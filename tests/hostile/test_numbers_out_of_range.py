@@ -33,9 +33,9 @@ def small_store() -> HeapStorage:
     """Topic ``t`` with a checkpoint, topic ``sound``, group ``g``, and transactions of ``id``."""
     storage = HeapStorage()
     store = attach(storage, create=True, clock=VirtualClock(seed=1))
-    store.create_topic("t", partitions=2, config={"segment.bytes": "100000"})
-    store.create_topic("sound")
-    store.alter_topic("t", config={"retention.ms": "100000000000"})
+    store.topics.create("t", partitions=2, config={"segment.bytes": "100000"})
+    store.topics.create("sound")
+    store.topics.alter("t", config={"retention.ms": "100000000000"})
     with store.producer() as producer:
         for number in range(34):
             producer.send("t", f"plain {number}", partition=number % 2)
@@ -157,7 +157,7 @@ def test_an_entry_with_a_number_out_of_range_is_damaged(
         storage.delete([CHECKPOINT])
     store = open_store(storage)
     with pytest.raises(CorruptEntry, match=r"from a backup") as raised:
-        store.describe_group("g") if path == OFFSETS else store.describe_topic("t")
+        store.groups.describe("g") if path == OFFSETS else store.topics.describe("t")
     assert path in str(raised.value)
     assert len(str(raised.value)) < 1000
     found = {f.subject: f for f in open_store(storage).examine(with_probe=False)}
@@ -182,7 +182,7 @@ def test_a_checkpoint_with_a_number_out_of_range_is_passed_over(
 ) -> None:
     """As any damaged one is: the entries are there."""
     storage = forge(CHECKPOINT, entry(*keys, value=value))
-    assert open_store(storage).describe_topic("t").partitions[0].end_offset == 18
+    assert open_store(storage).topics.describe("t").partitions[0].end_offset == 18
     assert f"{CHECKPOINT} does not decode" in caplog.text
     found = {f.path: f for f in open_store(storage).examine(with_probe=False)}
     assert found[CHECKPOINT].rule == "L7"
@@ -210,7 +210,7 @@ def test_any_depth_is_damage(body: bytes) -> None:
     storage.delete([CHECKPOINT, APPEND])
     storage.put(APPEND, sealed(body))
     with pytest.raises(CorruptEntry, match="does not decode"):
-        open_store(storage).describe_topic("t")
+        open_store(storage).topics.describe("t")
     (finding, *_) = [f for f in open_store(storage).examine(with_probe=False) if f.path == APPEND]
     assert finding.rule == "L1"
 
@@ -242,38 +242,38 @@ def test_an_object_over_the_size_of_its_kind_is_not_decoded(
     storage = forge(APPEND, entry("padding", value="x" * 1000))
     storage.delete([CHECKPOINT])
     with pytest.raises(CorruptEntry, match=rf"{APPEND} has \d+ bytes"):
-        open_store(storage).describe_topic("t")
+        open_store(storage).topics.describe("t")
     store = open_store(SMALL.copy())
     store.logs.topic("t").refresh()
     monkeypatch.setattr("txnlog.state.envelope.MOST_BYTES", 100)
     with pytest.raises(InvalidOption, match=r"nothing was written.*nothing of its kind"):
-        store.alter_topic("t", config={"retention.ms": "1"})
+        store.topics.alter("t", config={"retention.ms": "1"})
 
 
 def test_what_users_ask_for_has_the_same_limits() -> None:
     """So nothing is written that nobody could read."""
     store = open_store(SMALL.copy())
     with pytest.raises(InvalidPartitions, match="from 1 to 100000"):
-        store.create_topic("many", partitions=limits.MAX_PARTITIONS + 1)
+        store.topics.create("many", partitions=limits.MAX_PARTITIONS + 1)
     with pytest.raises(InvalidPartitions):
-        store.alter_topic("t", partitions=2_000_000_000)
+        store.topics.alter("t", partitions=2_000_000_000)
     with pytest.raises(InvalidConfig):
-        store.create_topic("wrong", config={"segment.bytes": "abc"})
+        store.topics.create("wrong", config={"segment.bytes": "abc"})
     with pytest.raises(InvalidOption, match="at most"):
-        store.abort_transaction("id", reason="r" * (limits.MOST_TEXT + 1))
+        store.transactions.abort("id", reason="r" * (limits.MOST_TEXT + 1))
     with pytest.raises(InvalidOption, match="session_timeout_ms"):
         store.consumer("t", group_id="g", session_timeout_ms=1 << 31)
     producer = store.producer(transactional_id="id")
     producer.init_transactions()
     with pytest.raises(InvalidOption, match="at most 4096"):
         producer.begin_transaction(application_id="a" * 5000, version=1)
-    assert store.topics() == ["sound", "t"]
+    assert store.topics.list() == ["sound", "t"]
 
 
 def test_partitions_that_nobody_has_written_to_take_next_to_nothing() -> None:
     """A few bytes claim 100,000 of them, in each of many topics. Each was an object once."""
     storage = SMALL.copy()
-    open_store(storage).create_topic("many", partitions=limits.MAX_PARTITIONS)
+    open_store(storage).topics.create("many", partitions=limits.MAX_PARTITIONS)
     log = open_store(storage).logs.topic("many")
     tracemalloc.start()
     log.refresh()
@@ -300,8 +300,8 @@ def test_a_folder_that_nothing_can_be_called_is_passed_over(
     store = open_store(source)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            assert list_topics(source) == ["sound", "t"] == store.topics()
-            assert list_groups(source) == ["g"] == store.groups()
+            assert list_topics(source) == ["sound", "t"] == store.topics.list()
+            assert list_groups(source) == ["g"] == store.groups.list()
             assert list_transactional_ids(source) == ["id"]
     told = [record.getMessage() for record in caplog.records if "passed over" in record.message]
     assert len(told) == len(IMPOSSIBLE)
@@ -325,7 +325,7 @@ def test_nor_does_one_stop_the_listing_of_those_beside_it(
 ) -> None:
     """Among a topic's segments it stopped maintenance, and the doctor called it damage."""
     store = txnlog.open(tmp_path, create=True)
-    store.create_topic("t", partitions=1)
+    store.topics.create("t", partitions=1)
     with store.producer() as producer:
         producer.send("t", b"1")
     for folder in ("topics/t/data", "topics/t/data/0"):

@@ -44,7 +44,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with a topic and a record."""
     made = tmp_path_factory.mktemp("template") / "store"
     store = txnlog.open(made, create=True)
-    store.create_topic("orders", partitions=1)
+    store.topics.create("orders", partitions=1)
     with store.producer() as producer:
         producer.send("orders", b"1")
     return made
@@ -158,7 +158,7 @@ def test_what_a_link_leads_to_is_not_copied(root: Path, tmp_path: Path, secret: 
     with pytest.raises(StorageError, match="is a symbolic link"):
         Follower(store, copy).follow()
     with pytest.raises(StorageError, match="is a symbolic link"):
-        store.export_kafka("orders", str(export))
+        store.kafka.export_topic("orders", str(export))
     content = secret.read_bytes()
     files = [file for folder in (copy, export) for file in folder.rglob("*") if file.is_file()]
     assert [file for file in files if file.read_bytes() == content] == []
@@ -167,19 +167,19 @@ def test_what_a_link_leads_to_is_not_copied(root: Path, tmp_path: Path, secret: 
 def test_an_import_leaves_no_link_out(root: Path, tmp_path: Path) -> None:
     """A segment, or a partition, that no listing shows would be missing without a word."""
     store, export = txnlog.open(root), tmp_path / "export"
-    store.export_kafka("orders", str(export))
+    store.kafka.export_topic("orders", str(export))
     copy = export / "orders-0"
     segment = only(copy, "*.log")
     segment.symlink_to(segment.rename(tmp_path / "segment"))
     with pytest.raises(InvalidOption, match=rf"{segment.name} is a link"):
-        store.import_kafka("again", [str(copy)])
+        store.kafka.import_topic("again", [str(copy)])
     segment.unlink()
     (tmp_path / "segment").rename(segment)
     (export / "orders-1").symlink_to(copy)
     with pytest.raises(InvalidOption, match="orders-1 is a link"):
-        store.import_kafka("again", [str(export)])
+        store.kafka.import_topic("again", [str(export)])
     (export / "orders-1").unlink()
-    store.import_kafka("again", [str(export)])
+    store.kafka.import_topic("again", [str(export)])
     assert store.snapshot(["again"]).scan("again").to_arrow().num_rows == 1
 
 

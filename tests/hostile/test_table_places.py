@@ -22,7 +22,7 @@ KEY = "AKIDOFTHEUSER"
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     made = txnlog.open(tmp_path / "store", create=True)
-    made.create_topic("f", schema=pa.schema([("a", pa.int32())]))
+    made.topics.create("f", schema=pa.schema([("a", pa.int32())]))
     with made.producer() as producer:
         producer.send("f", {"a": 1})
     return made
@@ -44,7 +44,7 @@ def test_an_iceberg_table_sends_nothing_to_where_it_points(
         catalog = catalog_at(
             tmp_path / "tables", **keys, **{"s3.secret-access-key": "s", "s3.region": "x"}
         )
-        store.publish_iceberg("f", catalog, "sales.f")
+        store.tables.publish_iceberg("f", catalog, "sales.f")
         (metadata,) = {
             Path(catalog.load_table("sales.f").metadata_location.removeprefix("file://"))
         }
@@ -55,7 +55,7 @@ def test_an_iceberg_table_sends_nothing_to_where_it_points(
         with store.producer() as producer:
             producer.send("f", {"a": 2})
         with pytest.raises(InvalidOption, match=f"names s3://elsewhere/{key}, which is neither"):
-            store.publish_iceberg("f", catalog, "sales.f")
+            store.tables.publish_iceberg("f", catalog, "sales.f")
         assert asked == []
 
 
@@ -79,11 +79,11 @@ TRAPS = {_link: "is a symbolic link", _fifo: "is a FIFO", _sparse: "has 214,748,
 def test_a_log_of_a_table_has_files_alone(store: Store, tmp_path: Path) -> None:
     """The libraries would wait for what is none, or read without an end."""
     catalog = catalog_at(tmp_path / "tables")
-    store.publish_delta("f", str(tmp_path / "delta"))
-    store.publish_iceberg("f", catalog, "sales.f")
+    store.tables.publish_delta("f", str(tmp_path / "delta"))
+    store.tables.publish_iceberg("f", catalog, "sales.f")
     (metadata,) = (tmp_path / "tables").rglob("metadata")
-    delta = partial(store.publish_delta, "f", str(tmp_path / "delta"))
-    iceberg = partial(store.publish_iceberg, "f", catalog, "sales.f")
+    delta = partial(store.tables.publish_delta, "f", str(tmp_path / "delta"))
+    iceberg = partial(store.tables.publish_iceberg, "f", catalog, "sales.f")
     for trap, says in TRAPS.items():
         for publish, path in (
             (delta, tmp_path / "delta" / "_delta_log" / f"{1:020d}.json"),
@@ -96,7 +96,7 @@ def test_a_log_of_a_table_has_files_alone(store: Store, tmp_path: Path) -> None:
     log = tmp_path / "delta" / "_delta_log"
     log.symlink_to(log.rename(tmp_path / "elsewhere"))
     with pytest.raises(StorageError, match="_delta_log is a symbolic link"):
-        store.publish_delta("f", str(tmp_path / "delta"))
+        store.tables.publish_delta("f", str(tmp_path / "delta"))
     log.unlink()
     (tmp_path / "elsewhere").rename(log)
-    assert store.publish_delta("f", str(tmp_path / "delta")).version == 0
+    assert store.tables.publish_delta("f", str(tmp_path / "delta")).version == 0

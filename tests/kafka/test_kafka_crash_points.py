@@ -59,7 +59,7 @@ def _open(storage: Storage, seed: int = 0) -> Store:
 
 def _counts(store: Store) -> tuple[int, int]:
     """How many records show under read_committed and read_uncommitted."""
-    if "t" not in store.topics():
+    if "t" not in store.topics.list():
         return 0, 0
     committed, uncommitted = (
         store.scan("t", isolation_level=level).to_arrow().num_rows
@@ -78,7 +78,7 @@ def test_an_import_is_all_or_nothing(folders: str, fault: Fault) -> None:
     whole = FaultyStorage(open_storage(f"memory://{uuid4().hex}"))
     store = _open(whole)
     first = len(whole.requests)
-    store.import_kafka("t", [folders])
+    store.kafka.import_topic("t", [folders])
     outcomes = set()
     for at in range(first, len(whole.requests)):
         inner = open_storage(f"memory://{uuid4().hex}")
@@ -86,7 +86,7 @@ def test_an_import_is_all_or_nothing(folders: str, fault: Fault) -> None:
         store = _open(faulty)
         raised: BaseException | None = None
         try:
-            store.import_kafka("t", [folders])
+            store.kafka.import_topic("t", [folders])
         except (TxnlogError, ProcessStopped) as error:
             raised = error
         later = _open(inner, seed=1)
@@ -98,9 +98,9 @@ def test_an_import_is_all_or_nothing(folders: str, fault: Fault) -> None:
             assert seen == (0, 0)  # the error says that nothing happened
         if seen == ALL:
             with pytest.raises(OffsetOutOfRange):
-                later.import_kafka("t", [folders])
+                later.kafka.import_topic("t", [folders])
         else:
-            later.import_kafka("t", [folders])
+            later.kafka.import_topic("t", [folders])
         assert _counts(_open(inner)) == ALL
     # The last request is the put that places everything: before it there is nothing to be seen.
     assert (0, 0) in outcomes

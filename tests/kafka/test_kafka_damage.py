@@ -53,7 +53,7 @@ def test_markers_count_and_not_an_index_that_says_otherwise(store: Store, tmp_pa
     ):
         index = {0: TransactionIndex(entries).encode()}
         topic = f"t{number}"
-        done = store.import_kafka(topic, [folder(tmp_path / topic, {0: log}, index)])
+        done = store.kafka.import_topic(topic, [folder(tmp_path / topic, {0: log}, index)])
         assert offsets_and_values(store, topic) == [(4, b"yes")]
         assert done.partitions[0].aborted_count == 1
 
@@ -70,7 +70,7 @@ def test_a_lost_marker_without_an_index_hides_what_it_decided(
         + marker(3, P, commit=True)
     )
     path = folder(tmp_path, {0: log}, None if index is None else {0: index})
-    done = store.import_kafka("t", [path], skip_corrupt=True)
+    done = store.kafka.import_topic("t", [path], skip_corrupt=True)
     assert offsets_and_values(store) == [(2, b"yes")]
     assert [item.first_offset for item in done.partitions[0].open_transactions] == [0]
 
@@ -84,7 +84,7 @@ def test_a_lost_commit_with_an_index_hides_nothing(store: Store, tmp_path: Path)
         + marker(3, P, commit=False)
     )
     index = TransactionIndex([AbortedTransaction(P, 2, 3, 4)]).encode()
-    store.import_kafka("t", [folder(tmp_path, {0: log}, {0: index})], skip_corrupt=True)
+    store.kafka.import_topic("t", [folder(tmp_path, {0: log}, {0: index})], skip_corrupt=True)
     assert offsets_and_values(store) == [(0, b"yes")]
 
 
@@ -95,7 +95,7 @@ def test_a_lost_record_batch_is_no_lost_marker(store: Store, tmp_path: Path) -> 
         + flip(batch(1, b"damaged" * 5), 80)
         + marker(2, P, commit=True)
     )
-    store.import_kafka("t", [folder(tmp_path, {0: log})], skip_corrupt=True)
+    store.kafka.import_topic("t", [folder(tmp_path, {0: log})], skip_corrupt=True)
     assert offsets_and_values(store) == [(0, b"yes")]
 
 
@@ -109,11 +109,11 @@ def test_a_transaction_that_an_import_has_cut_off_stays_aborted(
         tmp_path / "2",
         {2: batch(2, b"other half", producer=P) + marker(3, P, commit=True) + batch(4, b"more")},
     )
-    store.import_kafka("t", [first])
+    store.kafka.import_topic("t", [first])
     assert offsets_and_values(store) == [(1, b"plain")]
-    store.import_kafka("t", [second])
+    store.kafka.import_topic("t", [second])
     assert offsets_and_values(store) == [(1, b"plain"), (4, b"more")]
-    done = store.export_kafka("t", str(tmp_path / "out"), keep_offsets=keep)
+    done = store.kafka.export_topic("t", str(tmp_path / "out"), keep_offsets=keep)
     added = done.partitions[0].marker_count
     assert added == (0 if keep else 1)
     found = committed_records(batches(tmp_path / "out" / "t-0", "kafka-python"))
@@ -124,8 +124,8 @@ def test_it_stays_aborted_when_the_first_half_is_settled(store: Store, tmp_path:
     """The record of truncated transactions is looked for in manifests, too."""
     with settling_early():
         first = folder(tmp_path / "1", {0: batch(0, b"half", producer=P) + batch(1, b"plain")})
-        store.import_kafka("t", [first])
-        store.alter_topic("t", partitions=2)
+        store.kafka.import_topic("t", [first])
+        store.topics.alter("t", partitions=2)
         for number in range(12):
             append(store, b"%d" % number, partition=1)
         checkpoint(store)
@@ -134,7 +134,7 @@ def test_it_stays_aborted_when_the_first_half_is_settled(store: Store, tmp_path:
         state = log.state
         assert not state.partitions[0].segments
     rest = batch(2, b"other half", producer=P) + marker(3, P, commit=True) + batch(4, b"more")
-    attach(store.storage).import_kafka("t", [folder(tmp_path / "2", {2: rest})])
+    attach(store.storage).kafka.import_topic("t", [folder(tmp_path / "2", {2: rest})])
     seen = [(offset, value) for offset, value in offsets_and_values(store) if len(value) > 2]
     assert seen == [(1, b"plain"), (4, b"more")]
 
@@ -145,20 +145,20 @@ def test_it_stays_aborted_when_the_first_half_was_compacted(tmp_path: Path) -> N
     heap.time_ms = lambda: clock.time_ms
     store = attach(heap, create=True, clock=clock)
     earlier = folder(tmp_path / "0", {0: batch(0, b"first")})
-    store.import_kafka("t", [earlier])
+    store.kafka.import_topic("t", [earlier])
     first = folder(tmp_path / "1", {1: batch(1, b"half", producer=P) + batch(2, b"plain")})
-    store.import_kafka("t", [first])
-    store.alter_topic("t", config={"cleanup.policy": "compact"})
-    store.compact("t")
+    store.kafka.import_topic("t", [first])
+    store.topics.alter("t", config={"cleanup.policy": "compact"})
+    store.maintenance.compact("t")
     before = {name for name, _ in heap.list_all("topics/t/data")}
     for _ in range(3):
         clock.time_ms += 8 * 86_400_000
         assert not [s for s in store.maintain() if isinstance(s, MaintenanceFailure)]
     after = {name for name, _ in heap.list_all("topics/t/data")}
     assert len(before) > len(after) == 4  # those of the segment that an import ends with
-    store.alter_topic("t", config={"cleanup.policy": "delete"})
+    store.topics.alter("t", config={"cleanup.policy": "delete"})
     rest = batch(3, b"other half", producer=P) + marker(4, P, commit=True) + batch(5, b"more")
-    store.import_kafka("t", [folder(tmp_path / "2", {3: rest})])
+    store.kafka.import_topic("t", [folder(tmp_path / "2", {3: rest})])
     assert offsets_and_values(store) == [(5, b"more")]
     for _ in range(3):
         clock.time_ms += 8 * 86_400_000
@@ -170,9 +170,9 @@ def test_it_stays_aborted_when_the_first_half_was_compacted(tmp_path: Path) -> N
 def test_an_open_transaction_whose_records_are_deleted(store: Store, tmp_path: Path) -> None:
     """Nothing of it is left to be ended."""
     path = folder(tmp_path / "in", {0: batch(0, b"a", b"b", producer=P), 20: b""})
-    store.import_kafka("t", [path])
-    store.delete_records({TopicPartition("t", 0): 15})
-    done = store.export_kafka("t", str(tmp_path / "out"))
+    store.kafka.import_topic("t", [path])
+    store.topics.delete_records({TopicPartition("t", 0): 15})
+    done = store.kafka.export_topic("t", str(tmp_path / "out"))
     assert (done.partitions[0].start_offset, done.partitions[0].end_offset) == (15, 20)
 
 
@@ -193,7 +193,7 @@ def test_a_batch_that_compaction_has_emptied_opens_no_transaction(
             marker(3, Q, commit=True),
         ]
     )
-    done = store.import_kafka("t", [folder(tmp_path, {0: log})])
+    done = store.kafka.import_topic("t", [folder(tmp_path, {0: log})])
     assert done.partitions[0].open_transactions == ()
     assert offsets_and_values(store) == [(1, b"yes")]
 
@@ -208,8 +208,8 @@ def test_an_offset_that_cannot_be_right_is_damage(store: Store, tmp_path: Path, 
     log = b"".join([parts[0], flip(parts[1], 7 - bit // 8, bit % 8), *parts[2:]])
     path = folder(tmp_path, {0: log})
     with pytest.raises(CorruptRecord, match=f"at byte {len(parts[0])} .*cannot be right"):
-        store.import_kafka("t", [path])
-    store.import_kafka("t", [path], skip_corrupt=True)
+        store.kafka.import_topic("t", [path])
+    store.kafka.import_topic("t", [path], skip_corrupt=True)
     assert offsets_and_values(store) == [(n, b"%d" % n) for n in [*range(10), *range(20, 50)]]
 
 
@@ -218,8 +218,8 @@ def test_old_messages_that_overlap_are_damage(store: Store, tmp_path: Path) -> N
     log = wrapper(0, b"0", b"1") + flip(wrapper(2, b"2", b"3"), 7) + wrapper(4, b"4")
     path = folder(tmp_path, {0: log})
     with pytest.raises(CorruptRecord, match="base offset 1 comes after 1"):
-        store.import_kafka("t", [path])
-    store.import_kafka("t", [path], skip_corrupt=True)
+        store.kafka.import_topic("t", [path])
+    store.kafka.import_topic("t", [path], skip_corrupt=True)
     assert offsets_and_values(store) == [(0, b"0"), (1, b"1"), (4, b"4")]
 
 
@@ -228,13 +228,13 @@ def test_times_that_no_calendar_has_are_refused(store: Store, tmp_path: Path, ti
     """Nanoseconds by mistake would be shown as some other time."""
     path = folder(tmp_path, {0: batch(0, b"x", times_ms=[time_ms])})
     with pytest.raises(CorruptRecord, match="which no calendar has"):
-        store.import_kafka("t", [path])
+        store.kafka.import_topic("t", [path])
 
 
 def test_a_wrapper_may_say_an_older_time_than_its_messages(store: Store, tmp_path: Path) -> None:
     """Some clients write 0 there; looking up a time finds what is inside."""
     log = wrapper(0, b"a", b"b", time_ms=0) + wrapper(2, b"c")
-    store.import_kafka("t", [folder(tmp_path, {0: log})])
+    store.kafka.import_topic("t", [folder(tmp_path, {0: log})])
     snapshot = store.snapshot(["t"])
     for time_ms, offset in ((0, 0), (1000, 0), (1001, 1)):
         found = snapshot.offset_for_time(TopicPartition("t", 0), time_ms)
@@ -245,10 +245,10 @@ def test_a_wrapper_may_say_an_older_time_than_its_messages(store: Store, tmp_pat
 def test_offsets_that_no_topic_has_are_refused(store: Store, tmp_path: Path) -> None:
     """Names and batches beyond what a segment can hold, and beyond all bounds."""
     with pytest.raises(InvalidOption, match="no topic has such offsets"):
-        store.import_kafka("t", [folder(tmp_path / "a", {10**20 - 1: b""})])
+        store.kafka.import_topic("t", [folder(tmp_path / "a", {10**20 - 1: b""})])
     far = batch(0, b"a") + batch(1 << 31, b"b")
     with pytest.raises(CorruptRecord, match="do not belong in a segment"):
-        store.import_kafka("t", [folder(tmp_path / "b", {0: far})])
+        store.kafka.import_topic("t", [folder(tmp_path / "b", {0: far})])
 
 
 def test_a_batch_that_is_cut_by_the_log_start_is_cut_in_an_export(
@@ -256,27 +256,27 @@ def test_a_batch_that_is_cut_by_the_log_start_is_cut_in_an_export(
 ) -> None:
     """The folder begins exactly where the topic does, with the right sequence."""
     log = batch(0, *(b"%d" % n for n in range(10)), producer=P) + marker(10, P, commit=True)
-    store.import_kafka("t", [folder(tmp_path / "in", {0: log})])
-    store.delete_records({TopicPartition("t", 0): 4})
-    done = store.export_kafka("t", str(tmp_path / "out"))
+    store.kafka.import_topic("t", [folder(tmp_path / "in", {0: log})])
+    store.topics.delete_records({TopicPartition("t", 0): 4})
+    done = store.kafka.export_topic("t", str(tmp_path / "out"))
     assert done.partitions[0].start_offset == 4
     first, _ = batches(tmp_path / "out" / "t-0", "kafka-python")
     assert (first.base_offset, first.base_sequence) == (4, 4)
-    again = store.import_kafka("again", [str(tmp_path / "out")])
+    again = store.kafka.import_topic("again", [str(tmp_path / "out")])
     assert again.partitions[0].start_offset == 4
     assert offsets_and_values(store, "again") == offsets_and_values(store)
 
 
 def test_log_append_time_of_old_messages_survives_markers(store: Store, tmp_path: Path) -> None:
     """Behind an added marker they are encoded again; the time's type stays."""
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer(transactional_id="id") as producer:
         producer.init_transactions()
         with producer.transaction():
             producer.send("t", b"own")
     log = wrapper(1, b"x", b"y", time_ms=5000, log_append_time=True)
-    store.import_kafka("t", [folder(tmp_path / "in", {1: log})])
-    store.export_kafka("t", str(tmp_path / "out"))
+    store.kafka.import_topic("t", [folder(tmp_path / "in", {1: log})])
+    store.kafka.export_topic("t", str(tmp_path / "out"))
     found = batches(tmp_path / "out" / "t-0", "kafka-python")[-1]
     assert [(r[0], r[1], r[2], r[4]) for r in found.records] == [
         (2, 5000, 1, b"x"),
@@ -295,6 +295,6 @@ def test_bytes_that_look_like_batches_are_searched_in_bounded_time(
         unit[8:12] = max(left - 12, 49).to_bytes(4, "big")
         data += bytes(unit) if left % 610 else b"\xff" * 61
     log = batch(0, b"good") + bytes(data)
-    done = store.import_kafka("t", [folder(tmp_path, {0: log})], skip_corrupt=True)
+    done = store.kafka.import_topic("t", [folder(tmp_path, {0: log})], skip_corrupt=True)
     assert sum(damage.size_bytes for damage in done.damages) == len(data)
     assert offsets_and_values(store) == [(0, b"good")]

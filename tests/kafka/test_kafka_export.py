@@ -44,7 +44,7 @@ def store(memory_storage: Storage) -> Store:
 
 def fill(store: Store, topic: str, **config: str) -> None:
     """Two partitions with transactions that commit, abort and interleave, and plain records."""
-    store.create_topic(topic, partitions=2, config=config)
+    store.topics.create(topic, partitions=2, config=config)
     first, second = (_transactional(store, name) for name in ("first", "second"))
     plain = store.producer()
     # Of both partitions: plain, committed, aborted; and two that interleave and end differently.
@@ -109,7 +109,7 @@ def test_independent_libraries_read_an_export(
 ) -> None:
     """Record for record, with real markers; an offset grows by the markers before it."""
     fill(store, "t", **config)
-    done = store.export_kafka("t", str(tmp_path / "out"))
+    done = store.kafka.export_topic("t", str(tmp_path / "out"))
     for part in done.partitions:
         found = batches(tmp_path / "out" / f"t-{part.partition}", judge)
         markers = [batch.base_offset for batch in found if batch.commit is not None]
@@ -129,8 +129,8 @@ def test_an_export_comes_back_as_the_same_topic(
     """import(export(topic)) is the topic; with keep_offsets, offset by offset."""
     fill(store, "t", **config)
     for copy, keep in (("marked", False), ("kept", True)):
-        store.export_kafka("t", str(tmp_path / copy), keep_offsets=keep)
-        store.import_kafka(copy, [str(tmp_path / copy)])
+        store.kafka.export_topic("t", str(tmp_path / copy), keep_offsets=keep)
+        store.kafka.import_topic(copy, [str(tmp_path / copy)])
         for number in range(2):
             found = batches(tmp_path / copy / f"t-{number}", "kafka-python")
             markers = [batch.base_offset for batch in found if batch.commit is not None]
@@ -139,7 +139,7 @@ def test_an_export_comes_back_as_the_same_topic(
                 # Without markers nothing can be aborted: what was is left out.
                 wanted = read(store, "t", number, "read_committed" if keep else level)
                 assert read(store, copy, number, level) == shift_offsets(wanted, markers)
-            ends = [store.describe_topic(t).partitions[number].end_offset for t in ("t", copy)]
+            ends = [store.topics.describe(t).partitions[number].end_offset for t in ("t", copy)]
             assert ends[1] == ends[0] + len(markers)
 
 
@@ -153,14 +153,14 @@ def test_old_readers_get_what_is_committed(
     if (magic, judge, codec) == (0, "aiokafka", "lz4"):
         codec = "gzip"  # aiokafka does not know the wrong checksum of that time
     fill(store, "t", **FORMATS[1])
-    store.export_kafka("t", str(tmp_path), magic=magic, compression_type=codec)
+    store.kafka.export_topic("t", str(tmp_path), magic=magic, compression_type=codec)
     for number in range(2):
         wanted: list[Record] = [
             (offset, time if magic else -1, 0, key, value, [])
             for offset, time, _, key, value, _ in read(store, "t", number, "read_committed")
         ]
         assert records_of_batches(batches(tmp_path / f"t-{number}", judge)) == wanted
-    store.import_kafka("back", [str(tmp_path)])
+    store.kafka.import_topic("back", [str(tmp_path)])
     assert read(store, "back", 0, "read_committed") == [
         (offset, time if magic else -1, 0, key, value, [])
         for offset, time, _, key, value, _ in read(store, "t", 0, "read_committed")
@@ -170,7 +170,7 @@ def test_old_readers_get_what_is_committed(
 def test_sequences_go_on_from_batch_to_batch(store: Store, tmp_path: Path) -> None:
     """A broker that takes the folder over finds each producer's sequences without a gap."""
     fill(store, "t", **{"record.format": "kafka"})
-    store.export_kafka("t", str(tmp_path))
+    store.kafka.export_topic("t", str(tmp_path))
     following: dict[int, int] = {}
     for batch in batches(tmp_path / "t-0", "kafka-python"):
         if batch.commit is None and batch.producer_id >= 0:
@@ -184,12 +184,12 @@ def test_large_topics_become_batches_and_segments_that_brokers_take(
 ) -> None:
     """Batches under 1 MB, segments of segment.bytes, and indexes that fit them."""
     config = {"segment.bytes": "3000000", "compression.type": "none"}
-    store.create_topic("t", config=config)
+    store.topics.create("t", config=config)
     with store.producer() as producer:
         for start in range(0, 60_000, 20_000):
             values = [b"%010d" % number * 15 for number in range(start, start + 20_000)]
             producer.send_batch("t", pa.record_batch({"value": values}))
-    done = store.export_kafka("t", str(tmp_path))
+    done = store.kafka.export_topic("t", str(tmp_path))
     files = sorted((tmp_path / "t-0").glob("*.log"))
     assert done.partitions[0].segment_count == len(files) > 2
     assert done.partitions[0].size_bytes == sum(path.stat().st_size for path in files)
@@ -210,12 +210,12 @@ def test_large_topics_become_batches_and_segments_that_brokers_take(
 def test_log_append_time_is_said(memory_storage: Storage, tmp_path: Path) -> None:
     """The timestamp's type survives, though a batch has one such time only."""
     store = attach(memory_storage, create=True)
-    store.create_topic("t", config={"message.timestamp.type": "LogAppendTime"})
+    store.topics.create("t", config={"message.timestamp.type": "LogAppendTime"})
     with store.producer() as producer:
         for number in range(3):
             producer.send("t", b"%d" % number, timestamp_ms=5)
             producer.flush()
-    store.export_kafka("t", str(tmp_path))
+    store.kafka.export_topic("t", str(tmp_path))
     found = records_of_batches(batches(tmp_path / "t-0", "kafka-python"))
     assert found == read(store, "t", 0, "read_committed")
     assert {record[2] for record in found} == {1}
@@ -223,15 +223,15 @@ def test_log_append_time_is_said(memory_storage: Storage, tmp_path: Path) -> Non
 
 def test_deleted_records_stay_behind(store: Store, tmp_path: Path) -> None:
     """The folder begins where the log does, in the middle of a segment too."""
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         for number in range(10):
             producer.send("t", b"%d" % number)
-    store.delete_records({TopicPartition("t", 0): 4})
-    store.import_kafka("trimmed", [str(BROKER)])
-    store.delete_records({TopicPartition("trimmed", 0): 100})
+    store.topics.delete_records({TopicPartition("t", 0): 4})
+    store.kafka.import_topic("trimmed", [str(BROKER)])
+    store.topics.delete_records({TopicPartition("trimmed", 0): 100})
     for topic, start in (("t", 4), ("trimmed", 100)):
-        done = store.export_kafka(topic, str(tmp_path / topic))
+        done = store.kafka.export_topic(topic, str(tmp_path / topic))
         assert done.partitions[0].start_offset == start
         found = batches(tmp_path / topic / f"{topic}-0", "kafka-python")
         for level, view in zip(LEVELS, (committed_records, records_of_batches), strict=True):
@@ -240,24 +240,24 @@ def test_deleted_records_stay_behind(store: Store, tmp_path: Path) -> None:
 
 def test_undecided_records_wait_for_a_later_export(store: Store, tmp_path: Path) -> None:
     """An export ends at the last stable offset."""
-    store.create_topic("t")
+    store.topics.create("t")
     producer = _transactional(store, "open")
     with producer.transaction():
         producer.send("t", b"1")
     producer.begin_transaction()
     producer.send("t", b"2")
     producer.flush()
-    store.export_kafka("t", str(tmp_path))
+    store.kafka.export_topic("t", str(tmp_path))
     assert [r[4] for r in records_of_batches(batches(tmp_path / "t-0", "aiokafka"))] == [b"1"]
 
 
 def test_an_empty_partition_has_a_folder(store: Store, tmp_path: Path) -> None:
     """All partitions are there, and an empty one says which offset comes next."""
-    store.create_topic("t", partitions=2)
+    store.topics.create("t", partitions=2)
     with store.producer() as producer:
         producer.send("t", b"1", partition=1)
-    store.delete_records({TopicPartition("t", 1): 1})
-    store.export_kafka("t", str(tmp_path))
+    store.topics.delete_records({TopicPartition("t", 1): 1})
+    store.kafka.export_topic("t", str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t-0", "t-1"]
     names = [sorted(path.name for path in (tmp_path / f"t-{n}").glob("*.log")) for n in range(2)]
     assert names == [[f"{0:020}.log"], [f"{1:020}.log"]]
@@ -271,10 +271,10 @@ def test_what_came_from_kafka_goes_back_byte_for_byte(
     store: Store, tmp_path: Path, topic: str
 ) -> None:
     """Logs and transaction indexes are the broker's own, in both ways of exporting."""
-    store.import_kafka(topic, [str(BROKER)])
+    store.kafka.import_topic(topic, [str(BROKER)])
     for keep in (False, True):
         out = tmp_path / str(keep)
-        store.export_kafka(topic, str(out), keep_offsets=keep)
+        store.kafka.export_topic(topic, str(out), keep_offsets=keep)
         for folder in BROKER.glob(f"{topic}-*"):
             ours, theirs = (
                 {
@@ -289,8 +289,8 @@ def test_what_came_from_kafka_goes_back_byte_for_byte(
 
 def test_a_hanging_transaction_is_ended(store: Store, tmp_path: Path) -> None:
     """A broker that took the folder over would wait for it for ever."""
-    store.import_kafka("hanging", [str(BROKER)])
-    store.export_kafka("hanging", str(tmp_path))
+    store.kafka.import_topic("hanging", [str(BROKER)])
+    store.kafka.export_topic("hanging", str(tmp_path))
     found = batches(tmp_path / "hanging-0", "aiokafka")
     assert (found[-1].commit, found[-1].base_offset) == (False, 109)
     assert committed_records(found) == read(store, "hanging", 0, "read_committed")
@@ -302,14 +302,14 @@ def test_a_hanging_transaction_is_ended(store: Store, tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", [False, True])
 def test_records_of_both_kinds(store: Store, tmp_path: Path, keep: bool) -> None:
     """Own transactions behind what came from Kafka, and Kafka's behind those: moved on."""
-    store.import_kafka("t", [str(BROKER / "orders-1")])
+    store.kafka.import_topic("t", [str(BROKER / "orders-1")])
     first = _transactional(store, "id")
     with first.transaction():
         first.send("t", b"ours", partition=1)
-    store.export_kafka("t", str(tmp_path / "t"))
+    store.kafka.export_topic("t", str(tmp_path / "t"))
     # A broker would have gone on like this behind the record and its marker.
     _send_to_end(store, tmp_path / "t" / "t-1")
-    done = store.export_kafka("t", str(tmp_path / "out"), keep_offsets=keep)
+    done = store.kafka.export_topic("t", str(tmp_path / "out"), keep_offsets=keep)
     assert done.partitions[1].marker_count == (0 if keep else 1)
     found = batches(tmp_path / "out" / "t-1", "kafka-python")
     added = [] if keep else [216 + 1]
@@ -320,22 +320,22 @@ def test_records_of_both_kinds(store: Store, tmp_path: Path, keep: bool) -> None
 
 def _send_to_end(store: Store, folder: Path) -> None:
     """Import a segment with one batch that begins where the topic's partition ends."""
-    end = store.describe_topic("t").partitions[1].end_offset
+    end = store.topics.describe("t").partitions[1].end_offset
     row = {"key": [None], "value": [b"from a broker"], "timestamp": [1_700_000_000_000]}
     records = normalize(pa.record_batch(row), now_ms=0)
     later = folder.parent / "later" / folder.name
     later.mkdir(parents=True)
     data = encode_batch(records, record_format="kafka", base_offset=end)
     (later / f"{end:020}.log").write_bytes(data)
-    store.import_kafka("t", [str(later)])
+    store.kafka.import_topic("t", [str(later)])
 
 
 def test_leader_epochs_never_fall(store: Store, tmp_path: Path) -> None:
     """Records of our own take the epoch of what came from Kafka before them."""
-    store.import_kafka("orders", [str(BROKER)])
+    store.kafka.import_topic("orders", [str(BROKER)])
     with store.producer() as producer:
         producer.send("orders", b"ours", partition=0)
-    store.export_kafka("orders", str(tmp_path))
+    store.kafka.export_topic("orders", str(tmp_path))
     known = (BROKER / "orders-0" / "leader-epoch-checkpoint").read_text()
     assert (tmp_path / "orders-0" / "leader-epoch-checkpoint").read_text() == known
     (last,) = sorted((tmp_path / "orders-0").glob("*.log"))[-1:]
@@ -348,35 +348,35 @@ def test_leader_epochs_never_fall(store: Store, tmp_path: Path) -> None:
 
 def test_wrong_exports_are_explained(store: Store, tmp_path: Path) -> None:
     """Nothing is overwritten, and every mistake has its own message."""
-    store.create_topic("t")
+    store.topics.create("t")
     with pytest.raises(UnknownTopicOrPartition):
-        store.export_kafka("nothing", str(tmp_path))
+        store.kafka.export_topic("nothing", str(tmp_path))
     with pytest.raises(InvalidOption, match="magic 3 is not one of"):
-        store.export_kafka("t", str(tmp_path), magic=3)
+        store.kafka.export_topic("t", str(tmp_path), magic=3)
     with pytest.raises(InvalidOption, match="zstd is younger than magic 1"):
-        store.export_kafka("t", str(tmp_path), magic=1, compression_type="zstd")
+        store.kafka.export_topic("t", str(tmp_path), magic=1, compression_type="zstd")
     with pytest.raises(UnsupportedCompression, match="compression 'lzo'"):
-        store.export_kafka("t", str(tmp_path), compression_type="lzo")
-    store.export_kafka("t", str(tmp_path))
+        store.kafka.export_topic("t", str(tmp_path), compression_type="lzo")
+    store.kafka.export_topic("t", str(tmp_path))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     with pytest.raises(InvalidOption, match="t-0 is not empty"):
-        store.export_kafka("t", str(tmp_path))
+        store.kafka.export_topic("t", str(tmp_path))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 def test_a_failed_export_leaves_nothing(store: Store, tmp_path: Path) -> None:
     """Damage found on the way is reported, and what was written before it goes."""
     fill(store, "t", **FORMATS[0])
-    store.import_kafka("orders", [str(BROKER)])
+    store.kafka.import_topic("orders", [str(BROKER)])
     for topic in ("t", "orders"):
-        segment = store.segments(topic, 1)[-1]
+        segment = store.topics.segments(topic, 1)[-1]
         path = segment.paths.log
         data = bytearray(store.storage.get(path))
         data[-1] ^= 1
         store.storage.delete([path])
         store.storage.put(path, bytes(data))
         with pytest.raises(CorruptRecord):
-            store.export_kafka(topic, str(tmp_path))
+            store.kafka.export_topic(topic, str(tmp_path))
         assert list(tmp_path.iterdir()) == []
 
 
@@ -387,14 +387,14 @@ def test_exports_go_anywhere(
     fill(store, "t", **FORMATS[0])
     options = s3_options if any_storage.url.startswith("s3") else {}
     told: list[tuple[int, int]] = []
-    store.export_kafka(
+    store.kafka.export_topic(
         "t",
         any_storage.url,
         storage_options=options,
         progress=lambda *done: told.append(done),
     )
     assert told[-1][0] == told[-1][1] > 0
-    store.import_kafka("back", [any_storage.url], storage_options=options)
+    store.kafka.import_topic("back", [any_storage.url], storage_options=options)
     values = [[r[4] for r in read(store, topic, 0, LEVELS[0])] for topic in ("t", "back")]
     assert values[0] == values[1] != []
 

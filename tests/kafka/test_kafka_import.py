@@ -48,13 +48,13 @@ def folders(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("topic", sorted(ALL.keys() - {"hanging"}))
 def test_a_broker_s_folders_read_as_by_its_own_consumer(store: Store, topic: str) -> None:
     """Offsets, timestamps and their type, headers, aborted records: all as in Kafka."""
-    done = store.import_kafka(topic, [str(BROKER)])
+    done = store.kafka.import_topic(topic, [str(BROKER)])
     assert [p.partition for p in done.partitions] == list(range(ALL[topic]))
-    assert len(store.describe_topic(topic).partitions) == ALL[topic]
+    assert len(store.topics.describe(topic).partitions) == ALL[topic]
     for part in done.partitions:
         known = expected()[f"{topic}-{part.partition}"]
         assert (part.start_offset, part.end_offset) == (known.beginning_offset, known.end_offset)
-        described = store.describe_topic(topic).partitions[part.partition]
+        described = store.topics.describe(topic).partitions[part.partition]
         assert described.log_start_offset == known.beginning_offset
         assert described.last_stable_offset == known.last_stable_offset
         assert described.end_offset == known.end_offset
@@ -65,7 +65,7 @@ def test_a_broker_s_folders_read_as_by_its_own_consumer(store: Store, topic: str
 
 def test_every_storage_carries_an_import(any_storage: Storage) -> None:
     """The same on local disk, in memory and on S3, and for a store that is opened later."""
-    attach(any_storage, create=True).import_kafka("orders", [str(BROKER)])
+    attach(any_storage, create=True).kafka.import_topic("orders", [str(BROKER)])
     later = attach(any_storage)
     for number in range(2):
         known = expected()[f"orders-{number}"]
@@ -75,7 +75,7 @@ def test_every_storage_carries_an_import(any_storage: Storage) -> None:
 def test_a_transaction_that_was_left_open_counts_as_aborted(store: Store) -> None:
     """Nobody can end it any more, so it must not block readers for ever; it is reported."""
     known = expected()["hanging-0"]
-    done = store.import_kafka("hanging", [str(BROKER)])
+    done = store.kafka.import_topic("hanging", [str(BROKER)])
     (hanging,) = done.partitions[0].open_transactions
     assert hanging.first_offset == known.last_stable_offset == 25
     seen = read(store, "hanging", 0, "read_committed")
@@ -83,16 +83,16 @@ def test_a_transaction_that_was_left_open_counts_as_aborted(store: Store) -> Non
     assert len(seen) > len(known.committed)  # what was committed behind it
     assert 25 not in [record[0] for record in seen]
     assert read(store, "hanging", 0, "read_uncommitted") == known.uncommitted
-    described = store.describe_topic("hanging").partitions[0]
+    described = store.topics.describe("hanging").partitions[0]
     assert described.last_stable_offset == described.end_offset == known.end_offset
 
 
 def test_bytes_stay_as_they_are(store: Store) -> None:
     """No record is written again, whatever its codec."""
-    store.import_kafka("orders", [str(BROKER)])
+    store.kafka.import_topic("orders", [str(BROKER)])
     for number in range(2):
         originals = sorted((BROKER / f"orders-{number}").glob("*.log"))
-        placed = store.segments("orders", number)
+        placed = store.topics.segments("orders", number)
         assert [int(path.stem) for path in originals] == [s.base_offset for s in placed]
         for path, segment in zip(originals, placed, strict=True):
             name = f"topics/orders/data/{number}/{segment.name}.log"
@@ -109,8 +109,8 @@ def test_every_offset_and_time_is_found(
     store: Store, level: IsolationLevel, indexed: bool, every: int, topic: str
 ) -> None:
     """From gaps and the middle of batches too, with indexes and without."""
-    store.create_topic(topic, partitions=ALL[topic], config={"index.interval.bytes": "0"})
-    store.import_kafka(topic, [str(BROKER)])
+    store.topics.create(topic, partitions=ALL[topic], config={"index.interval.bytes": "0"})
+    store.kafka.import_topic(topic, [str(BROKER)])
     if not indexed:
         store.storage.delete([n for n in files_of(store) if n.endswith((".index", ".timeindex"))])
     known = expected()[f"{topic}-0"]
@@ -133,7 +133,7 @@ def test_every_offset_and_time_is_found(
 
 def test_a_consumer_gets_to_the_end(store: Store) -> None:
     """Markers and aborted records at a partition's end are passed over, lag is zero."""
-    store.import_kafka("orders", [str(BROKER)])
+    store.kafka.import_topic("orders", [str(BROKER)])
     consumer = store.consumer("orders", group_id="g", auto_offset_reset="earliest")
     seen = []
     while records := consumer.poll(max_records=7):
@@ -144,12 +144,12 @@ def test_a_consumer_gets_to_the_end(store: Store) -> None:
         for record in expected()[f"orders-{number}"].committed
     ]
     consumer.commit()
-    assert store.describe_group("g").lag == 0
+    assert store.groups.describe("g").lag == 0
 
 
 def test_life_goes_on_in_an_imported_topic(store: Store) -> None:
     """Records are appended behind it, and a transaction commits and aborts as ever."""
-    store.import_kafka("orders", [str(BROKER)])
+    store.kafka.import_topic("orders", [str(BROKER)])
     producer = store.producer(transactional_id="etl")
     producer.init_transactions()
     for value, end in ((b"no", producer.abort_transaction), (b"yes", producer.commit_transaction)):
@@ -171,27 +171,27 @@ def test_a_later_folder_goes_on_where_the_first_ended(store: Store, folders: Pat
         target = first if int(path.stem) < 161 else second
         target.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
-    store.import_kafka("orders", [str(first)])
-    assert store.describe_topic("orders").partitions[0].end_offset == 161
+    store.kafka.import_topic("orders", [str(first)])
+    assert store.topics.describe("orders").partitions[0].end_offset == 161
     for wrong in (first, folders / "orders-0"):
         with pytest.raises(OffsetOutOfRange, match="orders:0 holds records up to offset 161"):
-            store.import_kafka("orders", [str(wrong)])
-    store.import_kafka("orders", [str(second)])
+            store.kafka.import_topic("orders", [str(wrong)])
+    store.kafka.import_topic("orders", [str(second)])
     known = expected()["orders-0"]
     assert read(store, "orders", 0, "read_uncommitted") == known.uncommitted
 
 
 def test_deleting_the_topic_deletes_all_files(store: Store) -> None:
     """Transaction indexes too."""
-    store.import_kafka("orders", [str(BROKER)])
+    store.kafka.import_topic("orders", [str(BROKER)])
     assert any(name.endswith(".txnindex") for name in files_of(store))
-    store.delete_topic("orders")
+    store.topics.delete("orders")
     assert files_of(store) == []
 
 
 def test_without_its_transaction_index_a_segment_is_damaged(store: Store) -> None:
     """It is not an accelerator: lost or changed, aborted records must not show."""
-    store.import_kafka("stamped", [str(BROKER)])
+    store.kafka.import_topic("stamped", [str(BROKER)])
     (path, *_) = [name for name in files_of(store) if name.endswith(".txnindex")]
     data = store.storage.get(path)
     store.storage.delete([path])
@@ -210,7 +210,7 @@ def test_without_its_transaction_index_a_segment_is_damaged(store: Store) -> Non
 @pytest.mark.condition(31)
 def test_a_snapshot_shows_an_import_whole_or_not_at_all(store: Store, tmp_path: Path) -> None:
     """Behind an open transaction in one partition it is hidden in the other one too."""
-    store.create_topic("t", partitions=2)
+    store.topics.create("t", partitions=2)
     producer = begin(store, "open")
     producer.send("t", b"open", partition=0)
     producer.flush()
@@ -218,7 +218,7 @@ def test_a_snapshot_shows_an_import_whole_or_not_at_all(store: Store, tmp_path: 
         path = tmp_path / f"t-{partition}"
         path.mkdir()
         (path / f"{offset:020}.log").write_bytes(batch(offset, b"imported"))
-    store.import_kafka("t", [str(tmp_path)])
+    store.kafka.import_topic("t", [str(tmp_path)])
     assert store.snapshot(["t"]).end_offsets("t") == {0: 0, 1: 0}
     producer.commit_transaction()
     assert store.snapshot(["t"]).end_offsets("t") == {0: 2, 1: 1}
@@ -227,8 +227,8 @@ def test_a_snapshot_shows_an_import_whole_or_not_at_all(store: Store, tmp_path: 
 def test_the_indexes_of_an_import_count_from_its_segment(store: Store, tmp_path: Path) -> None:
     """Its offsets are absolute: the indexes are found right, and rebuilt they are the same."""
     batches = [batch(offset, b"x" * 5000) for offset in range(100, 110)]
-    store.import_kafka("t", [folder(tmp_path, {100: b"".join(batches)})])
-    [segment] = store.segments("t")
+    store.kafka.import_topic("t", [folder(tmp_path, {100: b"".join(batches)})])
+    [segment] = store.topics.segments("t")
     checks, damage = check_placed_indexes(store.storage, segment)
     assert ([check.state for check in checks], damage) == (["ok", "ok"], None)
     assert all(check.entry_count for check in checks)
@@ -246,11 +246,11 @@ def test_the_loser_of_two_imports_leaves_no_files(store: Store) -> None:
     def race(*_: int) -> None:
         if not done:
             done.append(1)
-            store.import_kafka("stamped", [str(BROKER)])
+            store.kafka.import_topic("stamped", [str(BROKER)])
 
     with pytest.raises(OffsetOutOfRange):
-        store.import_kafka("stamped", [str(BROKER)], progress=race)
-    placed = {segment.name for segment in store.segments("stamped")}
+        store.kafka.import_topic("stamped", [str(BROKER)], progress=race)
+    placed = {segment.name for segment in store.topics.segments("stamped")}
     assert {Path(name).stem for name in files_of(store)} == placed
     assert read(store, "stamped", 0, "read_committed") == expected()["stamped-0"].committed
 
@@ -267,7 +267,7 @@ def test_an_interrupt_while_placing_deletes_nothing(
 
     monkeypatch.setattr(TopicLog, "place_imported", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        store.import_kafka("orders", [str(BROKER)])
+        store.kafka.import_topic("orders", [str(BROKER)])
     assert read(store, "orders", 0, "read_committed") == expected()["orders-0"].committed
 
 
@@ -275,7 +275,7 @@ def test_deleted_segments_are_not_copied(store: Store, tmp_path: Path) -> None:
     """Segments wholly below the log start are not part of the topic."""
     path = folder(tmp_path, {0: batch(0, *[b"a"] * 10), 10: batch(10, *[b"b"] * 10)})
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 12\n")
-    done = store.import_kafka("t", [path])
+    done = store.kafka.import_topic("t", [path])
     assert (done.partitions[0].segment_count, done.partitions[0].start_offset) == (1, 12)
     assert [record[0] for record in read(store, "t", 0, "read_committed")] == list(range(12, 20))
 
@@ -295,10 +295,10 @@ def test_damage_refuses_the_whole_import(store: Store, folders: Path) -> None:
     _flip(folders / "orders-0" / f"{40:020}.log", 500)
     _flip(folders / "orders-1" / f"{52:020}.log", 200)
     with pytest.raises(CorruptRecord, match="nothing was imported") as caught:
-        store.import_kafka("orders", [str(folders)])
+        store.kafka.import_topic("orders", [str(folders)])
     for said in (f"orders-0/{40:020}.log at byte 324", f"orders-1/{52:020}.log at byte 78"):
         assert said in str(caught.value)
-    assert store.topics() == []
+    assert store.topics.list() == []
     assert files_of(store) == []
 
 
@@ -307,7 +307,7 @@ def test_what_is_corrupt_can_be_left_out(store: Store, folders: Path) -> None:
     _flip(folders / "orders-0" / f"{40:020}.log", 500)  # the batch of offsets 43 to 47
     with (folders / "orders-1" / f"{207:020}.log").open("ab") as file:
         file.write(b"half a batch")
-    done = store.import_kafka("orders", [str(folders)], skip_corrupt=True)
+    done = store.kafka.import_topic("orders", [str(folders)], skip_corrupt=True)
     assert [(Path(d.path).parent.name, d.position, d.size_bytes) for d in done.damages] == [
         ("orders-0", 324, 475),
         ("orders-1", (BROKER / "orders-1" / f"{207:020}.log").stat().st_size, 12),
@@ -326,7 +326,7 @@ def test_a_lost_marker_is_made_up_for_by_the_transaction_index(store: Store, fol
     aborted = TransactionIndex.decode(path.read_bytes()).aborted[0]
     log = path.with_suffix(".log")
     _break_marker(log, aborted.last_offset)
-    done = store.import_kafka("stamped", [str(folders)], skip_corrupt=True)
+    done = store.kafka.import_topic("stamped", [str(folders)], skip_corrupt=True)
     assert len(done.damages) == 1
     assert read(store, "stamped", 0, "read_committed") == known.committed
     assert done.partitions[0].open_transactions == ()
@@ -345,24 +345,24 @@ def test_a_batch_in_the_wrong_file_is_damage(store: Store, folders: Path) -> Non
     first = folders / "orders-0" / f"{0:020}.log"
     shutil.copy(folders / "orders-0" / f"{40:020}.log", first)
     with pytest.raises(CorruptRecord, match="offsets 40 to 42 do not belong in a segment of 0"):
-        store.import_kafka("orders", [str(folders / "orders-0")])
+        store.kafka.import_topic("orders", [str(folders / "orders-0")])
     first.rename(first.with_name(f"{50:020}.log"))
     with pytest.raises(CorruptRecord, match="do not belong in a segment of 50 to 55"):
-        store.import_kafka("orders", [str(folders / "orders-0")])
+        store.kafka.import_topic("orders", [str(folders / "orders-0")])
 
 
 def test_our_own_segments_are_no_kafka_s(store: Store, tmp_path: Path) -> None:
     """A file of the other format is recognised and refused."""
-    store.create_topic("own")
+    store.topics.create("own")
     with store.producer() as producer:
         producer.send("own", b"1")
-    (segment,) = store.segments("own")
+    (segment,) = store.topics.segments("own")
     folder = tmp_path / "own-0"
     folder.mkdir()
     data = store.storage.get(f"topics/own/data/0/{segment.name}.log")
     (folder / f"{0:020}.log").write_bytes(data)
     with pytest.raises(CorruptRecord, match="a batch of txnlog's own"):
-        store.import_kafka("copy", [str(folder)])
+        store.kafka.import_topic("copy", [str(folder)])
 
 
 # -- which folders -------------------------------------------------------------------------------
@@ -371,17 +371,17 @@ def test_our_own_segments_are_no_kafka_s(store: Store, tmp_path: Path) -> None:
 def test_folders_can_be_named_one_by_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under another topic's name, relative, in any order; the log start is found beside."""
     monkeypatch.chdir(BROKER / "orders-1")
-    done = store.import_kafka("copy", [".", "../orders-0/"])
+    done = store.kafka.import_topic("copy", [".", "../orders-0/"])
     assert [part.partition for part in done.partitions] == [0, 1]
     assert read(store, "copy", 1, "read_committed") == expected()["orders-1"].committed
-    done = store.import_kafka("trimmed", [str(BROKER / "trimmed-0")])
+    done = store.kafka.import_topic("trimmed", [str(BROKER / "trimmed-0")])
     assert done.partitions[0].start_offset == 80
 
 
 def test_one_partition_of_a_topic(store: Store) -> None:
     """Partitions that are not there stay empty."""
-    store.import_kafka("orders", [str(BROKER / "orders-1")])
-    first, second = store.describe_topic("orders").partitions
+    store.kafka.import_topic("orders", [str(BROKER / "orders-1")])
+    first, second = store.topics.describe("orders").partitions
     assert (first.end_offset, second.end_offset) == (0, 216)
 
 
@@ -390,7 +390,7 @@ def test_an_empty_partition_keeps_its_offsets(store: Store, tmp_path: Path) -> N
     folder = tmp_path / "t-0"
     folder.mkdir()
     (folder / f"{1000:020}.log").touch()
-    store.import_kafka("t", [str(folder)])
+    store.kafka.import_topic("t", [str(folder)])
     with store.producer() as producer:
         producer.send("t", b"next")
     assert [record[0] for record in read(store, "t", 0, "read_committed")] == [1000]
@@ -419,20 +419,20 @@ def test_wrong_folders_are_explained(store: Store, folders: Path) -> None:
         ([str(damaged)], "log-start-offset-checkpoint cannot be read"),
     ]:
         with pytest.raises(InvalidOption, match=said):
-            store.import_kafka("new", paths)
+            store.kafka.import_topic("new", paths)
     with pytest.raises(InvalidTopic):
-        store.import_kafka("../up", [orders])
-    assert store.topics() == []
-    store.create_topic("new")
+        store.kafka.import_topic("../up", [orders])
+    assert store.topics.list() == []
+    store.topics.create("new")
     with pytest.raises(UnknownTopicOrPartition, match="no partition 1"):
-        store.import_kafka("new", [str(folders / "orders-1")])
+        store.kafka.import_topic("new", [str(folders / "orders-1")])
     assert files_of(store) == []
 
 
 def test_progress_is_told(store: Store) -> None:
     """It grows, and ends with all bytes."""
     told: list[tuple[int, int]] = []
-    store.import_kafka("orders", [str(BROKER)], progress=lambda *done: told.append(done))
+    store.kafka.import_topic("orders", [str(BROKER)], progress=lambda *done: told.append(done))
     total = sum(path.stat().st_size for path in BROKER.glob("orders-*/*.log"))
     assert told == sorted(told)
     assert told[-1] == (total, total)
@@ -441,7 +441,7 @@ def test_progress_is_told(store: Store) -> None:
 def test_a_store_with_an_import_survives_its_checkpoint(memory_storage: Storage) -> None:
     """A checkpoint keeps all that is needed to read imported segments."""
     store = attach(memory_storage, create=True)
-    store.import_kafka("orders", [str(BROKER)])
+    store.kafka.import_topic("orders", [str(BROKER)])
     with store.producer() as producer:
         for _ in range(40):
             producer.send("orders", b"x", partition=1)

@@ -26,7 +26,7 @@ class Topic:
         self.random = random.Random(seed)
         self.store = attach(open_storage(f"memory://{uuid4().hex}"), create=True)
         formats = {"record.format": self.random.choice(["kafka", "columns", "parquet"])}
-        self.store.create_topic("t", config=formats)
+        self.store.topics.create("t", config=formats)
         self._path = path / str(seed)
         self._producers: dict[str, Producer] = {}
         self._open: set[str] = set()
@@ -46,11 +46,11 @@ class Topic:
         elif chance < 0.8:
             self._import(step)
         else:
-            known = self.store.describe_topic("t").partitions[0]
+            known = self.store.topics.describe("t").partitions[0]
             most = known.last_stable_offset
             if most > known.log_start_offset:
                 offset = self.random.randint(known.log_start_offset, most)
-                self.store.delete_records({T0: offset})
+                self.store.topics.delete_records({T0: offset})
 
     def _transact(self, name: str, step: int) -> None:
         if name not in self._producers:
@@ -73,7 +73,7 @@ class Topic:
         self.random.choice(ends)()
 
     def _import(self, step: int) -> None:
-        start = offset = self.store.describe_topic("t").partitions[0].end_offset
+        start = offset = self.store.topics.describe("t").partitions[0].end_offset
         logs, current, undecided = {}, b"", set()
         for number in range(self.random.randint(1, 14)):
             chance = self.random.random()
@@ -100,7 +100,7 @@ class Topic:
                 current += wrapper(offset, *values)
                 offset += len(values)
         logs[start] = current
-        self.store.import_kafka("t", [folder(self._path / str(step), logs)])
+        self.store.kafka.import_topic("t", [folder(self._path / str(step), logs)])
 
 
 def _values(records: list[tuple[int, bytes]]) -> list[bytes]:
@@ -149,8 +149,8 @@ def test_what_goes_out_comes_back(seeds: range, tmp_path: Path) -> None:
             item for item in offsets_and_values(store, level="read_uncommitted") if item[0] < end
         ]
         out = tmp_path / f"{seed}-out"
-        done = store.export_kafka("t", str(out / "marked")).partitions[0]
-        back = store.import_kafka("marked", [str(out / "marked")]).partitions[0]
+        done = store.kafka.export_topic("t", str(out / "marked")).partitions[0]
+        back = store.kafka.import_topic("marked", [str(out / "marked")]).partitions[0]
         assert (back.start_offset, back.end_offset) == (done.start_offset, done.end_offset)
         assert done.end_offset == end + done.marker_count
         _check_transaction_indexes(out / "marked" / "t-0")
@@ -158,11 +158,11 @@ def test_what_goes_out_comes_back(seeds: range, tmp_path: Path) -> None:
         assert _values(offsets_and_values(store, "marked", "read_uncommitted")) == _values(every), (
             seed
         )
-        store.export_kafka("t", str(out / "kept"), keep_offsets=True)
-        store.import_kafka("kept", [str(out / "kept")])
+        store.kafka.export_topic("t", str(out / "kept"), keep_offsets=True)
+        store.kafka.import_topic("kept", [str(out / "kept")])
         assert offsets_and_values(store, "kept") == stable, seed
-        store.export_kafka("t", str(out / "old"), magic=seed % 2)
-        store.import_kafka("old", [str(out / "old")])
+        store.kafka.export_topic("t", str(out / "old"), magic=seed % 2)
+        store.kafka.import_topic("old", [str(out / "old")])
         assert offsets_and_values(store, "old") == stable, seed
         kinds.add((done.marker_count > 0, len(every) > len(stable) > 0))
     assert len(kinds) > 1  # with markers or without, with aborted records or without

@@ -113,10 +113,10 @@ def test_an_export_has_what_a_consumer_returns(
     store: Store, tmp_path: Path, judge: str, most_bytes: int
 ) -> None:
     """Keys, values in JSON, tombstones, times and headers; aborted records stay aborted."""
-    store.create_topic("t", partitions=2, schema=SCHEMA, key=["carrier"])
+    store.topics.create("t", partitions=2, schema=SCHEMA, key=["carrier"])
     fill(store)
     with patch.object(json_records, "_MOST_BYTES", most_bytes):
-        done = store.export_kafka("t", str(tmp_path))
+        done = store.kafka.export_topic("t", str(tmp_path))
     deleted = 0
     for part in done.partitions:
         found = batches(tmp_path / f"t-{part.partition}", judge)
@@ -142,10 +142,10 @@ def test_an_export_has_what_a_consumer_returns(
 def test_sequences_go_on_where_a_batch_is_cut_for_its_json(
     store: Store, tmp_path: Path, judge: str
 ) -> None:
-    store.create_topic("t", schema=SCHEMA, key=["carrier"])
+    store.topics.create("t", schema=SCHEMA, key=["carrier"])
     fill(store)
     with patch.object(json_records, "_MOST_BYTES", 900):
-        store.export_kafka("t", str(tmp_path))
+        store.kafka.export_topic("t", str(tmp_path))
     following: dict[int, int] = {}
     cut = 0
     for batch in batches(tmp_path / "t-0", judge):
@@ -159,10 +159,10 @@ def test_sequences_go_on_where_a_batch_is_cut_for_its_json(
 
 def test_a_key_of_text_lies_where_kafka_s_clients_look_for_it(store: Store, tmp_path: Path) -> None:
     """One column of text is its bytes, so the partition of a record is that of its key there."""
-    store.create_topic("t", partitions=5, schema=SCHEMA, key=["carrier"])
+    store.topics.create("t", partitions=5, schema=SCHEMA, key=["carrier"])
     with store.producer() as producer:
         producer.send_batch("t", rows(0, 40))
-    store.export_kafka("t", str(tmp_path))
+    store.kafka.export_topic("t", str(tmp_path))
     counts = []
     for number in range(5):
         found = records_of_batches(batches(tmp_path / f"t-{number}", "kafka-python"))
@@ -175,10 +175,10 @@ def test_a_key_of_text_lies_where_kafka_s_clients_look_for_it(store: Store, tmp_
 @in_either_format
 def test_a_key_of_several_columns_is_a_list(store: Store, tmp_path: Path) -> None:
     columns = pa.schema([("n", pa.int64()), ("day", pa.date32())])
-    store.create_topic("t", schema=columns, key=["day", "n"])
+    store.topics.create("t", schema=columns, key=["day", "n"])
     with store.producer() as producer:
         producer.send_batch("t", pa.table({"n": [1], "day": pa.array([19_000], pa.date32())}))
-    store.export_kafka("t", str(tmp_path))
+    store.kafka.export_topic("t", str(tmp_path))
     [record] = records_of_batches(batches(tmp_path / "t-0", "aiokafka"))
     assert record[3] == b'["2022-01-08",1]'
     assert record[4] == b'{"n":1,"day":"2022-01-08"}'
@@ -187,14 +187,14 @@ def test_a_key_of_several_columns_is_a_list(store: Store, tmp_path: Path) -> Non
 @in_either_format
 def test_older_records_have_the_columns_of_today(store: Store, tmp_path: Path) -> None:
     """As consumers see them: under new names, with defaults, without what was dropped."""
-    store.create_topic("t", schema=pa.schema([("a", pa.int32()), ("b", pa.string())]))
+    store.topics.create("t", schema=pa.schema([("a", pa.int32()), ("b", pa.string())]))
     with store.producer() as producer:
         producer.send_batch("t", pa.table({"a": pa.array([1], pa.int32()), "b": ["x"]}))
     changed = pa.schema([("A", pa.int64()), ("c", pa.string())])
-    store.alter_topic("t", schema=changed, rename={"a": "A"}, defaults={"c": "?"})
+    store.topics.alter("t", schema=changed, rename={"a": "A"}, defaults={"c": "?"})
     with store.producer() as producer:
         producer.send("t", {"A": 2, "c": None})
-    store.export_kafka("t", str(tmp_path))
+    store.kafka.export_topic("t", str(tmp_path))
     found = records_of_batches(batches(tmp_path / "t-0", "kafka-python"))
     assert [record[3:5] for record in found] == [
         (None, b'{"A":1,"c":"?"}'),
@@ -210,12 +210,12 @@ def test_offsets_are_kept_where_compaction_left_gaps(
 ) -> None:
     """And what an older format cannot say, headers, is left out."""
     config = {"cleanup.policy": "compact", "min.compaction.lag.ms": 0}
-    store.create_topic("t", schema=SCHEMA, key=["carrier"], config=config)
+    store.topics.create("t", schema=SCHEMA, key=["carrier"], config=config)
     fill(store)
     with store.producer() as producer:
         producer.send_batch("t", rows(5, 15))
-    store.compact("t")
-    store.export_kafka("t", str(tmp_path), keep_offsets=True, magic=magic)
+    store.maintenance.compact("t")
+    store.kafka.export_topic("t", str(tmp_path), keep_offsets=True, magic=magic)
     wanted = shown(store, 0)
     assert [record[0] for record in wanted] != [*range(wanted[0][0], wanted[-1][0] + 1)]
     if magic == 1:
@@ -226,13 +226,13 @@ def test_offsets_are_kept_where_compaction_left_gaps(
 @in_either_format
 def test_it_comes_back_as_a_topic_of_keys_and_values(store: Store, tmp_path: Path) -> None:
     """Also into Parquet files. A topic with columns takes no bytes."""
-    store.create_topic("t", partitions=2, schema=SCHEMA, key=["carrier"])
+    store.topics.create("t", partitions=2, schema=SCHEMA, key=["carrier"])
     fill(store)
-    store.export_kafka("t", str(tmp_path), keep_offsets=True)
+    store.kafka.export_topic("t", str(tmp_path), keep_offsets=True)
     for number in range(2):
         (tmp_path / f"t-{number}").rename(tmp_path / f"back-{number}")
-    store.create_topic("back", partitions=2, config={"record.format": "parquet"})
-    store.import_kafka("back", [str(tmp_path)])
+    store.topics.create("back", partitions=2, config={"record.format": "parquet"})
+    store.kafka.import_topic("back", [str(tmp_path)])
     for number in range(2):
         assert read(store, "back", number, "read_committed") == shown(store, number)
 
@@ -241,10 +241,10 @@ def test_it_comes_back_as_a_topic_of_keys_and_values(store: Store, tmp_path: Pat
 def test_the_kind_of_times_is_said(store: Store, tmp_path: Path, kind: str) -> None:
     """A time of the append is in the log alone; a batch in the folder has one for all."""
     config = {"message.timestamp.type": kind}
-    store.create_topic("t", schema=SCHEMA, key=["carrier"], config=config)
+    store.topics.create("t", schema=SCHEMA, key=["carrier"], config=config)
     with store.producer() as producer:
         producer.send_batch("t", rows(0, 5))
-    store.export_kafka("t", str(tmp_path))
+    store.kafka.export_topic("t", str(tmp_path))
     found = records_of_batches(batches(tmp_path / "t-0", "aiokafka"))
     assert found == shown(store, 0)
     assert {record[2] for record in found} == {int(kind == "LogAppendTime")}

@@ -74,7 +74,7 @@ def test_each_has_its_own_outcome(store: Store) -> None:
         assert sorted(values(process, isolation_level="snapshot")) == sorted(seen)
     append(store, b"behind", partition=0)
     assert b"behind" not in values(reader)
-    store.abort_transaction("dead", reason="a test")
+    store.transactions.abort("dead", reason="a test")
     for process in (reader, another(store)):
         assert sorted(values(process)) == sorted([*seen, b"behind"])
     assert not [found for found in store.examine() if found.state == "damage"]
@@ -83,7 +83,7 @@ def test_each_has_its_own_outcome(store: Store) -> None:
 def test_what_is_placed_after_its_transaction_was_aborted_never_shows(store: Store) -> None:
     """As a put that lands late: it is on no list, whatever becomes of the id afterwards."""
     propose(store, b"late", transaction=ongoing(store, "dead"))
-    store.abort_transaction("dead", reason="a test")
+    store.transactions.abort("dead", reason="a test")
     producer = bundling(store)
     send(producer, b"mine")
     producer.commit_transaction()
@@ -186,7 +186,7 @@ def test_cleaning_deletes_up_to_a_bundle_that_a_checkpoint_ends_with(
     producer = bundling(store)
     send(producer, b"mine")
     producer.commit_transaction()
-    store.abort_transaction("one", reason="a test")
+    store.transactions.abort("one", reason="a test")
     (bundle,) = (number for number, kind in files(store).items() if kind == "bundle")
     checkpoint(another(store))
     clock.time_ms += 2 * AGE_MS
@@ -258,7 +258,7 @@ def test_a_dump_shows_each_entry_by_itself(store: Store) -> None:
     send(producer, b"mine")
     producer.commit_transaction()
     append(store, b"later")
-    shown = [*store.dump_topic_log("t")]
+    shown = [*store.topics.log("t")]
     assert [found.number for found in shown] == [*range(7)]
     assert not [found.damage for found in shown if found.damage]
     owners = [found.transaction and found.transaction.transactional_id for found in shown]
@@ -266,7 +266,7 @@ def test_a_dump_shows_each_entry_by_itself(store: Store) -> None:
     assert [len(found.outcomes) for found in shown] == [0, 0, 0, 0, 1, 0, 0]
     assert shown[5].path == shown[4].path
     for first in range(7):
-        assert [*store.dump_topic_log("t", first=first)] == shown[first:]
+        assert [*store.topics.log("t", first=first)] == shown[first:]
 
 
 def test_the_doctor_names_the_file_of_an_entry_that_is_gone(store: Store) -> None:

@@ -95,8 +95,8 @@ def test_a_fast_clock_makes_no_topic_forget_who_writes(store: Store, clock: Virt
         producer.send("a", b"x")
         producer.flush()
         if turn == 0:
-            ahead_of(store, clock, 2 * DAY_MS).alter_topic("a", config={"segment.bytes": 2048})
-    assert [segment.base_sequence for segment in store.segments("a")] == [0, 1, 2, 3]
+            ahead_of(store, clock, 2 * DAY_MS).topics.alter("a", config={"segment.bytes": 2048})
+    assert [segment.base_sequence for segment in store.topics.segments("a")] == [0, 1, 2, 3]
 
 
 def test_a_fast_clock_only_aborts_early(store: Store, clock: VirtualClock) -> None:
@@ -120,7 +120,7 @@ def test_a_fast_clock_that_stops_does_not_block_for_so_long(
     for waited_ms, seen in ((0, 0), (TIMEOUT_MS, 0), (1, 1)):
         clock.time_ms += waited_ms
         assert reader.scan("a").record_count == seen
-    assert reader.describe_transaction("p").status == "CompleteAbort"
+    assert reader.transactions.describe("p").status == "CompleteAbort"
     # The next transaction of the id has its own time.
     again = begin(ahead_of(store, clock, 30 * DAY_MS, seed=4), "p", TIMEOUT_MS)
     place(again, "a")

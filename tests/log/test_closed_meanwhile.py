@@ -95,7 +95,7 @@ def test_offsets_that_were_moved_are_not_said_to_be_refused(
 
     overtaken.folder, overtaken.others = "groups/g/", go_on
     with pytest.raises(StorageError, match="may or may not count"):
-        sleeper.reset_group_offsets("g", "t", to="earliest")
+        sleeper.groups.reset_offsets("g", "t", to="earliest")
     assert found_offset(another(store)) == 0
 
 
@@ -105,12 +105,12 @@ def test_a_topic_that_was_made_anew_is_not_deleted_with_the_old_one(
     append(store, b"old")
 
     def make_anew() -> None:
-        store.create_topic("t")
+        store.topics.create("t")
         fill_chapters(store)
 
     overtaken.folder, overtaken.others = "topics/t/log/", make_anew
     with pytest.raises(StorageError, match="may or may not count"):
-        sleeper.delete_topic("t")
+        sleeper.topics.delete("t")
     assert values(another(store)) == [b"later"] * MANY
 
 

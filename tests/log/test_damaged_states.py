@@ -75,7 +75,7 @@ def test_readers_go_on_past_it_by_the_timeout(
         clock.time_ms += TIMEOUT_MS // 3
     clock.time_ms += CLOCK_MARGIN_MS + 1
     assert values_of_both(elsewhere(storage, clock)) == BEHIND
-    ended = elsewhere(storage, clock).describe_transaction("p")
+    ended = elsewhere(storage, clock).transactions.describe("p")
     assert ended.status == "CompleteAbort"
     assert "damaged" in ended.reason
     with pytest.raises(ProducerFenced, match="'p'"):
@@ -119,10 +119,10 @@ def test_an_operator_need_not_wait(heap: HeapStorage, clock: VirtualClock) -> No
     append_behind(elsewhere(heap, clock))
     before = states(heap)
     with pytest.raises(CorruptTransactionState):
-        elsewhere(heap, clock).abort_transaction("p", reason="stuck")
-    told = elsewhere(heap, clock).abort_transaction("p", reason="stuck", force=True, dry_run=True)
+        elsewhere(heap, clock).transactions.abort("p", reason="stuck")
+    told = elsewhere(heap, clock).transactions.abort("p", reason="stuck", force=True, dry_run=True)
     assert (told.status, states(heap)) == ("PrepareAbort", before)
-    ended = elsewhere(heap, clock).abort_transaction("p", reason="stuck", force=True)
+    ended = elsewhere(heap, clock).transactions.abort("p", reason="stuck", force=True)
     assert (ended.status, ended.number) == ("CompleteAbort", 1)
     assert values_of_both(elsewhere(heap, clock)) == BEHIND
     group = elsewhere(heap, clock).consumer("t", group_id="g")
@@ -134,9 +134,9 @@ def test_the_end_of_it_has_an_epoch_that_nobody_has(heap: HeapStorage, clock: Vi
     elsewhere(heap, clock).producer(transactional_id="p").init_transactions()
     living = elsewhere(heap, clock).producer(transactional_id="p")
     living.init_transactions()
-    owned = elsewhere(heap, clock).describe_transaction("p").producer_epoch
+    owned = elsewhere(heap, clock).transactions.describe("p").producer_epoch
     damage(heap, states(heap)[-1])
-    ended = elsewhere(heap, clock).abort_transaction("p", reason="stuck", force=True)
+    ended = elsewhere(heap, clock).transactions.abort("p", reason="stuck", force=True)
     assert ended.producer_epoch > owned
     with pytest.raises(ProducerFenced, match="damaged"), living.transaction():
         living.send("t", b"late")

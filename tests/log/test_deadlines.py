@@ -49,7 +49,7 @@ def test_writers_end_what_hangs_for_readers_that_may_not(
         clock.time_ms += HOUR_MS
         append(elsewhere(heap, clock), b"x")
     assert len(values(elsewhere(ReadOnly(heap), clock))) == 30
-    assert elsewhere(heap, clock).describe_transaction("dead").status == "CompleteAbort"
+    assert elsewhere(heap, clock).transactions.describe("dead").status == "CompleteAbort"
 
 
 def test_writers_of_transactions_end_what_hangs(heap: HeapStorage, clock: VirtualClock) -> None:
@@ -89,7 +89,7 @@ def test_whoever_reads_finishes_what_was_decided_long_ago(
     for waited_ms, status in ((0, "PrepareCommit"), (HELP_AFTER_MS, "CompleteCommit")):
         clock.time_ms += waited_ms
         assert values(elsewhere(heap, clock)) == [b"dead"]
-        assert elsewhere(heap, clock).describe_transaction("dead").status == status
+        assert elsewhere(heap, clock).transactions.describe("dead").status == status
 
 
 def test_a_dead_transaction_does_not_stop_cleaning(heap: HeapStorage, clock: VirtualClock) -> None:
@@ -260,7 +260,7 @@ def test_a_transaction_that_joins_topics_late_is_not_younger(
     storage = TimedStorage(heap, clock)
     process = VirtualClock(clock.time_ms)
     store = attach(storage, clock=process)
-    store.create_topic("u")
+    store.topics.create("u")
     producer = begin_with(store, "dead", b"dead")
     clock.time_ms += TIMEOUT_MS // 2
     process.time_ms = clock.time_ms
@@ -268,7 +268,7 @@ def test_a_transaction_that_joins_topics_late_is_not_younger(
     producer.flush()
     clock.time_ms += TIMEOUT_MS // 2 + 1_001
     values(elsewhere(storage, clock))
-    assert elsewhere(storage, clock).describe_transaction("dead").status == "CompleteAbort"
+    assert elsewhere(storage, clock).transactions.describe("dead").status == "CompleteAbort"
 
 
 def test_a_producer_whose_clock_is_put_right_is_not_older(
@@ -278,7 +278,7 @@ def test_a_producer_whose_clock_is_put_right_is_not_older(
     storage = TimedStorage(heap, clock)
     process = VirtualClock(clock.time_ms - HOUR_MS, next(_SEEDS))
     store = attach(storage, clock=process)
-    store.create_topic("u")
+    store.topics.create("u")
     producer = begin_with(store, "p", b"p")
     process.time_ms = clock.time_ms
     producer.send("u", b"late")
@@ -317,7 +317,7 @@ def test_an_interrupt_after_the_beginning_was_put(heap: HeapStorage, clock: Virt
         else:
             with pytest.raises(Exception, match="had succeeded"):
                 producer.abort_transaction()
-        assert elsewhere(heap, clock).describe_transaction("p").status in (
+        assert elsewhere(heap, clock).transactions.describe("p").status in (
             "CompleteAbort",
             "CompleteCommit",
         )
@@ -376,4 +376,4 @@ def test_a_slow_look_at_the_storages_clock_makes_nobody_older(
     wait(31_500)
     values(store)
     producer.commit_transaction()
-    assert elsewhere(storage, clock).describe_transaction("second").status == "CompleteCommit"
+    assert elsewhere(storage, clock).transactions.describe("second").status == "CompleteCommit"

@@ -435,11 +435,11 @@ def test_a_removal_of_an_expired_id_that_stops_anywhere() -> None:
         idle = begin_with(attach(storage, clock=clock), "p", b"1")
         idle.commit_transaction()
         clock.time_ms += EXPIRATION_MS + 1
-        store.expire_transactional_ids()
+        store.transactions.expire_ids()
         clock.time_ms += CLEANUP_AGE_MS + 1
         cutting = Cutting(storage, at, part)
         with suppress(StorageError):
-            attach(cutting, clock=clock).expire_transactional_ids()
+            attach(cutting, clock=clock).transactions.expire_ids()
         idle.begin_transaction()
         idle.send("t", b"2")
         try:
@@ -453,7 +453,7 @@ def test_a_removal_of_an_expired_id_that_stops_anywhere() -> None:
         reopened = attach(storage, clock=clock)
         assert values(reopened) == [b"1", b"3"], context
         # One that is fenced by its stall alone leaves a transaction that the next init aborts.
-        assert reopened.describe_transaction("p").number in (2, 3), context
+        assert reopened.transactions.describe("p").number in (2, 3), context
         return cutting.doomed
 
     doomed = run()

@@ -76,7 +76,7 @@ def storage() -> Folding:
 @pytest.fixture
 def store(storage: Folding) -> Store:
     store = attach(storage, create=True, clock=VirtualClock())
-    store.create_topic("Orders")
+    store.topics.create("Orders")
     return store
 
 
@@ -94,26 +94,26 @@ def test_a_second_spelling_of_a_topic_is_refused(store: Store) -> None:
     elsewhere = attach(store.storage, clock=VirtualClock(seed=1))
     for opened in (store, elsewhere):
         calls: list[Callable[[], object]] = [
-            partial(opened.create_topic, "orders"),
-            partial(opened.create_topic, "ORDERS", dry_run=True),
+            partial(opened.topics.create, "orders"),
+            partial(opened.topics.create, "ORDERS", dry_run=True),
             partial(opened.producer().send, "orders", b"x"),
             partial(opened.scan, "orders"),
         ]
         for call in calls:
             with pytest.raises(InvalidTopic, match=r"topics/Orders is there.*that spelling"):
                 call()
-    store.create_topic("Orders-2")
-    store.create_topic("Order")
-    assert store.topics() == ["Order", "Orders", "Orders-2"]
+    store.topics.create("Orders-2")
+    store.topics.create("Order")
+    assert store.topics.list() == ["Order", "Orders", "Orders-2"]
 
 
 def test_a_topic_that_came_meanwhile_is_found_when_one_is_made(store: Store) -> None:
     """Its log was open already, for there was no topic of either spelling."""
     with pytest.raises(UnknownTopicOrPartition):
-        store.describe_topic("sales")
-    attach(store.storage, clock=VirtualClock(seed=1)).create_topic("Sales")
+        store.topics.describe("sales")
+    attach(store.storage, clock=VirtualClock(seed=1)).topics.create("Sales")
     with pytest.raises(InvalidTopic, match="topics/Sales is there"):
-        store.create_topic("sales")
+        store.topics.create("sales")
 
 
 def test_a_second_spelling_of_a_group_or_a_transactional_id_is_refused(store: Store) -> None:
@@ -137,8 +137,8 @@ def test_nothing_is_asked_where_names_are_told_apart() -> None:
     store = attach(storage, create=True, clock=VirtualClock())
     storage.take()
     for spelling in ("orders", "Orders"):
-        store.create_topic(spelling)
+        store.topics.create(spelling)
         producer = store.producer(transactional_id=spelling)
         producer.init_transactions()
     assert "list_folders" not in storage.take()
-    assert store.topics() == ["Orders", "orders"]
+    assert store.topics.list() == ["Orders", "orders"]

@@ -65,7 +65,9 @@ def test_one_entry_places_what_several_have_proposed(store: Store) -> None:
     assert sorted(values(another(store))) == [b"faster"] * 3 + [b"first", b"one", b"three", b"two"]
     assert writer.sequences == {1: 1}
     assert proposals(store) == []
-    whole = {(s.entry, s.partition, s.base_offset, s.base_sequence) for s in store.segments("t")}
+    whole = {
+        (s.entry, s.partition, s.base_offset, s.base_sequence) for s in store.topics.segments("t")
+    }
     assert {(5, 0, 4, 0), (5, 1, 0, 0), (5, 1, 1, -1)} <= whole
     assert not [f for f in store.examine() if f.state == "damage"]
 
@@ -110,8 +112,8 @@ def test_a_fenced_epoch_is_left_out_and_told(store: Store) -> None:
 def test_a_topic_that_was_made_anew_gets_nothing_of_the_old_one(store: Store) -> None:
     """Its writer is refused."""
     segments = propose(store, b"old")
-    store.delete_topic("t")
-    store.create_topic("t", partitions=2)
+    store.topics.delete("t")
+    store.topics.create("t", partitions=2)
     place(store, b"new")
     place(store, b"newer")
     assert sorted(values(another(store))) == [b"faster", b"faster", b"new", b"newer"]
@@ -335,4 +337,4 @@ def test_left_proposals_are_known_and_go_when_they_are_old(
         FileDeletion("t", "left behind", doomed[-1].size_bytes, (f"{PROPOSALS}/{name}",)) in doomed
     )
     assert proposals(store) == []
-    assert [usage.partition for usage in store.disk_usage("t")]  # type: ignore[union-attr]
+    assert [usage.partition for usage in store.topics.disk_usage("t")]  # type: ignore[union-attr]

@@ -32,7 +32,7 @@ def huge() -> HeapStorage:
     """
     storage = HeapStorage()
     store = attach(storage, create=True)
-    store.create_topic("t", config={"message.timestamp.after.max.ms": 2 * FIRST_MS})
+    store.topics.create("t", config={"message.timestamp.after.max.ms": 2 * FIRST_MS})
     log = store.logs.topic("t")
     state: TopicState = log._state
     for number in range(1, ENTRIES):
@@ -61,14 +61,14 @@ def test_offsets_cost_a_listing_a_checkpoint_and_the_newest_entries(huge: HeapSt
     ends = {"earliest": 0, "stable": 10 * ENTRIES, "latest": 10 * ENTRIES}
     for at in ("earliest", "stable", "latest"):
         store, counting = opened(huge)
-        (found,) = store.list_offsets(["t"], at=at)
+        (found,) = store.topics.offsets(["t"], at=at)
         assert found == ListedOffset("t", 0, ends[at])
         counts = counting.take()
         assert counts == {"get": counts["get"], "list": 2}
         assert counts["get"] <= 33
     store, counting = opened(huge)
     where = TopicPartition("t", 0)
-    (found,) = store.list_offsets([where], timestamp_ms=2 * FIRST_MS + 4)
+    (found,) = store.topics.offsets([where], timestamp_ms=2 * FIRST_MS + 4)
     assert found == ListedOffset("t", 0, 10 * ENTRIES - 6, 2 * FIRST_MS + 4)
     assert counting.take()["get_range"] <= 2
 
@@ -78,7 +78,7 @@ def test_a_piece_of_the_log_costs_a_piece(huge: HeapStorage) -> None:
     """A few entries from the middle or the end: a listing, and reads for these alone."""
     for first in (0, 50_000, ENTRIES - 10):
         store, counting = opened(huge)
-        found = list(islice(store.dump_topic_log("t", first=first), 10))
+        found = list(islice(store.topics.log("t", first=first), 10))
         assert [entry.number for entry in found] == [*range(first, first + 10)]
         counts = counting.take()
         assert counts["list"] == 1
@@ -91,14 +91,14 @@ def test_the_whole_log_streams(huge: HeapStorage) -> None:
     store, counting = opened(huge)
     tracemalloc.start()
     try:
-        for _ in islice(store.dump_topic_log("t"), 5000):
+        for _ in islice(store.topics.log("t"), 5000):
             pass
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 100 << 20
     counting.take()
-    numbers = [entry.number for entry in store.dump_topic_log("t")]
+    numbers = [entry.number for entry in store.topics.log("t")]
     assert numbers == [*range(ENTRIES + 1)]
     assert counting.take() == {"get": ENTRIES + 1, "list": 1}
 
@@ -106,11 +106,11 @@ def test_the_whole_log_streams(huge: HeapStorage) -> None:
 def test_a_listing_of_topics_reads_no_segment(huge: HeapStorage) -> None:
     """What ``topics ls`` and ``segments du`` ask for: listings and logs."""
     store, counting = opened(huge)
-    (topic,) = store.each_topic()
+    (topic,) = store.topics.describe_all()
     assert not isinstance(topic, Exception)
     assert (topic.offset_count, topic.segment_count) == (10 * ENTRIES, ENTRIES)
     assert not {"get_range", "size"} & counting.take().keys()
-    log, data = store.disk_usage("t")
+    log, data = store.topics.disk_usage("t")
     assert not isinstance(log, Exception)
     assert not isinstance(data, Exception)
     # Of the log: also two checkpoints; two manifests, and a list of them; marks, 6 of them wide.

@@ -46,15 +46,15 @@ def expiring_store(storage: Storage, clock: VirtualClock) -> Store:
 
 
 def status_of(store: Store, name: str) -> str:
-    return store.describe_transaction(name).status
+    return store.transactions.describe(name).status
 
 
 def remove_all(store: Store, clock: VirtualClock) -> None:
     """Both halves of an expiry: the ids are dead, and then their logs are gone."""
     clock.time_ms += EXPIRATION_MS + 1
-    store.expire_transactional_ids()
+    store.transactions.expire_ids()
     clock.time_ms += CLEANUP_AGE_MS + 1
-    store.expire_transactional_ids()
+    store.transactions.expire_ids()
 
 
 @pytest.mark.condition(19)
@@ -71,22 +71,22 @@ def test_only_idle_ids_expire(store: Store, clock: VirtualClock) -> None:
         getattr(producer, f"{end}_transaction")()
     store.storage.put("transactions/bad/00000000000000000000.json", b"damaged")
     clock.time_ms += EXPIRATION_MS
-    assert store.expire_transactional_ids() == []
+    assert store.transactions.expire_ids() == []
     store.producer(transactional_id="fresh").init_transactions()
     clock.time_ms += 1
-    assert another(store).expire_transactional_ids() == ["aborted", "committed", "empty"]
+    assert another(store).transactions.expire_ids() == ["aborted", "committed", "empty"]
     for name in ("aborted", "committed", "empty"):
         assert status_of(store, name) == "Dead"
     clock.time_ms += CLEANUP_AGE_MS
-    assert store.expire_transactional_ids() == []
+    assert store.transactions.expire_ids() == []
     assert status_of(store, "empty") == "Dead"
     clock.time_ms += 1
-    assert store.expire_transactional_ids() == []
+    assert store.transactions.expire_ids() == []
     with pytest.raises(TransactionalIdNotFound):
-        store.describe_transaction("empty")
+        store.transactions.describe("empty")
     left = {
         found.transactional_id: found.status
-        for found in another(store).transactions()
+        for found in another(store).transactions.list()
         if not isinstance(found, TxnlogError)
     }
     assert left == {
@@ -123,7 +123,7 @@ def test_one_wrong_clock_expires_no_id(clock: VirtualClock, wrong: str) -> None:
     stored_ms = ahead_ms.get("storage", 0)
 
     def expire() -> list[str]:
-        return elsewhere(storage, clock, ahead_ms.get("maintenance", 0)).expire_transactional_ids()
+        return elsewhere(storage, clock, ahead_ms.get("maintenance", 0)).transactions.expire_ids()
 
     assert expire() == []
     clock.time_ms += EXPIRATION_MS
@@ -135,7 +135,7 @@ def test_one_wrong_clock_expires_no_id(clock: VirtualClock, wrong: str) -> None:
     if wrong == "storage":
         stored_ms += 10 * EXPIRATION_MS
     assert expire() == []
-    assert another(store).describe_transaction("p").status == "Dead"
+    assert another(store).transactions.describe("p").status == "Dead"
 
 
 def test_the_producer_of_an_expired_id_is_fenced(store: Store, clock: VirtualClock) -> None:
@@ -145,13 +145,13 @@ def test_the_producer_of_an_expired_id_is_fenced(store: Store, clock: VirtualClo
     other = begin_with(store, "q", b"before too")
     other.commit_transaction()
     clock.time_ms += EXPIRATION_MS + 1
-    another(store).expire_transactional_ids()
+    another(store).transactions.expire_ids()
     idle.begin_transaction()
     idle.send("t", b"never")
     with pytest.raises(ProducerFenced, match=r"'p' has expired: it was idle for 1000001 ms"):
         idle.commit_transaction()
     clock.time_ms += CLEANUP_AGE_MS + 1
-    another(store).expire_transactional_ids()
+    another(store).transactions.expire_ids()
     other.begin_transaction()
     other.send("t", b"never")
     with pytest.raises(ProducerFenced):
@@ -166,20 +166,20 @@ def test_an_expired_id_begins_anew(store: Store, clock: VirtualClock, removed: b
     first.commit_transaction()
     first.begin_transaction(application_id="a", version=7)
     first.commit_transaction()
-    before = store.describe_transaction("p")
+    before = store.transactions.describe("p")
     clock.time_ms += EXPIRATION_MS + 1
-    store.expire_transactional_ids()
-    dead = store.describe_transaction("p")
+    store.transactions.expire_ids()
+    dead = store.transactions.describe("p")
     assert (dead.log_entry, dead.versions) == (before.log_entry + 1, {"a": 7})
     if removed:
         clock.time_ms += CLEANUP_AGE_MS + 1
-        another(store).expire_transactional_ids()
+        another(store).transactions.expire_ids()
         assert store.logs.transactions.ids() == []
     again = another(store)
     producer = begin_with(again, "p", b"two")
     assert producer.committed_version("a") == 7
     producer.commit_transaction()
-    after = again.describe_transaction("p")
+    after = again.transactions.describe("p")
     assert after.producer_id != before.producer_id
     assert (after.producer_epoch, after.number) == (0, before.number + 1)
     assert after.log_entry > dead.log_entry
@@ -196,13 +196,13 @@ def test_readers_of_a_removed_id(store: Store, clock: VirtualClock) -> None:
     assert producer._coordinator is not None
     ref = producer._coordinator.state.ref
     remove_all(store, clock)
-    uploader = SegmentUploader(store.storage, store.topic_spec("t"), clock)
+    uploader = SegmentUploader(store.storage, store.logs.topic_spec("t"), clock)
     batch = normalize(pa.record_batch({"value": [b"zombie"]}), now_ms=1)
     uploader.write(batch, np.zeros(1, dtype=np.int32))
     store.logs.topic("t").place(uploader.finish(), transaction=ref)
     for reader in (store, another(store)):
         assert values(reader) == [b"committed"]
-        assert reader.stable_offsets("t")[0].holders == ()
+        assert reader.transactions.stable_offsets("t")[0].holders == ()
 
 
 def test_an_instance_that_sleeps_over_an_expiry_harms_nobody(
@@ -262,15 +262,15 @@ def test_an_instance_that_sleeps_while_its_id_lives_and_dies(
             late.commit_transaction()
         assert store.storage.list_names("transactions/p") == [f"{asleep_at:020d}.json"]
         for reader in (store, another(store)):
-            assert reader.transactions() == []
-            assert reader.hanging_transactions() == []
+            assert [*reader.transactions.list()] == []
+            assert reader.transactions.hanging() == []
     assert len(slept) == 1
     again = another(store)
     assert values(again) == [b"0", b"1", b"2"]
     producer = begin_with(again, "p", b"next")
     assert producer.committed_version("a") == 2
     producer.commit_transaction()
-    assert again.describe_transaction("p").number == 4 + (asleep_at == 2)
+    assert again.transactions.describe("p").number == 4 + (asleep_at == 2)
     assert values(another(store)) == [b"0", b"1", b"2", b"next"]
 
 
@@ -285,7 +285,7 @@ def test_an_id_that_is_used_meanwhile_does_not_expire(store: Store, clock: Virtu
             used.append(begin_with(store, "p", b"y"))
 
     expiring = attach(FaultyStorage(store.storage, before_request=use), clock=clock)
-    assert expiring.expire_transactional_ids() == []
+    assert expiring.transactions.expire_ids() == []
     used[0].commit_transaction()
     assert values(store) == [b"x", b"y"]
 
@@ -320,10 +320,10 @@ def test_expiry_that_fails_at_each_request(fault: Fault) -> None:
         assert producer.committed_version("a") == 3, context
         producer.commit_transaction()
         assert values(reopened) == [b"p", b"q", b"next"], context
-        assert reopened.describe_transaction("p").number == 3, context
+        assert reopened.transactions.describe("p").number == 3, context
         remove_all(reopened, clock)
         clock.time_ms += CLEANUP_AGE_MS + 1
-        reopened.expire_transactional_ids()
+        reopened.transactions.expire_ids()
         assert storage.list_folders("transactions") == [], context
         if start + number >= len(faulty.requests):
             assert number > 15
@@ -349,14 +349,14 @@ def test_a_removal_meets_a_put_under_a_freed_name(clock: VirtualClock) -> None:
     names = heap.list_names("transactions/p")
     assert int(next(name for name in names if ".closed" not in name).partition(".")[0]) > 5
     clock.time_ms += EXPIRATION_MS + 1
-    assert store.expire_transactional_ids() == ["p"]
+    assert store.transactions.expire_ids() == ["p"]
     clock.time_ms += CLEANUP_AGE_MS + 1
     late = transitions.participate(old.state, topics=["t"], groups=[], now_ms=1, nonce="late")
     for number in itertools.count():
         storage = heap.copy()
 
         def remove(_: Fault, storage: HeapStorage = storage) -> None:
-            attach(storage, clock=clock).expire_transactional_ids()
+            attach(storage, clock=clock).transactions.expire_ids()
 
         faulty = FaultyStorage(storage, on_wait=remove)
         sleeper = attach(faulty, clock=clock).logs.transactions
@@ -374,7 +374,7 @@ def test_a_removal_deletes_nothing_of_an_id_that_lives_again(clock: VirtualClock
     store = expiring_store(heap, clock)
     begin_with(store, "p", b"x").commit_transaction()
     clock.time_ms += EXPIRATION_MS + 1
-    store.expire_transactional_ids()
+    store.transactions.expire_ids()
     clock.time_ms += CLEANUP_AGE_MS + 1
     before = heap.list_names("transactions/p")
     done: list[str] = []
@@ -385,7 +385,7 @@ def test_a_removal_deletes_nothing_of_an_id_that_lives_again(clock: VirtualClock
             another(store).producer(transactional_id="p").init_transactions()
 
     remover = another(store, FaultyStorage(heap, before_request=live_again))
-    remover.expire_transactional_ids()
+    remover.transactions.expire_ids()
     assert done
     assert {*before} < {*heap.list_names("transactions/p")}
 
@@ -416,7 +416,7 @@ def test_a_remover_that_stalls_deletes_nothing_of_the_ids_next_life(lives: int) 
         store = expiring_store(HeapStorage(like_disk=True), clock)
         begin_with(store, "p", b"first").commit_transaction()
         clock.time_ms += EXPIRATION_MS + 1
-        store.expire_transactional_ids()
+        store.transactions.expire_ids()
         clock.time_ms += CLEANUP_AGE_MS + 1
         asleep: list[Producer] = []
 
@@ -441,7 +441,7 @@ def test_a_remover_that_stalls_deletes_nothing_of_the_ids_next_life(lives: int) 
         remover = attach(faulty, clock=clock)
         begun = len(faulty.requests)
         faulty.faults = {begun + number: Fault.DELAY}
-        remover.expire_transactional_ids()
+        remover.transactions.expire_ids()
         if begun + number >= len(faulty.requests):
             assert number > 7
             return
@@ -450,9 +450,9 @@ def test_a_remover_that_stalls_deletes_nothing_of_the_ids_next_life(lives: int) 
         for producer in asleep:
             with pytest.raises(ProducerFenced):
                 producer.commit_transaction()
-        newest = another(store).describe_transaction("p")
+        newest = another(store).transactions.describe("p")
         assert newest.status == "CompleteCommit", context
         assert newest.versions == {"a": 100 * lives - 1}, context
         begin_with(another(store), "p", b"next").commit_transaction()
-        assert another(store).describe_transaction("p").number > newest.number, context
+        assert another(store).transactions.describe("p").number > newest.number, context
         assert values(another(store)) == [b"first", b"next"], context

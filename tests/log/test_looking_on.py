@@ -26,7 +26,7 @@ def heap() -> HeapStorage:
 @pytest.fixture
 def store(heap: HeapStorage, clock: VirtualClock) -> Store:
     store = attach(heap, create=True, clock=clock, config={"log.cleanup.age.ms": AGE_MS})
-    store.create_topic("t")
+    store.topics.create("t")
     return store
 
 

@@ -76,8 +76,8 @@ def test_a_settler_that_sleeps_over_a_new_topic_harms_nobody(
     log.refresh()
     for turn in range(3):
         log.place(upload(slow, b"slow %d" % turn))
-    store.delete_topic("t")
-    store.create_topic("t", partitions=1)
+    store.topics.delete("t")
+    store.topics.create("t", partitions=1)
     written = append_each(store, "new", 20)
     before = newest_list(store)
     log.checkpoint()
@@ -93,11 +93,11 @@ def test_vacuum_of_a_deleted_topic_that_is_made_anew_meanwhile(
 ) -> None:
     """What the new topic's list names is not what the old one has left."""
     append_each(store, "old", 20)
-    store.delete_topic("t")
+    store.topics.delete("t")
     vacuum = another(store)
     log = vacuum.logs.topic("t")
     log.refresh()
-    store.create_topic("t", partitions=1)
+    store.topics.create("t", partitions=1)
     written = append_each(store, "new", 20)
     clock.time_ms += WEEK_MS
     [*_vacuum_manifests(log, Ages(heap, clock.time_ms), WEEK_MS, dry_run=False)]
@@ -109,7 +109,7 @@ def test_vacuum_deletes_what_a_deleted_topic_has_settled(
     heap: HeapStorage, store: Store, clock: VirtualClock
 ) -> None:
     append_each(store, "old", 20)
-    store.delete_topic("t")
+    store.topics.delete("t")
     clock.time_ms += 2 * WEEK_MS
     another(store).maintain()
     left = heap.list_names(names.topic_manifests("t"))
@@ -189,7 +189,7 @@ def test_a_list_that_has_seen_a_trim_is_adopted_by_who_has_not(
     written = append_each(store, "y", 12)
     log.reload()
     log.refresh()
-    store.delete_records({T0: 8})
+    store.topics.delete_records({T0: 8})
     clock.time_ms += 2 * WEEK_MS
     append_each(store, "z", 12)
     # It has listed its log before the trim, and the lists after it.
@@ -217,7 +217,7 @@ def test_a_producer_whose_records_were_trimmed_before_they_were_settled(
     with producer.transaction():
         for _ in range(5):
             producer.send("t", b"x", partition=0)
-    store.delete_records({T0: 5})
+    store.topics.delete_records({T0: 5})
     append_each(store, "y", 20, partition=1)
     assert newest_list(store).end > 10
     for one in (store, another(store)):
@@ -307,7 +307,7 @@ def test_what_lists_may_leave_out_is_not_told_of_a_producer(
             assert known is not None
             assert {partition for partition in (0, 1) if known.recent(0, partition)} == told
         state.partitions[0].log_start_offset = 0
-    store.delete_records({T0: 1})
+    store.topics.delete_records({T0: 1})
     assert log.place(upload(store, b"c", partition=0), writer=writer).entry is not None
     assert writer.producer != first
     assert writer.sequences == {0: 1}

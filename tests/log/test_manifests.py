@@ -146,7 +146,7 @@ def test_states_say_the_same_whatever_is_in_manifests(
                     )
                 )
                 most = random_.choice([high, (low + high) // 2])
-                stores[index].delete_records({at: random_.randint(low, most)})
+                stores[index].topics.delete_records({at: random_.randint(low, most)})
     reference = another(store)
     listing = reference.logs.topic("t").log.listing()
     expected = facts(fold_entries(reference, listing.outcomes))
@@ -331,7 +331,7 @@ def test_a_view_outlives_the_manifests_that_it_was_pinned_with(
     wanted = [b"%d" % turn for turn in range(20)]
     assert early.scan("t").to_arrow().column("value").to_pylist() == wanted
     early = another(store).snapshot("t")
-    store.delete_records({TopicPartition("t", 0): 30})
+    store.topics.delete_records({TopicPartition("t", 0): 30})
     for turn in range(60, 90):
         append(store, b"%d" % turn, partition=0)
     with pytest.raises(OffsetOutOfRange, match=r"t:0 is read from offset 0, .* below 30 were dele"):
@@ -347,8 +347,8 @@ def test_a_topic_that_is_made_anew_has_nothing_of_the_old_one(
     for turn in range(30):
         append(store, b"%d" % turn)
     old, number = another(store).snapshot("t"), newest_list(store).number
-    store.delete_topic("t")
-    store.create_topic("t", partitions=1)
+    store.topics.delete("t")
+    store.topics.create("t", partitions=1)
     for turn in range(30):
         append(store, b"new %d" % turn)
     assert newest_list(store).number > number

@@ -176,7 +176,7 @@ def test_a_producer_that_idles_before_a_completion_does_not_believe_in_a_reused_
     storage.faults = dict.fromkeys(range(begun + 1, begun + 60), Fault.FAIL)
     producer.commit_transaction()
     storage.faults = {}
-    assert store.describe_transaction("p").status == "PrepareCommit"
+    assert store.transactions.describe("p").status == "PrepareCommit"
     for _ in range(100):
         clock.time_ms += CLEANUP_AGE_MS + 1
         another(store).producer(transactional_id="p").init_transactions()

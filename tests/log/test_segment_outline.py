@@ -27,7 +27,7 @@ def outlined(store: Store, partition: int) -> list[tuple[int, int, str, str]]:
 
 def described(store: Store, partition: int) -> list[tuple[int, int, str, str]]:
     """The same of the descriptions."""
-    found = store.segments("t", partition)
+    found = store.topics.segments("t", partition)
     return [(one.base_offset, one.end_offset, one.name, one.outcome) for one in found]
 
 
@@ -47,13 +47,13 @@ def test_arrays_say_what_descriptions_say(
         if turn == 8:
             send(waiting, b"undecided", partition=0)
         if turn in (5, 10):
-            another(store).merge_topic("t")
+            another(store).maintenance.merge("t")
             assert outlined(another(store), 0) == described(store, 0)
-    store.delete_records({TopicPartition("t", 0): 2})
+    store.topics.delete_records({TopicPartition("t", 0): 2})
     for one in (store, another(store)):
         assert outlined(one, 0) == described(one, 0)
         assert outlined(one, 1) == described(one, 1) == []
-    whole = store.segments("t", 0)
+    whole = store.topics.segments("t", 0)
     assert {one.outcome for one in whole} == {"committed", "aborted", "undecided"}
     assert whole[0].base_offset == 0
     log = store.logs.fresh_topic("t")

@@ -83,7 +83,7 @@ class World:
         clock = VirtualClock()
         heap = HeapStorage(like_disk=like_disk)
         self.store = attach(heap, create=True, clock=clock)
-        self.store.create_topic("t")
+        self.store.topics.create("t")
         self.put = WRITERS[kind](self.store)
         self.arrive(BEFORE)
         self.busy = BusyStorage(heap, self.arrive, clock)
@@ -155,7 +155,7 @@ def test_the_newest_state_of_a_busy_id_is_found(like_disk: bool) -> None:
     """Whoever looks finds a state that is no older than the look."""
     heap, clock = HeapStorage(like_disk=like_disk), VirtualClock()
     store = attach(heap, create=True, clock=clock)
-    store.create_topic("t")
+    store.topics.create("t")
     producer = store.producer(transactional_id="i")
     producer.init_transactions()
 
@@ -177,7 +177,7 @@ def test_the_newest_state_of_a_busy_id_is_found(like_disk: bool) -> None:
 def test_a_scan_beside_many_appends_has_what_was_there(clock: VirtualClock) -> None:
     heap = HeapStorage(like_disk=True)
     store = attach(heap, create=True, clock=clock)
-    store.create_topic("t")
+    store.topics.create("t")
     arrive = arrivals(store)
     arrive(70)
     busy = BusyStorage(heap, arrive)
@@ -203,7 +203,7 @@ def test_a_hole_in_a_busy_log_is_damage(clock: VirtualClock) -> None:
     """That others go on does not hide it."""
     heap = HeapStorage()
     store = attach(heap, create=True, clock=clock)
-    store.create_topic("t")
+    store.topics.create("t")
     arrive = arrivals(store)
     arrive(1)
     busy = BusyStorage(heap, arrive)

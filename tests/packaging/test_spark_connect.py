@@ -59,7 +59,7 @@ def connected(
     package = home / "txnlog.zip"
     shutil.copy(wheel, package)
     store = txnlog.open(s3_root, create=True, storage_options=s3_options)
-    store.create_topic("in")
+    store.topics.create("in")
     with store.producer() as producer:
         producer.send("in", b"1")
     storage = {
@@ -124,7 +124,7 @@ def test_a_block_keeps_what_it_has_read_through_connect(connected: dict[str, Any
     assert "can no longer commit" in connected["block"] or "fenced" in connected["block"].lower()
     assert "random() need not give the same values" in connected["by_chance"]
     store = txnlog.open(connected["root"])
-    assert {"chance", "beside"} & {*store.groups()} == set()
+    assert {"chance", "beside"} & {*store.groups.list()} == set()
 
 
 def test_what_is_pinned_through_connect(connected: dict[str, Any]) -> None:
@@ -145,7 +145,7 @@ def test_streams_through_connect(python: Path, tmp_path: Path) -> None:
     """A stream copies all once; foreach_batch, which needs the query's name, is refused."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
     for topic in ("in", "out"):
-        store.create_topic(topic)
+        store.topics.create(topic)
     with store.producer() as producer:
         for number in range(100):
             producer.send("in", b"%d" % number)

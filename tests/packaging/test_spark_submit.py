@@ -165,8 +165,8 @@ def on_s3(
     """One job on S3, run with each kind of credentials: its counts, texts and requests."""
     root, home = "s3://test/spark-submit", tmp_path_factory.mktemp("s3-job")
     store = txnlog.open(root, create=True, storage_options=s3_options)
-    store.create_topic("in")
-    store.create_topic("out")
+    store.topics.create("in")
+    store.topics.create("out")
     endpoint = {"endpoint_url": s3_options["endpoint_url"]}
     region = json.dumps({"region_name": "us-east-1"})
     nested = {"region_name": "us-east-1", "aws_access_key_id": "AKIANESTEDNESTED"}

@@ -25,9 +25,9 @@ from txnlog.spark import transaction
 
 def make(path: Path) -> txnlog.Store:
     store = txnlog.open(path, create=True, config={"log.cleanup.age.ms": 900_000})
-    described: TopicDescription = store.create_topic("orders", partitions=4)
+    described: TopicDescription = store.topics.create("orders", partitions=4)
     print(described.partitions)
-    store.create_topic("flights", schema=pa.schema([("id", pa.int64())]), key=["id"])
+    store.topics.create("flights", schema=pa.schema([("id", pa.int64())]), key=["id"])
     return store
 
 
@@ -55,7 +55,7 @@ def look(store: txnlog.Store) -> list[int]:
     table: pa.Table = store.scan("orders").to_arrow()
     snapshot = store.snapshot(["orders"])
     print(snapshot.token(), table.num_rows)
-    groups: list[GroupDescription] = [store.describe_group("g")]
+    groups: list[GroupDescription] = [store.groups.describe("g")]
     return [group.lag for group in groups]
 
 
@@ -74,7 +74,7 @@ WRONG: Final = {
     'store.consumer("t", auto_offset_reset="first")': "auto_offset_reset",
     'store.producer(compression_type="brotli")': "compression_type",
     "store.producer(transactional_id=7)": "transactional_id",
-    'store.create_topic("t", partitions="4")': "partitions",
+    'store.topics.create("t", partitions="4")': "partitions",
     'store.scan("t").to_arow()': "to_arow",
     'store.producer().send("t", value=3)': "value",
 }

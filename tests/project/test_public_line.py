@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import typing
+from functools import cached_property
 
 import pandas as pd
 import pyarrow.dataset
@@ -13,10 +14,25 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 import txnlog
-from txnlog import Consumer, Producer, Snapshot, Store, replication, results
+from txnlog import (
+    Consumer,
+    GroupAdmin,
+    KafkaAdmin,
+    MaintenanceAdmin,
+    Producer,
+    Snapshot,
+    Store,
+    TableAdmin,
+    TopicAdmin,
+    TransactionAdmin,
+    replication,
+    results,
+)
+from txnlog.admin.maintenance import MaintenanceStep
 from txnlog.kafka.progress import Progress
 from txnlog.replication import Follower, Replicas, Standby
 
+ADMINS = (TopicAdmin, GroupAdmin, TransactionAdmin, MaintenanceAdmin, TableAdmin, KafkaAdmin)
 PUBLIC = (
     "txnlog",
     "txnlog.errors",
@@ -30,7 +46,6 @@ INTERNAL = {
     "Committer": "a part of GroupMetadata that is for the producer alone",
     "Logs": "Store.logs is for the parts of txnlog that build on a store, and says so",
     "Storage": "Store.storage is one of the storages, whose interface is txnlog.storage's",
-    "TopicSpec": "Store.topic_spec is for uploaders",
     "TopicView": "Snapshot.view is for Spark's planning",
     "PartitionView": "the same",
     "PartitionHead": "the same",
@@ -59,9 +74,12 @@ def returned_types(owner: type) -> dict[str, type]:
         if isinstance(origin := typing.get_origin(kind), type):
             collect(origin)
 
-    known = {name: getattr(of, name) for of in (results, replication) for name in of.__all__}
+    homes = (txnlog, results, replication)
+    known = {name: getattr(home, name) for home in homes for name in home.__all__}
+    known["MaintenanceStep"] = MaintenanceStep
     for name, member in inspect.getmembers(owner):
         function = member.fget if isinstance(member, property) else member
+        function = function.func if isinstance(function, cached_property) else function
         if not name.startswith("_") and callable(function):
             names = {**known, "pd": pd, "pyarrow": pyarrow, "pa": pyarrow, "Progress": Progress}
             names["Catalog"] = Catalog
@@ -78,7 +96,7 @@ def test_public_names_are_there(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "owner", [Store, Producer, Consumer, Snapshot, Replicas, Standby, Follower]
+    "owner", [Store, *ADMINS, Producer, Consumer, Snapshot, Replicas, Standby, Follower]
 )
 def test_what_is_returned_has_a_public_name(owner: type) -> None:
     """The class of every result can be imported from the root, errors, results or replication."""
@@ -86,6 +104,12 @@ def test_what_is_returned_has_a_public_name(owner: type) -> None:
     line |= {*replication.__all__, *INTERNAL}
     assert returned_types(owner)
     assert returned_types(owner).keys() - line == set()
+
+
+def test_a_store_has_few_names() -> None:
+    """What is about topics, groups, transactions, tables has a place of its own."""
+    names = [name for name in dir(Store) if not name.startswith("_")]
+    assert len(names) <= 30, names
 
 
 def test_results_are_the_classes_themselves() -> None:

@@ -26,7 +26,7 @@ def storage(memory_storage: Storage) -> FaultyStorage:
 @pytest.fixture
 def store(storage: FaultyStorage, clock: VirtualClock) -> Store:
     store = attach(storage, create=True, clock=clock)
-    store.create_topic("t")
+    store.topics.create("t")
     return store
 
 
@@ -46,7 +46,7 @@ def test_a_producer_that_does_not_flush_notices_added_partitions(
     """Five minutes later, by one listing; until then sending costs no request."""
     producer = begin(store)
     producer.send_batch("t", batch(range(100)))
-    attach(storage.inner, clock=clock).alter_topic("t", partitions=4)
+    attach(storage.inner, clock=clock).topics.alter("t", partitions=4)
     storage.requests.clear()
     send(producer, range(100, 200))
     assert storage.requests == []
@@ -68,7 +68,7 @@ def test_a_partition_that_is_named_is_known_at_once(store: Store) -> None:
     """A named new partition is found; one that does not exist is refused as before."""
     producer = store.producer()
     producer.send("t", b"0", partition=0)
-    store.alter_topic("t", partitions=3)
+    store.topics.alter("t", partitions=3)
     producer.send("t", b"2", partition=2)
     with pytest.raises(InvalidRecord, match="no partition 3; it has 3"):
         producer.send("t", b"3", partition=3)
@@ -90,7 +90,7 @@ def test_an_abort_leaves_no_orphans(store: Store, clock: VirtualClock) -> None:
     """What was uploaded when the producer noticed the partitions is deleted too."""
     producer = begin(store)
     producer.send_batch("t", batch(range(10)))
-    store.alter_topic("t", partitions=2)
+    store.topics.alter("t", partitions=2)
     clock.time_ms += MAX_AGE_MS + 1
     producer.send_batch("t", batch(range(10)))
     assert len(list(store.storage.list_all("topics/t/data"))) == 1
@@ -100,11 +100,11 @@ def test_an_abort_leaves_no_orphans(store: Store, clock: VirtualClock) -> None:
 
 def test_a_topic_that_is_gone_breaks_no_producer(store: Store, clock: VirtualClock) -> None:
     """Records sent to other topics are kept."""
-    store.create_topic("u")
+    store.topics.create("u")
     producer = store.producer()
     producer.send("u", b"u")
     producer.send("t", b"t")
-    store.delete_topic("t")
+    store.topics.delete("t")
     clock.time_ms += MAX_AGE_MS + 1
     with pytest.raises(UnknownTopicOrPartition, match="'t' does not exist"):
         producer.send("t", b"t")
@@ -116,7 +116,7 @@ def test_a_topic_that_is_gone_breaks_no_producer(store: Store, clock: VirtualClo
 
 def test_a_refused_assignment_leaves_the_old_one(store: Store) -> None:
     """Neither a partition nor a topic that is not there changes what is read."""
-    store.create_topic("u", partitions=2)
+    store.topics.create("u", partitions=2)
     with store.producer() as producer:
         producer.send("t", b"1")
     consumer = store.consumer("t", auto_offset_reset="earliest")
@@ -125,7 +125,7 @@ def test_a_refused_assignment_leaves_the_old_one(store: Store) -> None:
             consumer.assign([TopicPartition("u", 0), bad])
     assert consumer.assignment() == [TopicPartition("t", 0)]
     assert [record.value for record in consumer.poll()] == [b"1"]
-    store.alter_topic("t", partitions=2)
+    store.topics.alter("t", partitions=2)
     with store.producer() as producer:
         producer.send("t", b"2", partition=1)
     assert [record.value for record in consumer.poll()] == [b"2"]
@@ -155,7 +155,7 @@ def test_the_latest_reads_added_partitions_from_their_start(
     else:
         consumer.subscribe(["t"])
     assert polled(consumer) == []
-    store.alter_topic("t", partitions=2)
+    store.topics.alter("t", partitions=2)
     write(store, 1, b"new")
     write(store, 0, b"newer")
     assert {*polled(consumer), *polled(consumer)} == {b"new", b"newer"}
@@ -169,7 +169,7 @@ def test_a_latest_group_that_slept_reads_added_partitions_from_their_start(
     with store.consumer("t", group_id="g", auto_offset_reset="latest") as consumer:
         assert polled(consumer) == []
         consumer.commit()
-    store.alter_topic("t", partitions=2)
+    store.topics.alter("t", partitions=2)
     write(store, 1, b"slept")
     log = store.logs.group("g")
     log.refresh()
@@ -191,15 +191,15 @@ def test_a_latest_group_that_begins_anew_reads_nothing_old(
             "t", group_id="g", auto_offset_reset="latest"
         ) as consumer:
             assert polled(consumer) == []
-    store.alter_topic("t", partitions=2)
+    store.topics.alter("t", partitions=2)
     write(store, 1, b"before")
     with attach(store.storage, clock=clock).consumer(
         "t", group_id="g", auto_offset_reset="latest"
     ) as consumer:
         assert polled(consumer) == []
         consumer.commit()
-    store.delete_group("g")
-    store.alter_topic("t", partitions=3)
+    store.groups.delete("g")
+    store.topics.alter("t", partitions=3)
     write(store, 2, b"before")
     with attach(store.storage, clock=clock).consumer(
         "t", group_id="g", auto_offset_reset="latest"
@@ -218,6 +218,6 @@ def test_none_refuses_an_added_partition(store: Store) -> None:
     consumer.assignment()
     consumer.seek(TopicPartition("t", 0), 0)
     assert polled(consumer) == []
-    store.alter_topic("t", partitions=2)
+    store.topics.alter("t", partitions=2)
     with pytest.raises(NoOffsetForPartition, match="t:1"):
         consumer.poll()

@@ -61,7 +61,7 @@ class Meanwhile:
 
 def add_to_a_and_move(store: Store) -> None:
     """Takes 12 out of ``a``, in a partition that is new there, and puts them into ``b``."""
-    store.alter_topic("a", partitions=2)
+    store.topics.alter("a", partitions=2)
     transfer(begin(store, "mover"), (b"-12", "a", 1), (b"12", "b", 0))
 
 
@@ -101,7 +101,7 @@ def test_one_topic(heap: HeapStorage, clock: VirtualClock) -> None:
     send(mover, b"-100", topic="a")
 
     def other(store: Store) -> None:
-        store.alter_topic("a", partitions=2)
+        store.topics.alter("a", partitions=2)
         transfer(mover, (b"100", "a", 1))
 
     meanwhile = Meanwhile(heap, clock, "list transactions/mover")

@@ -104,10 +104,10 @@ def test_a_default_is_there_of_files_without_the_column(
     scanned = _scanned(monkeypatch)
     store = attach(open_storage(str(tmp_path)), create=True, clock=VirtualClock(START_MS))
     schemas = [pa.schema([("id", pa.int64())]), pa.schema([("id", pa.int64()), ("n", pa.int64())])]
-    store.create_topic("t", schema=schemas[0])
+    store.topics.create("t", schema=schemas[0])
     for turn, schema in enumerate(schemas):
         if turn:
-            store.alter_topic("t", schema=schema, defaults={"n": 7})
+            store.topics.alter("t", schema=schema, defaults={"n": 7})
         with store.producer() as producer:
             rows = pa.table([[turn * 10 + n for n in range(10)]] * len(schema), schema=schema)
             producer.send_batch("t", rows)

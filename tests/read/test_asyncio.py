@@ -16,7 +16,7 @@ from txnlog.errors import Wakeup
 def store(tmp_path: Path) -> Store:
     """A store with an empty topic."""
     opened = txnlog.open(str(tmp_path / "store"), create=True)
-    opened.create_topic("t")
+    opened.topics.create("t")
     return opened
 
 

@@ -193,7 +193,7 @@ def test_what_an_open_transaction_cuts_off_makes_it_atomic_alone(
     heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """Of two topics, one is held back: T1 is hidden in both, and T2, made of it, is not."""
-    elsewhere(heap, clock).create_topic("t2")
+    elsewhere(heap, clock).topics.create("t2")
     blocker = begin(elsewhere(heap, clock), "blocker")
     send(blocker, b"open", topic="t2")
     both = begin(elsewhere(heap, clock), "both")
@@ -264,7 +264,7 @@ def test_another_thread_reads_on_while_a_snapshot_is_taken(
     topics: int,
 ) -> None:
     """It lists T1 without its marker and T2 with it, just after the snapshot had looked up ids."""
-    elsewhere(heap, clock).alter_topic("t0", partitions=2)
+    elsewhere(heap, clock).topics.alter("t0", partitions=2)
     reader = attach(heap, clock=clock)
     settle = pinning._settle
 

@@ -42,7 +42,7 @@ def compact_once(record_format: str) -> tuple[HeapStorage, list[Record]]:
         "compression.type": "none",
         "index.interval.bytes": "1000",
     }
-    store.create_topic("t", config=config)
+    store.topics.create("t", config=config)
     rng = np.random.default_rng(4)
     keys = rng.integers(0, COUNT // 2, COUNT)
     keys[1000:3000] = 7  # a long gap
@@ -52,7 +52,7 @@ def compact_once(record_format: str) -> tuple[HeapStorage, list[Record]]:
     before = read(store)
     compact(store)
     left = newest(before)
-    (segment,) = store.segments("t")
+    (segment,) = store.topics.segments("t")
     assert segment.batch_count == 1 if record_format == "parquet" else segment.batch_count > 4
     assert 2000 < segment.record_count == len(left) < 3500
     return storage, left
@@ -106,7 +106,7 @@ def test_a_consumer_passes_over_gaps(compacted: tuple[Store, list[Record]]) -> N
             seen += [record.offset for record in consumer.poll()]
         consumer.commit()
     assert seen == [r.offset for r in left]
-    (described,) = store.describe_group("g").offsets
+    (described,) = store.groups.describe("g").offsets
     assert described.lag == 0
 
 
@@ -115,7 +115,7 @@ def test_files_are_checked_and_indexes_made_anew(
 ) -> None:
     """Verify, dump, and the rebuild of an index know gaps."""
     store, left = compacted
-    (segment,) = store.segments("t")
+    (segment,) = store.topics.segments("t")
     assert not check_placed_segment(store.storage, segment).damages
     dumped = [b.decoded for b in dump_placed_segment(store.storage, segment)]
     assert sum(d.records.num_rows for d in dumped if d is not None) == len(left)
@@ -127,7 +127,7 @@ def test_files_are_checked_and_indexes_made_anew(
     before = [store.storage.get(path) for path in paths]
     assert all(before)
     store.storage.delete(paths)
-    interval_bytes = int(store.topic_spec("t").config["index.interval.bytes"])
+    interval_bytes = int(store.logs.topic_spec("t").config["index.interval.bytes"])
     rebuild_placed_indexes(store.storage, segment, interval_bytes)
     assert [store.storage.get(path) for path in paths] == before
     checks, damage = check_placed_indexes(store.storage, segment)
@@ -164,8 +164,8 @@ def append_key(store: Store) -> None:
 def test_a_snapshot_of_several_topics_does_not_tear() -> None:
     """What is cut off supersedes nothing: the older record of its key shows."""
     store = attach(HeapStorage(), create=True, clock=VirtualClock(1_700_000_000_000))
-    store.create_topic("t", config={"cleanup.policy": "compact"})
-    store.create_topic("u")
+    store.topics.create("t", config={"cleanup.policy": "compact"})
+    store.topics.create("u")
     with store.producer() as producer:
         producer.send("t", b"old", b"k")
     holding = begin(store, "holding")
@@ -189,11 +189,11 @@ def test_a_snapshot_of_several_topics_does_not_tear() -> None:
 def test_export_to_folders_of_kafka(compacted: tuple[Store, list[Record]], tmp_path: Path) -> None:
     """An import of them has the same records at the same offsets."""
     store, left = compacted
-    store.export_kafka("t", str(tmp_path / "out"))
+    store.kafka.export_topic("t", str(tmp_path / "out"))
     other = attach(HeapStorage(), create=True)
-    other.import_kafka("t", [str(tmp_path / "out")])
+    other.kafka.import_topic("t", [str(tmp_path / "out")])
     assert read(other) == left
-    other.alter_topic("t", config={"cleanup.policy": "compact"})
+    other.topics.alter("t", config={"cleanup.policy": "compact"})
     append_key(other)
     expected = newest(read(other))
     compact(other)

@@ -37,7 +37,7 @@ def test_offset_reset(store: Store) -> None:
     assert read_alone(store, "t", group_id="g", auto_offset_reset="latest").poll() == []
     with pytest.raises(NoOffsetForPartition, match="t:0"):
         read_alone(store, "t", group_id="g", auto_offset_reset="none").poll()
-    store.delete_records({T0: 3})
+    store.topics.delete_records({T0: 3})
     store.consumer("t", group_id="g").commit({T0: 1})
     again = read_alone(store, "t", group_id="g", auto_offset_reset="earliest", stop_at_end=True)
     assert [record.offset for record in again] == [3, 4]
@@ -84,7 +84,7 @@ def test_committed_offsets_are_dense_and_survive_reopening(
     assert [
         r.offset for r in fresh.consumer("t", auto_offset_reset="earliest", stop_at_end=True)
     ] == list(range(turns))
-    group = fresh.describe_group("g")
+    group = fresh.groups.describe("g")
     assert [(o.offset, o.end_offset, o.lag) for o in group.offsets] == [(turns, turns, 0)]
     assert values(fresh) == [b"%d" % turn for turn in range(turns)]
 
@@ -98,7 +98,7 @@ def test_records_come_back_as_they_were_sent(store: Store) -> None:
         (b"\x00\xff", b"v" * 70_000, 1_700_000_000_123, (("h", b"1"),)),
         ("kéy".encode(), "välue".encode(), 253_402_300_799_999, ()),
     ]
-    store.alter_topic("t", config={"message.timestamp.after.max.ms": 10**18})
+    store.topics.alter("t", config={"message.timestamp.after.max.ms": 10**18})
     with another(store).producer() as plain:
         for key, value, timestamp_ms, headers in sent:
             plain.send("t", value, key, timestamp_ms=timestamp_ms, headers=headers)

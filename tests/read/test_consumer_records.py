@@ -124,7 +124,7 @@ def test_a_record_is_a_value() -> None:
 
 def filled(count: int) -> Store:
     store = attach(HeapStorage(), create=True, clock=VirtualClock())
-    store.create_topic("t")
+    store.topics.create("t")
     values = pa.array([b"%d" % number for number in range(count)], pa.binary())
     with store.producer() as producer:
         producer.send_batch("t", pa.record_batch({"key": values, "value": values}))

@@ -36,7 +36,7 @@ def store(memory_storage: Storage, clock: VirtualClock, monkeypatch: pytest.Monk
 def fill(store: Store, record_format: str, batches: int, *, in_one_segment: bool) -> None:
     """Batches of ten records in partition 0, and five records in partition 1."""
     config = {"record.format": record_format, "compression.type": "none"}
-    store.create_topic("t", partitions=2, config=config)
+    store.topics.create("t", partitions=2, config=config)
     rows = [(b"<%04d>" % number) * 333 for number in range(10 * batches)]
     pieces = [rows] if in_one_segment else [rows[at : at + 10] for at in range(0, len(rows), 10)]
     for piece in pieces:
@@ -195,7 +195,9 @@ def test_new_records_of_others_come_at_damage(store: Store) -> None:
 def test_a_segment_that_is_gone_is_damage_too(store: Store) -> None:
     """Its offsets are those of the log."""
     fill(store, "columns", 3, in_one_segment=False)
-    names = [segment.paths.log for segment in store.segments("t") if segment.base_offset == 10]
+    names = [
+        segment.paths.log for segment in store.topics.segments("t") if segment.base_offset == 10
+    ]
     store.storage.delete(names)
     consumer = read_alone(store, "t", auto_offset_reset="earliest", on_corrupt="skip")
     assert sorted(until_damage(consumer, poll)[0]) == [

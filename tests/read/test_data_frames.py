@@ -21,7 +21,7 @@ from txnlog.read.segment_files import _Segments
 def scan(request: pytest.FixtureRequest) -> Scan:
     """Three records."""
     store = txnlog.open(f"memory://frames-{request.node.name}", create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         for number in range(3):
             producer.send("t", b"%d" % number)
@@ -57,7 +57,7 @@ def test_what_is_not_installed_is_named(
 def test_times_come_out_of_duckdb() -> None:
     """With a zone, for which DuckDB imports a package that the extra brings."""
     store = txnlog.open("memory://frames-times", create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         producer.send("t", b"v", timestamp_ms=1_700_000_000_000)
     (row,) = store.scan("t").to_duckdb().fetchall()
@@ -70,7 +70,7 @@ def test_a_reader_of_a_dataset_opens_no_file_before_it_is_read(
 ) -> None:
     """Arrow would hold Python's lock meanwhile, which opening needs: DuckDB stood still."""
     store = txnlog.open(str(tmp_path), create=True)
-    store.create_topic("t", schema=pa.schema([("id", pa.int64())]))
+    store.topics.create("t", schema=pa.schema([("id", pa.int64())]))
     for number in range(20):
         with store.producer() as producer:
             producer.send_batch("t", pa.table({"id": [number] if number else [0, 0]}))
@@ -83,7 +83,7 @@ def test_a_reader_of_a_dataset_opens_no_file_before_it_is_read(
 
     monkeypatch.setattr(_Segments, "open_input_file", noted)
     whole = store.snapshot(["t"]).dataset("t")
-    store.delete_records({txnlog.TopicPartition("t", 0): 1})
+    store.topics.delete_records({txnlog.TopicPartition("t", 0): 1})
     cut = store.snapshot(["t"]).dataset("t")  # the rest of a file, and files
     only_id = pa.schema([whole.schema.field("id")])
     for found, rows, files in ((whole, 21, 20), (cut, 20, 19)):
@@ -98,11 +98,11 @@ def test_a_reader_of_a_dataset_opens_no_file_before_it_is_read(
 def test_pyarrow_writes_a_dataset_and_what_is_scanned_of_it(tmp_path: Path) -> None:
     """Files alone, and with the rest of one that was cut through."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    store.create_topic("t", schema=pa.schema([("id", pa.int64()), ("n", pa.int64())]))
+    store.topics.create("t", schema=pa.schema([("id", pa.int64()), ("n", pa.int64())]))
     with store.producer() as producer:
         producer.send_batch("t", pa.table({"id": [0, 1, 2], "n": [0, 0, 1]}))
     for first in (0, 1):
-        store.delete_records({txnlog.TopicPartition("t", 0): first})
+        store.topics.delete_records({txnlog.TopicPartition("t", 0): first})
         found = store.snapshot(["t"]).dataset("t")
         for data, names in ((found, found.schema.names), (found.scanner(columns=["id"]), ["id"])):
             folder = tmp_path / f"{first}-{len(names)}"

@@ -37,7 +37,7 @@ def fill(store: Store, topic: str, record_format: str, partitions: int = 2) -> N
     """Two segments of several batches in each partition, all of the same size."""
     config = {"record.format": record_format, "compression.type": "none"}
     config |= {"index.interval.bytes": "1"}
-    store.create_topic(topic, partitions=partitions, config=config)
+    store.topics.create(topic, partitions=partitions, config=config)
     for _ in range(2):
         with store.producer() as producer:
             for start in range(0, ROWS, BATCH_ROWS):
@@ -52,7 +52,9 @@ def fill(store: Store, topic: str, record_format: str, partitions: int = 2) -> N
 
 
 def paths(store: Store, topic: str) -> list[str]:
-    return [names.SegmentRef(topic, s.partition, s.name).paths.log for s in store.segments(topic)]
+    return [
+        names.SegmentRef(topic, s.partition, s.name).paths.log for s in store.topics.segments(topic)
+    ]
 
 
 def exchange(store: Store, one: str, other: str) -> None:
@@ -127,7 +129,7 @@ def test_every_read_notices(
     for topic in "ab":
         fill(store, topic, record_format)
     one, other = paths(store, pair[0])[pair[1]], paths(store, pair[2])[pair[3]]
-    chosen = store.segments(pair[0])[pair[1]]
+    chosen = store.topics.segments(pair[0])[pair[1]]
     calls = [*reads(store, pair[0], chosen.partition, chosen.base_offset)]
     for call in calls:
         call()
@@ -149,7 +151,7 @@ def test_every_read_notices(
     findings = [f for f in store.examine(with_contents=True) if "exchanged" in f.detail]
     assert {finding.path for finding in findings} >= {one, other}
     with pytest.raises(CorruptRecord, match="exchanged"):
-        store.export_kafka(pair[0], str(tmp_path / "out"))
+        store.kafka.export_topic(pair[0], str(tmp_path / "out"))
 
 
 @FORMATS
@@ -171,7 +173,7 @@ def test_of_files_that_were_shuffled_each_is_noticed_or_in_its_place(
     for (_, path), source in zip(where, after, strict=True):
         store.storage.put(path, before[source])
     for topic in "ab":
-        for segment in store.segments(topic):
+        for segment in store.topics.segments(topic):
             path = names.SegmentRef(topic, segment.partition, segment.name).paths.log
             moved = after[[p for _, p in where].index(path)] != path
             for call in reads(store, topic, segment.partition, segment.base_offset):
@@ -219,18 +221,18 @@ def test_imported_segments_keep_their_bytes_and_are_told_apart_from_their_start(
     store: Store, tmp_path: Path
 ) -> None:
     """Kafka's batches have no room for a tag: the first one's checksum and the offsets must do."""
-    store.create_topic("a", partitions=2, config={"segment.bytes": "2000"})
+    store.topics.create("a", partitions=2, config={"segment.bytes": "2000"})
     with store.producer() as producer:
         for partition in (0, 1):
             for row in range(200):
                 value = b"%d%019d" % (partition, row)
                 producer.send("a", value, None, partition, TIME_MS + row)
-    store.export_kafka("a", str(tmp_path / "out"), compression_type="none")
+    store.kafka.export_topic("a", str(tmp_path / "out"), compression_type="none")
     (tmp_path / "out" / "a-0").rename(tmp_path / "out" / "b-0")
     (tmp_path / "out" / "a-1").rename(tmp_path / "out" / "b-1")
-    store.import_kafka("b", [str(tmp_path / "out")])
+    store.kafka.import_topic("b", [str(tmp_path / "out")])
     assert store.scan("b").to_arrow().num_rows == 400
-    segments = store.segments("b")
+    segments = store.topics.segments("b")
     assert {segment.from_kafka for segment in segments} == {True}
     one, other = [p for p, s in zip(paths(store, "b"), segments, strict=True) if not s.base_offset]
     exchange(store, one, other)
@@ -239,5 +241,5 @@ def test_imported_segments_keep_their_bytes_and_are_told_apart_from_their_start(
         with pytest.raises(CorruptRecord, match="exchanged"):
             call()
     with pytest.raises(CorruptRecord, match="exchanged"):
-        store.export_kafka("b", str(tmp_path / "again"))
+        store.kafka.export_topic("b", str(tmp_path / "again"))
     assert any("exchanged" in f.detail for f in store.examine(with_contents=True))

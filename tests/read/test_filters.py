@@ -136,7 +136,7 @@ def test_a_filter_of_records_with_gaps() -> None:
     store = attach(HeapStorage(), create=True, clock=VirtualClock(START_MS))
     config = {"cleanup.policy": "compact"}
     schema = pa.schema([pa.field("id", pa.int32()), pa.field("turn", pa.int64())])
-    store.create_topic("compacted", schema=schema, key=["id"], config=config)
+    store.topics.create("compacted", schema=schema, key=["id"], config=config)
     for turn in range(3):
         ids = range(0, 30, turn + 1)
         with store.producer() as producer:
@@ -253,7 +253,7 @@ def test_a_plan_with_a_filter_travels(typed: Store) -> None:
     from txnlog.read.schema import scan_columns
 
     scan = typed.scan("typed")
-    schema = typed.topic_spec("typed").schema
+    schema = typed.logs.topic_spec("typed").schema
     columns = scan_columns(["id"], schema, row_filter=pc.field("number") == 30)
     sent = pickle.loads(pickle.dumps(columns))
     [batch] = read_ranges(typed.storage, scan.ranges, sent)

@@ -29,7 +29,7 @@ def store(memory_storage: Storage, clock: VirtualClock) -> Store:
     """Topic ``t``: offsets 3 to 9 in partition 0, nothing in partition 1."""
     store = new_store(memory_storage, clock, {"t": 2})
     fill(store, 10)
-    store.delete_records({T0: 3})
+    store.topics.delete_records({T0: 3})
     return store
 
 
@@ -54,7 +54,7 @@ def test_offsets_of_an_open_transaction_show_nowhere(store: Store, commits: bool
         consumer = reader.consumer("t", group_id="g", auto_offset_reset="none")
         consumer.assign([T0])
         assert consumer.position(T0) == 5
-        assert [(o.offset, o.lag) for o in reader.describe_group("g").offsets] == [(5, 5)]
+        assert [(o.offset, o.lag) for o in reader.groups.describe("g").offsets] == [(5, 5)]
     assert committed_offset(store) == (5, "")
     if commits:
         producer.commit_transaction()
@@ -62,7 +62,7 @@ def test_offsets_of_an_open_transaction_show_nowhere(store: Store, commits: bool
         producer.abort_transaction()
     expected = 8 if commits else 5
     assert committed_offset(store) == (expected, "")
-    assert [o.offset for o in store.describe_group("g").offsets] == [expected]
+    assert [o.offset for o in store.groups.describe("g").offsets] == [expected]
 
 
 @pytest.mark.condition(35)
@@ -155,9 +155,9 @@ def test_committed_offsets_with_metadata_are_listed_and_reset(store: Store, comm
     files = store.storage.list_names("groups/g")
     assert any(name.endswith(".checkpoint") for name in files) is (commits > 32)
     assert committed_offset(store) == (3 + last % 7, f"by hand {last}")
-    assert another(store).groups() == ["g"]
-    (listed,) = another(store).describe_groups()
-    assert listed == another(store).describe_group("g")
+    assert another(store).groups.list() == ["g"]
+    (listed,) = another(store).groups.describe_all()
+    assert listed == another(store).groups.describe("g")
     assert [(o.partition, o.offset, o.metadata, o.lag) for o in listed.offsets] == [
         (0, 3 + last % 7, f"by hand {last}", 7 - last % 7),
         (1, 0, f"by hand {last}", 0),

@@ -71,10 +71,10 @@ def output(store: Store) -> int:
 @pytest.mark.parametrize("through", [[4], [9, 4], [0, 9, 4]])
 def test_who_read_before_a_reset_cannot_commit_after_it(store: Store, through: list[int]) -> None:
     """To where the group stands, or away and back: the older reader loses."""
-    store.reset_group_offsets("g", "t", to=4)
+    store.groups.reset_offsets("g", "t", to=4)
     _, before = job(store, "before")
     for offset in through:
-        store.reset_group_offsets("g", "t", to=offset)
+        store.groups.reset_offsets("g", "t", to=offset)
     _, after = job(store, "after")
     with pytest.raises(CommitFailed, match=r"read from offset 4, and entry \d+ of its log"):
         before.commit_transaction()
@@ -92,9 +92,9 @@ def test_who_found_no_offset_before_a_deletion_cannot_commit_after_it(
     _, between = job(store, "between")
     between.commit_transaction()
     if whole:
-        store.delete_group("g")
+        store.groups.delete("g")
     else:
-        store.delete_group_offsets("g", [T0])
+        store.groups.delete_offsets("g", [T0])
     _, after = job(store, "after")
     with pytest.raises(CommitFailed, match="read when the group had no offset, and entry 1 "):
         before.commit_transaction()
@@ -105,11 +105,11 @@ def test_who_found_no_offset_before_a_deletion_cannot_commit_after_it(
 
 def test_deleting_other_offsets_disturbs_nobody(store: Store) -> None:
     """Only the partition's own entry counts."""
-    store.create_topic("u")
+    store.topics.create("u")
     u0 = TopicPartition("u", 0)
     store.consumer("u", group_id="g").commit({u0: 0})
     _, producer = job(store, "p")
-    store.delete_group_offsets("g", [u0])
+    store.groups.delete_offsets("g", [u0])
     producer.commit_transaction()
     assert committed_offset(store) == 2
 
@@ -125,7 +125,7 @@ def test_a_job_goes_on_from_its_own_commits(store: Store, unknown: bool) -> None
     consumer.commit({T0: 4})
     read(consumer, producer)
     producer.commit_transaction()
-    store.reset_group_offsets("g", "t", to=8)
+    store.groups.reset_offsets("g", "t", to=8)
     read(consumer, producer)
     with pytest.raises(CommitFailed):
         producer.commit_transaction()
@@ -142,10 +142,10 @@ def test_a_job_goes_on_from_its_own_commits(store: Store, unknown: bool) -> None
 
 def test_a_bare_group_id_stands_where_it_stood_when_it_was_given(store: Store) -> None:
     """Reset to the same place between that and the commit."""
-    store.reset_group_offsets("g", "t", to=4)
+    store.groups.reset_offsets("g", "t", to=4)
     producer = begin(store, "p")
     producer.send_offsets_to_transaction({T0: 6}, "g")
-    store.reset_group_offsets("g", "t", to=4)
+    store.groups.reset_offsets("g", "t", to=4)
     producer.send_offsets_to_transaction({T0: 7}, "g")
     with pytest.raises(CommitFailed):
         producer.commit_transaction()
@@ -155,17 +155,17 @@ def test_of_two_resets_at_a_time_one_is_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reset compares what it was planned from too, also where both lead to one place."""
-    store.reset_group_offsets("g", "t", to=4)
+    store.groups.reset_offsets("g", "t", to=4)
 
     def slow(*args: object) -> object:
         plan = plan_reset(*args)  # type: ignore[arg-type]
         monkeypatch.setattr("txnlog.admin.groups.plan_reset", plan_reset)
-        another(store).reset_group_offsets("g", "t", to=4)
+        another(store).groups.reset_offsets("g", "t", to=4)
         return plan
 
     monkeypatch.setattr("txnlog.admin.groups.plan_reset", slow)
     with pytest.raises(CommitFailed):
-        store.reset_group_offsets("g", "t", shift_by=1)
+        store.groups.reset_offsets("g", "t", shift_by=1)
     assert committed_offset(store) == 4
 
 
@@ -176,7 +176,7 @@ def test_what_does_not_tell_the_entry_is_compared_by_value(store: Store) -> None
     assert move.start_entry is None
     assert msgspec.json.encode(move) == old
     for number in range(3):
-        store.reset_group_offsets("g", "t", to=4)
+        store.groups.reset_offsets("g", "t", to=4)
         store.logs.group("g")._state.check_commit("g", [move])
         assert number >= 0
     with pytest.raises(CommitFailed):
@@ -199,7 +199,7 @@ def test_what_does_not_tell_the_entry_is_compared_by_value(store: Store) -> None
 def test_whoever_began_before_the_last_move_is_refused(store: Store, seed: int) -> None:
     """Random histories. A counter of moves for each partition is the oracle."""
     rng = random.Random(seed)
-    store.alter_topic("t", partitions=2)
+    store.topics.alter("t", partitions=2)
     moves = {T0: 0, T1: 0}
     readers: list[tuple[GroupMetadata, dict[TopicPartition, int]]] = []
     admins = [store, another(store)]
@@ -229,7 +229,7 @@ def test_whoever_began_before_the_last_move_is_refused(store: Store, seed: int) 
                 seen[where] = moves[where]  # its next one starts from its own
                 outcomes.add("committed")
         elif action == "reset":
-            admin.reset_group_offsets("g", [where], to=rng.randrange(3))
+            admin.groups.reset_offsets("g", [where], to=rng.randrange(3))
             moves[where] += 1
         elif action == "plain":
             admin.consumer("t", group_id="g").commit({where: rng.randrange(3)})
@@ -237,7 +237,7 @@ def test_whoever_began_before_the_last_move_is_refused(store: Store, seed: int) 
         elif action == "delete":
             had = {w for w in moves if another(store).consumer("t", group_id="g").committed(w)}
             try:
-                admin.delete_group_offsets("g", [where])
+                admin.groups.delete_offsets("g", [where])
             except TxnlogError:
                 assert not had
             else:
@@ -251,8 +251,8 @@ def test_whoever_began_before_the_last_move_is_refused(store: Store, seed: int) 
 
 def test_states_that_are_folded_or_loaded_stand_alike(store: Store) -> None:
     """Invariant L7: a checkpoint keeps what deleted an offset."""
-    store.reset_group_offsets("g", "t", to=4)
-    store.delete_group_offsets("g", [T0])
+    store.groups.reset_offsets("g", "t", to=4)
+    store.groups.delete_offsets("g", [T0])
     log = store.logs.fresh_group("g")
     copy = CHECKPOINT_DECODER.decode(msgspec.json.encode(log._state))
     assert copy == log._state
@@ -286,7 +286,7 @@ def test_a_consumer_begins_anew_where_the_group_is(store: Store) -> None:
     assert committed is not None
     consumer.seek(T0, committed.offset)
     copy(producer, consumer, consumer.poll(max_records=2))
-    store.delete_group("g")
+    store.groups.delete("g")
     with pytest.raises(CommitFailed):
         copy(producer, consumer, consumer.poll(max_records=1))
     assert consumer.committed(T0) is None

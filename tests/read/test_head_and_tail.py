@@ -17,7 +17,7 @@ PARTITIONS = 3
 def store(memory_storage: Storage) -> Store:
     """``t``: segments of a few records, times that run backwards too, aborted records between."""
     store = attach(memory_storage, create=True)
-    store.create_topic("t", partitions=PARTITIONS)
+    store.topics.create("t", partitions=PARTITIONS)
     chance = random.Random(7)
     for round_ in range(12):
         with store.producer(transactional_id="w") as producer:

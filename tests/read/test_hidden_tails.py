@@ -66,7 +66,7 @@ def nothing_more(_: Store) -> None:
 
 def compacted(store: Store) -> None:
     """The newest record of each key is older than the end, in both partitions."""
-    store.alter_topic("t", config={"cleanup.policy": "compact", "delete.retention.ms": 0})
+    store.topics.alter("t", config={"cleanup.policy": "compact", "delete.retention.ms": 0})
     for partition in (0, 1):
         for value in (b"old", None):
             with store.producer() as producer:
@@ -78,13 +78,13 @@ def compacted(store: Store) -> None:
 
 def trimmed(store: Store) -> None:
     """The first partition is trimmed to its end, the second one into its hidden records."""
-    store.delete_records({T0: 8, T1: 2})
+    store.topics.delete_records({T0: 8, T1: 2})
 
 
 def imported(store: Store) -> None:
     """Transactions of Kafka's, with markers and aborted records last."""
-    store.delete_topic("t")
-    store.import_kafka("orders", [str(BROKER)])
+    store.topics.delete("t")
+    store.kafka.import_topic("orders", [str(BROKER)])
 
 
 @pytest.mark.condition(33)
@@ -95,7 +95,7 @@ def test_every_way_of_reading_comes_to_the_end(
 ) -> None:
     """Kafka users' loop, "until each position is at its end", ends; and the lag is gone."""
     tail(store)
-    (topic,) = store.topics()
+    (topic,) = store.topics.list()
     consumer = read_alone(
         store, topic, group_id="g", auto_offset_reset="earliest", stop_at_end=True
     )
@@ -107,7 +107,7 @@ def test_every_way_of_reading_comes_to_the_end(
         assert found or consumer.positions() == ends, calls
     assert seen == sum(store.scan(topic).count().values())
     consumer.commit()
-    assert store.describe_group("g").lag == 0
+    assert store.groups.describe("g").lag == 0
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -137,7 +137,7 @@ def test_what_is_undecided_or_paused_is_not_passed(store: Store) -> None:
 
 def test_the_last_record_of_a_poll_takes_its_tail_along(store: Store) -> None:
     """Positions that are sent with the records' transaction leave no lag: README's loop."""
-    store.create_topic("out")
+    store.topics.create("out")
     consumer = store.consumer(
         "t", group_id="g", auto_offset_reset="earliest", max_poll_records=3, stop_at_end=True
     )
@@ -148,5 +148,5 @@ def test_the_last_record_of_a_poll_takes_its_tail_along(store: Store) -> None:
             for record in records:
                 producer.send("out", record.value)
             producer.send_offsets_to_transaction(consumer.positions(), consumer.group_metadata())
-    assert store.describe_group("g").lag == 0
+    assert store.groups.describe("g").lag == 0
     consumer.close()

@@ -97,7 +97,7 @@ def test_each_call_of_a_replaced_instance_is_refused(store: Store, call: str) ->
     second.send_offsets_to_transaction({T0: 2}, "g")
     second.commit_transaction()
     assert read(another(store)) == [b"second"]
-    assert [o.offset for o in another(store).describe_group("g").offsets] == [2]
+    assert [o.offset for o in another(store).groups.describe("g").offsets] == [2]
 
 
 @pytest.mark.condition(28)
@@ -130,7 +130,7 @@ def test_the_stable_offset_stays_at_the_log_start(store: Store) -> None:
     with store.producer() as plain:
         for number in range(4):
             plain.send("t", b"%d" % number, partition=0)
-    store.delete_records({T0: 3})
+    store.topics.delete_records({T0: 3})
     names = [f"transactions/p/{name}" for name in store.storage.list_names("transactions/p")]
     lost = names[-2:]
     kept = [store.storage.get(name) for name in lost]
@@ -160,7 +160,7 @@ def prepare(seed: int, *topics: str) -> Simulation:
     simulation = Simulation(seed)
     store = simulation.store()
     for topic in topics:
-        store.create_topic(topic, partitions=2)
+        store.topics.create(topic, partitions=2)
     return simulation
 
 

@@ -147,11 +147,11 @@ def test_large_batches_are_shown_in_slices(memory_storage: Storage, record_forma
     config = {"record.format": record_format, "min.compaction.lag.ms": 0}
     schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
     compacted = {**config, "cleanup.policy": "compact"}
-    store.create_topic("t", schema=schema, key=["k"], config=compacted)
+    store.topics.create("t", schema=schema, key=["k"], config=compacted)
     with store.producer() as producer:
         keys = pa.array([n if n % 3 else 7 for n in range(200)], pa.int64())
         producer.send_batch("t", pa.table({"k": keys, "v": ["é" * 9] * 200}))
-    store.compact("t")
+    store.maintenance.compact("t")
     columns = ["offset", "key", "value"]
     whole = store.snapshot("t").scan("t", columns=columns, as_json=True).to_arrow()
     offsets = store.scan("t", columns=["_offset", "k"]).to_arrow()
@@ -171,7 +171,7 @@ def test_large_batches_are_shown_in_slices(memory_storage: Storage, record_forma
 
 def test_a_record_that_deletes_has_no_value(memory_storage: Storage) -> None:
     store = attach(memory_storage, create=True)
-    store.create_topic("t", schema=pa.schema([("k", pa.string()), ("v", pa.int8())]), key=["k"])
+    store.topics.create("t", schema=pa.schema([("k", pa.string()), ("v", pa.int8())]), key=["k"])
     with store.producer() as producer:
         producer.send_batch("t", pa.table({"k": ["a", "b"], "_deleted": [True, False]}))
     shown = store.snapshot("t").scan("t", columns=["key", "value"], as_json=True).to_arrow()

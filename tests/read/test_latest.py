@@ -61,7 +61,7 @@ def transactions(store: Store, rng: random.Random, send: Callable[[Any], None]) 
     writer.init_transactions()
     for number in range(16):
         if number in (6, 11):
-            store.alter_topic("t", partitions=3 + number // 10)
+            store.topics.alter("t", partitions=3 + number // 10)
         writer.begin_transaction()
         for _ in range(rng.randrange(1, 3)):
             send(writer)
@@ -79,7 +79,7 @@ def transactions(store: Store, rng: random.Random, send: Callable[[Any], None]) 
 def plain_history(record_format: str, seed: int) -> Store:
     """Keys in several partitions, times out of order and equal ones, tombstones, no keys."""
     store, rng = make_store(), random.Random(seed)
-    store.create_topic("t", partitions=2, config={"record.format": record_format})
+    store.topics.create("t", partitions=2, config={"record.format": record_format})
 
     def send(producer: Any) -> None:
         for _ in range(rng.randrange(1, 12)):
@@ -97,7 +97,7 @@ def typed_history(record_format: str, seed: int) -> Store:
     """The same with a key of three columns."""
     store, rng = make_store(), random.Random(seed)
     config = {"record.format": record_format}
-    store.create_topic("t", partitions=2, schema=SCHEMA, key=["name", "n", "day"], config=config)
+    store.topics.create("t", partitions=2, schema=SCHEMA, key=["name", "n", "day"], config=config)
 
     def send(producer: Any) -> None:
         count = rng.randrange(1, 12)
@@ -253,7 +253,7 @@ def test_all_ways_to_read_a_scan(tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", [plain_history, typed_history])
 def test_compaction_does_not_change_the_answer(make: Callable[[str, int], Store]) -> None:
     store = make("columns", 4)
-    store.alter_topic("t", config={"cleanup.policy": "compact"})
+    store.topics.alter("t", config={"cleanup.policy": "compact"})
     columns = PLAIN if make is plain_history else TYPED
     before = rows_of(store.scan("t", columns=columns, latest=True))
     count = sum(store.scan("t").count().values())
@@ -265,7 +265,7 @@ def test_compaction_does_not_change_the_answer(make: Callable[[str, int], Store]
 def test_a_tombstone_that_compaction_removed_covers_no_other_partition() -> None:
     """As the documents say: where a key is in two partitions, its older record shows again."""
     store = make_store()
-    store.create_topic("t", config={"cleanup.policy": "compact"})
+    store.topics.create("t", config={"cleanup.policy": "compact"})
 
     def values() -> list[bytes]:
         return [row["value"] for row in rows_of(store.scan("t", latest=True))]
@@ -275,7 +275,7 @@ def test_a_tombstone_that_compaction_removed_covers_no_other_partition() -> None
             producer.send("t", value, b"k", partition, timestamp_ms)
 
     send(0, b"old", 1)
-    store.alter_topic("t", partitions=2)
+    store.topics.alter("t", partitions=2)
     send(1, None, 2)
     assert values() == []
     compact(store)
@@ -291,14 +291,14 @@ def test_a_tombstone_that_compaction_removed_covers_no_other_partition() -> None
 
 def test_an_empty_topic_and_one_without_keys() -> None:
     store = make_store()
-    store.create_topic("t")
+    store.topics.create("t")
     assert rows_of(store.scan("t", latest=True)) == []
     assert store.scan("t", latest=True).head(3).num_rows == 0
     with store.producer() as producer:
         producer.send("t", b"v", None)
     assert rows_of(store.scan("t", latest=True)) == []
     assert store.scan("t", latest=True).count() == {0: 0}
-    store.create_topic("typed", schema=pa.schema([("a", pa.int64())]))
+    store.topics.create("typed", schema=pa.schema([("a", pa.int64())]))
     with pytest.raises(InvalidOption, match="the schema of typed has no key"):
         store.scan("typed", latest=True)
 
@@ -306,7 +306,7 @@ def test_an_empty_topic_and_one_without_keys() -> None:
 def test_segments_without_newest_records_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second reading is of those alone that hold one of the newest."""
     store = make_store()
-    store.create_topic("t")
+    store.topics.create("t")
     for number in range(5):
         with store.producer() as producer:
             producer.send("t", b"%d" % number, b"k" if number < 4 else b"other")
@@ -327,7 +327,7 @@ def test_of_what_is_compacted_no_key_is_read_first(
 ) -> None:
     """The first reading is of what came since; nothing came, and there is no first reading."""
     store = make_store()
-    store.create_topic("t", partitions=partitions, config={"cleanup.policy": "compact"})
+    store.topics.create("t", partitions=partitions, config={"cleanup.policy": "compact"})
     with store.producer() as producer:
         for number in range(60):
             producer.send("t", b"old", b"%d" % number)
@@ -359,7 +359,7 @@ def test_of_what_is_compacted_no_key_is_read_first(
 def test_a_key_that_may_be_in_two_partitions_is_looked_for_in_all(where: str) -> None:
     """It was sent elsewhere before compaction or since, or partitions were added."""
     store = make_store()
-    store.create_topic("t", partitions=2, config={"cleanup.policy": "compact"})
+    store.topics.create("t", partitions=2, config={"cleanup.policy": "compact"})
     keys = [b"%d" % number for number in range(20)]
     with store.producer() as producer:
         for key in keys:
@@ -367,7 +367,7 @@ def test_a_key_that_may_be_in_two_partitions_is_looked_for_in_all(where: str) ->
     if where != "compacted":
         compact(store)
     if where == "moved":
-        store.alter_topic("t", partitions=3)
+        store.topics.alter("t", partitions=3)
     rows = rows_of(store.scan("t", latest=True, columns=["key", "partition"]))
     home = {row["key"]: row["partition"] for row in rows}
     with store.producer() as producer:
@@ -392,7 +392,7 @@ def test_rows_wait_until_they_are_looked_up_together(
     store = make_store()
     config = {"cleanup.policy": "compact", "record.format": "columns"}
     given: dict[str, Any] = {"schema": SCHEMA, "key": ["name", "n"]} if is_typed else {}
-    store.create_topic("t", config=config, **given)
+    store.topics.create("t", config=config, **given)
 
     def send(numbers: range, value: int) -> None:
         with store.producer() as producer:
@@ -419,7 +419,7 @@ def test_damage_is_an_error_unless_it_is_skipped(
     monkeypatch.setattr(writer, "DEFAULT_BATCH_BYTES", 2000)
     store = make_store()
     config = {"compression.type": "none", "record.format": record_format}
-    store.create_topic("t", config=config)
+    store.topics.create("t", config=config)
     for values in ([b"old" * 500], [b"new" * 500, b"other" * 300]):
         keys = [b"k", b"o"][: len(values)]
         with store.producer() as producer:

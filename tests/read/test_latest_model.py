@@ -95,7 +95,7 @@ class World:
         if not self.is_typed:
             self.formats += ("kafka",)
         config = {"record.format": self.rng.choice(self.formats)}
-        self.store.create_topic("t", partitions=2, config=config, **given)
+        self.store.topics.create("t", partitions=2, config=config, **given)
 
     # -- what happens ----------------------------------------------------------------------------
 
@@ -143,10 +143,10 @@ class World:
     def _partitions(self) -> None:
         if self.partitions < 4 and self.rng.random() < 2 * self.stray_rate:
             self.partitions += 1
-            self.store.alter_topic("t", partitions=self.partitions)
+            self.store.topics.alter("t", partitions=self.partitions)
 
     def _format(self) -> None:
-        self.store.alter_topic("t", config={"record.format": self.rng.choice(self.formats)})
+        self.store.topics.alter("t", config={"record.format": self.rng.choice(self.formats)})
 
     def _moment(self) -> None:
         """Note what shows, under a token, and under the time if nothing is open that it shows."""
@@ -160,16 +160,16 @@ class World:
 
     def _compact(self) -> None:
         """A topic that is not compacted may have records without keys, so it is only now."""
-        self.store.alter_topic("t", config={"cleanup.policy": "compact"})
+        self.store.topics.alter("t", config={"cleanup.policy": "compact"})
         compact(self.store)
-        self.store.alter_topic("t", config={"cleanup.policy": "delete"})
+        self.store.topics.alter("t", config={"cleanup.policy": "delete"})
 
     def _compact_partly(self) -> None:
         """As a process does that stops after one of its entries."""
-        self.store.alter_topic("t", config={"cleanup.policy": "compact"})
+        self.store.topics.alter("t", config={"cleanup.policy": "compact"})
         steps = compact_topic(self.store.logs, "t", Times(self.clock, None), even_clean=True)
         next(iter(steps), None)
-        self.store.alter_topic("t", config={"cleanup.policy": "delete"})
+        self.store.topics.alter("t", config={"cleanup.policy": "delete"})
 
     def _home(self, key: Key) -> int:
         name, n = key
@@ -185,7 +185,7 @@ class World:
         start = snapshot.beginning_offsets("t")[partition]
         end = snapshot.end_offsets("t")[partition]
         before = start + (end - start) // 4
-        self.store.delete_records({TopicPartition("t", partition): before})
+        self.store.topics.delete_records({TopicPartition("t", partition): before})
         self.visible = [
             record
             for record in self.visible

@@ -17,7 +17,7 @@ T0 = TopicPartition("t", 0)
 @pytest.fixture
 def store(memory_storage: Storage, clock: VirtualClock) -> Store:
     store = new_store(memory_storage, clock, {})
-    store.create_topic("t", config={"record.format": "columns"})
+    store.topics.create("t", config={"record.format": "columns"})
     return store
 
 

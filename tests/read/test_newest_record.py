@@ -12,7 +12,7 @@ from txnlog.store import attach
 
 
 def find(store: txnlog.Store) -> list[tuple[int | None, int | None]]:
-    listed = store.list_offsets(["t"], at="max-timestamp")
+    listed = store.topics.offsets(["t"], at="max-timestamp")
     return [(at.offset, at.timestamp_ms) for at in listed if not isinstance(at, Exception)]
 
 
@@ -34,7 +34,7 @@ def test_the_newest_record_is_what_a_scan_finds() -> None:
     for seed in range(3):
         chance = random.Random(seed)
         store = attach(MemoryStorage(f"newest-{seed}"), create=True)
-        store.create_topic("t", partitions=3)
+        store.topics.create("t", partitions=3)
         producer = store.producer(transactional_id="id")
         producer.init_transactions()
         for _ in range(6):
@@ -45,7 +45,7 @@ def test_the_newest_record_is_what_a_scan_finds() -> None:
             (producer.commit_transaction if chance.random() < 0.7 else producer.abort_transaction)()
         ends = store.snapshot(["t"]).end_offsets("t")
         for start in range(0, max(ends.values()) + 1, 3):
-            store.delete_records({TopicPartition("t", p): min(start, ends[p]) for p in ends})
+            store.topics.delete_records({TopicPartition("t", p): min(start, ends[p]) for p in ends})
             assert find(store) == [newest(store, number) for number in range(3)], (seed, start)
 
 
@@ -53,7 +53,7 @@ def test_one_segment_is_read_for_it() -> None:
     """Of many, the one that says it has the newest."""
     counting = CountingStorage(MemoryStorage("newest"))
     store = attach(counting, create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         for number in (1, 9, 4, 3):
             producer.send("t", b"v", None, 0, 1_700_000_000_000 + number)

@@ -29,7 +29,7 @@ def store(decoded: list[int]) -> Store:
     """A topic with one row group of records of 100 bytes, each a millisecond after the last."""
     del decoded
     store = attach(HeapStorage(), create=True, clock=VirtualClock())
-    store.create_topic("t", config={"record.format": "parquet"})
+    store.topics.create("t", config={"record.format": "parquet"})
     rows = pa.table({
         "value": pa.array([b"%0100d" % number for number in range(COUNT)], pa.binary()),
         "timestamp": pa.array(range(COUNT), pa.timestamp("ms", "UTC")),

@@ -50,7 +50,7 @@ def test_batches_are_those_of_a_scan(store: Store) -> None:
     again = another(store).consumer("t", group_id="g", auto_offset_reset="earliest")
     assert offsets(again.poll_batches()) == {T0: [*range(7, 20)], T1: [*range(20)]}
     again.commit()
-    assert store.describe_group("g").lag == 0
+    assert store.groups.describe("g").lag == 0
 
 
 def test_what_a_poll_returns_is_bounded(store: Store) -> None:
@@ -129,8 +129,8 @@ def test_batches_that_fail_midway_come_again(store: Store, clock: VirtualClock) 
 def test_a_typed_topics_batches_have_its_columns(memory_storage: Storage) -> None:
     """And what else is known of a record; a poll shows them as rows."""
     store = attach(memory_storage, create=True)
-    store.create_topic("typed", schema=pa.schema([("id", pa.int64()), ("name", pa.string())]))
-    store.create_topic("plain")
+    store.topics.create("typed", schema=pa.schema([("id", pa.int64()), ("name", pa.string())]))
+    store.topics.create("plain")
     with store.producer() as producer:
         producer.send_batch("typed", pa.table({"id": [1, 2], "name": ["a", None]}))
     append(store, b"x", topic="plain")

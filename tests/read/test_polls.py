@@ -27,7 +27,7 @@ def store(memory_storage: Storage, clock: VirtualClock) -> Store:
 
 def test_kafkas_loop_with_one_consumer(store: Store) -> None:
     """Consume, produce, send the offsets, commit, again: the consumer learns of its commits."""
-    store.create_topic("out")
+    store.topics.create("out")
     for number in range(4):
         append(store, b"%d" % number)
     consumer = store.consumer(
@@ -133,7 +133,7 @@ def test_polls_are_linear_in_partitions_and_idle_ones_do_nothing_for_them(
     found: dict[int, list[int]] = {}
     for partitions in (100, 1000):
         store = attach(HeapStorage(), create=True, clock=clock)
-        store.create_topic("many", partitions=partitions)
+        store.topics.create("many", partitions=partitions)
         _fill(store, partitions)
         consumer = store.consumer(
             "many", group_id="g", auto_offset_reset="earliest", stop_at_end=True
@@ -163,16 +163,16 @@ def test_what_was_read_to_its_end_is_read_again_when_asked_for(store: Store) -> 
     consumer.resume(T0)
     assert [record.value for record in consumer] == [b"1"]
     assert consumer.poll() == []
-    store.alter_topic("t", partitions=2)
+    store.topics.alter("t", partitions=2)
     _send(store, "t", b"2", 1)
     assert [record.value for record in consumer] == [b"2"]
-    store.create_topic("u")
+    store.topics.create("u")
     _send(store, "u", b"3", 0)
     consumer.subscribe(["t", "u"])
     assert [record.value for record in consumer] == [b"3"]
     assert consumer.poll() == []
-    store.delete_topic("t")
-    store.create_topic("t")
+    store.topics.delete("t")
+    store.topics.create("t")
     append(store, b"4")
     assert [record.value for record in consumer] == [b"4"]
 
@@ -199,7 +199,7 @@ def test_single_records_cost_no_copy_of_all_positions(
     """To read record by record takes as long with many partitions as with few; errors rewind."""
     monkeypatch.setattr(joined_reads, "MOST_JOINED_BYTES", 0)
     store = attach(HeapStorage(), create=True, clock=clock)
-    store.create_topic("many", partitions=50)
+    store.topics.create("many", partitions=50)
     for _ in range(2):
         _fill(store, 50)
     storage = FaultyStorage(store.storage)

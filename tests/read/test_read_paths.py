@@ -114,7 +114,7 @@ def _duckdb(store: Store, folder: Path) -> Reader:
 
 def _delta(store: Store, folder: Path) -> Reader:
     url = str(folder / "delta")
-    store.publish_delta("t", url)
+    store.tables.publish_delta("t", url)
     table = DeltaTable(url)
 
     def ids(predicate: Predicate) -> list[int]:
@@ -126,7 +126,7 @@ def _delta(store: Store, folder: Path) -> Reader:
 
 def _delta_in_duckdb(store: Store, folder: Path) -> Reader:
     url = str(folder / "delta")
-    store.publish_delta("t", url)
+    store.tables.publish_delta("t", url)
     table = DeltaTable(url)
     return Reader("delta in duckdb", LARGEST, lambda p: duckdb_ids(pa.table(table.scan()), p))
 
@@ -137,7 +137,7 @@ def _iceberg(store: Store, folder: Path) -> Reader:
     catalog = load_catalog(
         "default", uri=f"sqlite:///{place}/catalog.db", warehouse=f"file://{place}"
     )
-    store.publish_iceberg("t", catalog, "sales.t")
+    store.tables.publish_iceberg("t", catalog, "sales.t")
     table = catalog.load_table("sales.t")
 
     def ids(predicate: Predicate) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -79,7 +80,7 @@ def heap() -> HeapStorage:
 def _fill(storage: Storage, segments: int = SEGMENTS, *, record_format: str = "columns") -> Store:
     """A topic of two partitions with small segments, each of a commit of its own."""
     store = attach(storage, create=True, clock=SystemClock())
-    store.create_topic("t", partitions=2, config={"record.format": record_format})
+    store.topics.create("t", partitions=2, config={"record.format": record_format})
     for number in range(segments):
         with store.producer() as producer:
             producer.send("t", b"%d" % number, partition=number % 2)
@@ -142,7 +143,7 @@ def test_small_segments_are_asked_for_together(heap: HeapStorage, record_format:
 def test_what_is_not_small_is_asked_for_alone(heap: HeapStorage) -> None:
     """It is on its way beside others as before."""
     store = attach(heap, create=True, clock=SystemClock())
-    store.create_topic("t")
+    store.topics.create("t")
     sizes = [1, 1, 100_000, 1, 1, 1]
     noise = np.random.default_rng(1)
     with store.producer() as producer:
@@ -206,7 +207,7 @@ def test_large_segments_are_read_in_chunks_that_overlap(
     """The chunks of a whole segment are known before: no more than a reader by itself asks for."""
     store = attach(memory_storage, create=True, clock=SystemClock())
     config = {"compression.type": "none", "record.format": record_format}
-    store.create_topic("t", config=config)
+    store.topics.create("t", config=config)
     rng = np.random.default_rng(3)
     values = [rng.bytes(100_000) for _ in range(300)]
     with store.producer() as producer:
@@ -238,7 +239,7 @@ def test_batches_larger_than_a_chunk(
     """They are put together from chunks, or asked for whole where most are that large."""
     store = attach(memory_storage, create=True, clock=SystemClock())
     config = {"compression.type": "none", "max.message.bytes": str(20_000_000)}
-    store.create_topic("t", config=config)
+    store.topics.create("t", config=config)
     rng = np.random.default_rng(3)
     values = [rng.bytes(size) for size in sizes]
     with store.producer() as producer:
@@ -270,11 +271,12 @@ def test_verbs_over_many_groups_open_several_at_once(
     consumers = [store.consumer("t", group_id=f"g{n:02}") for n in range(30)]
     for consumer in consumers:
         consumer.commit({TopicPartition("t", 0): 1})
-    for verb in ("groups", "describe_groups"):
+    found: list[Any] = []
+    for verb in ("list", "describe_all"):
         meeting = MeetingListings(memory_storage, 4)
         fresh = attach(meeting, clock=SystemClock())
         meeting.meeting = True
-        found = getattr(fresh, verb)()
+        found = [*getattr(fresh.groups, verb)()]
         assert len(found) == 30
         assert 4 <= meeting.most <= PARALLEL_REQUESTS
     assert [group.group_id for group in found] == [f"g{n:02}" for n in range(30)]
@@ -282,6 +284,6 @@ def test_verbs_over_many_groups_open_several_at_once(
     counting = CountingStorage(memory_storage)
     fresh = attach(counting, clock=SystemClock())
     counting.take()
-    fresh.describe_groups()
+    assert len([*fresh.groups.describe_all()]) == 30
     # A listing of each group; of the topic one of its manifests, and one of its log.
     assert counting.take()["list"] == 30 + 2

@@ -34,8 +34,8 @@ def fill(store: Store, *values: bytes, topic: str = "t") -> None:
 
 
 def make_anew(store: Store, *values: bytes, partitions: int = 1) -> None:
-    store.delete_topic("t")
-    store.create_topic("t", partitions=partitions)
+    store.topics.delete("t")
+    store.topics.create("t", partitions=partitions)
     fill(store, *values)
 
 
@@ -72,7 +72,7 @@ def test_a_groups_offsets_do_not_apply_to_the_new_topic(store: Store) -> None:
     old.poll()
     old.commit()
     make_anew(store, b"new 0", b"new 1", b"new 2")
-    described = store.describe_group("g").offsets
+    described = store.groups.describe("g").offsets
     assert {(at.partition, at.lag) for at in described} == {(0, None), (1, None), (2, None)}
     consumer = read_alone(store, "t", group_id="g", auto_offset_reset="earliest")
     assert consumer.committed(T0) is None
@@ -86,7 +86,7 @@ def test_a_groups_offsets_do_not_apply_to_the_new_topic(store: Store) -> None:
     committed = consumer.committed(T0)
     assert committed is not None
     assert committed.offset == 3
-    assert store.describe_group("g").offsets[0].lag == 0
+    assert store.groups.describe("g").offsets[0].lag == 0
 
 
 def test_a_late_commit_for_the_old_topic_moves_nobody_in_the_new_one(store: Store) -> None:
@@ -144,7 +144,7 @@ def test_a_late_commit_replaces_no_offset_of_the_new_topic(
     assert another(store).logs.fresh_group("g").next_entry == 2
     assert len(late.poll()) == 2  # from the group's offset in the new topic
     late.commit()
-    described = {(at.topic, at.partition): at.offset for at in store.describe_group("g").offsets}
+    described = {(at.topic, at.partition): at.offset for at in store.groups.describe("g").offsets}
     assert described["t", 0] == 3
 
 
@@ -152,14 +152,14 @@ def test_a_deleted_topic_does_not_stop_the_others(store: Store) -> None:
     """The others are read on; when none is left the error names the topic and the remedy."""
     fill(store, b"1", topic="u")
     consumer = store.consumer("t", "u", auto_offset_reset="earliest")
-    store.delete_topic("t")
+    store.topics.delete("t")
     assert [record.value for record in consumer.poll()] == [b"1"]
     assert consumer.assignment() == [TopicPartition("u", 0)]
-    store.create_topic("t")
+    store.topics.create("t")
     fill(store, b"new")
     assert [record.value for record in consumer.poll()] == [b"new"]
-    store.delete_topic("t")
-    store.delete_topic("u")
+    store.topics.delete("t")
+    store.topics.delete("u")
     with pytest.raises(UnknownTopicOrPartition, match="'t' does not exist; make it"):
         consumer.poll()
 
@@ -171,7 +171,7 @@ def test_a_topic_that_is_deleted_while_it_is_read_does_not_stop_the_others(store
     fill(store, b"u", topic="u")
     consumer = store.consumer("t", "u", auto_offset_reset="earliest", max_poll_records=1)
     assert [record.value for record in consumer.poll()] == [b"t"]
-    store.delete_topic("t")
+    store.topics.delete("t")
     assert [record.value for record in consumer.poll()] == [b"u"]
 
 
@@ -201,9 +201,9 @@ def test_an_open_scan_says_that_its_topic_was_deleted(store: Store, again: bool)
     fill(store, b"1")
     scan = store.scan("t")
     snapshot = store.snapshot(["t"])
-    store.delete_topic("t")
+    store.topics.delete("t")
     if again:
-        store.create_topic("t")
+        store.topics.create("t")
         fill(store, b"2")
     expected = "'t' was deleted and recreated since" if again else "'t' was deleted since"
     with pytest.raises(UnknownTopicOrPartition, match=expected):

@@ -111,7 +111,7 @@ def test_the_oldest_open_transaction_says_how_far_back(
     """A younger one with a longer timeout does not."""
     config = {"transaction.max.timeout.ms": 15 * TIMEOUT_MS}
     heap = HeapStorage()
-    attach(heap, create=True, clock=clock, config=config).create_topic("t")
+    attach(heap, create=True, clock=clock, config=config).topics.create("t")
     overlap(heap, clock, 100, step_ms=1_000)
     young = process(heap, clock).producer(
         transactional_id="young", transaction_timeout_ms=15 * TIMEOUT_MS
@@ -459,7 +459,7 @@ def test_a_cut_does_not_fall_below_the_log_start(heap: HeapStorage, clock: Virtu
     producer.send("t", b"1")
     producer.send("u", b"1")
     producer.commit_transaction()
-    store.delete_records({TopicPartition("t", 0): 1})
+    store.topics.delete_records({TopicPartition("t", 0): 1})
     snapshot = store.snapshot(["t", "u"])
     assert snapshot.beginning_offsets("t") == snapshot.end_offsets("t") == {0: 1}
     assert snapshot.scan("t").record_count == 0

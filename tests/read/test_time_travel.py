@@ -74,9 +74,9 @@ def test_a_token_shows_the_same_whatever_comes_later(store: Store, clock: Virtua
     assert set(token) <= {*string.ascii_letters, *string.digits, *"-_."}
     for number in range(MANY):
         append(store, b"later %d" % number, partition=number % 2)
-    store.alter_topic("t", partitions=4)
+    store.topics.alter("t", partitions=4)
     append(store, b"new", partition=3)
-    assert store.merge_topic("t")
+    assert store.maintenance.merge("t")
     clock.sleep(30)
     again = another(store).snapshot(["u", "t"], at=token)
     assert values(again) == expected
@@ -89,7 +89,7 @@ def test_a_token_shows_the_same_whatever_comes_later(store: Store, clock: Virtua
 
 
 def test_a_token_of_a_thousand_partitions_is_short(store: Store) -> None:
-    store.create_topic("wide", partitions=5000)
+    store.topics.create("wide", partitions=5000)
     token = store.snapshot(["wide", "t"]).token()
     assert len(token) < 5000
     assert len(store.snapshot("wide", at=token).partitions("wide")) == 5000
@@ -105,7 +105,7 @@ def test_a_token_that_is_none_is_refused(store: Store) -> None:
     """Whatever it is: never another error, nor another snapshot."""
     append(store, b"a")
     token = store.snapshot("t").token()
-    topic_id = store.topic_spec("t").topic_id
+    topic_id = store.logs.topic_spec("t").topic_id
     refused: list[str] = [
         "",
         "txnlog1.",
@@ -158,10 +158,10 @@ def test_only_a_prefix_has_a_token(store: Store) -> None:
 
 def test_a_token_of_a_topic_that_was_made_anew_is_refused(store: Store) -> None:
     token = store.snapshot(["t", "u"]).token()
-    store.delete_topic("t")
+    store.topics.delete("t")
     with pytest.raises(UnknownTopicOrPartition):
         store.snapshot("t", at=token)
-    store.create_topic("t", partitions=2)
+    store.topics.create("t", partitions=2)
     with pytest.raises(UnknownTopicOrPartition, match="recreated since"):
         store.snapshot("t", at=token)
     with pytest.raises(UnknownTopicOrPartition, match="recreated since"):
@@ -177,7 +177,7 @@ def test_what_was_deleted_since_is_named(store: Store) -> None:
     for number in range(6):
         append(store, b"%d" % number, partition=0)
     token = store.snapshot("t").token()
-    store.delete_records({TopicPartition("t", 0): 4})
+    store.topics.delete_records({TopicPartition("t", 0): 4})
     snapshot = another(store).snapshot("t", at=token)
     assert snapshot.beginning_offsets("t") == {0: 0, 1: 0}
     for read in (snapshot.scan, snapshot.dataset):
@@ -185,7 +185,7 @@ def test_what_was_deleted_since_is_named(store: Store) -> None:
             read("t")
     rows = snapshot.scan("t", {0: 4}).to_arrow()["value"].to_pylist()
     assert rows == [b"4", b"5"]
-    store.delete_records({TopicPartition("t", 0): 6})
+    store.topics.delete_records({TopicPartition("t", 0): 6})
     append(store, b"new", partition=0)
     with pytest.raises(OffsetOutOfRange, match="t:0 from offset 4 to 5"):
         store.snapshot("t", at=token).scan("t", {0: 4})
@@ -206,7 +206,7 @@ def test_records_that_compaction_took_away_are_there_until_vacuum(
 ) -> None:
     """Then the snapshot has expired, and says so: it never shows a part."""
     store = attach(heap, create=True, clock=clock)
-    store.create_topic("t", config={"cleanup.policy": "compact"})
+    store.topics.create("t", config={"cleanup.policy": "compact"})
     for number in range(4):
         with store.producer() as producer:
             producer.send("t", b"%d" % number, key=b"k")
@@ -232,7 +232,7 @@ def test_a_token_is_of_what_was_there_before_compaction(
 ) -> None:
     """Also of a compaction that has seen nothing later; by time it shows what that has left."""
     store = attach(heap, create=True, clock=clock)
-    store.create_topic("t", config={"cleanup.policy": "compact"})
+    store.topics.create("t", config={"cleanup.policy": "compact"})
     for number in range(4):
         with store.producer() as producer:
             producer.send("t", b"%d" % number, key=b"k%d" % (number % 2))
@@ -243,7 +243,7 @@ def test_a_token_is_of_what_was_there_before_compaction(
     after = store.snapshot("t").token()
     every = [(0, b"%d" % number) for number in range(4)]
     assert values(store.snapshot("t", at=before))["t"] == every
-    store.merge_topic("t")
+    store.maintenance.merge("t")
     for handle in (store, another(store)):
         assert values(handle.snapshot("t", at=before))["t"] == every
         for at in (after, then_ms):
@@ -255,7 +255,7 @@ def test_a_schema_is_that_of_the_time(store: Store, clock: VirtualClock) -> None
     """By token and by time, whoever reads, and whatever has been settled and merged since."""
     old = pa.schema([("id", pa.int32()), ("gone", pa.string())])
     new = pa.schema([("id", pa.int64()), ("more", pa.string())])
-    store.create_topic("typed", schema=old)
+    store.topics.create("typed", schema=old)
     for number in range(4):
         with store.producer() as producer:
             producer.send_batch("typed", pa.table({"id": [number], "gone": ["x"]}, schema=old))
@@ -263,11 +263,11 @@ def test_a_schema_is_that_of_the_time(store: Store, clock: VirtualClock) -> None
     expected = store.scan("typed").to_arrow()
     then_ms = clock.now_ms()
     clock.sleep(10)
-    store.alter_topic("typed", schema=new)
+    store.topics.alter("typed", schema=new)
     for _ in range(140):
         with store.producer() as producer:
             producer.send_batch("typed", pa.table({"id": [2**40], "more": ["y"]}, schema=new))
-    assert store.merge_topic("typed")
+    assert store.maintenance.merge("typed")
     store = another(store)
     for at in (token, then_ms, dt.datetime.fromtimestamp(then_ms / 1000, tz=dt.UTC)):
         assert store.snapshot("typed", at=at).scan("typed").to_arrow() == expected
@@ -406,7 +406,7 @@ def test_a_cut_that_falls_far_back_tears_nothing(heap: HeapStorage, clock: Virtu
     """Each transaction overlaps the next, back to appends that nobody would have looked at."""
     config = {"transaction.max.timeout.ms": 60_000}
     store = attach(heap, create=True, clock=clock, config=config)
-    store.create_topic("t")
+    store.topics.create("t")
     append(store, b"before")
     writers = [begin(store, f"w{number}") for number in range(2)]
 
@@ -462,7 +462,7 @@ def test_a_time_of_which_nothing_is_left_is_refused(store: Store, clock: Virtual
     then_ms = clock.now_ms()
     clock.sleep(10)
     append(store, b"new", partition=0)
-    store.delete_records({TopicPartition("t", 0): 1})
+    store.topics.delete_records({TopicPartition("t", 0): 1})
     with pytest.raises(OffsetOutOfRange, match="t:0 below offset 1 were deleted"):
         store.snapshot("t", at=then_ms)
     assert values(store.snapshot("t", at=clock.now_ms())) == {"t": [(0, b"new")]}
@@ -496,7 +496,7 @@ def test_changes_between_snapshots_tokens_and_times(store: Store, clock: Virtual
         producer.send("t", b"b", partition=1)
         producer.send("t", b"c", partition=0)
         producer.commit_transaction()
-    store.alter_topic("t", partitions=3)
+    store.topics.alter("t", partitions=3)
     append(store, b"d", partition=2)
     late = store.snapshot("t")
     late_ms = clock.now_ms()

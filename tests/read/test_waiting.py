@@ -167,7 +167,7 @@ def test_wakeup_ends_a_wait_and_loses_nothing(store: Store, eventful: EventfulCl
 def test_wakeup_from_a_thread() -> None:
     """With the machine's own clock: the other thread comes back though nothing is written."""
     store = attach(HeapStorage(), create=True, clock=SystemClock())
-    store.create_topic("t")
+    store.topics.create("t")
     consumer = store.consumer("t")
     raised: list[type[BaseException]] = []
 

@@ -33,7 +33,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> txnlog.Store:
     store = make_written(tmp_path, SENT[0])
     for value in SENT[1:8]:
         write(store, value)
-    assert store.merge_topic("t")
+    assert store.maintenance.merge("t")
     for value in SENT[8:]:
         write(store, value)
     return store

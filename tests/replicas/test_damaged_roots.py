@@ -39,9 +39,9 @@ def fill(folder: Path, record_format: str) -> txnlog.Store:
     config = {"record.format": record_format, "compression.type": "none"}
     if record_format == "parquet":
         schema = pa.schema([("number", pa.int64())])
-        store.create_topic("t", config={**config, "compression.type": "zstd"}, schema=schema)
+        store.topics.create("t", config={**config, "compression.type": "zstd"}, schema=schema)
     else:
-        store.create_topic("t", config=config)
+        store.topics.create("t", config=config)
     with store.producer() as producer:
         for number in range(BATCHES):
             numbers = pa.array(range(number * RECORDS, (number + 1) * RECORDS), pa.int64())
@@ -157,7 +157,7 @@ def test_a_root_that_joins_copies_sound_segments(tmp_path: Path) -> None:
 def test_an_incarnation_that_has_the_only_sound_entry_stays(tmp_path: Path) -> None:
     store = fill(tmp_path, "kafka")
     bring_back = lose(tmp_path / "b")
-    store.create_topic("u")
+    store.topics.create("u")
     bring_back()
     Replicas(store).add(str(tmp_path / "b"))
     for folder in (FIRST, "b/incarnation-00001"):

@@ -32,7 +32,7 @@ class Cluster:
         self.storage = self.roots.plain(self.clock)
         self.storage.trust(probed=True)
         self.store = attach(self.storage, create=True, clock=self.clock)
-        self.store.create_topic("t", partitions=1)
+        self.store.topics.create("t", partitions=1)
 
     def commit(self, number: int) -> None:
         """A transaction of an instance of its own, as a job that was started again."""

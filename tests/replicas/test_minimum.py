@@ -29,7 +29,7 @@ from txnlog.storage.together import run_together
 def store(tmp_path: Path) -> txnlog.Store:
     """Two roots, both of which must have what is acknowledged."""
     store = make(tmp_path, **{"min.insync.replicas": 2})
-    store.create_topic("t", partitions=1)
+    store.topics.create("t", partitions=1)
     return store
 
 
@@ -145,14 +145,14 @@ def test_offsets_below_the_minimum(
         lost.bring_back()
         Replicas(store).add(str(tmp_path / "b"))
         consumer.commit()
-    assert [one.offset for one in reopened(tmp_path).describe_group("g").offsets] == [1]
+    assert [one.offset for one in reopened(tmp_path).groups.describe("g").offsets] == [1]
 
 
 @pytest.fixture
 def quick(tmp_path: Path) -> txnlog.Store:
     """The same, where a root is given up after one second."""
     store = make(tmp_path, **{"min.insync.replicas": 2, "replica.lag.time.max.ms": 1_000})
-    store.create_topic("t", partitions=1)
+    store.topics.create("t", partitions=1)
     return store
 
 
@@ -191,7 +191,7 @@ def test_data_that_is_sent_on_waits_too(
 ) -> None:
     """A segment is full while records are sent, and more than one request waits."""
     short = Shortage(tmp_path, monkeypatch, quick)
-    quick.create_topic("u", partitions=1, config={"segment.bytes": 1 << 20})
+    quick.topics.create("u", partitions=1, config={"segment.bytes": 1 << 20})
     with quick.producer(delivery_timeout_ms=60_000, buffer_memory_bytes=1 << 20) as producer:
         short.begin(40)
         for _ in range(3):

@@ -49,7 +49,7 @@ class Seen:
         self.clock = Clock()
         self.roots = Roots(3, settings)
         self.store = attach(self.roots.plain(self.clock, "writer"), create=True, clock=self.clock)
-        self.store.create_topic("t", partitions=1)
+        self.store.topics.create("t", partitions=1)
         self.write("1")
 
     def reading(self) -> ReplicatedStorage:
@@ -79,7 +79,7 @@ def test_who_reads_puts_out_no_root_that_others_reach(hidden: str) -> None:
     store = seen.open()
     before = seen.roots.epoch()
     seen.hide(*hidden)
-    seen.store.create_topic("u", partitions=1)
+    seen.store.topics.create("u", partitions=1)
     for read in (seen.open, lambda: store.scan("u")):
         with pytest.raises(NotEnoughReplicas, match="the next write, or `txnlog maintain`, does"):
             read()
@@ -186,7 +186,7 @@ def test_what_it_sees_itself_it_judges() -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     skip_probes(monkeypatch)
     store = make(tmp_path, **{"replica.lag.time.max.ms": 50})
-    store.create_topic("t", partitions=1)
+    store.topics.create("t", partitions=1)
     write(store, "1")
     return tmp_path
 

@@ -448,7 +448,7 @@ def test_a_disk_that_is_too_small_is_not_filled_again_and_again(
     """A return that fails deletes what it has copied, says so, and is tried later, and later."""
     store = make(tmp_path, **{"replica.auto.return": True})
     clock: Any = store.storage.agreement.clock  # type: ignore[attr-defined]
-    store.create_topic("t", partitions=1)
+    store.topics.create("t", partitions=1)
     store.storage.put("x", b"1")
     put_out(store, "r1-0")
     put, is_full = LocalStorage.put_if_absent, True

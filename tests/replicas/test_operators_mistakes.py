@@ -106,7 +106,7 @@ def test_a_members_folder_is_not_opened_as_a_store(tmp_path: Path) -> None:
     found = txnlog.open(folder, salvage=True)
     assert values(found) == ["1"]
     with pytest.raises(TxnlogError, match="opened with salvage=True"):
-        found.create_topic("u")
+        found.topics.create("u")
     with pytest.raises(TxnlogError, match="opened with salvage=True"):
         write(found, "2")
     assert values(store) == ["1"]

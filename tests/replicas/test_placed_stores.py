@@ -53,7 +53,7 @@ def store(tmp_path: Path) -> txnlog.Store:
         config={FACTOR: 2},
         clock=VirtualClock(),
     ).store
-    found.create_topic("t", partitions=1)
+    found.topics.create("t", partitions=1)
     for number in range(4):
         write(found, str(number))
     return found
@@ -197,13 +197,13 @@ def test_a_topic_is_created_with_its_factor(tmp_path: Path, store: txnlog.Store)
         return {one.key: one.value for one in Replicas(store).alter({}) if FACTOR in one.key}
 
     before = factors()
-    assert store.create_topic("u", replication_factor=1, dry_run=True).topic == "u"
+    assert store.topics.create("u", replication_factor=1, dry_run=True).topic == "u"
     with pytest.raises(InvalidOption, match="is 4, but there are 3 roots"):
-        store.create_topic("u", replication_factor=4)
+        store.topics.create("u", replication_factor=4)
     with pytest.raises(TopicAlreadyExists):
-        store.create_topic("t", replication_factor=1)
+        store.topics.create("t", replication_factor=1)
     assert factors() == before
-    store.create_topic("u", replication_factor=1)
+    store.topics.create("u", replication_factor=1)
     assert factors() == {**before, f"{FACTOR}.u": "1"}
     with store.producer() as producer:
         producer.send("u", value=b"1")
@@ -211,13 +211,13 @@ def test_a_topic_is_created_with_its_factor(tmp_path: Path, store: txnlog.Store)
     assert sum(any(root.rglob("*.log")) for root in roots) == 1
     plain = txnlog.open(str(tmp_path / "plain"), create=True)
     with pytest.raises(InvalidOption, match="a store on one root"):
-        plain.create_topic("u", replication_factor=2)
-    assert plain.topics() == []
+        plain.topics.create("u", replication_factor=2)
+    assert plain.topics.list() == []
 
 
 def test_the_factor_is_no_setting_of_a_topic(store: txnlog.Store) -> None:
     with pytest.raises(InvalidConfig, match=r"txnlog replicas config replication.factor.<topic>=2"):
-        store.create_topic("u", config={"replication.factor": 2})
+        store.topics.create("u", config={"replication.factor": 2})
     Replicas(store).alter({f"{FACTOR}.u": 1})
     with pytest.raises(InvalidOption, match="every root has everything"):
         reassign(Roots(2).plain(VirtualClock()).agreement)
@@ -235,7 +235,7 @@ def test_a_store_with_placed_data_is_examined_and_cleaned(store: txnlog.Store) -
     Replicas(store).reassign()
     assert found() == []
     Replicas(store).alter({FACTOR: 2})
-    assert store.merge_topic("t")
+    assert store.maintenance.merge("t")
     Replicas(store).reassign()
     assert values(store) == [*"0123"]
     assert not [one for one in store.examine(with_probe=False) if one.state == "damage"]

@@ -41,7 +41,7 @@ def test_a_commit_puts_twice_what_it_does_on_one_root() -> None:
     storage.trust(probed=True)
     replicated = attach(storage, create=True, clock=clock)
     for store in (plain, replicated):
-        store.create_topic("t", partitions=1)
+        store.topics.create("t", partitions=1)
         commit_one(store)
     for counted in (single, control, *members.values()):
         counted.take()
@@ -76,7 +76,7 @@ def test_a_transaction_on_two_roots_takes_half_as_long_again() -> None:
     took_ms = []
     for store in (alone, attach(storage, create=True, clock=clock)):
         for topic in ("a", "b"):
-            store.create_topic(topic, partitions=1)
+            store.topics.create(topic, partitions=1)
         producer = store.producer(transactional_id="p")
         producer.init_transactions()
         for _ in range(3):

@@ -50,7 +50,7 @@ def made(tmp_path: Path) -> txnlog.Store:
 
 
 def test_every_root_holds_the_same(made: txnlog.Store, tmp_path: Path) -> None:
-    made.create_topic("t", partitions=1)
+    made.topics.create("t", partitions=1)
     write(made, "1", "2")
     first, second = (
         objects(tmp_path / "a/incarnation-00000"),
@@ -64,7 +64,7 @@ def test_every_root_holds_the_same(made: txnlog.Store, tmp_path: Path) -> None:
 def test_the_controller_or_any_root_is_enough(
     made: txnlog.Store, tmp_path: Path, which: str
 ) -> None:
-    made.create_topic("t", partitions=1)
+    made.topics.create("t", partitions=1)
     write(made, "1")
     store = reopened(tmp_path, which)
     assert values(store) == ["1"]
@@ -75,7 +75,7 @@ def test_the_controller_or_any_root_is_enough(
 @pytest.mark.parametrize("gone", ["a", "b"])
 def test_one_disk_is_not_mounted(made: txnlog.Store, tmp_path: Path, gone: str) -> None:
     """An empty folder in its place does not pass for the root; it returns, the other goes."""
-    made.create_topic("t", partitions=1)
+    made.topics.create("t", partitions=1)
     write(made, "1")
     bring_back = lose(tmp_path / gone)
     write(made, "2")
@@ -99,7 +99,7 @@ def test_one_disk_is_not_mounted(made: txnlog.Store, tmp_path: Path, gone: str) 
 
 
 def test_a_root_more(made: txnlog.Store, tmp_path: Path) -> None:
-    made.create_topic("t", partitions=1)
+    made.topics.create("t", partitions=1)
     write(made, "1")
     Replicas(made).add(str(tmp_path / "c"))
     write(made, "2")
@@ -113,7 +113,7 @@ def test_a_root_more(made: txnlog.Store, tmp_path: Path) -> None:
 
 def test_nothing_is_acknowledged_below_min_insync(tmp_path: Path) -> None:
     store = make(tmp_path, **{"min.insync.replicas": 2})
-    store.create_topic("t", partitions=1)
+    store.topics.create("t", partitions=1)
     write(store, "1")
     lose(tmp_path / "b")
     with pytest.raises(NotEnoughReplicas):
@@ -126,7 +126,7 @@ def test_nothing_is_acknowledged_below_min_insync(tmp_path: Path) -> None:
 
 
 def test_nothing_is_acknowledged_without_the_controller(made: txnlog.Store, tmp_path: Path) -> None:
-    made.create_topic("t", partitions=1)
+    made.topics.create("t", partitions=1)
     write(made, "1")
     scan = made.scan("t")
     lose(tmp_path / "control")
@@ -310,7 +310,7 @@ def test_a_leader_that_was_not_in_sync_only_if_that_is_allowed(tmp_path: Path) -
 
 def test_the_last_roots_disk_is_not_mounted(made: txnlog.Store, tmp_path: Path) -> None:
     """No other member's listing differs: nothing but the mark tells that it is not empty."""
-    made.create_topic("t", partitions=1)
+    made.topics.create("t", partitions=1)
     Replicas(made).remove("r1")
     bring_back = lose(tmp_path / "a")
     with pytest.raises(StorageError, match="Is its disk mounted"):
@@ -325,7 +325,7 @@ def test_two_bring_in_different_roots_at_once(
     made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both call theirs r2: who was refused writes to the other one's from then on."""
-    made.create_topic("t", partitions=1)
+    made.topics.create("t", partitions=1)
     propose = Agreement.propose
 
     def be_second(agreement: Agreement, epoch: Epoch) -> bool:
@@ -470,7 +470,7 @@ def test_options_are_for_those_they_name(tmp_path: Path) -> None:
     options = {"s3://elsewhere/x": {"key": "k"}}
     open_replicas(
         [str(tmp_path / "a"), str(tmp_path / "b")], controller=url, create=True
-    ).store.create_topic("t")
+    ).store.topics.create("t")
     for where in (str(tmp_path / "a"), url):
         store = txnlog.open(where, storage_options=options)
         assert Replicas(store).describe().controller == url
@@ -519,7 +519,7 @@ def test_a_server_that_cannot_be_reached_at_all_hides_nothing(
     made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some adapters connect when they are opened."""
-    made.create_topic("t", partitions=1)
+    made.topics.create("t", partitions=1)
     write(made, "1")
     opened = MemberOpener.at
 

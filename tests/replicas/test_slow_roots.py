@@ -376,7 +376,7 @@ def test_a_producer_has_its_delivery_timeout_when_all_roots_stall(
     make_stall: MakeStall,
     kind: str,
 ) -> None:
-    made.create_topic("t", partitions=1)
+    made.topics.create("t", partitions=1)
     with made.producer(delivery_timeout_ms=10**9) as producer:
         stall = make_stall(kind, tmp_path / FIRST, tmp_path / SECOND)
         end_at_a_pause(made, monkeypatch, stall)
@@ -390,7 +390,7 @@ def test_a_producer_goes_on_once_all_roots_do(
     made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate, kind: str
 ) -> None:
     """Whichever of its requests they have left unanswered for longer than the lag."""
-    made.create_topic("t", partitions=1)
+    made.topics.create("t", partitions=1)
     with made.producer(delivery_timeout_ms=10**9) as producer:
         producer.send("t", value=b"1")
         for folder in (FIRST, SECOND):

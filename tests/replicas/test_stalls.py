@@ -80,7 +80,7 @@ def test_it_goes_on_without_a_root_or_once_one_does(
     step: str,
     stalled: tuple[str, ...],
 ) -> None:
-    made.create_topic("t", partitions=1)
+    made.topics.create("t", partitions=1)
     transactional_id, before, then = STEPS[step]
     settings = {"transactional_id": transactional_id, "delivery_timeout_ms": 10**9}
     producer = made.producer(**settings)  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ def test_it_ends_where_all_roots_stall_for_ever(
     made: txnlog.Store, tmp_path: Path, gate: Gate, step: str
 ) -> None:
     """After the delivery timeout; a decision after half of what the transaction has left."""
-    made.create_topic("t", partitions=1)
+    made.topics.create("t", partitions=1)
     transactional_id, before, then = STEPS[step]
     settings = {
         "transactional_id": transactional_id,

@@ -65,13 +65,13 @@ def test_data_that_comes_back_from_a_root_that_was_out() -> None:
     """It was deleted meanwhile. Nobody sees it, and vacuum deletes it again."""
     them = Cluster(3, {}, **{FACTOR: "2"})
     store = them.store
-    store.create_topic("t", config={"file.delete.delay.ms": 0})
+    store.topics.create("t", config={"file.delete.delay.ms": 0})
     for number in range(4):
         write(store, str(number))
     out = next(one for one in ("b-0", "c-0") if them.data_files([one]))
     take_out(them.agreement, root_of(out))
     reassign(them.agreement)
-    store.delete_records({TopicPartition("t", 0): 3})
+    store.topics.delete_records({TopicPartition("t", 0): 3})
     them.maintain()
     kept = them.data_files(them.roots.epoch().in_sync)
     assert len(kept) == 1
@@ -92,7 +92,7 @@ def test_an_entry_that_comes_back_when_its_name_was_freed(where: str) -> None:
     """At the leader, or at a root that leads later: nobody takes it for an entry of the log."""
     them = Cluster(2, {"log.cleanup.age.ms": 1_000, "transaction.max.timeout.ms": 1_000})
     leader, freed, data = them.roots.heap("a-0"), "topics/t/log/00000000000000000001.json", b""
-    them.store.create_topic("t")
+    them.store.topics.create("t")
     for number in range(300):
         write(them.store, str(number))
         them.clock.time_ms += 100

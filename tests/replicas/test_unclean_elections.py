@@ -101,7 +101,7 @@ def test_who_had_the_store_open_goes_no_further(
 ) -> None:
     """Its knowledge of logs is outdated: it would put entries after lost ones."""
     store = make(tmp_path)
-    store.create_topic("t", partitions=1)
+    store.topics.create("t", partitions=1)
     go_on = does(store)
     lose_all_but_the_last(store, tmp_path)
     with pytest.raises(LogTruncated, match="reopen the store") as raised:
@@ -117,7 +117,7 @@ def test_who_had_the_store_open_goes_no_further(
 def test_what_was_uploaded_before_is_not_placed(tmp_path: Path) -> None:
     """As by a task of Spark's, whose driver has begun after the election, or the other way."""
     store = make(tmp_path)
-    store.create_topic("t", partitions=1)
+    store.topics.create("t", partitions=1)
     write(store, "1")
     lose_all_but_the_last(store, tmp_path)
     after = reopened(tmp_path)
@@ -132,7 +132,7 @@ def test_what_was_uploaded_before_is_not_placed(tmp_path: Path) -> None:
 
 def test_what_others_had_proposed_before_is_not_placed(tmp_path: Path) -> None:
     store = make(tmp_path)
-    store.create_topic("t", partitions=1)
+    store.topics.create("t", partitions=1)
     lose_all_but_the_last(store, tmp_path)
     after = reopened(tmp_path)
     log = after.logs.topic("t")
@@ -161,7 +161,7 @@ def store(tmp_path: Path) -> txnlog.Store:
         config={FACTOR: 1},
         clock=VirtualClock(),
     ).store
-    found.create_topic("t", partitions=PARTITIONS)
+    found.topics.create("t", partitions=PARTITIONS)
     for number in range(3):
         with found.producer() as producer:
             for partition in range(PARTITIONS):
@@ -296,7 +296,7 @@ def test_what_was_merged_since_is_announced(store: txnlog.Store, tmp_path: Path)
 
 
 def test_a_topic_whose_log_cannot_be_read(store: txnlog.Store, tmp_path: Path) -> None:
-    store.create_topic("u", partitions=1)
+    store.topics.create("u", partitions=1)
     Replicas(store).remove("r2", force=True)
     lose(tmp_path / "a")
     lose(tmp_path / "b")

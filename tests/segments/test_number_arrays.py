@@ -75,7 +75,7 @@ def test_too_many_bytes_for_a_constant() -> None:
 def test_a_first_scan_does_not_import_pandas(record_format: str, tmp_path: Path) -> None:
     """``pa.array`` and ``to_numpy`` would: that took longer than the scan itself."""
     store = txnlog.open(str(tmp_path / "s"), create=True)
-    store.create_topic("t", config={"record.format": record_format})
+    store.topics.create("t", config={"record.format": record_format})
     with store.producer() as producer:
         for number in range(20):
             headers = [("a", b"b")] if number % 2 else []

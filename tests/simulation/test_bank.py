@@ -57,7 +57,7 @@ def test_the_auditor_sees_what_is_wrong(
     url = str(tmp_path / "store")
     store = txnlog.open(url, create=True)
     for topic, count in PARTITIONS.items():
-        store.create_topic(topic, partitions=count)
+        store.topics.create(topic, partitions=count)
     with store.producer(transactional_id="w0") as producer:
         producer.init_transactions()
         with producer.transaction():
@@ -80,7 +80,7 @@ def test_the_auditor_sees_what_is_gone(tmp_path: Path) -> None:
     url = str(tmp_path / "store")
     store = txnlog.open(url, create=True)
     for topic, count in PARTITIONS.items():
-        store.create_topic(topic, partitions=count)
+        store.topics.create(topic, partitions=count)
     for transfer in ("w0.0/0", "w0.0/1"):
         with store.producer() as producer:
             producer.send("a", Leg(transfer, 0, 1, 0).encode())
@@ -88,11 +88,11 @@ def test_the_auditor_sees_what_is_gone(tmp_path: Path) -> None:
         auditor = Auditor(Job(url, str(tmp_path), "r0", 0))
         auditor.look("read_committed")
         auditor.look(level)
-        store.delete_records({TopicPartition("a", 0): 1})
+        store.topics.delete_records({TopicPartition("a", 0): 1})
         with pytest.raises(Torn, match=r"gone|a gap|no prefix"):
             auditor.look(level)
-        store.delete_topic("a")
-        store.create_topic("a")
+        store.topics.delete("a")
+        store.topics.create("a")
         for transfer in ("w0.0/0", "w0.0/1"):
             with store.producer() as producer:
                 producer.send("a", Leg(transfer, 0, 1, 0).encode())

@@ -154,7 +154,7 @@ def run(seed: int) -> Notes:
     simulation = Simulation(seed)
     store = simulation.store()
     for topic in TOPICS:
-        store.create_topic(topic, partitions=2)
+        store.topics.create(topic, partitions=2)
     notes = Notes()
     for number in range(WORKERS):
         simulation.spawn(f"worker-{number}", worker(notes, turns=16))

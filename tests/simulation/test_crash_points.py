@@ -94,7 +94,7 @@ def test_stand_still_past_the_timeout_at_each_request(fault: Fault) -> None:
             clock.time_ms += 120_000
             store = attach(storage, clock=clock)
             check_whole_transactions(store.storage, context)
-            assert not store.describe_topic("a").open_transactions, context
+            assert not store.topics.describe("a").open_transactions, context
 
         faulty = FaultyStorage(storage, {number: fault}, on_wait=meanwhile)
         with suppress(ProducerFenced):
@@ -233,17 +233,17 @@ def test_stop_at_each_request_of_creating_and_deleting(fault: Fault) -> None:
         faulty = FaultyStorage(storage, {number: fault})
         try:
             store = attach(faulty, create=True, clock=VirtualClock(seed=2))
-            store.create_topic("t", partitions=3)
-            store.delete_topic("t")
-            store.create_topic("t", partitions=2)
+            store.topics.create("t", partitions=3)
+            store.topics.delete("t")
+            store.topics.create("t", partitions=2)
         except (ProcessStopped, TxnlogError):
             store = attach(storage, create=True, clock=VirtualClock(seed=3))
-            if "t" not in store.topics():
-                store.create_topic("t", partitions=2)
+            if "t" not in store.topics.list():
+                store.topics.create("t", partitions=2)
             faulty.land()
-            assert len(store.describe_topic("t").partitions) in (2, 3)
+            assert len(store.topics.describe("t").partitions) in (2, 3)
             continue
-        assert len(attach(storage).describe_topic("t").partitions) == 2
+        assert len(attach(storage).topics.describe("t").partitions) == 2
         if len(faulty.requests) <= number:
             assert number > 10
             break

@@ -19,7 +19,7 @@ END_MS = BEGIN_MS + 400
 def run(*, like_disk: bool) -> tuple[list[int], int]:
     """How long each commit took (ms, ascending), and the requests of all writers."""
     simulation = Simulation(storage=HeapStorage(like_disk=like_disk), step_ms=(0, 0))
-    simulation.store().create_topic("t", partitions=4)
+    simulation.store().topics.create("t", partitions=4)
     begun_ms = simulation.clock.time_ms
     took_ms: list[int] = []
     requests = 0

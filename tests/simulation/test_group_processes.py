@@ -77,8 +77,8 @@ def run_workers(
 ) -> None:
     """Feed a topic while workers read it and are disturbed; all must come out."""
     store = txnlog.open(str(folder / "store"), create=True)
-    store.create_topic("in", partitions=partitions)
-    store.create_topic("out", partitions=2)
+    store.topics.create("in", partitions=partitions)
+    store.topics.create("out", partitions=2)
     chance = random.Random(f"{mode}-{workers}")
     group = Workers(store, folder, mode, workers)
     try:
@@ -108,7 +108,7 @@ def run_workers(
 
 
 def offsets_of(store: Store) -> Iterator[GroupOffset]:
-    for described in store.describe_groups():
+    for described in store.groups.describe_all():
         if isinstance(described, GroupDescription):
             yield from described.offsets
 

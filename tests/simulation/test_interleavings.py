@@ -28,9 +28,9 @@ def prepare(records: int, seed: int = 5, **options: Any) -> Simulation:
     """A store with ``records`` records in topic ``in``, and nobody who does anything yet."""
     simulation = Simulation(seed, **options)
     store = simulation.store()
-    store.create_topic("in")
-    store.create_topic("a", partitions=2)
-    store.create_topic("b")
+    store.topics.create("in")
+    store.topics.create("a", partitions=2)
+    store.topics.create("b")
     with store.producer() as producer:
         for number in range(records):
             producer.send("in", b"%d" % number)
@@ -107,7 +107,7 @@ def judge(simulation: Simulation, records: int, context: object) -> None:
     for topic in ("a", "b"):
         found = store.scan(topic).to_arrow().column("value").to_pylist()
         assert sorted(found) == expected, context
-    assert [offset.offset for offset in store.describe_group("g").offsets] == [records], context
+    assert [offset.offset for offset in store.groups.describe("g").offsets] == [records], context
 
 
 @pytest.mark.condition(50)

@@ -71,7 +71,7 @@ def check_nothing_is_left(store: Store, clock: VirtualClock, context: str) -> No
     """No id has a transaction, nothing hangs, all or nothing is shown; the id expires later."""
     for found in sound_transactions(store):
         assert found.status in {"Empty", "CompleteCommit", "CompleteAbort"}, context
-    assert store.hanging_transactions() == [], context
+    assert store.transactions.hanging() == [], context
     findings = [*store.examine(with_probe=False)]
     assert {finding.state for finding in findings} <= {"ok", "note"}, (context, findings)
     shown = {topic: values(another(store), topic) for topic in WHOLE}
@@ -97,8 +97,8 @@ def test_maintenance_ends_what_nobody_ends(end: str, like_disk: bool) -> None:
         early = store.maintain()
         assert not [s for s in early if isinstance(s, TransactionEnd)], context
         clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS + HELP_AFTER_MS + 1
-        hanging = another(store).hanging_transactions()
-        planned = another(store).end_hanging_transactions(dry_run=True)
+        hanging = another(store).transactions.hanging()
+        planned = another(store).transactions.end_hanging(dry_run=True)
         steps = another(store).maintain()
         assert not [s for s in steps if isinstance(s, MaintenanceFailure)], context
         ended = [s for s in steps if isinstance(s, TransactionEnd)]
@@ -139,9 +139,9 @@ def test_an_operator_ends_it_at_once(end: str) -> None:
         status = before[0].status if before else "none"
         if status in {"none", "Empty", "CompleteCommit"}:
             with pytest.raises(TxnlogError):
-                store.abort_transaction("once", reason="its host is gone")
+                store.transactions.abort("once", reason="its host is gone")
         else:
-            found = store.abort_transaction("once", reason="its host is gone")
+            found = store.transactions.abort("once", reason="its host is gone")
             assert found.status.startswith("Complete"), context
             committed = found.status == "CompleteCommit"
             assert committed == (status == "PrepareCommit"), context
@@ -170,7 +170,7 @@ def test_one_that_cannot_be_ended_hinders_no_other() -> None:
             raise StorageError("denied")
 
     failing = attach(FaultyStorage(store.storage, before_request=refuse), clock=clock)
-    ended = failing.end_hanging_transactions()
+    ended = failing.transactions.end_hanging()
     assert [type(one).__name__ for one in ended] == ["StorageError", "TransactionEnd"]
     assert [found.status for found in sound_transactions(store)] == [
         "PrepareCommit",
@@ -180,12 +180,12 @@ def test_one_that_cannot_be_ended_hinders_no_other() -> None:
     assert failure.part == "transactional ids"
     assert [
         one.transactional_id
-        for one in store.end_hanging_transactions()
+        for one in store.transactions.end_hanging()
         if isinstance(one, TransactionEnd)
     ] == ["p"]
-    assert store.end_hanging_transactions() == []
+    assert store.transactions.end_hanging() == []
     with pytest.raises(InvalidTxnState, match="CompleteCommit: there is no open transaction"):
-        store.abort_transaction("p", reason="late")
+        store.transactions.abort("p", reason="late")
 
 
 def test_a_clock_that_was_ahead_at_the_decision_keeps_nobody_from_completing_it() -> None:
@@ -197,8 +197,8 @@ def test_a_clock_that_was_ahead_at_the_decision_keeps_nobody_from_completing_it(
     producer.flush()
     stop_before_marking(producer)
     producer.commit_transaction()
-    assert [type(one).__name__ for one in store.end_hanging_transactions()] == ["TransactionEnd"]
-    assert store.hanging_transactions() == []
+    assert [type(one).__name__ for one in store.transactions.end_hanging()] == ["TransactionEnd"]
+    assert store.transactions.hanging() == []
 
 
 def test_one_that_its_id_has_ended_meanwhile_is_not_told() -> None:
@@ -217,6 +217,6 @@ def test_one_that_its_id_has_ended_meanwhile_is_not_told() -> None:
             begin(another(store), "p", TIMEOUT_MS)
 
     slow = attach(FaultyStorage(store.storage, before_request=begin_anew), clock=clock)
-    assert slow.end_hanging_transactions() == []
+    assert slow.transactions.end_hanging() == []
     assert began
     assert [found.status for found in sound_transactions(store)] == ["Empty"]

@@ -67,11 +67,11 @@ def late_writer(*, is_trimmed: bool, is_noted: bool) -> tuple[HeapStorage, list[
     """A store, and an upload that will be a day old when the simulation begins."""
     simulation = Simulation(now_ms=BEGIN_MS - 3 * DAY_MS)
     store = simulation.store()
-    store.create_topic("t", config={"file.delete.delay.ms": DELAY_MS})
+    store.topics.create("t", config={"file.delete.delay.ms": DELAY_MS})
     append(store, b"first")
     append(store, b"second")
     if is_trimmed:
-        store.delete_records({T0: 1})
+        store.topics.delete_records({T0: 1})
     segments = upload(store, b"late")
     if is_noted:
         simulation.clock.time_ms = BEGIN_MS - DAY_MS
@@ -164,7 +164,7 @@ class World:
         self.committed: dict[int, bytes] = {}
         self.expired = self.pinned = 0
         self.store = self.simulation.store()
-        self.store.create_topic("t", config={"file.delete.delay.ms": DELAY_MS})
+        self.store.topics.create("t", config={"file.delete.delay.ms": DELAY_MS})
 
     def run(self) -> None:
         """Raises Lost."""
@@ -210,8 +210,8 @@ class World:
         while self._lasts():
             process.clock.sleep(process.chance.choice((6, 24)) * 3600)
             store = process.store()
-            stable = store.stable_offsets("t")[0].last_stable_offset
-            store.delete_records({T0: max(stable - 2, 0)})
+            stable = store.transactions.stable_offsets("t")[0].last_stable_offset
+            store.topics.delete_records({T0: max(stable - 2, 0)})
 
     def _read(self, process: Process) -> None:
         while self._lasts():
@@ -229,14 +229,14 @@ class World:
             except TxnlogError as error:
                 raise Lost(str(error)) from error
             there = dict(zip(found["offset"].to_pylist(), found["value"].to_pylist(), strict=True))
-            start = self.simulation.store().describe_topic("t").partitions[0].log_start_offset
+            start = self.simulation.store().topics.describe("t").partitions[0].log_start_offset
             expected = {at: value for at, value in self.committed.items() if at >= start}
             if not expected.items() <= there.items():
                 raise Lost(f"{expected} was committed, {there} is there")
             self.simulation.clock.time_ms += DAY_MS
             self.simulation.store().maintain(orphan_age_ms=DAY_MS)
         files = {path for path, _ in self.simulation.storage.list_all("topics/t/data")}
-        placed = {s.paths.log: s.base_offset for s in self.simulation.store().segments("t")}
+        placed = {s.paths.log: s.base_offset for s in self.simulation.store().topics.segments("t")}
         # Of what was aborted, because its writer slept, files may be gone: nobody is shown it.
         assert not self.committed.keys() & {placed[path] for path in placed.keys() - files}
         assert files <= placed.keys(), "something was not cleaned up"

@@ -46,7 +46,7 @@ def prepare() -> tuple[HeapStorage, Store]:
     config = {"transaction.max.timeout.ms": DAY_MS}
     store = attach(storage, create=True, clock=VirtualClock(), config=config)
     for topic in ("a", "b", "in"):
-        store.create_topic(topic)
+        store.topics.create(topic)
     return storage, store
 
 

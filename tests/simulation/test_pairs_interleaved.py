@@ -42,7 +42,7 @@ def prepare(*topics: str) -> HeapStorage:
     config = {"log.cleanup.age.ms": CLEANUP_AGE_MS, "transaction.max.timeout.ms": TIMEOUT_MS}
     store = simulation.store(config=config)
     for topic in topics:
-        store.create_topic(topic)
+        store.topics.create(topic)
     assert isinstance(simulation.storage, HeapStorage)
     return simulation.storage
 
@@ -255,8 +255,8 @@ def test_topics_are_made_and_deleted_under_a_writer() -> None:
     def bodies(_: Simulation) -> dict[str, Body]:
         def owner(process: Process) -> None:
             store = process.store()
-            store.delete_topic("a")
-            with_topic(lambda: store.create_topic("a", partitions=2))
+            store.topics.delete("a")
+            with_topic(lambda: store.topics.create("a", partitions=2))
 
         def writer(process: Process) -> None:
             store = process.store()
@@ -266,7 +266,7 @@ def test_topics_are_made_and_deleted_under_a_writer() -> None:
                     producer.send("a", b"%d" % turn, partition=0)
                     producer.flush()
                 except UnknownTopicOrPartition:
-                    with_topic(lambda: store.create_topic("a", partitions=2))
+                    with_topic(lambda: store.topics.create("a", partitions=2))
                     continue
                 topic_id = store.logs.topic("a")._state.topic_id
                 acknowledged.append((b"%d" % turn, topic_id or ""))
@@ -275,7 +275,7 @@ def test_topics_are_made_and_deleted_under_a_writer() -> None:
 
     for simulation, switches in meetings(prepare("a"), bodies, 3):
         store = simulation.store()
-        kept = [value for value, at in acknowledged if at == store.topic_spec("a").topic_id]
+        kept = [value for value, at in acknowledged if at == store.logs.topic_spec("a").topic_id]
         assert values(store, "a") == kept, switches
         acknowledged.clear()
 

@@ -95,7 +95,7 @@ def test_a_decision_that_is_acted_upon_and_then_lost(number: int) -> None:
 
 def with_open_transaction(heap: HeapStorage, faulty: FaultyStorage) -> Producer:
     """One record of an open transaction ``p``, by a process that uses ``faulty``."""
-    attach(heap, create=True, clock=VirtualClock()).create_topic("t")
+    attach(heap, create=True, clock=VirtualClock()).topics.create("t")
     producer = begin(attach(faulty, clock=VirtualClock(seed=2)), "p")
     producer.send("t", b"x")
     producer.flush()
@@ -141,7 +141,7 @@ def test_a_producer_confirms_that_somebody_else_ended_its_transaction() -> None:
     ending = attach(other, clock=VirtualClock(seed=3))
     dies_unsynced(other)
     with pytest.raises(ProcessStopped):
-        ending.abort_transaction("p", reason="a test")
+        ending.transactions.abort("p", reason="a test")
     assert len(heap.unsynced) == 1
     with pytest.raises(ProducerFenced, match="a test"):
         producer.commit_transaction()
@@ -156,7 +156,7 @@ def test_an_entry_that_was_found_to_be_ours_makes_the_one_before_it_durable() ->
     """Else a power cut takes that one alone, and leaves a hole in the log."""
     heap = HeapStorage()
     store = attach(heap, create=True, clock=VirtualClock())
-    store.create_topic("t")
+    store.topics.create("t")
     for seed, fault in enumerate((Fault.STOP_BEFORE, Fault.LOSE_RESPONSE), start=2):
         faulty = FaultyStorage(heap)
 

@@ -93,7 +93,7 @@ def meet(
     """So many processes commit to one topic; all land, none twice, dense, and nobody starves."""
     url, options = place(kind, request, tmp_path)
     store = txnlog.open(url, create=True, storage_options=options)
-    store.create_topic("a")
+    store.topics.create("a")
     workers = [start(url, options, f"w{number}", commits, "plain") for number in range(processes)]
     for worker in workers:
         # A writer that was starved would have given up after the delivery timeout of two minutes.
@@ -147,7 +147,7 @@ def disturb(
     url = str(tmp_path / "store")
     store = txnlog.open(url, create=True)
     for topic in ("a", "b"):
-        store.create_topic(topic)
+        store.topics.create(topic)
     done: Counter[str] = Counter()
     with selectors.DefaultSelector() as selector:
 
@@ -215,7 +215,7 @@ def test_a_writer_that_was_killed_goes_on_behind_somebody_elses_transaction(
     url = str(tmp_path / "store")
     store = txnlog.open(url, create=True)
     for topic in ("a", "b"):
-        store.create_topic(topic)
+        store.topics.create(topic)
     waiting = start(url, {}, "w0", 1, "transaction")
     assert waiting.line() == ["open", "0"]
     waiting.send(signal.SIGSTOP)
@@ -266,7 +266,7 @@ def test_a_full_disk_at_each_write(
         url = str(tmp_path / f"store-{number}")
         store = open_store(url, create=True, clock=VirtualClock())
         for topic in ("a", "b"):
-            store.create_topic(topic)
+            store.topics.create(topic)
         monkeypatch.setattr(os, "write", full)
         left[0] = number
         failed: TxnlogError | None = None

@@ -24,7 +24,7 @@ AFTER = pa.schema(
 
 def typed_topic() -> HeapStorage:
     simulation = Simulation()
-    simulation.store().create_topic("t", schema=BEFORE)
+    simulation.store().topics.create("t", schema=BEFORE)
     assert isinstance(simulation.storage, HeapStorage)
     return simulation.storage
 
@@ -72,12 +72,12 @@ def test_a_write_under_the_schema_before_is_read_whole(transactional_id: str | N
         producer.close()
 
     def change(process: Process) -> None:
-        process.store().alter_topic("t", schema=AFTER, rename={"a": "b"}, defaults={"more": 7})
+        process.store().topics.alter("t", schema=AFTER, rename={"a": "b"}, defaults={"more": 7})
 
     outcomes = set()
     for simulation in orders(typed_topic(), lambda: {"write": write, "change": change}):
         store = simulation.store()
-        schema_before = [entry for entry in store.dump_topic_log("t") if entry.content]
+        schema_before = [entry for entry in store.topics.log("t") if entry.content]
         kinds = [(entry.content or {})["kind"] for entry in schema_before]
         outcomes.add(tuple(kinds))
         wanted = [{"b": row["a"], "id": row["id"], "more": 7} for row in sent]
@@ -101,7 +101,7 @@ def test_of_two_changes_each_follows_from_the_other_or_is_refused() -> None:
         def body(process: Process) -> None:
             schema = pa.schema([("id", pa.int32()), ("a", pa.string()), ("new", kind)])
             try:
-                process.store().alter_topic("t", schema=schema)
+                process.store().topics.alter("t", schema=schema)
                 results[name] = "done"
             except InvalidSchema as error:
                 results[name] = str(error)
@@ -112,7 +112,7 @@ def test_of_two_changes_each_follows_from_the_other_or_is_refused() -> None:
     for simulation in orders(typed_topic(), lambda: bodies):
         assert min(results.values(), key=len) == "done"
         assert "cannot become" in max(results.values(), key=len)
-        schema = simulation.store().describe_topic("t").schema
+        schema = simulation.store().topics.describe("t").schema
         assert schema is not None
         assert schema.version == 1
         assert [field.name for field in schema.columns] == ["id", "a", "new"]

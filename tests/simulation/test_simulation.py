@@ -65,8 +65,8 @@ def trace_of(seed: int) -> Simulation:
 
     simulation = Simulation(seed, rates=ALL_RATES, step_ms=(0, 20), clocks=CLOCKS)
     store = simulation.store()
-    store.create_topic("a", partitions=2)
-    store.create_topic("b")
+    store.topics.create("a", partitions=2)
+    store.topics.create("b")
     for name in ("one", "two", "three"):
         simulation.spawn(name, body, restart=True)
     simulation.run()

@@ -234,7 +234,7 @@ def trim(process: Process, _judge: Judge) -> None:
             with log.lock:
                 state = log.state
                 ends = {number: part.end_offset for number, part in enumerate(state.partitions)}
-            store.delete_records({TopicPartition("t", n): end for n, end in ends.items()})
+            store.topics.delete_records({TopicPartition("t", n): end for n, end in ends.items()})
 
 
 def make_anew(process: Process, _judge: Judge) -> None:
@@ -242,9 +242,9 @@ def make_anew(process: Process, _judge: Judge) -> None:
     store = opened(process)
     process.clock.sleep(process.chance.random())
     with suppress(TxnlogError):
-        store.delete_topic("t")
+        store.topics.delete("t")
     with suppress(TxnlogError):
-        store.create_topic("t", partitions=PARTITIONS)
+        store.topics.create("t", partitions=PARTITIONS)
 
 
 def tidy(process: Process, _judge: Judge) -> None:
@@ -276,7 +276,7 @@ def run(seed: int, casts: Sequence[list[Body]] = CASTS) -> Judge:
     judge = Judge()
     simulation = Simulation(seed, rates=rates, step_ms=(0, 4))
     store = simulation.store()
-    store.create_topic("t", partitions=PARTITIONS)
+    store.topics.create("t", partitions=PARTITIONS)
     # Time passes by appends, and begins with the first.
     store.logs.topic("t").place(upload(store, b"first"))
     bodies = casts[seed % len(casts)]

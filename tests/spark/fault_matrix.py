@@ -500,8 +500,8 @@ def times_ms(store: Store, topic: str) -> tuple[int, int]:
 
 def fill(store: Store) -> None:
     """The input topics: a segment for each task that reads."""
-    store.create_topic(IN, partitions=READ_TASKS)
-    store.create_topic(TYPED_IN, partitions=READ_TASKS, schema=SCHEMA)
+    store.topics.create(IN, partitions=READ_TASKS)
+    store.topics.create(TYPED_IN, partitions=READ_TASKS, schema=SCHEMA)
     texts = [f"{number}" for number in range(RECORDS)]
     wide = [shake_128(text.encode()).hexdigest(512) for text in texts]
     with store.producer() as producer:
@@ -530,7 +530,7 @@ def run(master: str, url: str, folder: str, mode: str) -> None:
         path, name = line.split()
         topic = target(path, name)
         schema = SCHEMA if path in TYPED else None
-        store.create_topic(topic, partitions=PARTITIONS, config=SMALL_SEGMENTS, schema=schema)
+        store.topics.create(topic, partitions=PARTITIONS, config=SMALL_SEGMENTS, schema=schema)
         fault = FAULTS[name](Path(folder, f"{topic}.lost"))
         spark.dataSource.register(faulty(fault))
         try:

@@ -24,7 +24,7 @@ def prepare(url: str, records: int) -> Store:
     """A store with the topics of ``spark_driver``, and so many numbers in ``in``."""
     store = txnlog.open(url, create=True)
     for topic, partitions in (("in", PARTITIONS), ("out", PARTITIONS), ("sums", 1)):
-        store.create_topic(topic, partitions=partitions)
+        store.topics.create(topic, partitions=partitions)
     with store.producer() as producer:
         for number in range(records):
             producer.send("in", value=b"%d" % number, key=b"%d" % number)
@@ -33,9 +33,9 @@ def prepare(url: str, records: int) -> Store:
 
 def consumed(store: Store, group: str = "g") -> int:
     """How many records lie before the group's offsets."""
-    if group not in store.groups():
+    if group not in store.groups.list():
         return 0
-    return sum(at.offset or 0 for at in store.describe_group(group).offsets)
+    return sum(at.offset or 0 for at in store.groups.describe(group).offsets)
 
 
 def check_whole(store: Store) -> int:
@@ -62,7 +62,7 @@ def check_not_blocked(store: Store) -> None:
     """A reader who comes after the timeout of what a killed driver has open reads to the end."""
     late = attach(Late(store.storage), clock=VirtualClock(SystemClock().now_ms() + LATE_MS))
     for topic in ("in", "out", "sums"):
-        described = late.describe_topic(topic)
+        described = late.topics.describe(topic)
         assert described.open_transactions == (), topic
         for part in described.partitions:
             assert part.last_stable_offset == part.end_offset, (topic, part)
@@ -72,17 +72,17 @@ def check_done(store: Store, records: int, group: str = "g") -> list[str]:
     """Everything exactly once, nothing open; orphans, the only things left over, are returned."""
     assert stored(store, "out") == [3 * number for number in range(records)]
     assert sum(stored(store, "sums")) == sum(range(records))
-    described = store.describe_group(group)
-    ends = [part.end_offset for part in store.describe_topic("in").partitions]
+    described = store.groups.describe(group)
+    ends = [part.end_offset for part in store.topics.describe("in").partitions]
     assert [at.offset for at in described.offsets] == ends
     assert [at.pending for at in described.offsets] == [None] * PARTITIONS
     assert sum(ends) == records
     for topic in ("in", "out", "sums"):
-        found = store.describe_topic(topic)
+        found = store.topics.describe(topic)
         assert found.open_transactions == ()
         assert all(part.last_stable_offset == part.end_offset for part in found.partitions)
     undecided = {"Ongoing", "PrepareCommit", "PrepareAbort"}
-    for transaction in store.transactions():
+    for transaction in store.transactions.list():
         assert not isinstance(transaction, TxnlogError)
         assert transaction.status not in undecided
     return orphans(store)
@@ -103,7 +103,9 @@ def orphans(store: Store) -> list[str]:
     """Files that no entry names. They lie where such may lie, and no named one is missing."""
     root = Path(store.url)
     files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-    placed = {part.paths.stem for topic in store.topics() for part in store.segments(topic)}
+    placed = {
+        part.paths.stem for topic in store.topics.list() for part in store.topics.segments(topic)
+    }
     missing = {f"{stem}.log" for stem in placed} - files
     assert not missing, f"entries name files that are not there: {sorted(missing)[:5]}"
     left = sorted(

@@ -94,7 +94,7 @@ def with_options(
     both = out.unionByName(sums, allowMissingColumns=True)
     committing()
     both.write.format("txnlog").options(**given).mode("append").save()
-    return bool(txnlog.open(url).describe_group(group).lag)
+    return bool(txnlog.open(url).groups.describe(group).lag)
 
 
 FORMS = {"transaction": with_transaction, "options": with_options}

@@ -65,7 +65,7 @@ def data_files(store: Store) -> list[str]:
 
 def placed_files(store: Store) -> list[str]:
     """The names of the segment files that log entries name."""
-    paths = {s.paths.log for topic in store.topics() for s in store.segments(topic)}
+    paths = {s.paths.log for topic in store.topics.list() for s in store.topics.segments(topic)}
     return sorted(Path(path).name for path in paths)
 
 

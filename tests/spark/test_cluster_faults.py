@@ -109,14 +109,14 @@ class Matrix:
         if fault == "clocks":
             first_ms, last_ms = times_ms(self.store, topic)
             assert last_ms - first_ms > 3_600_000, "no clock was wrong"
-        assert self.store.describe_topic(topic).open_transactions == ()
+        assert self.store.topics.describe(topic).open_transactions == ()
         if path in READS:
-            assert self.store.describe_group(topic).lag == 0
+            assert self.store.groups.describe(topic).lag == 0
 
     def _left(self, topic: str) -> int:
         """How many segments were uploaded and not placed."""
         folder = self._files
-        placed = {folder / segment.paths.log for segment in self.store.segments(topic)}
+        placed = {folder / segment.paths.log for segment in self.store.topics.segments(topic)}
         found = {
             *folder.glob(f"topics/{topic}/data/*/*.log"),
             *folder.glob(f"topics/{topic}/data/*/*.parquet"),

@@ -67,7 +67,7 @@ def test_tables_of_a_job_that_died(demo: ModuleType, spark: SparkSession, tmp_pa
     before = demo.rows_of(tables, "late")
     assert 0 < len(before) < len(delayed)
     demo.run_job(spark, store, SAMPLE)
-    store.compact("latest")
+    store.maintenance.compact("latest")
     demo.publish(store, tables)
     late = demo.rows_of(tables, "late")
     assert _rows(late, demo.LATE) == sorted(tuple(map(str, _of(r, demo.LATE))) for r in delayed)

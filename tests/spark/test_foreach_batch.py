@@ -20,7 +20,7 @@ from txnlog.spark import SparkTransaction, foreach_batch, transaction
 def topics(store: Store) -> Store:
     """Topics in (3 partitions), out (2), odd (1); 100 numbers are in ``in``."""
     for topic, partitions in (("in", 3), ("out", 2), ("odd", 1)):
-        store.create_topic(topic, partitions=partitions)
+        store.topics.create(topic, partitions=partitions)
     fill(store, "in", 0, 100)
     return store
 
@@ -69,12 +69,12 @@ def test_a_function_writes_several_topics_in_one_transaction(
     assert fan_out.calls == 2
     assert stored(topics, "odd") == list(range(1, 100, 2))
     assert stored(topics, "out") == list(range(0, 100, 2))
-    found = topics.describe_transaction(f"spark-stream-{query.id}")
+    found = topics.transactions.describe(f"spark-stream-{query.id}")
     assert found.number == 1
     with pytest.raises(PySparkException, match="belongs to streaming query"):
         run(each_batch(spark, topics, fan_out, "d", transactional_id=f"spark-stream-{query.id}"))
     assert fan_out.calls == 2
-    assert topics.describe_transaction(f"spark-stream-{query.id}") == found
+    assert topics.transactions.describe(f"spark-stream-{query.id}") == found
 
 
 @pytest.mark.more

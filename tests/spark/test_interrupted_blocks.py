@@ -64,7 +64,9 @@ class Frame:
 
     def save(self) -> None:
         storage, topic = self._store.storage, self._options["topic"]
-        uploader = SegmentUploader(storage, self._store.topic_spec(topic), self._store.logs.clock)
+        uploader = SegmentUploader(
+            storage, self._store.logs.topic_spec(topic), self._store.logs.clock
+        )
         records = normalize(pa.record_batch({"value": [*self._values]}), now_ms=1)
         uploader.write(records, np.zeros(len(self._values), dtype=np.int32))
         write_manifest(storage, self._options[STAGING], {topic: uploader.finish()})

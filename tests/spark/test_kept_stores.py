@@ -24,7 +24,7 @@ from txnlog.storage.base import Address
 def address(tmp_path: Path) -> Address:
     """Of a store with a topic."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     return Address(store.url, {})
 
 
@@ -38,7 +38,7 @@ def test_what_is_known_is_not_read_again(
         """The requests, without what they cost."""
         caplog.clear()
         kept = open_kept(address)
-        kept.topic_spec("t")
+        kept.logs.topic_spec("t")
         return [r.getMessage().partition(":")[0] for r in caplog.records if r.name.endswith("sts")]
 
     def append() -> None:

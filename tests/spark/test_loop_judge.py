@@ -22,7 +22,7 @@ def batch(store: Store, out: range, total: int, offsets: bool = True) -> None:
             for number in out:
                 producer.send("out", b"%d" % (3 * number))
             producer.send("sums", b"%d" % total)
-            ends = store.describe_topic("in").partitions
+            ends = store.topics.describe("in").partitions
             moved = {TopicPartition("in", part.partition): part.end_offset for part in ends}
             if offsets:
                 producer.send_offsets_to_transaction(moved, "g")

@@ -40,7 +40,7 @@ def test_a_worker_is_killed_in_mid_write(
     small_batches: SparkSession, store: Store, tmp_path: Path
 ) -> None:
     """SIGKILL to a Python worker that has uploaded half; the task is run again."""
-    store.create_topic("t", partitions=2, config=SMALL_SEGMENTS)
+    store.topics.create("t", partitions=2, config=SMALL_SEGMENTS)
     marker = tmp_path / "killed"
     small_batches.dataSource.register(faulty(Kill(marker, executor=False, batches=6)))
     with transaction(small_batches, store, transactional_id="etl") as txn:
@@ -68,7 +68,7 @@ def test_a_cluster_with_losses_and_stragglers(cluster: str, store: Store, tmp_pa
     """
     topics = ("worker", "executor", "straggler")
     for topic in topics:
-        store.create_topic(topic, partitions=2, config=SMALL_SEGMENTS)
+        store.topics.create(topic, partitions=2, config=SMALL_SEGMENTS)
     straggle = Straggle(tmp_path)
     straggle.make()
 
@@ -94,7 +94,7 @@ def test_a_cluster_with_losses_and_stragglers(cluster: str, store: Store, tmp_pa
         assert late, "the straggler has uploaded nothing"
         for topic in topics:
             assert stored(store, topic) == list(range(RECORDS))
-            assert store.describe_topic(topic).open_transactions == ()
+            assert store.topics.describe(topic).open_transactions == ()
         process.go_on()
         assert process.end() == os.EX_OK, process.errors()
     assert {path.name for path in tmp_path.glob("*-killed")} == {"worker-killed", "executor-killed"}

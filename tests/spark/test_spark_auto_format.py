@@ -32,7 +32,7 @@ def large(spark: SparkSession, start: int, keys: int = 1 << 30) -> DataFrame:
 
 def kinds(store: Store, topic: str = "t") -> list[bool]:
     """Whether each of a topic's segments is a Parquet file."""
-    return [segment.paths.is_parquet for segment in store.segments(topic)]
+    return [segment.paths.is_parquet for segment in store.topics.segments(topic)]
 
 
 def agree(spark: SparkSession, store: Store, topic: str = "t", **options: object) -> int:
@@ -60,7 +60,7 @@ def write_and_fail(spark: SparkSession, store: Store) -> None:
 @pytest.mark.more
 def test_every_write_chooses_by_its_size(spark: SparkSession, store: Store) -> None:
     """A batch write, a small one, a transaction, and one that is aborted; then it is merged."""
-    store.create_topic("t", partitions=2, config={"record.format": "auto"})
+    store.topics.create("t", partitions=2, config={"record.format": "auto"})
     save(large(spark, 0), store, "t")
     assert kinds(store) == [True, True]
     save(numbers(spark, 0, 40, tasks=1), store, "t")
@@ -95,7 +95,7 @@ def test_a_stream_from_one_into_another(spark: SparkSession, store: Store, tmp_p
     """In micro-batches that are limited, and begin and end within Parquet files."""
     for topic in ("in", "out"):
         config = {"record.format": "auto"}
-        store.create_topic(topic, partitions=2, config=config)
+        store.topics.create(topic, partitions=2, config=config)
     save(large(spark, 0), store, "in")
     fill(store, "in", 0, 50)
     save(large(spark, 10_000), store, "in")
@@ -117,7 +117,7 @@ def test_a_stream_from_one_into_another(spark: SparkSession, store: Store, tmp_p
 def test_a_compacted_topic(spark: SparkSession, store: Store) -> None:
     """Of each key the newest, whatever file it lies in, with gaps between offsets."""
     config = {"record.format": "auto", "cleanup.policy": "compact"}
-    store.create_topic("t", partitions=2, config=config)
+    store.topics.create("t", partitions=2, config=config)
     for start in (0, 5_000):
         save(large(spark, start, keys=500).where("key is not null"), store, "t")
     fill(store, "t", 3, 30)

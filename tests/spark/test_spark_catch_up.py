@@ -18,7 +18,7 @@ from txnlog.spark import CaughtUp, SparkTransaction, catch_up
 def topics(store: Store) -> Store:
     """Topics in (2 partitions), out and counts; 100 numbers are in ``in``."""
     for topic, partitions in (("in", 2), ("out", 1), ("counts", 1)):
-        store.create_topic(topic, partitions=partitions)
+        store.topics.create(topic, partitions=partitions)
     fill(store, "in", 0, 100)
     return store
 
@@ -39,7 +39,7 @@ def test_it_goes_on_until_nothing_is_new(spark: SparkSession, topics: Store) -> 
     assert stored(topics, "out") == list(range(100))
     assert stored(topics, "counts") == [20, 40, 40]
     assert data_files(topics) == placed_files(topics)
-    assert topics.describe_group("g").lag == 0
+    assert topics.groups.describe("g").lag == 0
     assert catch_up(spark, topics, copy_and_count, **names) == CaughtUp(0, 0, 0)
 
 
@@ -62,7 +62,7 @@ def test_a_step_that_starts_where_it_likes_is_refused(
         txn.write(txn.read("in", **start).drop("partition"), topic="out")
 
     names: dict[str, Any] = {"transactional_id": "etl", "group_id": "g"}
-    with pytest.raises(InvalidOption, match="reset_group_offsets"):
+    with pytest.raises(InvalidOption, match=r"groups\.reset_offsets"):
         catch_up(spark, topics, again, max_transactions=3, **names)
     assert stored(topics, "out") == []
 
@@ -79,9 +79,9 @@ def test_aborted_records_at_the_end_do_not_keep_the_group_behind(
     producer.send("in", value=b"never", partition=0)
     producer.flush()
     producer.abort_transaction()
-    assert topics.describe_group("g").lag == 1
+    assert topics.groups.describe("g").lag == 1
     assert catch_up(spark, topics, copy_and_count, **names) == CaughtUp(0, 0, 0)
-    assert topics.describe_group("g").lag == 0
+    assert topics.groups.describe("g").lag == 0
 
 
 def test_a_job_that_was_slower_goes_on_behind_the_other(spark: SparkSession, topics: Store) -> None:
@@ -112,7 +112,7 @@ def test_a_step_that_reads_nothing_is_refused(spark: SparkSession, topics: Store
             transactional_id="etl",
             group_id="g",
         )
-    assert topics.describe_topic("out").partitions[0].end_offset == 0
+    assert topics.topics.describe("out").partitions[0].end_offset == 0
     with pytest.raises(InvalidOption, match="max_transactions"):
         catch_up(
             spark,

@@ -13,8 +13,8 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-import txnlog
 from txnlog import Store
+from txnlog.admin.groups import GroupAdmin
 from txnlog.spark import CheckStep, SetUpCheck, check, registration
 from txnlog.spark.registration import _archive_on_path, _take_this_python
 from txnlog.spark.setup_check import _problem
@@ -22,12 +22,16 @@ from txnlog.spark.setup_check import _problem
 
 def test_a_set_up_that_works_is_found_to(spark: SparkSession, store: Store) -> None:
     """Each step is told; topics, group and transactional id are gone afterwards."""
-    store.create_topic("mine")
+    store.topics.create("mine")
     found = check(spark, store.url)
     assert found.ok, str(found)
     assert len(found.steps) == 9
     assert str(found).count("\nok      ") == 8
-    assert (store.topics(), store.groups(), store.transactions()) == (["mine"], [], [])
+    assert (store.topics.list(), store.groups.list(), [*store.transactions.list()]) == (
+        ["mine"],
+        [],
+        [],
+    )
     assert [*Path(store.url).glob("staging/*")] == []
 
 
@@ -127,11 +131,11 @@ def test_what_fails_halfway_is_removed_too(
     spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A group that cannot be moved, say: the topics go all the same."""
-    monkeypatch.setattr(txnlog.Store, "describe_group", lambda *_: 1 / 0)
+    monkeypatch.setattr(GroupAdmin, "describe", lambda *_: 1 / 0)
     found = check(spark, store)
     assert [step.problem is None for step in found.steps] == [True] * 7 + [False, True]
     assert "ZeroDivisionError" in str(found)
-    assert (store.topics(), store.groups(), store.transactions()) == ([], [], [])
+    assert (store.topics.list(), store.groups.list(), [*store.transactions.list()]) == ([], [], [])
 
 
 def test_of_sparks_pages_of_traceback_the_line_that_counts_is_shown() -> None:

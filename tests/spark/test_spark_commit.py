@@ -31,7 +31,7 @@ class Interrupted(CountingStorage):
 
 
 def uploaded(store: Store, topic: str) -> list[UploadedSegment]:
-    uploader = SegmentUploader(store.storage, store.topic_spec(topic), store.logs.clock)
+    uploader = SegmentUploader(store.storage, store.logs.topic_spec(topic), store.logs.clock)
     records = normalize(pa.record_batch({"value": [b"x"]}), now_ms=1)
     uploader.write(records, np.zeros(1, dtype=np.int32))
     return uploader.finish()
@@ -41,8 +41,8 @@ def uploaded(store: Store, topic: str) -> list[UploadedSegment]:
 def test_a_staged_write_is_read_again(partitions: int) -> None:
     """Also where segments share a file, as those of two partitions do here."""
     store = attach(HeapStorage(), create=True, clock=VirtualClock())
-    store.create_topic("t", partitions=2)
-    uploader = SegmentUploader(store.storage, store.topic_spec("t"), store.logs.clock)
+    store.topics.create("t", partitions=2)
+    uploader = SegmentUploader(store.storage, store.logs.topic_spec("t"), store.logs.clock)
     records = normalize(pa.record_batch({"value": [b"x", b"y"]}), now_ms=1)
     uploader.write(records, np.arange(2, dtype=np.int32) % partitions)
     segments = {"t": uploader.finish()}
@@ -67,7 +67,7 @@ def test_an_interrupt_deletes_nothing_that_is_committed(
     memory_storage: Storage, part: str, expected: list[bytes]
 ) -> None:
     """Before the decision it is aborted; after it the data stays, and others finish."""
-    attach(memory_storage, create=True).create_topic("t")
+    attach(memory_storage, create=True).topics.create("t")
     storage = Interrupted(memory_storage)
     store = attach(storage)
     segments = {"t": uploaded(store, "t")}
@@ -86,14 +86,14 @@ def test_what_one_topic_refuses_is_aborted_in_the_other_and_no_file_is_deleted(
     """The append to ``a`` has landed, so an entry names its file: read_uncommitted reads it."""
     store = attach(memory_storage, create=True)
     for topic in ("a", "b"):
-        store.create_topic(topic)
+        store.topics.create(topic)
     segments = {topic: uploaded(store, topic) for topic in ("a", "b")}
-    attach(memory_storage).delete_topic("b")
-    attach(memory_storage).create_topic("b")
+    attach(memory_storage).topics.delete("b")
+    attach(memory_storage).topics.create("b")
     with pytest.raises(UnknownTopicOrPartition):
         commit.commit_transaction(store, "p", 60_000, segments)
     fresh = attach(memory_storage)
-    assert fresh.describe_transaction("p").status == "CompleteAbort"
+    assert fresh.transactions.describe("p").status == "CompleteAbort"
     assert fresh.scan("a").record_count == 0
     placed = fresh.scan("a", isolation_level="read_uncommitted").to_arrow()
     assert placed.column("value").to_pylist() == [b"x"]
@@ -105,7 +105,7 @@ def test_a_job_that_took_too_long_is_refused() -> None:
     storage = HeapStorage()
     storage.time_ms = lambda: clock.time_ms
     store = attach(storage, create=True, clock=clock)
-    store.create_topic("t")
+    store.topics.create("t")
     late, plain = uploaded(store, "t"), uploaded(store, "t")
     clock.time_ms += 7 * 86_400_000
     assert len(attach(storage, clock=clock).maintain()) == 1
@@ -121,8 +121,8 @@ def test_timestamps_outside_of_the_limits_are_refused(memory_storage: Storage) -
     """In the task that writes them."""
     clock = VirtualClock()
     store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("t", config={"message.timestamp.after.max.ms": 1000})
-    records = TopicRecords(store.topic_spec("t"), clock, "murmur2")
+    store.topics.create("t", config={"message.timestamp.after.max.ms": 1000})
+    records = TopicRecords(store.logs.topic_spec("t"), clock, "murmur2")
 
     def rows(timestamp_ms: int) -> pa.RecordBatch:
         return pa.record_batch({"value": [b"x"], "timestamp": pa.array([timestamp_ms])})

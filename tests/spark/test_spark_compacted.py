@@ -15,7 +15,7 @@ from txnlog import Store
 def test_a_compacted_topic_is_read(spark: SparkSession, store: Store, record_format: str) -> None:
     """Each record once, at its offset, however the read is divided into tasks."""
     config = {"cleanup.policy": "compact", "record.format": record_format}
-    store.create_topic("t", config=config)
+    store.topics.create("t", config=config)
     with store.producer() as producer:
         for number in range(4000):
             producer.send("t", b"v%d" % number, b"%d" % (number % 900 if number % 3 else 7))
@@ -34,7 +34,7 @@ def test_a_compacted_topic_is_read(spark: SparkSession, store: Store, record_for
 @pytest.mark.more
 def test_rows_of_a_compacted_topic_need_keys(spark: SparkSession, store: Store) -> None:
     """A write that has one without fails, and nothing of it is written."""
-    store.create_topic("t", config={"cleanup.policy": "compact"})
+    store.topics.create("t", config={"cleanup.policy": "compact"})
     rows_ = [(b"a", b"1"), (None, b"2"), (b"", b"3")]
     frame = spark.createDataFrame(rows_, "key binary, value binary").repartition(3)
     with pytest.raises(PySparkException, match="topic 't' is compacted by key"):

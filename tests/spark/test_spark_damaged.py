@@ -31,12 +31,12 @@ def fill(store: Store, record_format: str = "columns", *, typed: bool = False) -
     """Five segments of ten numbers, of which the second and the fourth are damaged."""
     config = {"record.format": record_format, "compression.type": "none"}
     schema = pa.schema([("value", pa.string())]) if typed else None
-    store.create_topic("t", config=config, schema=schema)
+    store.topics.create("t", config=config, schema=schema)
     for start in range(0, 50, 10):
         rows = [f"{number:02}".ljust(100, "-") for number in range(start, start + 10)]
         with store.producer() as producer:
             producer.send_batch("t", pa.record_batch({"value": rows}))
-    for segment in store.segments("t"):
+    for segment in store.topics.segments("t"):
         if segment.base_offset in (10, 30):
             path = Path(store.url) / segment.paths.log
             content = bytearray(path.read_bytes())
@@ -112,7 +112,7 @@ def test_a_transaction_passes_damage_and_counts_it(
 ) -> None:
     """Computed twice, it is counted once; the group moves behind it, and nothing is left over."""
     fill(store, typed=typed)
-    store.create_topic("out")
+    store.topics.create("out")
 
     def run(options: dict[str, str]) -> TransactionResult:
         with transaction(spark, store, transactional_id="etl", group_id="etl") as txn:
@@ -134,7 +134,7 @@ def test_a_transaction_passes_damage_and_counts_it(
     said = [r.getMessage() for r in caplog.records if "skip damaged" in r.getMessage()]
     assert len(said) == 1
     assert "20 at most: offsets 10 to 19 of t:0" in said[0]
-    assert store.describe_group("etl").lag == 0
+    assert store.groups.describe("etl").lag == 0
     assert store.storage.list_names("staging") == []
     assert run(SKIP).skipped == ()
 
@@ -143,12 +143,12 @@ def test_a_transaction_passes_damage_and_counts_it(
 def test_options_alone_pass_damage(spark: SparkSession, store: Store) -> None:
     """The write that commits the read says it, and deletes the notes of it."""
     fill(store)
-    store.create_topic("out")
+    store.topics.create("out")
     ids = {"transactional.id": "etl"}
     rows = load(spark, store, "t", **ids, **{"group.id": "etl"}, **SKIP)
     save(rows.selectExpr("substring(value, 1, 2) AS value"), store, "out", **ids)
     assert stored(store, "out") == SOUND
-    assert store.describe_group("etl").lag == 0
+    assert store.groups.describe("etl").lag == 0
     assert store.storage.list_names("staging") == []
 
 
@@ -157,7 +157,7 @@ def test_options_alone_pass_damage(spark: SparkSession, store: Store) -> None:
 def test_a_stream_passes_damage(spark: SparkSession, store: Store) -> None:
     """Which would hold it up for ever."""
     fill(store)
-    store.create_topic("out")
+    store.topics.create("out")
     rows = stream(spark, store, "t", **SKIP).selectExpr("substring(value, 1, 2) AS value")
     run(sink(rows, store, "out"))
     assert stored(store, "out") == SOUND

@@ -71,7 +71,7 @@ def test_what_need_not_repeat(spark: SparkSession, store: Store, name: str) -> N
     """What Catalyst calls non-deterministic, and chance by position where the order changes."""
     expected, made = FRAMES[name]
     if name == "none":  # a read, as the others' rows might be
-        store.create_topic("in")
+        store.topics.create("in")
         rows = load(spark, store, "in")
     else:
         rows = numbers(spark, 0, 3)
@@ -113,7 +113,7 @@ def test_what_need_not_repeat_through_connect() -> None:
 def topics(store: Store) -> Store:
     """Topics in, one and other; 200 numbers are in ``in``."""
     for topic in ("in", "one", "other"):
-        store.create_topic(topic, partitions=2)
+        store.topics.create(topic, partitions=2)
     fill(store, "in", 0, 200)
     return store
 
@@ -134,7 +134,7 @@ def test_two_writes_of_what_need_not_repeat_are_refused(spark: SparkSession, top
 
     with pytest.raises(InvalidOption, match=r"random\(\) need not .*topic.*localCheckpoint.*allow"):
         job()
-    assert (stored(topics, "one"), stored(topics, "other"), topics.groups()) == ([], [], [])
+    assert (stored(topics, "one"), stored(topics, "other"), topics.groups.list()) == ([], [], [])
 
 
 def test_writes_that_share_nothing_by_chance_go_on(spark: SparkSession, topics: Store) -> None:

@@ -71,7 +71,7 @@ def test_two_drivers_with_one_group(form: str, tmp_path: Path) -> None:
 def check_nothing_shows(store: Store) -> None:
     """No record and no offset; files only of the write that was hit: its job may go on a while."""
     assert check_whole(store) == 0
-    assert "g" not in store.groups()
+    assert "g" not in store.groups.list()
     assert all(name.startswith(MAY_STAY) for name in orphans(store))
 
 

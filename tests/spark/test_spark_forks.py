@@ -26,7 +26,7 @@ def test_a_child_takes_no_part_in_its_parents_transaction(
     spark: SparkSession, store: Store
 ) -> None:
     """Whatever it calls is refused, and its parent commits what was written."""
-    store.create_topic("t")
+    store.topics.create("t")
     with transaction(spark, store.url, transactional_id="p", group_id="g") as txn:
         txn.write(numbers(spark, 0, 5), topic="t")
         txn.send("t", value="5")
@@ -49,7 +49,7 @@ def test_a_child_takes_no_part_in_its_parents_transaction(
 
 def test_a_child_that_leaves_the_block_does_not_end_it(spark: SparkSession, store: Store) -> None:
     """By an error, which stays the block's own, or by its end: what was uploaded stays."""
-    store.create_topic("t")
+    store.topics.create("t")
     with transaction(spark, store.url, transactional_id="p") as txn:
         txn.write(numbers(spark, 0, 5), topic="t")
         before = files(store)
@@ -62,7 +62,7 @@ def test_a_child_that_leaves_the_block_does_not_end_it(spark: SparkSession, stor
 
 def test_a_block_is_entered_by_the_process_that_made_it(spark: SparkSession, store: Store) -> None:
     """A child takes no transactional id over for its parent."""
-    store.create_topic("t")
+    store.topics.create("t")
     txn = transaction(spark, store.url, transactional_id="p")
     assert in_child(txn.__enter__).startswith("ForkedProducer")
     with txn:

@@ -59,7 +59,7 @@ def imported(store: Store, tmp_path: Path) -> Store:
         folder = tmp_path / "broker" / f"in-{partition}"
         folder.mkdir(parents=True)
         (folder / f"{0:020}.log").write_bytes(b"".join(data))
-    store.import_kafka("in", [str(tmp_path / "broker")])
+    store.kafka.import_topic("in", [str(tmp_path / "broker")])
     return store
 
 
@@ -67,7 +67,7 @@ def first_headers(store: Store, topic: str) -> list[tuple[BatchHeader, SegmentDe
     """Each segment with the header that its bytes begin with."""
     return [
         (decode_header(Path(store.url, s.paths.log).read_bytes()[s.ref.start :]), s)
-        for s in store.segments(topic)
+        for s in store.topics.segments(topic)
     ]
 
 
@@ -87,7 +87,7 @@ def test_an_imported_topic_is_read(spark: SparkSession, imported: Store) -> None
 @pytest.mark.more
 def test_an_imported_topic_is_consumed_exactly_once(spark: SparkSession, imported: Store) -> None:
     """In batches of a transaction each, markers and aborted records moved over."""
-    imported.create_topic("out", config={"record.format": "kafka", "compression.type": "producer"})
+    imported.topics.create("out", config={"record.format": "kafka", "compression.type": "producer"})
     runs = 0
     while True:
         with transaction(
@@ -100,15 +100,15 @@ def test_an_imported_topic_is_consumed_exactly_once(spark: SparkSession, importe
             break
     assert runs > 4
     assert stored(imported, "out") == COMMITTED
-    assert imported.describe_group("g").lag == 0
+    assert imported.groups.describe("g").lag == 0
     codecs = {header.codec for header, _ in first_headers(imported, "out")}
     assert codecs == {Compression.SNAPPY}
 
 
 def test_a_write_chooses_its_codec(spark: SparkSession, store: Store) -> None:
     """Per-write override and level; what a topic cannot hold is said before tasks run."""
-    store.create_topic("rows", config={"record.format": "kafka", "compression.type": "producer"})
-    store.create_topic("columns")
+    store.topics.create("rows", config={"record.format": "kafka", "compression.type": "producer"})
+    store.topics.create("columns")
     save(numbers(spark, 0, 1000), store, "rows", compression_type="gzip", compression_level=9)
     assert stored(store, "rows") == list(range(1000))
     assert values(load(spark, store, "rows")) == list(range(1000))
@@ -126,9 +126,9 @@ def test_headers_tell_the_producer_that_a_task_writes_for(
     spark: SparkSession, store: Store, in_block: bool
 ) -> None:
     """In a block, and where options alone go on with the transaction of a read."""
-    store.create_topic("in")
+    store.topics.create("in")
     fill(store, "in", 0, 4)
-    store.create_topic("out", partitions=2, config={"record.format": "kafka"})
+    store.topics.create("out", partitions=2, config={"record.format": "kafka"})
     if in_block:
         with transaction(spark, store, transactional_id="etl", group_id="g") as txn:
             txn.write(txn.read("in"), topic="out")

@@ -19,7 +19,7 @@ SCHEMA = pa.schema([("a.b", pa.string()), ("N", pa.int64()), ("v", pa.int32())])
 
 def make(store: Store) -> None:
     """Rows of six keys, in three partitions."""
-    store.create_topic("t", partitions=3, schema=SCHEMA, key=["a.b", "N"])
+    store.topics.create("t", partitions=3, schema=SCHEMA, key=["a.b", "N"])
     with store.producer() as producer:
         rows = [{"a.b": name, "N": n, "v": 10 + n} for name in ("x", "y") for n in range(3)]
         producer.send_batch("t", rows)
@@ -80,8 +80,8 @@ def test_two_rows_of_one_key_are_refused(spark: SparkSession, store: Store) -> N
 
 def test_what_has_no_key_is_refused_before_the_job(spark: SparkSession, store: Store) -> None:
     make(store)
-    store.create_topic("plain")
-    store.create_topic("no-key", schema=SCHEMA)
+    store.topics.create("plain")
+    store.topics.create("no-key", schema=SCHEMA)
     row = spark.range(1).selectExpr("'x' AS `a.b`", "1L AS N", "2 AS v")
     for topic, frame, error, said in (
         ("plain", row, InvalidOption, "topic 'plain' has no schema"),

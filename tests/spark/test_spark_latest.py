@@ -39,14 +39,14 @@ def test_newest_records_of_plain_topics(
     spark: SparkSession, store: Store, record_format: str
 ) -> None:
     """Against plain Python: times out of order, keys in several partitions, tombstones, no keys."""
-    store.create_topic("t", partitions=2, config={"record.format": record_format})
+    store.topics.create("t", partitions=2, config={"record.format": record_format})
     random.seed(7)
     times = random.sample(range(1_700_000_000_000, 1_700_000_100_000), 400)
     with store.producer() as producer:
         for number, timestamp_ms in enumerate(times):
             if number == 200:
                 producer.flush()
-                store.alter_topic("t", partitions=4)
+                store.topics.alter("t", partitions=4)
             key = random.choice([None, *(b"k%d" % n for n in range(30))])
             value = None if random.random() < 0.3 else b"%d" % number
             partition = random.choice([None, 0])
@@ -67,7 +67,7 @@ def test_newest_records_of_typed_topics(spark: SparkSession, store: Store) -> No
     schema = pa.schema(
         [("a.b", pa.string()), ("`n", pa.int64()), ("m", pa.map_(pa.string(), pa.int32()))]
     )
-    store.create_topic("t", partitions=3, schema=schema, key=["a.b", "`n"])
+    store.topics.create("t", partitions=3, schema=schema, key=["a.b", "`n"])
 
     def send(number: int, *, deleted: bool = False) -> None:
         row = {"a.b": ["x", "y"], "`n": [1, 2], "m": [[("v", number)]] * 2}
@@ -92,7 +92,7 @@ def test_a_join_with_newest_records_has_one_row_for_each_order(
 ) -> None:
     """As docs/SPARK.md looks things up: each run finds the newest customer, and consumes none."""
     for topic in ("orders", "customers", "paid"):
-        store.create_topic(topic, partitions=2)
+        store.topics.create(topic, partitions=2)
 
     def run() -> list[bytes]:
         with transaction(spark, store, transactional_id="etl", group_id="etl") as txn:
@@ -115,6 +115,6 @@ def test_a_join_with_newest_records_has_one_row_for_each_order(
 
 def test_a_topic_without_a_key_has_no_newest_records(spark: SparkSession, store: Store) -> None:
     """Every row would be left out."""
-    store.create_topic("t", schema=pa.schema([("a", pa.int64())]))
+    store.topics.create("t", schema=pa.schema([("a", pa.int64())]))
     with pytest.raises(InvalidOption, match="has no key"):
         read(spark, store, "t", latest=True)

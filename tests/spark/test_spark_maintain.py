@@ -22,8 +22,8 @@ def append(store: Store, topic: str, *rows: tuple[bytes | None, bytes]) -> None:
 
 def test_tasks_merge_and_compact(spark: SparkSession, store: Store) -> None:
     """Reads afterwards give the same records, and the newest of each key."""
-    store.create_topic("small", partitions=3)
-    store.create_topic("keys", config={"cleanup.policy": "compact"})
+    store.topics.create("small", partitions=3)
+    store.topics.create("keys", config={"cleanup.policy": "compact"})
     for number in range(18):
         with store.producer() as producer:
             producer.send("small", b"%d" % number, partition=number % 3)
@@ -49,9 +49,9 @@ def test_tasks_merge_and_compact(spark: SparkSession, store: Store) -> None:
 def test_what_fails_in_a_task_stops_nothing_else(spark: SparkSession, store: Store) -> None:
     """A damaged segment is told, as without Spark."""
     for topic in ("bad", "good"):
-        store.create_topic(topic)
+        store.topics.create(topic)
         append(store, topic, *((None, b"%d" % number) for number in range(5)))
-    path = store.segments("bad")[2].paths.log
+    path = store.topics.segments("bad")[2].paths.log
     data = store.storage.get(path)
     store.storage.delete([path])
     store.storage.put(path, data[:-1] + bytes([data[-1] ^ 1]))

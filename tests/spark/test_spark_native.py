@@ -49,7 +49,7 @@ def test_spark_reads_only_what_it_needs(spark: SparkSession, store: Store) -> No
     The codec is lz4, whose dictionaries a filter must not look into: parquet-java cannot.
     """
     config = {"compression.type": "lz4"}
-    store.create_topic("t", partitions=3, schema=NUMBERED, config=config)
+    store.topics.create("t", partitions=3, schema=NUMBERED, config=config)
     for number in range(3):
         send_numbers(store, number * 60_000, (number + 1) * 60_000, number)
     few = read(spark, store, "t", native=True).where("id between 130000 and 130010").select("id")
@@ -68,7 +68,7 @@ def test_a_key_is_looked_for_in_the_pages_that_may_have_it(
     spark: SparkSession, store: Store
 ) -> None:
     """Keys that rise with time, as numbers of orders do: all others' pages are passed over."""
-    store.create_topic("t", partitions=1)
+    store.topics.create("t", partitions=1)
     keys = pa.array([b"k%06d" % number for number in range(60_000)])
     with store.producer() as producer:
         producer.send_batch("t", pa.table({"key": keys, "value": keys}))
@@ -80,8 +80,8 @@ def test_a_key_is_looked_for_in_the_pages_that_may_have_it(
 
 def test_a_blocks_note_makes_no_rows_wait(spark: SparkSession, store: Store) -> None:
     """Its task comes after those of the files; of two cores it took one, and tasks took turns."""
-    store.create_topic("t", partitions=2, schema=NUMBERED)
-    store.create_topic("out")
+    store.topics.create("t", partitions=2, schema=NUMBERED)
+    store.topics.create("out")
     send_numbers(store, 0, 10)
     with transaction(spark, store, transactional_id="etl", group_id="g") as txn:
         rows = txn.read("t", columns=["id", "name"])
@@ -105,10 +105,10 @@ def placed(store: Store, ids: str = "id") -> list[tuple[int, ...]]:
 @pytest.mark.more
 def test_files_of_one_size_are_told_apart(spark: SparkSession, store: Store) -> None:
     """Each file has its own place, whichever sizes they share."""
-    store.create_topic("t", partitions=2, schema=NUMBERED)
+    store.topics.create("t", partitions=2, schema=NUMBERED)
     for start, partition in ((10, 0), (20, 1), (30, 0), (100, 1)):
         send_numbers(store, start, start + 10, partition)
-    sizes = [segment.size_bytes for segment in store.segments("t")]
+    sizes = [segment.size_bytes for segment in store.topics.segments("t")]
     assert 1 < len({*sizes}) < len(sizes)
     frame = read(spark, store, "t", columns=PLACES, native=True)
     assert sorted(map(tuple, frame.collect())) == placed(store)
@@ -119,7 +119,7 @@ def test_columns_that_are_called_as_those_of_the_plan(spark: SparkSession, store
     """What tells a row's place is none of the topic's columns."""
     names = ["_metadata", "__metadata", "_base", "_file", "_First", "_stop", "a`b.c"]
     schema = pa.schema([(name, pa.int64()) for name in names])
-    store.create_topic("t", partitions=2, schema=schema)
+    store.topics.create("t", partitions=2, schema=schema)
     with store.producer() as producer:
         for partition in (0, 1, 1):
             rows = pa.table([range(partition, 10)] * len(names), schema=schema)
@@ -137,7 +137,7 @@ def test_few_whole_files_share_a_relation_with_cut_ones(
 ) -> None:
     """A second one costs more than a look at each of their rows' numbers; many are only counted."""
     monkeypatch.setattr(native_read, "MOST_TO_FILTER", most)
-    store.create_topic("t", schema=NUMBERED)
+    store.topics.create("t", schema=NUMBERED)
     for start in (0, 10, 20):
         send_numbers(store, start, start + 10)
     starts, stops = {"t": {0: 3}}, {"t": {0: 27}}
@@ -167,7 +167,7 @@ def test_a_frame_takes_few_calls_to_the_jvm(
     spark: SparkSession, store: Store, calls: list[str]
 ) -> None:
     """As many for many files as for few: hundreds of them take longer than all else of a frame."""
-    store.create_topic("t", partitions=4, config={"record.format": "parquet"})
+    store.topics.create("t", partitions=4, config={"record.format": "parquet"})
     taken = []
     for number in range(1, 17):
         with store.producer() as producer:
@@ -191,7 +191,7 @@ def test_a_frame_of_a_block_takes_few_calls_to_the_jvm(
     taken = []
     for topic, some in (("few", names[:2]), ("many", names)):
         schema = pa.schema([(name, pa.int64()) for name in some])
-        store.create_topic(topic, schema=schema)
+        store.topics.create(topic, schema=schema)
         with store.producer() as producer:
             producer.send_batch(topic, pa.table([[1, 2]] * len(some), schema=schema))
         for _ in range(2):
@@ -206,7 +206,7 @@ def test_a_frame_of_a_block_takes_few_calls_to_the_jvm(
 
 def test_many_files_are_planned_without_a_job(spark: SparkSession, store: Store) -> None:
     """Spark lists nothing: what the files are is known from the log."""
-    store.create_topic("t", partitions=8, schema=NUMBERED)
+    store.topics.create("t", partitions=8, schema=NUMBERED)
     for number in range(5):
         send_numbers(store, number * 40, (number + 1) * 40)
     limit = spark.conf.get("spark.sql.sources.parallelPartitionDiscovery.threshold")
@@ -222,10 +222,10 @@ def test_many_files_are_planned_without_a_job(spark: SparkSession, store: Store)
 
 def test_rows_without_a_key_stay_together(spark: SparkSession, store: Store) -> None:
     """A small task writes one file, and the tasks of a write begin with different partitions."""
-    store.create_topic("t", partitions=4, schema=NUMBERED)
+    store.topics.create("t", partitions=4, schema=NUMBERED)
     rows = spark.range(0, 1000, 1, 3).selectExpr("id", "cast(id as string) as name")
     save(rows, store, "t")
-    segments = store.segments("t")
+    segments = store.topics.segments("t")
     assert len(segments) == len({segment.partition for segment in segments}) == 3
     found = store.scan("t", columns=["id", "_partition"]).to_arrow()
     for segment in segments:

@@ -59,7 +59,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentServer]:
 @pytest.fixture
 def filled(store: Store) -> Store:
     """Some records in Parquet files."""
-    store.create_topic("t", config={"record.format": "parquet"})
+    store.topics.create("t", config={"record.format": "parquet"})
     with store.producer() as producer:
         for number in range(10):
             producer.send("t", b"%d" % number)
@@ -71,7 +71,7 @@ def test_a_store_whose_path_is_no_url(spark: SparkSession, tmp_path: Path) -> No
     store = txnlog.open(str(tmp_path / "st o%20re #1?ü {a,b} [c]* 'd'\\e"), create=True)
     config = {"record.format": "parquet"}
     for topic in ("in", "out"):
-        store.create_topic(topic, config=config)
+        store.topics.create(topic, config=config)
     save(numbers(spark, 0, 10), store, "in")
     for native in (True, False):
         assert values(read(spark, store, "in", native=native)) == [*range(10)]
@@ -85,7 +85,7 @@ def test_a_folder_with_a_colon(spark: SparkSession, tmp_path: Path) -> None:
     """Within a pattern Hadoop would take what stands before it for a protocol."""
     for name in ("a:b", "a:b?c"):
         store = txnlog.open(str(tmp_path / name), create=True)
-        store.create_topic("t", config={"record.format": "parquet"})
+        store.topics.create("t", config={"record.format": "parquet"})
         with store.producer() as producer:
             producer.send("t", b"1")
         assert values(read(spark, store, "t", native=True)) == [1]

@@ -185,10 +185,10 @@ def test_the_newest_version_of_a_key_is_written_last(
     # Tasks of several files, and files of several tasks.
     monkeypatch.setattr(native_read, "planner", lambda _: Planner(300_000, 0, 4))
     monkeypatch.setattr(read_frame, "MOST_RUNS", 1000)
-    store.create_topic("t", partitions=2, config={"record.format": config})
-    store.create_topic("out", partitions=3)
+    store.topics.create("t", partitions=2, config={"record.format": config})
+    store.topics.create("out", partitions=3)
     send_versions(store, commits=24 if config == "parquet" else 10)
-    segments = store.segments("t")
+    segments = store.topics.segments("t")
     assert {segment.paths.is_parquet for segment in segments} == {True, config == "parquet"}
     files = [f"{store.url}/{segment.paths.log}" for segment in segments if segment.paths.is_parquet]
     assert not are_in_order(spark.read.parquet(*files).select("key", "value").toArrow())
@@ -210,7 +210,7 @@ def test_very_many_runs_are_read_by_the_data_source(
 ) -> None:
     """Where order needs them; a read without order has one for each kind."""
     monkeypatch.setattr(writer, "PARQUET_FROM_BYTES", 2_000)
-    store.create_topic("t", config={"record.format": "auto"})
+    store.topics.create("t", config={"record.format": "auto"})
     with transaction(spark, store, transactional_id="t", group_id="g") as txn:
         for _ in range(native_read.MOST_RUNS):
             for value in (bytes(10_000), b"small"):
@@ -226,7 +226,7 @@ def test_a_spark_that_makes_tasks_in_another_way(
     spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The data source reads; what such a Spark does with the files nobody knows."""
-    store.create_topic("t", config={"record.format": "parquet"})
+    store.topics.create("t", config={"record.format": "parquet"})
     with store.producer() as producer:
         producer.send("t", b"1")
     for name, why in ((planned_files.JavaClasses.__name__, "another Spark"), ("struct", "another")):

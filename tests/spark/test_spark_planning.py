@@ -153,7 +153,7 @@ def store(request: pytest.FixtureRequest) -> Store:
     """Topic ``t``: two partitions with offsets 0 to 9 each, in two appends."""
     storage = CountingStorage(open_storage(f"memory://planning-{request.node.name}"))
     made = attach(storage, create=True, clock=SystemClock())
-    made.create_topic("t", partitions=2)
+    made.topics.create("t", partitions=2)
     for _ in range(2):
         with made.producer() as producer:
             for number in range(10):
@@ -185,7 +185,7 @@ def test_a_group_starts_where_it_has_committed(store: Store) -> None:
 
 def test_lost_offsets_fail_unless_told_otherwise(store: Store) -> None:
     """Trimmed and too high offsets are told apart; failOnDataLoss=false goes on."""
-    store.delete_records({TopicPartition("t", 0): 4})
+    store.topics.delete_records({TopicPartition("t", 0): 4})
     start = {"startingOffsets": '{"t":{"0":1,"1":-2}}'}
     with pytest.raises(OffsetOutOfRange, match="below the log start offset 4"):
         _pinned(store, subscribe="t", **start)
@@ -228,7 +228,7 @@ def _stamped(store: Store, topic: str, times: dict[int, list[int]]) -> None:
 @pytest.fixture
 def timed(store: Store) -> Store:
     """Topic ``timed``: partition 0 has times 100 to 190, partition 1 only 100 and 110."""
-    store.create_topic("timed", partitions=2)
+    store.topics.create("timed", partitions=2)
     _stamped(store, "timed", {0: list(range(100, 200, 10)), 1: [100, 110]})
     return store
 
@@ -257,7 +257,7 @@ def test_a_time_that_no_record_has_is_an_error_unless_told_otherwise(timed: Stor
 
 def test_a_pattern_subscribes_to_all_topics_that_it_matches(timed: Store) -> None:
     """Whole names are matched; a pattern that matches nothing is an error, not empty."""
-    timed.create_topic("time")
+    timed.topics.create("time")
     options = parse_read({"path": "unused", "subscribePattern": "time.*"})
     assert {where.topic for where in pin_read(timed, options).offsets} == {"time", "timed"}
     with pytest.raises(UnknownTopicOrPartition, match="'tim' matches none of the 3 topics"):
@@ -267,8 +267,8 @@ def test_a_pattern_subscribes_to_all_topics_that_it_matches(timed: Store) -> Non
 def test_a_group_of_a_recreated_topic_is_told_apart(store: Store) -> None:
     """Offsets that a group committed for an earlier topic of the name are not used."""
     store.consumer("t", group_id="g").commit({TopicPartition("t", 1): 3})
-    store.delete_topic("t")
-    store.create_topic("t", partitions=2)
+    store.topics.delete("t")
+    store.topics.create("t", partitions=2)
     _stamped(store, "t", {1: [1, 2, 3, 4]})
     with pytest.raises(OffsetOutOfRange, match="was deleted and recreated since group 'g'"):
         _pinned(store, subscribe="t", **{"group.id": "g"})

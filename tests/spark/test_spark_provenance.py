@@ -28,7 +28,7 @@ from txnlog.storage import open_storage, server_checks
 def topics(store: Store) -> Store:
     """Topics in (2 partitions), out and other; 20 numbers are in ``in``."""
     for topic, partitions in (("in", 2), ("out", 2), ("other", 1)):
-        store.create_topic(topic, partitions=partitions)
+        store.topics.create(topic, partitions=partitions)
     fill(store, "in", 0, 20)
     return store
 
@@ -39,7 +39,7 @@ def consume(spark: SparkSession, store: Store, name: str = "etl", **more: object
 
 
 def status(store: Store, name: str = "etl") -> str:
-    return store.describe_transaction(name).status
+    return store.transactions.describe(name).status
 
 
 def count(store: Store, topic: str) -> int:
@@ -124,14 +124,14 @@ def test_a_write_that_forgets_the_id_is_refused(
     assert "Nothing was written, and transaction 1 of 'etl' (epoch 0) was aborted" in said
     assert '.option("transactional.id", "etl")' in said
     assert (stored(topics, "out"), status(topics)) == ([], "CompleteAbort")
-    assert "etl" not in topics.groups()
-    assert {*data_files(topics)} == {f"{s.name}.log" for s in topics.segments("in")}
+    assert "etl" not in topics.groups.list()
+    assert {*data_files(topics)} == {f"{s.name}.log" for s in topics.topics.segments("in")}
     spark.catalog.clearCache()
     new = consume(spark, topics)
     assert staged(topics) == []
     save(made(new).drop("n"), topics, "out", transactional_id="etl")
     spark.catalog.clearCache()
-    assert (status(topics), topics.describe_group("etl").lag) == ("CompleteCommit", 0)
+    assert (status(topics), topics.groups.describe("etl").lag) == ("CompleteCommit", 0)
     assert count(topics, "out") > 0
     # What filled the cache was no write.
     assert len(staged(topics)) == (1 if made is cached else 0)
@@ -163,7 +163,7 @@ def test_other_writes_go_on_while_a_transaction_is_open(spark: SparkSession, top
     assert (count(topics, "other"), status(topics)) == (25, "Ongoing")
     save(new, topics, "out", transactional_id="etl")
     assert stored(topics, "out") == list(range(20))
-    assert topics.describe_group("etl").lag == 0
+    assert topics.groups.describe("etl").lag == 0
 
 
 def test_rows_may_go_out_without_offsets_if_the_write_says_so(
@@ -201,7 +201,7 @@ def test_another_id_is_no_better(
     with pytest.raises(PySparkException, match="it commits transaction 1 of 'mine'"):
         save(both, topics, "out", transactional_id="mine")
     assert (stored(topics, "out"), status(topics)) == ([], "CompleteAbort")
-    assert topics.groups() == []
+    assert topics.groups.list() == []
 
 
 @pytest.mark.parametrize("made", [computed, *soak(unchanged)])
@@ -216,7 +216,7 @@ def test_a_block_does_not_take_them(
     ):
         txn.write(new, topic="out")
     assert (stored(topics, "out"), status(topics)) == ([], "CompleteAbort")
-    assert {*data_files(topics)} == {f"{s.name}.log" for s in topics.segments("in")}
+    assert {*data_files(topics)} == {f"{s.name}.log" for s in topics.topics.segments("in")}
 
 
 def largest_by_parity(new: DataFrame) -> DataFrame:
@@ -238,7 +238,7 @@ def test_a_plain_write_inside_a_block_is_refused(
     """It would go out beside the transaction, and again when the block is run once more."""
     schema = pa.schema([("n", pa.int64())])
     for topic in ("typed", "sums"):
-        topics.create_topic(topic, schema=schema)
+        topics.topics.create(topic, schema=schema)
     with topics.producer() as producer:
         producer.send_batch("typed", pa.record_batch({"n": [*range(20)]}, schema=schema))
     topic, target = ("typed", "sums") if native else ("in", "other")
@@ -257,14 +257,14 @@ def test_a_plain_write_inside_a_block_is_refused(
     for given in ({}, {"transactional_id": "etl"}):
         with pytest.raises(ProducerFenced):
             beside(**given)
-        assert (count(topics, target), "etl" in topics.groups()) == (0, False)
+        assert (count(topics, target), "etl" in topics.groups.list()) == (0, False)
     with transaction(spark, topics, transactional_id="etl", group_id="etl") as txn:
         new = made(txn.read(topic, native=native).drop("partition"))
         save(new, topics, target, outsideTransaction=True)
         txn.write(new, topic=target)
     assert count(topics, target) == 2 * txn.result.written_records > 0
     # The other one's note stays until the next read.
-    assert (topics.describe_group("etl").lag, len(staged(topics))) == (0, 1)
+    assert (topics.groups.describe("etl").lag, len(staged(topics))) == (0, 1)
     with pytest.raises(PySparkException, match=r"the block is over \(transaction 1 of 'etl'"):
         save(made(new), topics, target)
     assert count(topics, target) == 2 * txn.result.written_records
@@ -302,7 +302,7 @@ def test_another_store_is_out_of_reach(
 ) -> None:
     """A write cannot move offsets in another store, whichever id it names."""
     elsewhere = txnlog.open(str(tmp_path / "elsewhere"), create=True)
-    elsewhere.create_topic("out")
+    elsewhere.topics.create("out")
     with pytest.raises(PySparkException, match=r"from another store with transactional\.id"):
         save(consume(spark, topics), elsewhere, "out", **given)
     assert stored(elsewhere, "out") == []

@@ -23,7 +23,7 @@ KAFKA_SCHEMA = (
 
 def test_rows_are_those_of_the_kafka_source(spark: SparkSession, store: Store) -> None:
     """Schema, nulls, timestamps and headers as Spark's Kafka source gives them."""
-    store.create_topic("t", partitions=2)
+    store.topics.create("t", partitions=2)
     with store.producer() as producer:
         producer.send("t", b"v0", b"k0", partition=0, timestamp_ms=1_500)
         producer.send(
@@ -48,7 +48,7 @@ def test_rows_are_those_of_the_kafka_source(spark: SparkSession, store: Store) -
 
 def test_columns_narrow_the_schema(spark: SparkSession, store: Store) -> None:
     """Only the columns asked for, in that order."""
-    store.create_topic("t")
+    store.topics.create("t")
     fill(store, "t", 0, 3)
     frame = load(spark, store, "t", columns="offset,value")
     assert frame.columns == ["offset", "value"]
@@ -57,7 +57,7 @@ def test_columns_narrow_the_schema(spark: SparkSession, store: Store) -> None:
 
 def test_a_loaded_frame_is_pinned(spark: SparkSession, store: Store) -> None:
     """An append between load and the first action, or between two actions, is not seen."""
-    store.create_topic("t", partitions=2)
+    store.topics.create("t", partitions=2)
     fill(store, "t", 0, 10)
     frame = load(spark, store, "t")
     fill(store, "t", 10, 20)
@@ -70,27 +70,27 @@ def test_a_loaded_frame_is_pinned(spark: SparkSession, store: Store) -> None:
 
 def test_a_job_of_kafkas_connector_keeps_its_options(spark: SparkSession, store: Store) -> None:
     """A stream's rate has no effect in a batch, which is pinned when it is loaded as any other."""
-    store.create_topic("t")
+    store.topics.create("t")
     fill(store, "t", 0, 10)
     client = {"kafka_bootstrap_servers": "b:9", "kafka_security_protocol": "SSL"}
     frame = load(spark, store, "t", maxOffsetsPerTrigger=1, ignoreKafkaClientOptions=True, **client)
     fill(store, "t", 10, 20)
     assert values(frame) == list(range(10))
-    store.create_topic("copy")
+    store.topics.create("copy")
     save(frame.select("value"), store, "copy", ignoreKafkaClientOptions=True, **client)
     assert stored(store, "copy") == list(range(10))
 
 
 def test_an_empty_topic_is_an_empty_frame(spark: SparkSession, store: Store) -> None:
     """No records, no error."""
-    store.create_topic("t")
+    store.topics.create("t")
     assert load(spark, store, "t").count() == 0
 
 
 @pytest.mark.more
 def test_many_tasks_read_one_segment(spark: SparkSession, store: Store) -> None:
     """Option minPartitions splits a segment; every record is read once, whatever batch it is in."""
-    store.create_topic("t", config={"compression.type": "none"})
+    store.topics.create("t", config={"compression.type": "none"})
     with store.producer() as producer:
         for number in range(60_000):
             producer.send("t", value=b"%0100d" % number)
@@ -103,7 +103,7 @@ def test_many_tasks_read_one_segment(spark: SparkSession, store: Store) -> None:
 def test_several_topics_and_offsets(spark: SparkSession, store: Store) -> None:
     """Options subscribe, assign and offsets choose exactly the records they name."""
     for topic in ("a", "b"):
-        store.create_topic(topic, partitions=2)
+        store.topics.create(topic, partitions=2)
         with store.producer() as producer:
             for number in range(6):
                 producer.send(topic, value=b"%d" % number, partition=number % 2)
@@ -127,7 +127,7 @@ def test_several_topics_and_offsets(spark: SparkSession, store: Store) -> None:
 
 def test_isolation_levels(spark: SparkSession, store: Store) -> None:
     """Aborted and undecided records show under read_uncommitted only."""
-    store.create_topic("t")
+    store.topics.create("t")
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
     for number, end in enumerate([producer.commit_transaction, producer.abort_transaction, None]):
@@ -143,32 +143,32 @@ def test_isolation_levels(spark: SparkSession, store: Store) -> None:
 
 def test_a_group_says_where_to_start_and_is_not_moved(spark: SparkSession, store: Store) -> None:
     """With group.id alone a read goes on from the committed offsets and commits nothing."""
-    store.create_topic("t")
+    store.topics.create("t")
     fill(store, "t", 0, 10)
     store.consumer("t", group_id="g").commit({TopicPartition("t", 0): 7})
     assert values(load(spark, store, "t", group_id="g")) == [7, 8, 9]
-    assert store.describe_group("g").lag == 3
+    assert store.groups.describe("g").lag == 3
     assert values(load(spark, store, "t", group_id="new")) == list(range(10))
-    assert "new" not in store.groups()
+    assert "new" not in store.groups.list()
 
 
 def test_kafka_group_id_starts_nowhere_else(spark: SparkSession, store: Store) -> None:
     """As in Spark's Kafka source, it is not a place to start; startingOffsets=group is."""
-    store.create_topic("t")
+    store.topics.create("t")
     fill(store, "t", 0, 10)
     store.consumer("t", group_id="g").commit({TopicPartition("t", 0): 7})
     kafka = {"kafka_group_id": "g"}
     assert values(load(spark, store, "t", **kafka)) == list(range(10))
     assert values(load(spark, store, "t", **kafka, startingOffsets="group")) == [7, 8, 9]
     assert values(load(spark, store, "t", group_id="g", startingOffsets="group")) == [7, 8, 9]
-    assert store.describe_group("g").lag == 3
+    assert store.groups.describe("g").lag == 3
 
 
 def test_a_snapshot_shows_what_is_committed_behind_an_open_transaction(
     spark: SparkSession, store: Store
 ) -> None:
     """The level snapshot reaches the library; what is open or aborted never shows."""
-    store.create_topic("t")
+    store.topics.create("t")
     fill(store, "t", 0, 10)
     with store.producer(transactional_id="open") as producer:
         producer.init_transactions()
@@ -186,7 +186,7 @@ def test_a_snapshot_shows_what_is_committed_behind_an_open_transaction(
 
 def test_the_format_is_usable_from_sql(spark: SparkSession, store: Store) -> None:
     """A temporary view with options reads what its options say."""
-    store.create_topic("t")
+    store.topics.create("t")
     fill(store, "t", 0, 3)
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW t_view USING txnlog "
@@ -200,7 +200,7 @@ def test_errors_name_the_cause_and_the_remedy(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:
     """Wrong options raise our own errors, at load, before anything runs."""
-    store.create_topic("t")
+    store.topics.create("t")
     with pytest.raises(PySparkException, match="did you mean startingOffsets"):
         load(spark, store, "t", startingOfsets="latest")
     with pytest.raises(PySparkException, match="topic 'nowhere' does not exist"):
@@ -220,7 +220,7 @@ def test_errors_name_the_cause_and_the_remedy(
 
 def test_a_damaged_segment_stops_the_read(spark: SparkSession, store: Store) -> None:
     """A flipped byte is an error that names the file, never wrong data."""
-    store.create_topic("t")
+    store.topics.create("t")
     fill(store, "t", 0, 100)
     (file,) = Path(store.url).glob("topics/t/data/0/*.log")
     data = bytearray(file.read_bytes())
@@ -232,7 +232,7 @@ def test_a_damaged_segment_stops_the_read(spark: SparkSession, store: Store) -> 
 
 def test_batches_without_a_limit_are_refused_with_a_word(spark: SparkSession, store: Store) -> None:
     """PySpark has an assertion for it, which names no setting; writes take it."""
-    store.create_topic("t")
+    store.topics.create("t")
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
     assert before is not None

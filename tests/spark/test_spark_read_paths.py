@@ -71,7 +71,7 @@ def filled(
         fill(store, "t", request.param)
         return store
     fill(store, "source")
-    store.create_topic("t", partitions=PARTITIONS, schema=SCHEMA, config=CONFIG)
+    store.topics.create("t", partitions=PARTITIONS, schema=SCHEMA, config=CONFIG)
     columns = [*SCHEMA.names, "_timestamp", "_partition"]
     save(read(spark, store, "source", columns=columns, native=False), store, "t")
     return store

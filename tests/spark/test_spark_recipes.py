@@ -36,7 +36,7 @@ def flights() -> pd.DataFrame:
 @pytest.fixture
 def filled(store: Store, flights: pd.DataFrame) -> Store:
     """A store with the topic of the demo, filled in the order of the months as there."""
-    store.create_topic("flights", partitions=4)
+    store.topics.create("flights", partitions=4)
     with store.producer() as producer:
         for _, month in flights.groupby("month"):
             producer.send_batch("flights", _module("flights_data").to_records(month))
@@ -80,7 +80,7 @@ def test_a_stream_copies_each_long_flight_once(
         found = _values(filled, recipe.LONG_HAUL)
         assert len(found) == times * long > 100
         assert all(cast("int", row["distance"]) > recipe.MILES for row in found)
-        assert filled.describe_group(recipe.LONG_HAUL).lag == 0
+        assert filled.groups.describe(recipe.LONG_HAUL).lag == 0
         with filled.producer() as producer:
             producer.send_batch("flights", _module("flights_data").to_records(flights))
 
@@ -121,7 +121,7 @@ def test_airlines_are_looked_up_in_every_run(
         "Southwest",
     }
     assert filled.scan(recipe.DEAD_LETTERS).record_count == 2 * len(flights) - named > 0
-    assert {at.topic for at in filled.describe_group("naming").offsets} == {"flights"}
+    assert {at.topic for at in filled.groups.describe("naming").offsets} == {"flights"}
 
 
 def test_upserts_are_applied_once_though_the_offsets_were_not_committed(
@@ -144,9 +144,9 @@ def test_upserts_are_applied_once_though_the_offsets_were_not_committed(
     with pytest.raises(ConnectionError):
         recipe.run(spark, filled.url, database)
     monkeypatch.setattr(recipe, "apply", apply)
-    assert "miles" not in filled.groups()
+    assert "miles" not in filled.groups.list()
     recipe.run(spark, filled.url, database)
-    assert filled.describe_group("miles").lag == 0
+    assert filled.groups.describe("miles").lag == 0
     with sqlite3.connect(database) as table:
         found = dict(table.execute("SELECT * FROM miles"))
     assert found == flights.groupby("carrier")["distance"].sum().to_dict()

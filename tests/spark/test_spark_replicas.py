@@ -22,7 +22,7 @@ def test_a_root_goes_between_two_writes(
     skip_probes(monkeypatch)
     roots = {name: str(tmp_path / name) for name in ("a", "b", "control")}
     store = open_replicas([roots["a"], roots["b"]], controller=roots["control"], create=True).store
-    store.create_topic("t", partitions=2)
+    store.topics.create("t", partitions=2)
     rows = spark.range(100).selectExpr("cast(id as string) as value")
 
     def write_and_count(written: str, read: str) -> int:
@@ -41,7 +41,7 @@ def test_a_root_goes_between_two_writes(
 def test_a_standby_is_read_and_goes_on_as_a_store(spark: SparkSession, tmp_path: Path) -> None:
     """In batches and as a stream, whose checkpoint goes on when it was promoted."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    store.create_topic("t", partitions=2)
+    store.topics.create("t", partitions=2)
     url, seen = str(tmp_path / "standby"), str(tmp_path / "seen")
     standby = Follower(store, url)
 

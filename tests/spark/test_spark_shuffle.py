@@ -66,7 +66,7 @@ def test_a_task_that_runs_again_sends_each_row_to_the_same_partition(
     spark: SparkSession, store: Store, way: str
 ) -> None:
     """Whatever the order of its rows, and the time; other partitions are added meanwhile."""
-    store.create_topic("t", partitions=7)
+    store.topics.create("t", partitions=7)
     partitioner, columns = WAYS[way]
     rows = numbers(spark, 0, 300, tasks=3)
     for name, text in columns.items():
@@ -77,7 +77,7 @@ def test_a_task_that_runs_again_sends_each_row_to_the_same_partition(
     for _ in range(2):
         again = shuffled.select("value", "partition")  # a plan of its own, and its own shuffle
         runs.append({row["value"]: row["partition"] for row in again.collect()})
-        store.alter_topic("t", partitions=11 + len(runs))
+        store.topics.alter("t", partitions=11 + len(runs))
     assert runs[0] == runs[1]
     assert len(runs[0]) == 300
 
@@ -85,7 +85,7 @@ def test_a_task_that_runs_again_sends_each_row_to_the_same_partition(
 def test_typed_rows_without_a_key_go_by_what_is_exact(spark: SparkSession, store: Store) -> None:
     """A sum of floating-point numbers is another one in another order: it does not count."""
     schema = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("content", pa.list_(pa.string()))])
-    store.create_topic("t", partitions=5, schema=schema)
+    store.topics.create("t", partitions=5, schema=schema)
     rows = spark.range(0, 300, 1, 2).selectExpr(
         "id AS n", "rand(1) AS x", "array(string(id)) AS content"
     )
@@ -100,7 +100,7 @@ def test_typed_rows_without_a_key_go_by_what_is_exact(spark: SparkSession, store
 @pytest.mark.more
 def test_keyless_rows_of_two_shuffles_begin_elsewhere(spark: SparkSession, store: Store) -> None:
     """Many shuffles of one row each do not all fill one partition; nor do equal rows of tasks."""
-    store.create_topic("t", partitions=4)
+    store.topics.create("t", partitions=4)
     same = spark.range(0, 32, 1, 32).selectExpr("'v' AS value")
     spread = {row["partition"] for row in shuffle_by_partition(same, store, "t").collect()}
     assert spread == {0, 1, 2, 3}
@@ -113,20 +113,20 @@ def test_keyless_rows_of_two_shuffles_begin_elsewhere(spark: SparkSession, store
 def test_a_partition_comes_from_one_task(spark: SparkSession, store: Store) -> None:
     """One segment for each partition instead of one for each task and partition."""
     for topic in ("plain", "shuffled"):
-        store.create_topic(topic, partitions=4)
+        store.topics.create(topic, partitions=4)
     rows = numbers(spark, 0, 400, tasks=6)
     save(rows, store, "plain")
     save(shuffle_by_partition(rows, store, "shuffled"), store, "shuffled")
-    assert len(store.segments("plain")) == 24
-    assert len(store.segments("shuffled")) == 4
+    assert len(store.topics.segments("plain")) == 24
+    assert len(store.topics.segments("shuffled")) == 4
     assert stored(store, "shuffled") == list(range(400))
     assert _where(store, "shuffled") == _where(store, "plain")
 
 
 def test_topics_by_column_and_explicit_partitions(spark: SparkSession, store: Store) -> None:
     """Each topic has its own partitions; those that rows name already are obeyed."""
-    store.create_topic("few", partitions=2)
-    store.create_topic("many", partitions=9)
+    store.topics.create("few", partitions=2)
+    store.topics.create("many", partitions=9)
     rows = numbers(spark, 0, 200, tasks=5).withColumns(
         {
             "topic": sf.when(sf.col("value") % 2 == 0, "few").otherwise("many"),
@@ -140,8 +140,8 @@ def test_topics_by_column_and_explicit_partitions(spark: SparkSession, store: St
     assert sorted(few) == list(range(0, 200, 2))
     assert sorted(many) == list(range(1, 200, 2))
     assert {few[n] for n in range(0, 100, 2)} == {many[n] for n in range(1, 100, 2)} == {1}
-    assert len(store.segments("few")) == 2
-    assert len(store.segments("many")) == 9
+    assert len(store.topics.segments("few")) == 2
+    assert len(store.topics.segments("many")) == 9
 
 
 def test_what_cannot_be_written_is_refused_before_the_shuffle(
@@ -153,7 +153,7 @@ def test_what_cannot_be_written_is_refused_before_the_shuffle(
         shuffle_by_partition(rows, store, "nowhere")
     with pytest.raises(InvalidOption, match=r"no topic to write to\. Give the option topic"):
         shuffle_by_partition(rows, store)
-    store.create_topic("t")
+    store.topics.create("t")
     with pytest.raises(InvalidRecord, match="'colour' is not part of a record"):
         shuffle_by_partition(rows.withColumn("colour", sf.lit("red")), store, "t")
     with pytest.raises(InvalidOption, match="tasks must be"):

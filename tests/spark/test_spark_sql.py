@@ -16,8 +16,8 @@ from txnlog import Store
 @pytest.fixture
 def topics(store: Store) -> Store:
     """Topics in (2 partitions) with 10 numbers, and out."""
-    store.create_topic("in", partitions=2)
-    store.create_topic("out")
+    store.topics.create("in", partitions=2)
+    store.topics.create("out")
     fill(store, "in", 0, 10)
     return store
 

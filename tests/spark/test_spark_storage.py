@@ -34,7 +34,7 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def filled(url: str, **given: Any) -> Store:
     store = txnlog.open(url, create=True, **given)
     for topic in ("in", "out"):
-        store.create_topic(topic, partitions=2)
+        store.topics.create(topic, partitions=2)
     with store.producer() as producer:
         for number in range(20):
             producer.send("in", b"%d" % number)

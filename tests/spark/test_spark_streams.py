@@ -30,7 +30,7 @@ pytestmark = reads_streams
 def topics(store: Store) -> Store:
     """Topics in (3 partitions), out (2), odd (1); 100 numbers are in ``in``."""
     for topic, partitions in (("in", 3), ("out", 2), ("odd", 1)):
-        store.create_topic(topic, partitions=partitions)
+        store.topics.create(topic, partitions=partitions)
     fill(store, "in", 0, 100)
     return store
 
@@ -49,7 +49,7 @@ def test_a_stream_copies_everything_once_and_goes_on(spark: SparkSession, topics
         writer = sink(copy(spark, topics, group_id="g", maxOffsetsPerTrigger=40), topics, "out")
         query = run(writer)
         assert stored(topics, "out") == list(range(stop))
-        assert topics.describe_group("g").lag == 0
+        assert topics.groups.describe("g").lag == 0
         fill(topics, "in", stop, stop + 50)
         left = 100 if stop == 100 else 50
         for progress in query.recentProgress:
@@ -57,7 +57,7 @@ def test_a_stream_copies_everything_once_and_goes_on(spark: SparkSession, topics
             assert json.loads(progress.sources[0].latestOffset)["behind"] == {"in": left}
         assert left == 0
     assert max(progress.numInputRows for progress in query.recentProgress) <= 40
-    [transaction] = topics.transactions()
+    [transaction] = topics.transactions.list()
     assert not isinstance(transaction, TxnlogError)
     assert transaction.transactional_id == f"spark-stream-{query.id}"
     assert transaction.status == "CompleteCommit"
@@ -69,8 +69,8 @@ def test_options_are_for_a_new_query_only(spark: SparkSession, topics: Store) ->
     """Starting offsets that became wrong mean nothing to a query with a checkpoint."""
     run(sink(copy(spark, topics), topics, "out"))
     fill(topics, "in", 100, 130)
-    topics.delete_records({TopicPartition("in", 0): 5})
-    topics.alter_topic("in", partitions=4)
+    topics.topics.delete_records({TopicPartition("in", 0): 5})
+    topics.topics.alter("in", partitions=4)
     old = json.dumps({"in": {"0": 0, "1": 0, "2": 0}})
     run(sink(copy(spark, topics, startingOffsets=old), topics, "out"))
     assert stored(topics, "out") == list(range(130))
@@ -82,11 +82,11 @@ def test_a_replayed_batch_is_skipped(spark: SparkSession, topics: Store) -> None
     """Killed between our commit and Spark's note of it, the batch is not there twice."""
     writer = sink(copy(spark, topics), topics, "out")
     run(writer)
-    entries = topics.describe_topic("out").entries
+    entries = topics.topics.describe("out").entries
     assert forget_last_commit(topics) == 0
     run(sink(copy(spark, topics), topics, "out"))
     assert stored(topics, "out") == list(range(100))
-    assert topics.describe_topic("out").entries == entries
+    assert topics.topics.describe("out").entries == entries
     assert orphans(topics) == set()
     fill(topics, "in", 100, 120)
     run(sink(copy(spark, topics), topics, "out"))
@@ -103,7 +103,7 @@ def test_the_first_batch_of_a_stream_from_the_latest_is_replayed_as_it_was(
     query = sink(frame, topics, "nowhere-yet").trigger(processingTime="0 seconds").start()
     with pytest.raises(PySparkException, match="'nowhere-yet' does not exist"):
         query.awaitTermination()
-    topics.create_topic("nowhere-yet")
+    topics.topics.create("nowhere-yet")
     fill(topics, "in", 100, 110)
     run(sink(frame, topics, "nowhere-yet"))
     assert stored(topics, "nowhere-yet") == list(range(100, 110))
@@ -119,7 +119,7 @@ def test_several_topics_are_one_transaction(spark: SparkSession, topics: Store) 
     run(writer)
     assert stored(topics, "odd") == list(range(1, 100, 2))
     assert stored(topics, "out") == list(range(0, 100, 2))
-    [transaction] = topics.transactions()
+    [transaction] = topics.transactions.list()
     assert not isinstance(transaction, TxnlogError)
     assert transaction.number == 1
 
@@ -162,8 +162,8 @@ def test_an_empty_batch_leaves_no_trace(spark: SparkSession, topics: Store) -> N
     for _ in range(2):
         run(sink(nothing, topics, "out"))
         forget_last_commit(topics)
-    assert topics.transactions() == []
-    assert topics.describe_topic("out").entries == 1
+    assert [*topics.transactions.list()] == []
+    assert topics.topics.describe("out").entries == 1
 
 
 @pytest.mark.more
@@ -177,7 +177,7 @@ def test_a_failed_batch_leaves_nothing_and_is_done_by_the_next_run(
     with pytest.raises(PySparkException, match="mine"):
         run(sink(frame.select("key", bad.alias("value")), topics, "out"))
     assert stored(topics, "out") == []
-    assert topics.transactions() == []
+    assert [*topics.transactions.list()] == []
     run(sink(frame.select("key", good), topics, "out"))
     assert stored(topics, "out") == list(range(100))
 
@@ -212,8 +212,8 @@ def test_headers_columns_and_a_minimum(spark: SparkSession, topics: Store) -> No
 def test_a_recreated_topic_fails_the_query(spark: SparkSession, topics: Store) -> None:
     """The error reaches the user with its remedy; with failOnDataLoss=false it goes on."""
     run(sink(copy(spark, topics), topics, "out"))
-    topics.delete_topic("in")
-    topics.create_topic("in")
+    topics.topics.delete("in")
+    topics.topics.create("in")
     fill(topics, "in", 100, 110)
     with pytest.raises(PySparkException, match=r"'in' was deleted and recreated.*failOnDataLoss"):
         run(sink(copy(spark, topics), topics, "out"))

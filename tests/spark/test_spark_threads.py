@@ -24,8 +24,8 @@ from txnlog.spark import SparkTransaction, register, transaction
 @pytest.fixture
 def topics(store: Store) -> Store:
     """Topics out (2 partitions) and other."""
-    store.create_topic("out", partitions=2)
-    store.create_topic("other")
+    store.topics.create("out", partitions=2)
+    store.topics.create("other")
     return store
 
 

@@ -30,19 +30,19 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("past")
     clock = VirtualClock(START_MS)
     store = txnlog.open(str(folder), create=True, clock=clock)
-    store.create_topic("typed", schema=OLD)
-    store.create_topic("plain")
+    store.topics.create("typed", schema=OLD)
+    store.topics.create("plain")
     clock.sleep(10)
     with store.producer() as producer:
         producer.send_batch("typed", pa.table({"id": [1, 2, 3], "gone": ["x"] * 3}, schema=OLD))
         producer.send("plain", b"old")
     token = store.snapshot(["typed", "plain"]).token()
     clock.sleep(10)
-    store.alter_topic("typed", schema=NEW)
+    store.topics.alter("typed", schema=NEW)
     with store.producer() as producer:
         producer.send_batch("typed", pa.table({"id": [2**40], "more": ["y"]}, schema=NEW))
         producer.send("plain", b"new")
-    store.delete_records({TopicPartition("typed", 0): 1})
+    store.topics.delete_records({TopicPartition("typed", 0): 1})
     return folder, token
 
 

@@ -49,7 +49,7 @@ from txnlog.store import attach
 def topics(store: Store) -> Store:
     """Topics in (3 partitions), out (2), sums (1); 100 numbers are in ``in``."""
     for topic, partitions in (("in", 3), ("out", 2), ("sums", 1)):
-        store.create_topic(topic, partitions=partitions)
+        store.topics.create(topic, partitions=partitions)
     fill(store, "in", 0, 100)
     return store
 
@@ -85,17 +85,17 @@ def test_everything_is_committed_at_once(spark: SparkSession, topics: Store) -> 
     with begin(spark, topics) as txn:
         assert etl(txn) == 100
         assert stored(topics, "out") == []
-        assert "g" not in topics.groups()
-        assert topics.describe_topic("out").entries == 1
+        assert "g" not in topics.groups.list()
+        assert topics.topics.describe("out").entries == 1
         with pytest.raises(IllegalState):
             _ = txn.result
     assert stored(topics, "out") == list(range(100))
     assert stored(topics, "sums") == [sum(range(100))]
-    assert topics.describe_group("g").lag == 0
+    assert topics.groups.describe("g").lag == 0
     assert txn.result.written_records == 101
     assert sum(len(span) for span in txn.result.consumed.values()) == 100
     assert txn.result.written[TopicPartition("sums", 0)] == [range(1)]
-    assert topics.describe_transaction("etl").status == "CompleteCommit"
+    assert topics.transactions.describe("etl").status == "CompleteCommit"
     assert leftovers(topics) == []
 
 
@@ -110,9 +110,9 @@ def test_a_loop_goes_on_where_the_last_one_stopped(spark: SparkSession, topics: 
     assert batches == [60, 40, 0]
     assert stored(topics, "out") == list(range(100))
     assert sum(stored(topics, "sums")) == sum(range(100))
-    assert topics.describe_group("g").lag == 0
+    assert topics.groups.describe("g").lag == 0
     assert txn.result.written == {}
-    assert topics.describe_transaction("etl").number == 2
+    assert topics.transactions.describe("etl").number == 2
 
 
 def test_a_group_that_consumers_share_is_left_to_them(spark: SparkSession, topics: Store) -> None:
@@ -134,7 +134,7 @@ def test_reads_are_pinned(spark: SparkSession, topics: Store) -> None:
         fill(topics, "in", 100, 150)
         assert new.count() == 100
         txn.write(new.drop("partition"), topic="out")
-    assert topics.describe_group("g").lag == 50
+    assert topics.groups.describe("g").lag == 50
     with begin(spark, topics) as txn:
         assert etl(txn) == 50
     assert stored(topics, "out") == list(range(150))
@@ -143,7 +143,7 @@ def test_reads_are_pinned(spark: SparkSession, topics: Store) -> None:
 def test_topics_given_together_are_one_consistent_cut(spark: SparkSession, store: Store) -> None:
     """A transaction that is visible in one topic and held back in the other is left out."""
     for topic in ("a", "b"):
-        store.create_topic(topic)
+        store.topics.create(topic)
     blocker = store.producer(transactional_id="blocker")
     blocker.init_transactions()
     blocker.begin_transaction()
@@ -194,7 +194,7 @@ def test_an_exception_commits_nothing_and_cleans_up(spark: SparkSession, topics:
         assert data_files(topics) == before
         assert leftovers(topics) == []
     assert stored(topics, "out") == []
-    assert "g" not in topics.groups()
+    assert "g" not in topics.groups.list()
     with begin(spark, topics) as txn:
         assert etl(txn) == 100
     assert stored(topics, "out") == list(range(100))
@@ -286,8 +286,8 @@ def test_two_jobs_with_one_group_and_the_same_records(spark: SparkSession, topic
         race()
     assert stored(topics, "out") == list(range(100))
     assert stored(topics, "sums") == [sum(range(100))]
-    assert topics.describe_transaction("one").status == "CompleteAbort"
-    assert topics.describe_topic("out").open_transactions == ()
+    assert topics.transactions.describe("one").status == "CompleteAbort"
+    assert topics.topics.describe("out").open_transactions == ()
 
 
 @pytest.mark.condition(28)
@@ -306,7 +306,7 @@ def test_two_jobs_with_one_transactional_id(spark: SparkSession, topics: Store) 
     assert "transactional id 'etl'" in str(caught.value)
     assert "init_transactions" not in str(caught.value)
     assert stored(topics, "out") == list(range(100))
-    assert topics.describe_group("g").lag == 0
+    assert topics.groups.describe("g").lag == 0
     assert leftovers(topics) == []
 
 
@@ -344,7 +344,7 @@ def test_without_a_group_nothing_is_moved(spark: SparkSession, topics: Store) ->
         txn.write(numbers(spark, 500, 510), topic="sums")
     assert 0 < len(stored(topics, "out")) < 100
     assert stored(topics, "sums") == list(range(500, 510))
-    assert topics.groups() == []
+    assert topics.groups.list() == []
     assert txn.result.consumed == {}
 
 
@@ -396,7 +396,7 @@ def test_an_unknown_outcome_is_settled_by_the_next_run(spark: SparkSession, topi
     with begin(spark, topics) as txn:
         assert etl(txn) == 0
     assert stored(topics, "out") == list(range(100))
-    assert topics.describe_group("g").lag == 0
+    assert topics.groups.describe("g").lag == 0
 
 
 KILLED = """
@@ -445,8 +445,8 @@ def test_a_driver_killed_around_the_decision(
         assert etl(txn) == left
     assert stored(topics, "out") == list(range(100))
     assert stored(topics, "sums") == [sum(range(100))]
-    assert topics.describe_group("g").lag == 0
-    assert topics.describe_topic("out").open_transactions == ()
+    assert topics.groups.describe("g").lag == 0
+    assert topics.topics.describe("out").open_transactions == ()
 
 
 # -- options only --------------------------------------------------------------------------------
@@ -461,12 +461,12 @@ def test_options_alone_move_the_offsets_with_the_write(spark: SparkSession, topi
     for start in (0, 100):
         new = consume(spark, topics).drop("partition")
         assert new.count() == 100
-        assert topics.describe_transaction("etl").status == "Ongoing"
+        assert topics.transactions.describe("etl").status == "Ongoing"
         save(new, topics, "out", transactional_id="etl")
-        assert topics.describe_group("g").lag == 0
+        assert topics.groups.describe("g").lag == 0
         fill(topics, "in", start + 100, start + 200)
     assert stored(topics, "out") == list(range(200))
-    assert topics.describe_transaction("etl").status == "CompleteCommit"
+    assert topics.transactions.describe("etl").status == "CompleteCommit"
 
 
 def test_options_alone_with_nothing_new(spark: SparkSession, topics: Store) -> None:
@@ -474,8 +474,8 @@ def test_options_alone_with_nothing_new(spark: SparkSession, topics: Store) -> N
     for _ in range(2):
         save(consume(spark, topics).drop("partition"), topics, "out", transactional_id="etl")
     assert stored(topics, "out") == list(range(100))
-    assert topics.describe_topic("out").entries == 2
-    assert topics.describe_transaction("etl").status == "CompleteCommit"
+    assert topics.topics.describe("out").entries == 2
+    assert topics.transactions.describe("etl").status == "CompleteCommit"
 
 
 def test_options_alone_several_topics(spark: SparkSession, topics: Store) -> None:
@@ -484,7 +484,7 @@ def test_options_alone_several_topics(spark: SparkSession, topics: Store) -> Non
     new = consume(spark, topics, columns="value,offset")
     save(new.select("value", topic), topics, transactional_id="etl")
     assert sorted(stored(topics, "out") + stored(topics, "sums")) == list(range(100))
-    assert topics.describe_group("g").lag == 0
+    assert topics.groups.describe("g").lag == 0
 
 
 def test_a_second_write_without_a_read_is_refused(spark: SparkSession, topics: Store) -> None:
@@ -508,7 +508,7 @@ def test_a_read_that_timed_out_cannot_be_written(spark: SparkSession, topics: St
     with pytest.raises(PySparkException, match="it was aborted, or"):
         save(new, topics, "out", transactional_id="etl")
     assert stored(topics, "out") == []
-    assert "g" not in topics.groups()
+    assert "g" not in topics.groups.list()
 
 
 @pytest.mark.more
@@ -523,7 +523,7 @@ def test_a_write_never_commits_the_offsets_of_another_read(
         save(older, topics, "out", transactional_id="etl")
     save(newer, topics, "out", transactional_id="etl")
     assert stored(topics, "out") == list(range(100))
-    assert topics.describe_group("g").lag == 0
+    assert topics.groups.describe("g").lag == 0
     with topics.producer(transactional_id="etl") as other:
         last = consume(spark, topics).drop("partition")
         other.init_transactions()

@@ -85,7 +85,7 @@ def test_names_may_differ_in_case_where_one_is_meant(frame: str, topic: str, fou
 def test_rows_are_written_whose_columns_differ_in_case(spark: SparkSession, store: Store) -> None:
     """By a write, a transaction, and behind a shuffle by the key."""
     columns = pa.schema([pa.field("Id", pa.int64(), nullable=False), ("Name", pa.string())])
-    store.create_topic("t", partitions=2, schema=columns, key=["Id"])
+    store.topics.create("t", partitions=2, schema=columns, key=["Id"])
     frame = spark.range(0, 5).selectExpr("id", "string(id) as NAME")
     save(frame, store, "t")
     shuffle_by_partition(frame, store, "t").write.format("txnlog").options(
@@ -169,7 +169,7 @@ def test_every_type_goes_out_and_in(spark: SparkSession, store: Store, native: b
     The session's zone is Berlin's, on a night without a half past two.
     """
     for topic in ("in", "out"):
-        store.create_topic(topic, partitions=2, schema=SCHEMA)
+        store.topics.create(topic, partitions=2, schema=SCHEMA)
     fill_typed(store, "in", 40)
     frame = read(spark, store, "in", native=native)
     assert is_native(frame) == bool(native)
@@ -221,7 +221,7 @@ def test_offsets_are_those_of_the_log(
 ) -> None:
     """Of whole files and of files that a range cuts, alone or together."""
     monkeypatch.setattr(native_read, "MOST_TO_FILTER", most_to_filter)
-    store.create_topic("t", partitions=3, schema=NUMBERED)
+    store.topics.create("t", partitions=3, schema=NUMBERED)
     for start in range(0, 90, 30):
         number_rows(store, "t", start, start + 30)
     wanted = placed(store, "t")
@@ -248,7 +248,7 @@ def test_offsets_are_those_of_the_log(
 
 def test_only_what_is_committed_shows(spark: SparkSession, store: Store) -> None:
     """Rows of transactions that were aborted, or are open, lie in files that no plan names."""
-    store.create_topic("t", partitions=2, schema=NUMBERED)
+    store.topics.create("t", partitions=2, schema=NUMBERED)
     number_rows(store, "t", 0, 10)
     aborted = store.producer(transactional_id="a")
     aborted.init_transactions()
@@ -278,7 +278,7 @@ def test_a_file_that_is_gone_is_an_error_whatever_the_session_says(
     spark: SparkSession, store: Store
 ) -> None:
     """Fewer rows would be lost for ever once the group's offsets have moved past them."""
-    store.create_topic("t", schema=NUMBERED)
+    store.topics.create("t", schema=NUMBERED)
     number_rows(store, "t", 0, 10)
     number_rows(store, "t", 10, 20)
     spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
@@ -301,7 +301,7 @@ def test_a_file_that_is_gone_is_an_error_whatever_the_session_says(
 def test_folders_may_be_called_anything(spark: SparkSession, tmp_path: Path) -> None:
     """What Hadoop takes for a pattern, or would decode."""
     store = txnlog.open(str(tmp_path / "a b{c,d}[e]*%20?#"), create=True)
-    store.create_topic("t", partitions=2, schema=NUMBERED)
+    store.topics.create("t", partitions=2, schema=NUMBERED)
     number_rows(store, "t", 0, 20)
     frame = read(spark, store, "t", columns=PLACES, native=True)
     assert is_native(frame)
@@ -310,7 +310,7 @@ def test_folders_may_be_called_anything(spark: SparkSession, tmp_path: Path) -> 
 
 def test_a_flipped_bit_is_an_error(spark: SparkSession, store: Store) -> None:
     """In values that are not compressed, where nothing else would notice."""
-    store.create_topic("t", schema=NUMBERED, config={"compression.type": "none"})
+    store.topics.create("t", schema=NUMBERED, config={"compression.type": "none"})
     number_rows(store, "t", 0, 100)
     [file] = Path(store.url).glob("topics/t/data/0/*.parquet")
     data = file.read_bytes()
@@ -325,13 +325,13 @@ def test_what_is_no_parquet_file_is_united(
 ) -> None:
     """Segments that came from Kafka beside Parquet files, in a topic of keys and values."""
     kafka = txnlog.open(str(tmp_path / "kafka"), create=True)
-    kafka.create_topic("t", partitions=2, config={"record.format": "kafka"})
+    kafka.topics.create("t", partitions=2, config={"record.format": "kafka"})
     fill(kafka, "t", 0, 20)
-    kafka.export_kafka("t", str(tmp_path / "folders"))
-    store.create_topic("t", partitions=2, config={"record.format": "parquet"})
-    store.import_kafka("t", [str(tmp_path / "folders")])
+    kafka.kafka.export_topic("t", str(tmp_path / "folders"))
+    store.topics.create("t", partitions=2, config={"record.format": "parquet"})
+    store.kafka.import_topic("t", [str(tmp_path / "folders")])
     fill(store, "t", 20, 40)
-    store.delete_records({TopicPartition("t", number): 3 for number in range(2)})
+    store.topics.delete_records({TopicPartition("t", number): 3 for number in range(2)})
     runs = native_read.plan_runs(store.scan("t").ranges, ordered=False)
     assert [run.files is None for run in runs] == [True, False]
     frame = read(spark, store, "t", include_headers=True)
@@ -347,7 +347,7 @@ def test_what_is_no_parquet_file_is_united(
 def test_gaps_are_where_the_log_has_them(spark: SparkSession, store: Store) -> None:
     """Segments that were compacted hold their rows' offsets, which no row's number tells."""
     config = {"cleanup.policy": "compact", "record.format": "parquet"}
-    store.create_topic("t", config=config)
+    store.topics.create("t", config=config)
     with store.producer() as producer:
         for number in range(300):
             producer.send("t", b"v%d" % number, b"%d" % (number % 90 if number % 3 else 7))
@@ -368,7 +368,7 @@ def test_gaps_are_where_the_log_has_them(spark: SparkSession, store: Store) -> N
 def test_a_transaction_reads_and_writes_typed_rows_once(spark: SparkSession, store: Store) -> None:
     """Natively and not: what was consumed is told by the block, whoever has read the rows."""
     for topic in ("in", "out"):
-        store.create_topic(topic, partitions=2, schema=NUMBERED)
+        store.topics.create(topic, partitions=2, schema=NUMBERED)
     for turn, native in enumerate((None, False)):
         number_rows(store, "in", turn * 10, turn * 10 + 10)
         for _ in range(2):
@@ -385,11 +385,11 @@ def test_a_transaction_reads_and_writes_typed_rows_once(spark: SparkSession, sto
 def test_a_changed_schema_is_read_as_it_is_now(spark: SparkSession, store: Store) -> None:
     """Older files lack a column, have one too many, or narrower numbers."""
     before = pa.schema([("id", pa.int32()), ("name", pa.string()), ("x", pa.float32())])
-    store.create_topic("t", schema=before)
+    store.topics.create("t", schema=before)
     with store.producer() as producer:
         producer.send_batch("t", pa.table({"id": [1], "name": ["a"], "x": [0.5]}))
     after = pa.schema([("more", pa.string()), ("id", pa.int64()), ("x", pa.float64())])
-    store.alter_topic("t", schema=after)
+    store.topics.alter("t", schema=after)
     with store.producer() as producer:
         producer.send_batch("t", pa.table({"id": [1 << 40], "x": [0.1], "more": ["m"]}))
     wanted = [(1, 0.5, None), (1 << 40, 0.1, "m")]
@@ -416,14 +416,14 @@ DEFAULTS: dict[str, Any] = {
 def test_older_files_lack_a_column_that_others_call_otherwise(
     spark: SparkSession, store: Store
 ) -> None:
-    store.create_topic("t", schema=pa.schema([("id", pa.int64())]))
+    store.topics.create("t", schema=pa.schema([("id", pa.int64())]))
     with store.producer() as producer:
         producer.send_batch("t", pa.table({"id": [1]}))
     columns = pa.schema([("n", pa.int64()), ("id", pa.int64())])
-    store.alter_topic("t", schema=columns, defaults={"n": 7})
+    store.topics.alter("t", schema=columns, defaults={"n": 7})
     with store.producer() as producer:
         producer.send_batch("t", pa.table({"n": [3], "id": [2]}))
-    store.alter_topic("t", rename={"n": "number"})
+    store.topics.alter("t", rename={"n": "number"})
     for native in (False, True):
         frame = read(spark, store, "t", native=native)
         assert is_native(frame) == native
@@ -445,7 +445,7 @@ def test_columns_are_found_under_the_names_that_they_had(spark: SparkSession, st
         ]
     )
     none = {"schema.compatibility": "NONE"}
-    store.create_topic("t", schema=before, config=none)
+    store.topics.create("t", schema=before, config=none)
     old = {"x": 1, "y": "y"}
     row = {
         "id": 1, "a": "a", "b": "b", "again": 5, "in": old, "list": [old, None], "map": {"k": old}
@@ -453,7 +453,7 @@ def test_columns_are_found_under_the_names_that_they_had(spark: SparkSession, st
     nothing = dict.fromkeys(before.names) | {"id": 2}
     with store.producer() as producer:
         producer.send_batch("t", pa.Table.from_pylist([row, nothing], before))
-    store.alter_topic("t", rename={"a": "b", "b": "a", "id": "ID"})
+    store.topics.alter("t", rename={"a": "b", "b": "a", "id": "ID"})
     swapped_only = read(spark, store, "t", columns=["ID", "a", "b"], native=True)
     assert rows(swapped_only.where("a = 'b'"), ["ID", "a", "b"]) == [(1, "b", "a")]
     inner = pa.struct([("Y", pa.int16()), ("x", pa.int32())])
@@ -471,7 +471,7 @@ def test_columns_are_found_under_the_names_that_they_had(spark: SparkSession, st
             *(pa.field(name, kinds[name], nullable=False) for name in DEFAULTS),
         ]
     )
-    store.alter_topic("t", schema=after, defaults=DEFAULTS)
+    store.topics.alter("t", schema=after, defaults=DEFAULTS)
     new = {"x": 1000, "Y": 2}
     later = {
         "ID": 3, "a": "x", "b": "y", "again": "z", "in": new, "list": [new], "map": {"k": new}
@@ -502,11 +502,11 @@ def test_columns_are_found_under_the_names_that_they_had(spark: SparkSession, st
 def test_a_struct_is_not_null_for_want_of_fields(spark: SparkSession, store: Store) -> None:
     """Where a file has none of those that the struct has now; what it lacks has its default."""
     kind = pa.struct([("x", pa.int8())])
-    store.create_topic("t", schema=pa.schema([("id", pa.int64()), ("in", kind)]))
+    store.topics.create("t", schema=pa.schema([("id", pa.int64()), ("in", kind)]))
     with store.producer() as producer:
         producer.send_batch("t", pa.table({"id": [1, 2], "in": pa.array([{"x": 1}, None], kind)}))
     after = pa.schema([("id", pa.int64()), ("in", pa.struct([("y", pa.int8())])), ("n", pa.int8())])
-    store.alter_topic("t", schema=after, defaults={"n": 7})
+    store.topics.alter("t", schema=after, defaults={"n": 7})
     frame = read(spark, store, "t", native=True)
     assert is_native(frame)
     wanted = [{"id": 1, "in": {"y": None}, "n": 7}, {"id": 2, "in": None, "n": 7}]
@@ -518,16 +518,16 @@ def test_a_struct_is_not_null_for_want_of_fields(spark: SparkSession, store: Sto
 def test_a_stream_goes_on_when_columns_are_renamed(spark: SparkSession, store: Store) -> None:
     """Under the names that it began with; one that was dropped is null."""
     for topic in ("in", "out"):
-        store.create_topic(topic, schema=NUMBERED)
+        store.topics.create(topic, schema=NUMBERED)
     number_rows(store, "in", 0, 10)
     query = sink(stream(spark, store, "in"), store, "out").start()
     try:
         query.processAllAvailable()
-        store.alter_topic("in", rename={"id": "number"})
+        store.topics.alter("in", rename={"id": "number"})
         with store.producer() as producer:
             producer.send_batch("in", pa.table({"number": [10], "name": ["n10"]}))
         query.processAllAvailable()
-        store.alter_topic("in", schema=pa.schema([("number", pa.int64())]))
+        store.topics.alter("in", schema=pa.schema([("number", pa.int64())]))
         with store.producer() as producer:
             producer.send_batch("in", pa.table({"number": [11]}))
         query.processAllAvailable()
@@ -544,7 +544,7 @@ def test_a_stream_goes_on_when_columns_are_renamed(spark: SparkSession, store: S
 def test_a_stream_of_typed_rows(spark: SparkSession, store: Store) -> None:
     """From a typed topic to another, in several batches; metadata on request."""
     for topic in ("in", "out"):
-        store.create_topic(topic, partitions=2, schema=NUMBERED, key=["id"])
+        store.topics.create(topic, partitions=2, schema=NUMBERED, key=["id"])
     number_rows(store, "in", 0, 20)
     frame = stream(spark, store, "in", maxOffsetsPerTrigger=8, columns="name,id,_deleted,_offset")
     assert frame.columns == ["name", "id", "_deleted", "_offset"]
@@ -560,7 +560,7 @@ def test_a_stream_of_typed_rows(spark: SparkSession, store: Store) -> None:
 def test_keys_choose_partitions_and_deletes_are_kept(spark: SparkSession, store: Store) -> None:
     """As a producer does it; shuffled by partition too; a view of SQL is inserted into."""
     for topic in ("sent", "saved", "shuffled"):
-        store.create_topic(topic, partitions=4, schema=NUMBERED, key=["id"])
+        store.topics.create(topic, partitions=4, schema=NUMBERED, key=["id"])
     number_rows(store, "sent", 0, 40)
     columns = ["id", "name", "_deleted"]
     frame = read(spark, store, "sent", columns=columns)
@@ -570,7 +570,7 @@ def test_keys_choose_partitions_and_deletes_are_kept(spark: SparkSession, store:
     expected_rows = rows(read(spark, store, "sent", columns=where), where)
     for topic in ("saved", "shuffled"):
         assert rows(read(spark, store, topic, columns=where), where) == expected_rows
-    assert len(store.segments("shuffled")) == 4
+    assert len(store.topics.segments("shuffled")) == 4
     options = f"path '{store.url}', subscribe 'saved', columns 'id,_deleted'"
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW saved USING txnlog OPTIONS ({options})")
     spark.sql("INSERT INTO saved (id, _deleted) VALUES (7, true)")
@@ -584,8 +584,8 @@ def test_what_cannot_be_written_is_refused_before_the_job(
     spark: SparkSession, store: Store
 ) -> None:
     """Columns on the driver's side, values with their column; and the two kinds are not mixed."""
-    store.create_topic("typed", schema=pa.schema([("id", pa.int32()), ("name", pa.string())]))
-    store.create_topic("plain")
+    store.topics.create("typed", schema=pa.schema([("id", pa.int32()), ("name", pa.string())]))
+    store.topics.create("plain")
     row = spark.range(1)
     for columns, said in (
         (("'a' AS name", "1 AS ID2"), "column 'ID2' is not in its schema"),
@@ -597,9 +597,9 @@ def test_what_cannot_be_written_is_refused_before_the_job(
         (("1 AS id", "2 AS id"), "there are two columns 'id'"),
     ):
         with pytest.raises(InvalidRecord, match=re.escape(said)):
-            check_typed(row.selectExpr(*columns).schema, store.topic_spec("typed"), None)
+            check_typed(row.selectExpr(*columns).schema, store.logs.topic_spec("typed"), None)
     with pytest.raises(InvalidRecord, match="was created with a schema"):
-        check_columns(row.selectExpr("1 AS id").schema, store.topic_spec("plain"), None)
+        check_columns(row.selectExpr("1 AS id").schema, store.logs.topic_spec("plain"), None)
     with pytest.raises(InvalidOption, match="cannot be read at once"):
         read(spark, store, "typed", "plain")
     with pytest.raises(PySparkException, match=re.escape("'id': a value in row 0 (5000000000)")):

@@ -30,7 +30,7 @@ from txnlog.write.partitioner import make_partitioner
 
 def test_records_arrive_whole(spark: SparkSession, store: Store) -> None:
     """Keys, values, nulls, headers, timestamps and explicit partitions are what was given."""
-    store.create_topic("t", partitions=3)
+    store.topics.create("t", partitions=3)
     frame = spark.createDataFrame(
         [
             (b"k", "text", 2, dt.datetime(2024, 5, 6, 7, 8, 9, 123_456, dt.UTC), [("h", b"\0")]),
@@ -53,7 +53,7 @@ def test_records_arrive_whole(spark: SparkSession, store: Store) -> None:
 
 def test_keys_choose_partitions_as_in_kafka(spark: SparkSession, store: Store) -> None:
     """The same partition as a producer would take; one task keeps the order of its rows."""
-    store.create_topic("t", partitions=5)
+    store.topics.create("t", partitions=5)
     save(numbers(spark, 0, 500, tasks=1), store, "t")
     partitioner = make_partitioner("murmur2", 5)
     last = dict.fromkeys(range(5), -1)
@@ -65,10 +65,10 @@ def test_keys_choose_partitions_as_in_kafka(spark: SparkSession, store: Store) -
 
 def test_another_partitioner_can_be_chosen(spark: SparkSession, store: Store) -> None:
     """Option partitioner: keys do not count, and partitions get the same number of rows."""
-    store.create_topic("t", partitions=5)
+    store.topics.create("t", partitions=5)
     same = numbers(spark, 0, 100, tasks=1).selectExpr("'k' as key", "value")
     save(same, store, "t", partitioner="round_robin")
-    ends = [part.end_offset for part in store.describe_topic("t").partitions]
+    ends = [part.end_offset for part in store.topics.describe("t").partitions]
     assert ends == [20] * 5
 
 
@@ -81,13 +81,15 @@ def by_length(records: pa.RecordBatch, partitions: int) -> list[int]:
 
 def test_tasks_choose_by_a_function_or_by_a_chance_that_repeats(store: Store) -> None:
     """A function sees rows as records; a task that runs again gives each row the same partition."""
-    store.create_topic("t", partitions=3)
-    spec, clock = store.topic_spec("t"), store.logs.clock
+    store.topics.create("t", partitions=3)
+    spec, clock = store.logs.topic_spec("t"), store.logs.clock
     rows = pa.record_batch({"value": ["", "1", "22", "333", "4444"]})
     named = rows_to_records.TopicRecords(spec, clock, f"{__name__}:by_length")
     assert named(rows)[1].tolist() == [0, 1, 2, 0, 1]
     function = f"{__name__}:by_length"
-    shuffled = rows_to_records.PartitionColumn(store.topic_spec, "t", function, seed=1, now_ms=0)
+    shuffled = rows_to_records.PartitionColumn(
+        store.logs.topic_spec, "t", function, seed=1, now_ms=0
+    )
     assert shuffled(rows).column("partition").to_pylist() == [0, 1, 2, 0, 1]
     many = pa.record_batch({"value": ["v"] * 1000})
     for name, different in (("random", 3), ("sticky", 1)):
@@ -103,14 +105,14 @@ def test_small_writes_do_not_all_begin_in_the_same_partition(
     store: Store, partitioner: str
 ) -> None:
     """Each write has a chance of its own: the batches of a stream have one row of one task each."""
-    store.create_topic("t", partitions=4)
-    store.create_topic("typed", partitions=4, schema=pa.schema([("n", pa.int64())]))
+    store.topics.create("t", partitions=4)
+    store.topics.create("typed", partitions=4, schema=pa.schema([("n", pa.int64())]))
     clock = store.logs.clock
     row = pa.record_batch({"value": ["v"]})
-    spec = store.topic_spec("t")
+    spec = store.logs.topic_spec("t")
     begun = [rows_to_records.TopicRecords(spec, clock, partitioner, n)(row)[1] for n in range(40)]
     assert {int(chosen[0]) for chosen in begun} == {0, 1, 2, 3}
-    typed, row = store.topic_spec("typed"), pa.record_batch({"n": [1]})
+    typed, row = store.logs.topic_spec("typed"), pa.record_batch({"n": [1]})
     begun = [rows_to_records.TopicRecords(typed, clock, "murmur2", n)(row)[1] for n in range(4)]
     assert {int(chosen[0]) for chosen in begun} == {0, 1, 2, 3}
     options = parse_write({"path": store.url, "topic": "t"})
@@ -150,7 +152,7 @@ def test_what_is_joined_or_came_too_large_fits_into_a_column(
 def test_a_copy_is_equal(spark: SparkSession, store: Store) -> None:
     """The rows of a read can be written as they are; partitions and timestamps stay."""
     for topic in ("a", "b"):
-        store.create_topic(topic, partitions=3)
+        store.topics.create(topic, partitions=3)
     with store.producer() as producer:
         for number in range(50):
             producer.send("a", b"%d" % number, headers=[("n", b"%d" % number)])
@@ -164,7 +166,7 @@ def test_a_copy_is_equal(spark: SparkSession, store: Store) -> None:
 
 def test_large_arrow_types_are_taken(spark: SparkSession, store: Store) -> None:
     """A session that uses large variable-width types writes the same."""
-    store.create_topic("t")
+    store.topics.create("t")
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
     try:
         save(numbers(spark, 0, 100), store, "t")
@@ -176,7 +178,7 @@ def test_large_arrow_types_are_taken(spark: SparkSession, store: Store) -> None:
 def test_the_topic_column_fans_out_in_one_transaction(spark: SparkSession, store: Store) -> None:
     """Several topics in one write become visible together, by one transaction."""
     for topic in ("even", "odd"):
-        store.create_topic(topic, partitions=2)
+        store.topics.create(topic, partitions=2)
     parity = sf.when(sf.col("value") % 2 == 0, "even").otherwise("odd").alias("topic")
     save(numbers(spark, 0, 100).select("*", parity), store)
     assert stored(store, "even") == list(range(0, 100, 2))
@@ -188,24 +190,24 @@ def test_the_topic_column_fans_out_in_one_transaction(spark: SparkSession, store
 
 def test_one_topic_is_one_append(spark: SparkSession, store: Store) -> None:
     """A plain write of many tasks to many partitions is one entry and no transaction."""
-    store.create_topic("t", partitions=8)
+    store.topics.create("t", partitions=8)
     save(numbers(spark, 0, 1_000, tasks=4), store, "t")
     log = Path(store.url, "topics", "t", "log")
     assert len(list(log.glob("*.json"))) == 2  # created, append
-    assert store.transactions() == []
+    assert [*store.transactions.list()] == []
     assert stored(store, "t") == list(range(1_000))
 
 
 def test_nothing_to_write_writes_nothing(spark: SparkSession, store: Store) -> None:
     """An empty frame leaves no entry."""
-    store.create_topic("t")
+    store.topics.create("t")
     save(numbers(spark, 0, 0), store, "t")
-    assert store.describe_topic("t").entries == 1
+    assert store.topics.describe("t").entries == 1
 
 
 def test_a_write_with_a_transactional_id(spark: SparkSession, store: Store) -> None:
     """A transactional.id without a read is a transaction of its own, as often as wanted."""
-    store.create_topic("t")
+    store.topics.create("t")
     for start in (0, 10):
         save(numbers(spark, start, start + 10), store, "t", transactional_id="etl")
     assert stored(store, "t") == list(range(20))
@@ -230,7 +232,7 @@ def test_wrong_columns_are_named(
     spark: SparkSession, store: Store, select: list[str], said: str
 ) -> None:
     """The message names the column and the remedy, and nothing is written."""
-    store.create_topic("t", partitions=2)
+    store.topics.create("t", partitions=2)
     with pytest.raises(PySparkException) as caught:
         save(numbers(spark, 0, 10).selectExpr(*select), store, "t")
     assert said in str(caught.value)
@@ -241,7 +243,7 @@ def test_wrong_columns_are_named(
 @pytest.mark.more
 def test_other_wrong_writes_are_refused(spark: SparkSession, store: Store) -> None:
     """No topic, a null topic, an unknown topic, overwrite: each with its remedy."""
-    store.create_topic("t")
+    store.topics.create("t")
     frame = numbers(spark, 0, 10)
     with pytest.raises(PySparkException, match="Give the option topic"):
         save(frame, store)
@@ -277,7 +279,7 @@ def test_a_retried_task_writes_each_record_once(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:
     """A task fails after it has handed its rows over and is run again: no doubles."""
-    store.create_topic("t", partitions=2)
+    store.topics.create("t", partitions=2)
     marker = tmp_path / "failed"
     save(_failing_once(numbers(spark, 0, 100), marker), store, "t")
     assert marker.exists()
@@ -291,7 +293,7 @@ def test_a_failed_job_commits_nothing(spark: SparkSession, store: Store) -> None
     Files that no entry names may stay: Spark ends the input of a writer whose task fails as if it
     were complete, and it does not wait for the tasks of a job that it has given up.
     """
-    store.create_topic("t")
+    store.topics.create("t")
 
     def attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -304,14 +306,14 @@ def test_a_failed_job_commits_nothing(spark: SparkSession, store: Store) -> None
     )
     with pytest.raises(PySparkException, match="always"):
         save(frame.mapInArrow(attempt, frame.schema), store, "t")
-    assert store.describe_topic("t").entries == 1
+    assert store.topics.describe("t").entries == 1
     assert stored(store, "t") == []
 
 
 @pytest.mark.condition(54)
 def test_a_straggler_that_uploads_late_is_not_seen(store: Store) -> None:
     """An attempt that lost, and ends after the commit, changes nothing."""
-    store.create_topic("t")
+    store.topics.create("t")
     writer = _writer(store, "t")
     batch = pa.record_batch({"value": [b"1", b"2"]})
     message = writer.write(iter([batch]))
@@ -347,7 +349,7 @@ def _paused_write(
 
 def test_abort_deletes_only_what_cannot_be_placed(store: Store) -> None:
     """Hazard 2: a missing message proves that nothing was placed; else files stay."""
-    store.create_topic("t")
+    store.topics.create("t")
     writer = _writer(store, "t")
     batch = pa.record_batch({"value": [b"1"]})
     first, second = writer.write(iter([batch])), writer.write(iter([batch]))
@@ -360,11 +362,11 @@ def test_abort_deletes_only_what_cannot_be_placed(store: Store) -> None:
 
 def test_a_commit_that_certainly_failed_deletes_its_files(store: Store) -> None:
     """The topic is deleted and recreated while a job runs: nothing lands in the new one."""
-    store.create_topic("t")
+    store.topics.create("t")
     writer = _writer(store, "t")
     message = writer.write(iter([pa.record_batch({"value": [b"1"]})]))
-    store.delete_topic("t")
-    store.create_topic("t")
+    store.topics.delete("t")
+    store.topics.create("t")
     with pytest.raises(UnknownTopicOrPartition, match="recreated"):
         writer.commit([message])
     writer.abort([message])
@@ -374,7 +376,7 @@ def test_a_commit_that_certainly_failed_deletes_its_files(store: Store) -> None:
 
 def test_an_unknown_outcome_deletes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hazards 1, 2: the append lands, its response is lost: no file may be deleted."""
-    store.create_topic("t")
+    store.topics.create("t")
     writer = _writer(store, "t")
     message = writer.write(iter([pa.record_batch({"value": [b"1"]})]))
     place = TopicLog.place
@@ -393,16 +395,16 @@ def test_an_unknown_outcome_deletes_nothing(store: Store, monkeypatch: pytest.Mo
 def _writer(store: Store, topic: str) -> TxnlogWriter:
     """A writer as Spark would make it, in this process."""
     options = parse_write({"path": store.url, "topic": topic})
-    plan = WritePlan(store, options, ("value",), ("value",), store.topic_spec(topic))
+    plan = WritePlan(store, options, ("value",), ("value",), store.logs.topic_spec(topic))
     return TxnlogWriter(plan)
 
 
 def test_appends_of_others_in_between_are_kept(store: Store) -> None:
     """A write places behind whatever was appended since it began."""
-    store.create_topic("t")
+    store.topics.create("t")
     writer = _writer(store, "t")
     message = writer.write(iter([pa.record_batch({"value": [b"10"]})]))
     fill(store, "t", 0, 10)
     writer.commit([message])
     assert stored(store, "t") == list(range(11))
-    assert store.segments("t")[-1].base_offset == 10
+    assert store.topics.segments("t")[-1].base_offset == 10

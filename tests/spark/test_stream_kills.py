@@ -107,24 +107,24 @@ def survive(store: Store, *, seed: int, kills: int, records: int) -> None:
 def check(store: Store, records: int) -> None:
     """Each record is there once, the offsets are at the end, nothing is undecided."""
     assert stored(store, "out") == list(range(records))
-    assert store.describe_group("g").lag == 0
+    assert store.groups.describe("g").lag == 0
     offsets = Path(store.url).parent / "checkpoint" / "offsets"
     newest = max((p for p in offsets.iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
     position = json.loads(newest.read_text().splitlines()[-1])
     ends = store.snapshot(["in"]).end_offsets("in")
     assert position["offsets"]["in"] == {str(p): end for p, end in ends.items()}
-    assert store.hanging_transactions() == []
-    assert store.transactions(states=["Ongoing", "PrepareCommit", "PrepareAbort"]) == []
-    described = store.describe_topic("out")
+    assert store.transactions.hanging() == []
+    assert [*store.transactions.list(states=["Ongoing", "PrepareCommit", "PrepareAbort"])] == []
+    described = store.topics.describe("out")
     assert described.open_transactions == ()
-    assert {segment.outcome for segment in store.segments("out")} <= {"committed", "aborted"}
+    assert {segment.outcome for segment in store.topics.segments("out")} <= {"committed", "aborted"}
 
 
 @pytest.fixture
 def topics(store: Store) -> Store:
     """Topics in (3 partitions) and out (2)."""
-    store.create_topic("in", partitions=3)
-    store.create_topic("out", partitions=2)
+    store.topics.create("in", partitions=3)
+    store.topics.create("out", partitions=2)
     return store
 
 

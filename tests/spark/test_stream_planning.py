@@ -40,7 +40,7 @@ def store(request: pytest.FixtureRequest) -> Store:
     """A store with counted requests, and topic ``in`` of two partitions, 5 numbers in each."""
     storage = CountingStorage(open_storage(f"memory://stream-{request.node.name}"))
     opened = attach(storage, create=True, clock=VirtualClock(seed=1))
-    opened.create_topic("in", partitions=2)
+    opened.topics.create("in", partitions=2)
     fill(opened, "in", 5)
     return opened
 
@@ -90,7 +90,7 @@ def test_a_partition_is_added_and_used_while_a_batch_is_planned() -> None:
     heap, clock = HeapStorage(), VirtualClock(seed=1)
     store = attach(heap, create=True, clock=clock)
     for topic in ("a", "b"):
-        store.create_topic(topic)
+        store.topics.create(topic)
         fill(store, topic, 1, partitions=1)
     listings = 0
 
@@ -98,7 +98,7 @@ def test_a_partition_is_added_and_used_while_a_batch_is_planned() -> None:
         nonlocal listings
         listings += request == "list topics/b/log"
         if request == "list topics/b/log" and listings == 3:
-            store.alter_topic("a", partitions=2)
+            store.topics.alter("a", partitions=2)
             with store.producer(transactional_id="p") as producer:
                 producer.init_transactions()
                 with producer.transaction():
@@ -216,7 +216,7 @@ def test_other_offsets_are_refused(found: dict[str, object], error: type[TxnlogE
 
 def test_an_idle_trigger_is_one_listing_per_topic(store: Store) -> None:
     """What finds nothing reads nothing, whatever the history; a batch opens no segment."""
-    store.create_topic("other", partitions=2)
+    store.topics.create("other", partitions=2)
     for _ in range(40):
         fill(store, "in", 1)
     stream = planner(store, subscribe="in,other", startingOffsets="earliest")
@@ -252,7 +252,7 @@ def test_one_topic_costs_one_listing_also_when_there_is_something(store: Store) 
 def test_a_pattern_adds_one_listing(store: Store) -> None:
     """Topics that the pattern does not match are not read."""
     for number in range(5):
-        store.create_topic(f"other-{number}")
+        store.topics.create(f"other-{number}")
     stream = planner(store, subscribePattern="in|out")
     end = stream.latest(stream.initial(), ALL)
     assert isinstance(store.storage, CountingStorage)
@@ -352,8 +352,8 @@ def test_available_now_ends_where_it_began(store: Store) -> None:
     stream = planner(store, subscribePattern="in.*", startingOffsets="earliest")
     stream.pin_end()
     fill(store, "in", 5)
-    store.alter_topic("in", partitions=3)
-    store.create_topic("in-2")
+    store.topics.alter("in", partitions=3)
+    store.topics.create("in-2")
     end = stream.latest(stream.initial(), ALL)
     assert offsets(end) == {"in": [5, 5]}
     assert stream.latest(end, ALL) is end
@@ -365,8 +365,8 @@ def test_new_partitions_and_topics_start_at_their_start(store: Store) -> None:
     stream = planner(store, subscribePattern="in.*")
     at = stream.initial()
     assert offsets(at) == {"in": [5, 5]}
-    store.alter_topic("in", partitions=3)
-    store.create_topic("in-2")
+    store.topics.alter("in", partitions=3)
+    store.topics.create("in-2")
     fill(store, "in-2", 2, partitions=1)
     with store.producer() as producer:
         producer.send("in", b"x", partition=2)
@@ -377,7 +377,7 @@ def test_new_partitions_and_topics_start_at_their_start(store: Store) -> None:
 
 def test_a_stream_tells_how_far_it_is_behind(store: Store) -> None:
     """What the last batch has left, by topic: before one nothing is known; at the end it is 0."""
-    store.create_topic("in-2")
+    store.topics.create("in-2")
     fill(store, "in-2", 4, partitions=1)
     stream = planner(store, subscribe="in,in-2", startingOffsets="earliest", failOnDataLoss="false")
     at = again(stream.initial())
@@ -385,7 +385,7 @@ def test_a_stream_tells_how_far_it_is_behind(store: Store) -> None:
     at = again(stream.latest(at, Rates(most=7)))
     assert offsets(at) == {"in": [2, 2], "in-2": [2]}
     assert stream.behind() == {"in": 6, "in-2": 2}
-    store.delete_records({TopicPartition("in", 0): 4})
+    store.topics.delete_records({TopicPartition("in", 0): 4})
     fill(store, "in-2", 1, partitions=1)
     stream.latest(again(at), Rates(least=99, most=99))
     assert stream.behind() == {"in": 4, "in-2": 3}
@@ -399,7 +399,7 @@ def test_a_pattern_may_match_nothing_yet(store: Store) -> None:
     at = again(stream.latest(again(stream.initial()), ALL))
     assert offsets(at) == {}
     assert stream.newest() is None
-    store.create_topic("out")
+    store.topics.create("out")
     fill(store, "out", 2, partitions=1)
     end = again(stream.latest(at, ALL))
     assert spans(stream.ranges(at, end)) == {"out:0": [(0, 2)]}
@@ -420,7 +420,7 @@ def test_assigned_partitions_are_the_only_ones(store: Store) -> None:
 @pytest.mark.condition(31)
 def test_several_topics_end_at_one_cut(store: Store) -> None:
     """A transaction that is held back in one topic is in no batch of the other."""
-    store.create_topic("b", partitions=1)
+    store.topics.create("b", partitions=1)
     blocker = store.producer(transactional_id="blocker")
     blocker.init_transactions()
     blocker.begin_transaction()
@@ -465,12 +465,12 @@ def test_a_trigger_without_a_cut_waits_for_the_next(
 
 def _trim(store: Store) -> None:
     fill(store, "in", 5)
-    store.delete_records({TopicPartition("in", 1): 8})
+    store.topics.delete_records({TopicPartition("in", 1): 8})
 
 
 def _recreate(store: Store) -> None:
-    store.delete_topic("in")
-    store.create_topic("in", partitions=2)
+    store.topics.delete("in")
+    store.topics.create("in", partitions=2)
     fill(store, "in", 2)
 
 
@@ -481,7 +481,7 @@ LOSSES = {
         [(5, 10), (8, 10)],
     ),
     "recreated": (_recreate, "'in' was deleted and recreated", [(0, 2), (0, 2)]),
-    "deleted": (lambda store: store.delete_topic("in"), "topic 'in' was deleted", None),
+    "deleted": (lambda store: store.topics.delete("in"), "topic 'in' was deleted", None),
 }
 
 
@@ -528,7 +528,7 @@ def test_a_topic_that_is_shorter_than_it_was(caplog: pytest.LogCaptureFixture) -
     """A store that was restored from an older copy is noticed, and can be gone on with."""
     storage, clock = HeapStorage(), VirtualClock(seed=2)
     store = attach(storage, create=True, clock=clock)
-    store.create_topic("in", partitions=2)
+    store.topics.create("in", partitions=2)
     fill(store, "in", 5)
     older = storage.copy()
     fill(store, "in", 5)
@@ -548,7 +548,7 @@ def test_a_topic_that_is_shorter_than_it_was(caplog: pytest.LogCaptureFixture) -
 
 def test_a_topic_that_is_not_named_any_more(store: Store) -> None:
     """Changing the subscription under a checkpoint is told; the place is kept."""
-    store.create_topic("b", partitions=1)
+    store.topics.create("b", partitions=1)
     fill(store, "b", 3, partitions=1)
     stream = planner(store, subscribe="b,in")
     at = again(stream.latest(stream.initial(), ALL))
@@ -585,10 +585,10 @@ def test_the_group_follows_what_is_done(store: Store, caplog: pytest.LogCaptureF
     """Lag tools see the query; nothing before its first batch; a failure is only logged."""
     stream = planner(store, startingOffsets="earliest", **{"group.id": "g"})
     stream.commit_group(stream.initial())
-    assert store.groups() == []
+    assert store.groups.list() == []
     end = stream.latest(stream.initial(), Rates(most=4))
     stream.commit_group(end)
-    assert store.describe_group("g").lag == 6
+    assert store.groups.describe("g").lag == 6
     assert isinstance(store.storage, CountingStorage)
     store.storage.take()
     stream.commit_group(end)
@@ -601,7 +601,7 @@ def test_the_group_follows_what_is_done(store: Store, caplog: pytest.LogCaptureF
     assert any("group 'g' were not moved" in message for message in caplog.messages)
     holder.abort()
     stream.commit_group(rest)
-    assert store.describe_group("g").lag == 0
+    assert store.groups.describe("g").lag == 0
     again_started = planner(store, **{"group.id": "g"})
     again_started.commit_group(again(rest))
-    assert store.describe_group("g").lag == 0
+    assert store.groups.describe("g").lag == 0

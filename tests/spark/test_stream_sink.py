@@ -29,7 +29,7 @@ def inner() -> HeapStorage:
     storage = HeapStorage()
     store = attach(storage, create=True, clock=VirtualClock(seed=1))
     for topic in ("a", "b"):
-        store.create_topic(topic, partitions=2)
+        store.topics.create(topic, partitions=2)
     return storage
 
 
@@ -84,7 +84,7 @@ def expected(*batches: int) -> list[bytes]:
 
 def orphans(storage: HeapStorage) -> set[str]:
     store = attach(storage, clock=VirtualClock(seed=98))
-    placed = {segment.name for topic in ("a", "b") for segment in store.segments(topic)}
+    placed = {segment.name for topic in ("a", "b") for segment in store.topics.segments(topic)}
     files = {
         name.removesuffix(".log")
         for topic in ("a", "b")
@@ -237,12 +237,12 @@ def test_another_query_changes_nothing(inner: HeapStorage) -> None:
     """A refused query has fenced nobody, and has deleted only its own files."""
     owner = Driver(inner, seed=2)
     owner.run(3)
-    before = owner.store.describe_transaction("t")
+    before = owner.store.transactions.describe("t")
     messages = owner.upload(4)
     other = Driver(inner, seed=3, query="another")
     with pytest.raises(InvalidTxnState, match="belongs to streaming query q, which has committed"):
         other.run(0)
-    assert owner.store.describe_transaction("t") == before
+    assert owner.store.transactions.describe("t") == before
     owner.commit(4, messages)
     assert committed_values(inner) == expected(3, 4)
     assert orphans(inner) == set()
@@ -266,7 +266,7 @@ def test_a_batch_costs_what_the_first_ones_did(inner: HeapStorage) -> None:
     for batch in range(64):
         messages = driver.upload(batch)
         faulty.requests.clear()
-        driver.store.topic_spec("a")  # as each batch is planned
+        driver.store.logs.topic_spec("a")  # as each batch is planned
         driver.commit(batch, messages)
         costs.append(len(faulty.requests))
     usual = 14  # 5 listings, 1 read, 8 puts

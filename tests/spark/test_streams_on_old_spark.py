@@ -15,7 +15,7 @@ from txnlog import Store
 
 def test_a_stream_of_files_is_written(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     """On every version each batch is there once, and the next run goes on."""
-    store.create_topic("out")
+    store.topics.create("out")
     files = tmp_path / "files"
     files.mkdir()
     for count in (1, 2):
@@ -28,7 +28,7 @@ def test_a_stream_of_files_is_written(spark: SparkSession, store: Store, tmp_pat
 def test_reading_a_stream_says_what_it_needs(spark: SparkSession, store: Store) -> None:
     """The query fails with the version that is needed, and writes nothing."""
     for topic in ("in", "out"):
-        store.create_topic(topic)
+        store.topics.create(topic)
     fill(store, "in", 0, 10)
     with pytest.raises(PySparkException, match=r"needs PySpark 4\.2 or newer"):
         run(sink(stream(spark, store, "in").drop("partition"), store, "out"))

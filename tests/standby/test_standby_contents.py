@@ -31,10 +31,10 @@ class Pair:
         self.store = attach(self.storage, create=True, clock=self.clock, config=AGES)
         self.target = HeapStorage()
         self.standby = self.follower()
-        self.store.create_topic("plain", partitions=2, config=DELETES_AT_ONCE)
-        self.store.create_topic("compacted", config=COMPACTS)
+        self.store.topics.create("plain", partitions=2, config=DELETES_AT_ONCE)
+        self.store.topics.create("compacted", config=COMPACTS)
         columns = pa.schema([("k", pa.string()), ("v", pa.int64())])
-        self.store.create_topic("typed", schema=columns, key=["k"], config=DELETES_AT_ONCE)
+        self.store.topics.create("typed", schema=columns, key=["k"], config=DELETES_AT_ONCE)
 
     def follower(self) -> Follower:
         return Follower(attach(self.storage, clock=self.clock), self.target)
@@ -68,12 +68,12 @@ class Pair:
             self.clock.time_ms += self.chance.choice([1_000, 100_000, 10 * DAY_MS])
             self.store.maintain()
         elif drawn < 0.86:
-            at = self.store.describe_topic("plain").partitions[0]
+            at = self.store.topics.describe("plain").partitions[0]
             start = self.chance.randint(at.log_start_offset, at.last_stable_offset)
-            self.store.delete_records({TopicPartition("plain", 0): start})
+            self.store.topics.delete_records({TopicPartition("plain", 0): start})
         elif drawn < 0.9:
-            self.store.delete_topic("compacted")
-            self.store.create_topic("compacted", config=COMPACTS)
+            self.store.topics.delete("compacted")
+            self.store.topics.create("compacted", config=COMPACTS)
         else:
             if self.chance.random() < 0.3:
                 self.standby = self.follower()
@@ -86,8 +86,8 @@ class Pair:
         found = find_at(self.target)
         assert found is not None
         copy = attach(found, clock=VirtualClock(self.clock.time_ms, seed=1001))
-        assert copy.topics() == self.store.topics()
-        for topic in copy.topics():
+        assert copy.topics.list() == self.store.topics.list()
+        for topic in copy.topics.list():
             for level in ("read_committed", "read_uncommitted"):
                 there = self.store.scan(topic, isolation_level=level).to_arrow()
                 assert copy.scan(topic, isolation_level=level).to_arrow().equals(there), topic

@@ -60,15 +60,15 @@ def test_a_standby_on_a_filesystem_for_a_single_writer(tmp_path: Path) -> None:
     """The option given to the follower must also be given to the reader."""
     fsspec.register_implementation("single", MemoryFileSystem, clobber=True)
     store = txnlog.open(str(tmp_path), create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     Follower(store, "single://standby", unsafe_single_writer=True).follow()
-    assert txnlog.open("single://standby", unsafe_single_writer=True).topics() == ["t"]
+    assert txnlog.open("single://standby", unsafe_single_writer=True).topics.list() == ["t"]
 
 
 def test_a_round_shows_what_there_was(tmp_path: Path) -> None:
     """Records, settings, offsets and open transactions; then what has come since, and no sooner."""
     store, standby, url = open_pair(tmp_path)
-    store.create_topic("t", partitions=2, config={"retention.ms": "1000000"})
+    store.topics.create("t", partitions=2, config={"retention.ms": "1000000"})
     with store.producer() as producer:
         producer.send("t", b"one", partition=1)
     consumer = store.consumer(group_id="g", auto_offset_reset="earliest")
@@ -88,9 +88,9 @@ def test_a_round_shows_what_there_was(tmp_path: Path) -> None:
     assert values(copy, "t") == [b"one"]
     found = copy.examine(with_probe=False)
     assert {one.state for one in found} <= {"ok", "note"}
-    assert copy.describe_topic("t").config == store.describe_topic("t").config
-    assert copy.describe_group("g").offsets[0].offset == 1
-    assert copy.describe_transaction("x").status == store.describe_transaction("x").status
+    assert copy.topics.describe("t").config == store.topics.describe("t").config
+    assert copy.groups.describe("g").offsets[0].offset == 1
+    assert copy.transactions.describe("x").status == store.transactions.describe("x").status
     open_one.commit_transaction()
     assert values(copy, "t") == [b"one"]
     done = standby.follow()
@@ -102,13 +102,13 @@ def test_a_round_shows_what_there_was(tmp_path: Path) -> None:
 
 def test_it_can_be_read_only(tmp_path: Path) -> None:
     store, standby, url = open_pair(tmp_path)
-    store.create_topic("t")
+    store.topics.create("t")
     with pytest.raises(txnlog.errors.StoreNotFound):
         txnlog.open(url)
     standby.follow()
     copy = txnlog.open(url)
     with pytest.raises(StorageError, match="write to its source, or promote it") as refused:
-        copy.create_topic("u")
+        copy.topics.create("u")
     assert not refused.value.retriable
     with pytest.raises(StorageError, match="read only"), copy.producer() as producer:
         producer.send("t", b"no")
@@ -163,7 +163,7 @@ def test_it_goes_on_behind_cleaning_manifests_and_deletions() -> None:
     source.time_ms = lambda: clock.time_ms
     ages = {"log.cleanup.age.ms": 1_000, "transaction.max.timeout.ms": 1_000}
     store = attach(source, create=True, clock=clock, config=ages)
-    store.create_topic("t", config={"file.delete.delay.ms": 0})
+    store.topics.create("t", config={"file.delete.delay.ms": 0})
     standby = Follower(store_of(source), target)
     standby.follow()
     for part in range(3):
@@ -174,7 +174,7 @@ def test_it_goes_on_behind_cleaning_manifests_and_deletions() -> None:
         standby.follow()
         assert len(values(shown(target), "t")) == 200 * (part + 1)
     assert "00000000000000000001.json" not in source.list_names("topics/t/log"), "freed"
-    store.delete_records({TopicPartition("t", 0): 500})
+    store.topics.delete_records({TopicPartition("t", 0): 500})
     clock.time_ms += 100 * 86_400_000
     store.maintain()
     clock.time_ms += 100 * 86_400_000
@@ -201,7 +201,7 @@ def test_a_standby_of_a_standby() -> None:
     """It shows what that one has reached, and goes on when that is a store; an id is called log."""
     source, middle, last = HeapStorage(), HeapStorage(), HeapStorage()
     store = attach(source, create=True, clock=VirtualClock(seed=1))
-    store.create_topic("t")
+    store.topics.create("t")
 
     def write(into: Store, value: bytes) -> None:
         for name in ("log", "x"):
@@ -234,8 +234,8 @@ def test_a_standby_of_a_standby() -> None:
 def test_old_rounds_go(tmp_path: Path) -> None:
     """What stands for unchanged logs stays; the rest goes with its rounds."""
     store, standby, url = open_pair(tmp_path)
-    store.create_topic("quiet")
-    store.create_topic("t")
+    store.topics.create("quiet")
+    store.topics.create("t")
     copy = None
     for number in range(2 * KEPT_ROUNDS):
         with store.producer() as producer:
@@ -253,7 +253,7 @@ def test_old_rounds_go(tmp_path: Path) -> None:
 def test_a_source_that_is_not_there_deletes_nothing(tmp_path: Path) -> None:
     """Absence proves nothing: the disk is not mounted, or another one is."""
     store, standby, url = open_pair(tmp_path)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         producer.send("t", b"one")
     standby.follow()
@@ -281,7 +281,7 @@ def test_a_source_that_was_restored_and_written_to(goes_on: bool, is_known: bool
     first, target = HeapStorage(), HeapStorage()
     source = ForwardingStorage(first)
     store = attach(source, create=True, clock=VirtualClock(seed=1))
-    store.create_topic("t")
+    store.topics.create("t")
 
     def write(*sent: bytes) -> None:
         for value in sent:
@@ -311,7 +311,7 @@ def test_a_source_that_was_restored_and_written_to(goes_on: bool, is_known: bool
 
 def test_a_file_that_the_source_has_lost_is_named(tmp_path: Path) -> None:
     store, standby, url = open_pair(tmp_path)
-    store.create_topic("t")
+    store.topics.create("t")
     for value in (b"one", b"two"):
         with store.producer() as producer:
             producer.send("t", value)
@@ -331,7 +331,7 @@ def test_a_sweep_beside_another_one_who_follows(monkeypatch: pytest.MonkeyPatch)
     clock, source, target = VirtualClock(seed=1), HeapStorage(), HeapStorage()
     source.time_ms = lambda: clock.time_ms
     store = attach(source, create=True, clock=clock)
-    store.create_topic("t", config={"file.delete.delay.ms": 0})
+    store.topics.create("t", config={"file.delete.delay.ms": 0})
     sweeps = follow(source, target)
     with store.producer() as producer:
         producer.send("t", b"one")
@@ -340,7 +340,7 @@ def test_a_sweep_beside_another_one_who_follows(monkeypatch: pytest.MonkeyPatch)
 
     def put_late(rounds: Rounds, entry: Round) -> bool:
         monkeypatch.setattr(Rounds, "put", put)
-        store.delete_records({TopicPartition("t", 0): 1})
+        store.topics.delete_records({TopicPartition("t", 0): 1})
         for _ in range(2):
             clock.time_ms += 100 * 86_400_000
             store.maintain()
@@ -388,7 +388,7 @@ def test_without_the_last_round_a_promotion_fences_nobody(monkeypatch: pytest.Mo
 
 def test_promotion_tells_what_is_missing_and_fences(tmp_path: Path) -> None:
     store, standby, url = open_pair(tmp_path)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer(transactional_id="x") as producer:
         producer.init_transactions()
         with producer.transaction():
@@ -397,7 +397,7 @@ def test_promotion_tells_what_is_missing_and_fences(tmp_path: Path) -> None:
         copy = txnlog.open(url)
         with producer.transaction():
             producer.send("t", b"two")
-        epoch = store.describe_transaction("x").producer_epoch
+        epoch = store.transactions.describe("x").producer_epoch
     done = Standby(copy).promote()
     assert done.missing == {TopicPartition("t", 0): 1}
     assert (done.round, done.unfinished) == (0, ())
@@ -409,11 +409,11 @@ def test_promotion_tells_what_is_missing_and_fences(tmp_path: Path) -> None:
         producer.init_transactions()
         with producer.transaction():
             producer.send("t", b"other")
-    assert again.describe_transaction("x").producer_epoch == epoch + 1
+    assert again.transactions.describe("x").producer_epoch == epoch + 1
     assert values(again, "t") == [b"one", b"other"]
     assert values(copy, "t") == [b"one", b"other"], "who has it open reads on"
     with pytest.raises(StorageError, match="open it again"):
-        copy.create_topic("u")
+        copy.topics.create("u")
     assert not [one for one in again.examine() if one.state not in ("ok", "note")]
 
 
@@ -422,7 +422,7 @@ def test_promotion_tells_what_is_missing_of_a_source_with_replicas(tmp_path: Pat
     store = open_replicas(
         [tmp_path / "a", str(tmp_path / "b")], create=True, controller=str(tmp_path / "controller")
     ).store
-    store.create_topic("t")
+    store.topics.create("t")
     Follower(store, tmp_path / "standby").follow()
     with store.producer() as producer:
         producer.send("t", b"one")
@@ -432,13 +432,13 @@ def test_promotion_tells_what_is_missing_of_a_source_with_replicas(tmp_path: Pat
 
 def test_promotion_without_the_source(tmp_path: Path) -> None:
     store, standby, url = open_pair(tmp_path)
-    store.create_topic("t")
+    store.topics.create("t")
     standby.follow()
     (tmp_path / "store").rename(tmp_path / "away")
     done = Standby(txnlog.open(url)).promote()
     assert done.missing is None
     assert done.why_unknown
-    txnlog.open(url).create_topic("u")
+    txnlog.open(url).topics.create("u")
 
 
 def test_each_try_begins_where_the_last_one_has_stopped() -> None:

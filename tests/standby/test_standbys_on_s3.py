@@ -28,7 +28,7 @@ def test_a_standby_of_a_store_on_a_disk_and_s3(tmp_path: Path, s3_options: dict[
         storage_options=s3_options,
         create=True,
     ).store
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         producer.send("t", b"one")
     Follower(store, str(tmp_path / "standby")).follow()

@@ -70,7 +70,7 @@ def storage(disk: Disk) -> LocalStorage:
 @pytest.fixture
 def store(storage: LocalStorage, clock: VirtualClock) -> Store:
     store = attach(storage, create=True, clock=clock)
-    store.create_topic("t")
+    store.topics.create("t")
     return store
 
 
@@ -184,7 +184,7 @@ def test_a_commit_of_many_files_syncs_each_folder_once(store: Store, disk: Disk)
     folders = [name for name in disk.synced if name != "file"]
     assert disk.synced.count("file") == 2 + 4
     assert folders == ["transactions/p", "topics/t/log", "transactions/p"]
-    store.create_topic("large", config={"record.format": "columns"})
+    store.topics.create("large", config={"record.format": "columns"})
     plain = store.producer()
     plain.send("large", b"the first, for which folders are made")
     plain.flush()
@@ -194,7 +194,7 @@ def test_a_commit_of_many_files_syncs_each_folder_once(store: Store, disk: Disk)
     disk.synced.clear()
     plain.flush()
     (data,) = {name for name in disk.synced if name.startswith("topics/large/data")}
-    assert store.segments("large")[-1].batch_count > 1
+    assert store.topics.segments("large")[-1].batch_count > 1
     assert disk.synced.count(data) == 1
     assert disk.synced.count("file") == 4
 
@@ -204,13 +204,13 @@ def test_markers_whose_round_is_not_durable(store: Store, disk: Disk) -> None:
     producer = begin(store)
     disk.broken = {"topics/t/log"}
     producer.commit_transaction()
-    assert store.describe_transaction("p").status == "PrepareCommit"
+    assert store.transactions.describe("p").status == "PrepareCommit"
     disk.broken.clear()
     assert values(another(store)) == [b"x"]
     disk.synced.clear()
     with producer.transaction():
         send(producer, b"y")
-    assert store.describe_transaction("p").status == "CompleteCommit"
+    assert store.transactions.describe("p").status == "CompleteCommit"
     assert "topics/t/log" in disk.synced
     assert values(another(store)) == [b"x", b"y"]
 
@@ -412,7 +412,7 @@ def test_an_init_that_is_not_durable_is_not_reported(store: Store, disk: Disk) -
     disk.synced.clear()
     producer.init_transactions()
     assert "transactions/p" in disk.synced
-    assert store.describe_transaction("p").producer_epoch == 1
+    assert store.transactions.describe("p").producer_epoch == 1
 
 
 def test_nobody_marks_entries_for_a_decision_that_is_not_durable(

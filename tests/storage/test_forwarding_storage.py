@@ -241,7 +241,7 @@ def test_a_producer_without_acks_is_counted_and_does_not_sync(
     """What it uploads goes through the relaxed view: counted all the same."""
     counting = CountingStorage(LocalStorage(str(tmp_path)))
     store = attach(counting, create=True, clock=VirtualClock())
-    store.create_topic("t")
+    store.topics.create("t")
     relaxed_uploads = []
     upload = LocalStorage.upload
 

@@ -407,7 +407,7 @@ def test_a_store_is_not_written_to_through_a_server_that_lies(
     """The store was made elsewhere: it can be read; the first write is refused, and each later."""
     url = f"s3://{bucket}/store"
     honest = attach(open_storage(url, s3_options), create=True)
-    honest.create_topic("t")
+    honest.topics.create("t")
     with honest.producer() as producer:
         producer.send("t", b"x")
     with lying_server() as (endpoint, asked):
@@ -417,13 +417,13 @@ def test_a_store_is_not_written_to_through_a_server_that_lies(
         store = attach(open_storage(url, options))
         assert store.scan("t").to_arrow().column("value").to_pylist() == [b"x"]
         with pytest.raises(PutIfAbsentBroken, match=rf"{url} .*Nothing was written") as caught:
-            store.create_topic("u")
+            store.topics.create("u")
         assert _SECRET not in str(caught.value)
         before = len(asked)
         with pytest.raises(PutIfAbsentBroken, match=r"of (4|16) racing creates succeeded"):
-            attach(open_storage(url, options)).create_topic("u")
+            attach(open_storage(url, options)).topics.create("u")
         assert not [text for text in asked[before:] if text.startswith("PUT")]
-        assert store.topics() == ["t"]
+        assert store.topics.list() == ["t"]
     assert not honest.storage.list_folders(".probe")
 
 
@@ -437,8 +437,8 @@ def test_who_made_the_store_checks_no_more(
     store = attach(open_storage(f"s3://{bucket}/store", s3_options), create=True)
     assert count_probes(s3_requests, since) == 2 + CREATION_ROUNDS * PARALLEL_REQUESTS
     since = len(s3_requests)
-    store.create_topic("t")
-    attach(open_storage(f"s3://{bucket}/another", s3_options), create=True).create_topic("t")
+    store.topics.create("t")
+    attach(open_storage(f"s3://{bucket}/another", s3_options), create=True).topics.create("t")
     assert count_probes(s3_requests, since) == 0
 
 

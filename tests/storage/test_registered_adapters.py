@@ -42,7 +42,7 @@ def run(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 _STORE = """
 import sys, txnlog
 store = txnlog.open(sys.argv[1], create=True)
-store.create_topic("t")
+store.topics.create("t")
 with store.producer(transactional_id="x") as producer:
     producer.init_transactions()
     with producer.transaction():

@@ -178,7 +178,7 @@ def test_an_open_and_a_scan_are_few_requests(
     segments, path = 100, f"few-{time.time_ns()}"
     heap = HeapStorage()
     store = attach(heap, create=True, clock=SystemClock())
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         for number in range(segments):
             producer.send("t", b"%d" % number)

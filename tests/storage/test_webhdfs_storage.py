@@ -505,7 +505,7 @@ def test_a_store_is_made_and_written(hdfs: FakeWebHdfs) -> None:
     """Topics, a transaction, and what is read back."""
     open_on(hdfs).trust(probed=True)
     store = txnlog.open(f"webhdfs://127.0.0.1:{hdfs.port}/other", create=True)
-    store.create_topic("a")
+    store.topics.create("a")
     with store.producer(transactional_id="me") as producer:
         producer.init_transactions()
         producer.begin_transaction()

@@ -37,7 +37,7 @@ def fill(store: Store) -> None:
     """Topics ``columns`` and ``rows``, with manifests, checkpoints and an open transaction."""
     for topic, record_format in (("columns", "columns"), ("rows", "kafka")):
         config = {"record.format": record_format}
-        store.create_topic(topic, partitions=PARTITIONS, config=config)
+        store.topics.create(topic, partitions=PARTITIONS, config=config)
     with store.producer(transactional_id="job") as producer:
         producer.init_transactions()
         for turn in range(12):
@@ -60,7 +60,7 @@ def fill(store: Store) -> None:
         log = store.logs.fresh_topic(topic)
         with patch.multiple(topic_log, KEPT_ENTRIES=4, SETTLED_AT_ONCE=8):
             log.checkpoint()
-    store.delete_records({TopicPartition("rows", 0): 3})
+    store.topics.delete_records({TopicPartition("rows", 0): 3})
     with store.producer() as producer:
         _send(producer, "rows", b"late")
     last = store.producer(transactional_id="open")
@@ -105,10 +105,10 @@ def fill_parquet(store: Store) -> None:
     Of ``typed`` the schema has changed, and a part is compacted, so that it has gaps.
     """
     config: dict[str, object] = {"cleanup.policy": "compact", "compression.type": "lz4"}
-    store.create_topic("typed", partitions=2, schema=SCHEMA, key=["carrier"], config=config)
+    store.topics.create("typed", partitions=2, schema=SCHEMA, key=["carrier"], config=config)
     config = {"record.format": "parquet", "compression.type": "zstd"}
-    store.create_topic("bytes", partitions=2, config=config)
-    store.create_topic("t", partitions=2)
+    store.topics.create("bytes", partitions=2, config=config)
+    store.topics.create("t", partitions=2)
     with store.producer(transactional_id="job") as producer:
         producer.init_transactions()
         for turn in range(8):
@@ -121,16 +121,16 @@ def fill_parquet(store: Store) -> None:
                 producer.abort_transaction()
             else:
                 producer.commit_transaction()
-    store.compact("typed")
+    store.maintenance.compact("typed")
     wider = SCHEMA.set(1, pa.field("flight", pa.int64())).remove(3).append(pa.field("gate", "int8"))
-    store.alter_topic("typed", schema=wider)
+    store.topics.alter("typed", schema=wider)
     with store.producer() as producer:
         producer.send_batch("typed", pa.table({"carrier": ["new"], "flight": [1 << 40]}))
         producer.send_batch("typed", pa.table({"carrier": ["c3"], "_deleted": [True]}))
     for topic in ("typed", "bytes"):
         with patch.multiple(topic_log, KEPT_ENTRIES=2, SETTLED_AT_ONCE=2):
             store.logs.fresh_topic(topic).checkpoint()
-    store.delete_records({TopicPartition("bytes", 0): 1})
+    store.topics.delete_records({TopicPartition("bytes", 0): 1})
     append(store, b"first", partition=0)
     propose(store, b"proposed", partition=1)
     with begin(another(store, Losing(store)), "bundling") as bundling:

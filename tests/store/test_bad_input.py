@@ -21,7 +21,7 @@ from txnlog.store import Store
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    store.create_topic("t", partitions=2, config={"max.message.bytes": 1000})
+    store.topics.create("t", partitions=2, config={"max.message.bytes": 1000})
     return store
 
 
@@ -129,10 +129,10 @@ def test_malformed_urls_are_refused(url: str) -> None:
 def test_topics_are_named_as_kafkas(store: Store, name: str) -> None:
     """Kafka's rules for names; nothing is created."""
     with pytest.raises(errors.InvalidTopic):
-        store.create_topic(name)
+        store.topics.create(name)
     with pytest.raises(errors.InvalidTopic):
         store.scan(name)
-    assert store.topics() == ["t"]
+    assert store.topics.list() == ["t"]
 
 
 @pytest.mark.parametrize("name", ["..", "a/../../b", "ä ö", "%2e%2e", "-", "~", "a" * 80])
@@ -143,8 +143,8 @@ def test_ids_may_be_anything_and_stay_in_their_folder(store: Store, name: str) -
         with producer.transaction():
             producer.send("t", b"x")
             producer.send_offsets_to_transaction({TopicPartition("t", 0): 0}, name)
-    assert store.groups() == [name]
-    assert [d.transactional_id for d in store.transactions()] == [name]  # type: ignore[union-attr]
+    assert store.groups.list() == [name]
+    assert [d.transactional_id for d in store.transactions.list()] == [name]  # type: ignore[union-attr]
     root = Path(store.url)
     folders = {"groups", "topics", "transactions", ".tmp", ".probe"}
     assert {path.name for path in root.iterdir()} <= {*folders, "txnlog.json"}
@@ -175,43 +175,43 @@ def test_unknown_and_wrong_settings_are_errors(
 ) -> None:
     """A setting is never ignored."""
     with pytest.raises(errors.InvalidConfig, match=message):
-        store.create_topic("new", config=config)
+        store.topics.create("new", config=config)
     with pytest.raises(errors.InvalidConfig, match=message):
-        store.alter_topic("t", config=config)
-    assert store.topics() == ["t"]
+        store.topics.alter("t", config=config)
+    assert store.topics.list() == ["t"]
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 100_001, 1.5, True])
 def test_partition_counts_are_checked(store: Store, partitions: int) -> None:
     """A topic has at least one partition, and never fewer than before."""
     with pytest.raises(errors.InvalidPartitions):
-        store.create_topic("new", partitions=partitions)
+        store.topics.create("new", partitions=partitions)
     with pytest.raises(errors.InvalidPartitions, match="cannot shrink"):
-        store.alter_topic("t", partitions=1)
+        store.topics.alter("t", partitions=1)
 
 
 def test_topics_come_and_go(store: Store) -> None:
     """Existing, missing, deleted and recreated; settings can be changed and taken back."""
     with pytest.raises(errors.TopicAlreadyExists):
-        store.create_topic("t")
-    with pytest.raises(errors.UnknownTopicOrPartition, match="create_topic"):
+        store.topics.create("t")
+    with pytest.raises(errors.UnknownTopicOrPartition, match=r"store\.topics\.create"):
         store.scan("missing")
-    altered = store.alter_topic("t", partitions=3, config={"compression.type": "zstd"})
+    altered = store.topics.alter("t", partitions=3, config={"compression.type": "zstd"})
     assert (len(altered.partitions), altered.config["compression.type"]) == (3, "zstd")
     assert (
-        "compression.type" not in store.alter_topic("t", config={"compression.type": None}).config
+        "compression.type" not in store.topics.alter("t", config={"compression.type": None}).config
     )
     with pytest.raises(errors.InvalidConfig, match=r"gzip needs record\.format=kafka"):
-        store.alter_topic("t", config={"compression.type": "gzip"})
+        store.topics.alter("t", config={"compression.type": "gzip"})
     producer = store.producer()
     producer.send("t", b"for the old one")
-    store.delete_topic("t")
-    store.create_topic("t")
+    store.topics.delete("t")
+    store.topics.create("t")
     with pytest.raises(errors.UnknownTopicOrPartition, match="recreated"):
         producer.flush()
     assert store.scan("t").record_count == 0
     data = Path(store.url) / "topics/t/data"
-    assert store.topics() == ["t"]
+    assert store.topics.list() == ["t"]
     assert data.exists()
 
 
@@ -352,13 +352,13 @@ def test_offsets_of_what_is_no_partition_are_refused(store: Store, partition: An
     with pytest.raises(errors.InvalidOption, match="a partition to commit an offset"):
         consumer.commit({where: 0})
     with pytest.raises(errors.TxnlogError):
-        store.reset_group_offsets("g", to={where: 0})
+        store.groups.reset_offsets("g", to={where: 0})
     with store.producer(transactional_id="p") as producer:
         producer.init_transactions()
         producer.begin_transaction()
         with pytest.raises(errors.InvalidOption, match="a partition to commit an offset"):
             producer.send_offsets_to_transaction({where: 0}, "g")
-    assert txnlog.open(store.url).groups() == []
+    assert txnlog.open(store.url).groups.list() == []
 
 
 @pytest.mark.parametrize("offset", [True, 0.5, "0", None, 1 << 63])
@@ -369,11 +369,11 @@ def test_what_is_no_offset_is_refused(store: Store, offset: Any) -> None:
         producer.send("t", b"x", partition=0)
         producer.send("t", b"y", partition=0)
     with pytest.raises((errors.InvalidOption, errors.OffsetOutOfRange)):
-        store.delete_records({first: offset})
+        store.topics.delete_records({first: offset})
     with pytest.raises(errors.InvalidOption):
         store.consumer("t", group_id="g").commit({first: offset})
     assert txnlog.open(store.url).scan("t").record_count == 2
-    assert txnlog.open(store.url).groups() == []
+    assert txnlog.open(store.url).groups.list() == []
 
 
 def test_an_entry_that_nobody_could_read_is_not_written(store: Store) -> None:
@@ -403,12 +403,12 @@ def test_names_of_versions_and_reasons_that_are_no_text_are_refused(store: Store
         producer.begin_transaction(application_id="half \ud800", version=1)
     producer.begin_transaction()
     with pytest.raises(errors.InvalidOption, match=r"reason .* is not valid text"):
-        store.abort_transaction("x", reason="half \ud800")
+        store.transactions.abort("x", reason="half \ud800")
 
 
 def test_what_kafkas_users_leave_out_may_be_left_out(store: Store) -> None:
     """headers=None means no headers, and one topic needs no list around it."""
-    store.create_topic("one")
+    store.topics.create("one")
     with store.producer() as producer:
         producer.send("one", value=b"v", headers=None)
     snapshot = store.snapshot("one")

@@ -80,7 +80,7 @@ def test_a_small_commit_on_a_disk(
     """16 records to 8 partitions (of 2 topics, and a group): files, links, syncs, no new thread."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
     for topic in ("in", "a", "b"):
-        store.create_topic(topic, partitions=8)
+        store.topics.create(topic, partitions=8)
     producer = store.producer(transactional_id="etl" if kind == "transaction" else None)
     if kind == "transaction":
         producer.init_transactions()
@@ -175,7 +175,7 @@ def test_a_commit_does_not_grow_with_the_history(memory_storage: Storage) -> Non
     """600 transactions of one producer, 50 in each cleaning age: neither its log nor its costs."""
     age_ms, clock, counting = 3_600_000, VirtualClock(), CountingStorage(memory_storage)
     store = attach(counting, create=True, clock=clock, config={"log.cleanup.age.ms": age_ms})
-    store.create_topic("a")
+    store.topics.create("a")
     producer = store.producer(transactional_id="etl")
     producer.init_transactions()
     reader = attach(counting, clock=clock)
@@ -237,12 +237,12 @@ def test_reading_one_record_fetches_little(
     store: Store, counting: CountingStorage, record_format: str
 ) -> None:
     """A point read in a large segment uses its index: not the whole segment is fetched."""
-    store.create_topic("large", config={"record.format": record_format})
+    store.topics.create("large", config={"record.format": record_format})
     data = np.random.default_rng(1).bytes(20_000_000)
     values = [data[at : at + 100] for at in range(0, len(data), 100)]
     with store.producer() as producer:
         producer.send_batch("large", pa.record_batch({"value": values}))
-    (segment,) = store.segments("large")
+    (segment,) = store.topics.segments("large")
     assert segment.paths.is_parquet == (record_format == "auto")
     size = segment.size_bytes
     fetched = []
@@ -267,10 +267,10 @@ def test_looking_up_a_time_uses_the_time_index(store: Store, counting: CountingS
             "timestamp": pa.array(range(rows), pa.int64()),
         }
     )
-    store.create_topic("large", config={"record.format": "columns"})
+    store.topics.create("large", config={"record.format": "columns"})
     with store.producer() as producer:
         producer.send_batch("large", batch)
-    assert store.segments("large")[0].batch_count > 10
+    assert store.topics.segments("large")[0].batch_count > 10
     consumer = store.consumer("large")
     for wanted in (0, 123_456, rows - 1):
         counting.take()

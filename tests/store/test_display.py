@@ -25,7 +25,7 @@ def store(request: pytest.FixtureRequest) -> Store:
         create=True,
         config={"offsets.retention.ms": 5},
     )
-    opened.create_topic("orders", partitions=2)
+    opened.topics.create("orders", partitions=2)
     with opened.producer(transactional_id=HOSTILE) as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -46,9 +46,9 @@ def shown(store: Store) -> Mapping[str, tuple[object, str]]:
         "snapshot": (store.snapshot("orders"), "read_committed"),
         "scan": (store.scan("orders", columns=["value"], filter=where), "orders"),
         "empty scan": (store.scan("orders", "latest"), "Scan"),
-        "topic": (store.describe_topic("orders"), "orders"),
-        "group": (store.describe_group("g"), "orders"),
-        "transaction": (store.describe_transaction(HOSTILE), "CompleteCommit"),
+        "topic": (store.topics.describe("orders"), "orders"),
+        "group": (store.groups.describe("g"), "orders"),
+        "transaction": (store.transactions.describe(HOSTILE), "CompleteCommit"),
     }
 
 
@@ -84,8 +84,8 @@ def test_reprs_say_what_it_is(store: Store) -> None:
 def test_reprs_do_not_grow_with_what_they_are_of(store: Store) -> None:
     """Wide schemas, many partitions, large records, many segments: a line, or a screen of them."""
     columns = pa.schema([(f"column_{number}", pa.int64()) for number in range(300)])
-    store.create_topic("wide", schema=columns, key=["column_0"])
-    store.create_topic("many", partitions=300)
+    store.topics.create("wide", schema=columns, key=["column_0"])
+    store.topics.create("many", partitions=300)
     with store.producer() as producer:
         producer.send(
             "many", b"x" * 100_000, "k" * 100_000, partition=7, headers=[("h", b"y" * 9999)]
@@ -93,12 +93,12 @@ def test_reprs_do_not_grow_with_what_they_are_of(store: Store) -> None:
     consumer = store.consumer("many", group_id="g", auto_offset_reset="earliest")
     [record] = consumer.poll()
     snapshot = store.snapshot(["wide", "many"])
-    spec = store.topic_spec("wide")
+    spec = store.logs.topic_spec("wide")
     for each, part in (
         (record, "offset=0"),
         (spec, "column_0 int64"),
         (spec.schema, "version=0"),
-        (store.describe_topic("wide"), "column_0 int64"),
+        (store.topics.describe("wide"), "column_0 int64"),
         (consumer, "many"),
         (consumer.group_metadata(), "300 partitions"),
         (snapshot, "wide"),
@@ -115,7 +115,7 @@ def test_credentials_show_nowhere(tmp_path_factory: pytest.TempPathFactory) -> N
     """Neither those among the options of a store nor those in its URL."""
     folder = tmp_path_factory.mktemp("store")
     made = attach(open_storage(f"file://{folder}"), create=True)
-    made.create_topic("orders")
+    made.topics.create("orders")
     scan = made.scan("orders")
     for each in (made, scan, made.snapshot("orders")):
         assert "hunter2" not in repr(each) + each._repr_html_()

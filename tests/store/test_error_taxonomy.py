@@ -150,7 +150,7 @@ def test_public_errors_are_in_one_place() -> None:
 @pytest.fixture
 def store(memory_storage: Storage) -> Store:
     store = attach(memory_storage, create=True, clock=VirtualClock())
-    store.create_topic("t")
+    store.topics.create("t")
     return store
 
 

@@ -54,7 +54,7 @@ def test_it_is_read_as_ever(golden: tuple[Store, dict[str, object]]) -> None:
     committed = store.consumer("columns", group_id="group").committed(SOURCE)
     assert committed is not None
     assert committed.offset == expected["group"]
-    assert store.describe_transaction("open").status == "CompleteAbort"
+    assert store.transactions.describe("open").status == "CompleteAbort"
     assert not [f for f in store.examine(with_contents=True) if f.state == "damage"]
 
 
@@ -110,6 +110,6 @@ def test_parquet_segments_and_bundles(tmp_path: Path) -> None:
     assert {topic: len(rows) for topic, rows in again.items()} == {
         topic: len(rows) + 1 for topic, rows in expected.items()
     }
-    store.compact("typed")
-    store.merge_topic("bytes")
+    store.maintenance.compact("typed")
+    store.maintenance.merge("bytes")
     assert not [f for f in store.examine(with_contents=True) if f.state == "damage"]

@@ -36,7 +36,7 @@ def segment_files(store: Store) -> list[Path]:
 @pytest.mark.parametrize("codec", CODECS)
 def test_produce_scan_and_consume(store: Store, codec: str) -> None:
     """Every codec, through the producer and back by scan, consumer, offset and time."""
-    store.create_topic("t", config={**KAFKA, "compression.type": codec})
+    store.topics.create("t", config={**KAFKA, "compression.type": codec})
     records = random_records(3_000, seed=11)
     with store.producer() as producer:
         producer.send_batch("t", records.slice(0, 2_000))
@@ -62,7 +62,7 @@ def test_produce_scan_and_consume(store: Store, codec: str) -> None:
 
 def test_many_batches_with_indexes(store: Store) -> None:
     """A segment of many batches has indexes, and a read from the middle fetches little."""
-    store.create_topic("t", config={**KAFKA, "max.message.bytes": 4_000_000})
+    store.topics.create("t", config={**KAFKA, "max.message.bytes": 4_000_000})
     value = bytes(1 << 20)
     with store.producer() as producer:
         for number in range(12):
@@ -76,8 +76,8 @@ def test_many_batches_with_indexes(store: Store) -> None:
 
 def test_transactions(store: Store) -> None:
     """Isolation levels say the same of rows as of columns."""
-    store.create_topic("t", config=KAFKA)
-    store.create_topic("plain")
+    store.topics.create("t", config=KAFKA)
+    store.topics.create("plain")
     producer = store.producer(transactional_id="p")
     producer.init_transactions()
     producer.begin_transaction()
@@ -96,7 +96,7 @@ def test_transactions(store: Store) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_judges_read_the_files(store: Store, codec: str) -> None:
     """The stored files are in Kafka's format for other tools, with offsets from 0."""
-    store.create_topic("t", config={**KAFKA, "compression.type": codec})
+    store.topics.create("t", config={**KAFKA, "compression.type": codec})
     records = random_records(500, seed=5)
     with store.producer() as producer:
         producer.send_batch("t", records)
@@ -107,9 +107,9 @@ def test_judges_read_the_files(store: Store, codec: str) -> None:
 
 def test_formats_change_with_the_setting(store: Store) -> None:
     """Altering the format changes what is written next; all of it is read."""
-    store.create_topic("t")
+    store.topics.create("t")
     for config in ({}, KAFKA, {"compression.type": "gzip"}, {"compression.type": "zstd"}):
-        store.alter_topic("t", config=config)
+        store.topics.alter("t", config=config)
         with store.producer() as producer:
             producer.send("t", str(config) + " again" * 20)
     batches = [raw for path in segment_files(store) for raw in raw_batches(path.read_bytes())]
@@ -125,7 +125,7 @@ def test_formats_change_with_the_setting(store: Store) -> None:
 @pytest.mark.condition(44)
 def test_damage_is_reported(store: Store) -> None:
     """A flipped bit in a segment of rows names the file, the position and the offset."""
-    store.create_topic("t", config=KAFKA)
+    store.topics.create("t", config=KAFKA)
     with store.producer() as producer:
         producer.send("t", b"x" * 100)
     (path,) = segment_files(store)
@@ -146,10 +146,10 @@ def test_codecs_that_only_rows_have(store: Store, codec: str) -> None:
         {"compression.type": codec, "record.format": "columns"},
     ):
         with pytest.raises(InvalidConfig, match=rf"{codec} needs record\.format=kafka"):
-            store.create_topic("t", config=config)
+            store.topics.create("t", config=config)
     with pytest.raises(InvalidConfig, match=rf"{codec} needs record\.format=kafka"):
         check_merged_topic_config({"compression.type": codec})
-    assert store.topics() == []
+    assert store.topics.list() == []
 
 
 def test_levels_of_codecs() -> None:
@@ -163,7 +163,7 @@ def test_levels_of_codecs() -> None:
 def _codecs(store: Store) -> list[tuple[str, int]]:
     """The codec of each segment's first batch, and the segment's size, in the order of offsets."""
     found = []
-    for segment in store.segments("t"):
+    for segment in store.topics.segments("t"):
         data = Path(store.url, f"topics/t/data/0/{segment.name}.log").read_bytes()
         found.append((Compression(data[22] & 7).kafka_name, len(data)))
     return found
@@ -172,7 +172,7 @@ def _codecs(store: Store) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("config", [KAFKA, {**KAFKA, "compression.type": "producer"}])
 def test_a_producer_chooses_its_codec(store: Store, config: dict[str, str]) -> None:
     """Per-write override; lz4 if neither the topic nor the writer chooses."""
-    store.create_topic("t", config=config)
+    store.topics.create("t", config=config)
     records = random_records(2_000, seed=3)
     choices: list[tuple[CompressionType | None, int | None]] = [
         (None, None),
@@ -192,7 +192,7 @@ def test_a_producer_chooses_its_codec(store: Store, config: dict[str, str]) -> N
 @pytest.mark.parametrize("topic_codec", CODECS)
 def test_the_topic_s_codec_decides(store: Store, topic_codec: str) -> None:
     """As in Kafka: whatever a writer chooses, even what the topic's own codec has no levels for."""
-    store.create_topic("t", config={**KAFKA, "compression.type": topic_codec})
+    store.topics.create("t", config={**KAFKA, "compression.type": topic_codec})
     for codec in CODECS:
         with store.producer(compression_type=codec) as producer:
             producer.send("t", b"1")
@@ -213,7 +213,7 @@ def test_a_producer_cannot_choose_what_cannot_be(store: Store) -> None:
     for given, said in refused:
         with pytest.raises(InvalidConfig, match=said):
             store.producer(**given)
-    store.create_topic("t", config={"record.format": "columns"})
+    store.topics.create("t", config={"record.format": "columns"})
     with (
         store.producer(compression_type="gzip") as producer,
         pytest.raises(InvalidConfig, match=r"gzip needs record\.format=kafka"),

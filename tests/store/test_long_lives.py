@@ -46,7 +46,7 @@ class Passing:
 
     def __init__(self, store: Store, clock: VirtualClock) -> None:
         self.store, self.clock = store, clock
-        store.create_topic("stays")
+        store.topics.create("stays")
         self.transactional: Producer = store.producer(transactional_id="stays")
         self.transactional.init_transactions()
         self.plain: Producer = store.producer()
@@ -55,7 +55,7 @@ class Passing:
     def turn(self, number: int, seconds: int = 1200) -> None:
         """Names that are used once: written and read by those that stay and others, and gone."""
         name = f"passing-{number}"
-        self.store.create_topic(name, partitions=2)
+        self.store.topics.create(name, partitions=2)
         with self.transactional.transaction():
             self.transactional.send(name, b"a")
             self.transactional.send("stays", b"b")
@@ -73,8 +73,8 @@ class Passing:
             assert consumer.poll(timeout_ms=0)
             consumer.commit()
         assert self.store.snapshot([name, "stays"]).scan(name).to_arrow().num_rows == 3
-        self.store.delete_topic(name)
-        self.store.delete_group(name)
+        self.store.topics.delete(name)
+        self.store.groups.delete(name)
         self.consumer.poll(timeout_ms=0)
         self.clock.time_ms += 1000 * seconds
 
@@ -146,7 +146,7 @@ def test_a_process_does_not_grow(clock: VirtualClock, monkeypatch: pytest.Monkey
     formats = ("auto", "parquet", "kafka")
     for record_format in formats:
         own = {**kept, "record.format": record_format}
-        store.create_topic(record_format, partitions=2, config=own)
+        store.topics.create(record_format, partitions=2, config=own)
     passing = Passing(store, clock)
     consumer = store.consumer("parquet", group_id="g", auto_offset_reset="earliest")
     producer = passing.transactional

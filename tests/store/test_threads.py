@@ -77,9 +77,9 @@ CALLS: dict[str, tuple[str, Callable[[Store], object]]] = {
         "list topics/u/log",
         lambda store: store.snapshot(["t", "u"], isolation_level="read_uncommitted").view("t"),
     ),
-    "topics": ("list topics/u/log", lambda store: store.topics()),
-    "describe_topic": ("list transactions/p", lambda store: store.describe_topic("t")),
-    "segments": ("list transactions/p", lambda store: store.segments("t", 0)),
+    "topics": ("list topics/u/log", lambda store: store.topics.list()),
+    "topics.describe": ("list transactions/p", lambda store: store.topics.describe("t")),
+    "segments": ("list transactions/p", lambda store: store.topics.segments("t", 0)),
     "scan": ("list transactions/p", lambda store: store.scan("t").record_count),
 }
 
@@ -91,7 +91,7 @@ def test_a_refresh_that_fails_in_one_thread_disturbs_no_other(
     """A thread drops what a log is known to hold, just after another one has refreshed it."""
     plain = attach(memory_storage, create=True)
     for topic in "tu":
-        plain.create_topic(topic)
+        plain.topics.create(topic)
         appended(memory_storage, topic, b"1")
     waiting = begin(plain, "p")
     waiting.send("t", b"2")
@@ -120,7 +120,7 @@ def test_threads_share_a_store(memory_storage: Storage) -> None:
     """Writers with transactions, and readers of everything, over the same logs in memory."""
     store = attach(memory_storage, create=True)
     for topic in "tu":
-        store.create_topic(topic, partitions=2)
+        store.topics.create(topic, partitions=2)
     done = threading.Event()
     left = [3]
 
@@ -148,14 +148,14 @@ def test_threads_share_a_store(memory_storage: Storage) -> None:
             snapshot = store.snapshot(["t", "u"])
             counts = [snapshot.scan(topic).record_count for topic in "tu"]
             assert counts[0] == counts[1]
-            assert store.topics() == ["t", "u"]
-            store.describe_topics()
-            store.describe_groups()
-            store.segments("t")
+            assert store.topics.list() == ["t", "u"]
+            assert len([*store.topics.describe_all()]) == 2
+            assert all(store.groups.describe_all())
+            store.topics.segments("t")
 
     run([*[partial(write, name) for name in ("a", "b", "c")], read, read])
     assert store.scan("t").record_count == 3 * TURNS * 3 // 4
-    assert [group.group_id for group in store.describe_groups()] == ["a", "b", "c"]  # type: ignore[union-attr]
+    assert [group.group_id for group in store.groups.describe_all()] == ["a", "b", "c"]  # type: ignore[union-attr]
 
 
 @pytest.mark.usefixtures("hurried")
@@ -163,7 +163,7 @@ def test_threads_share_a_store(memory_storage: Storage) -> None:
 def test_threads_share_a_producer(memory_storage: Storage, transactional_id: str | None) -> None:
     """As with Kafka's: every record arrives whole, those of a thread in their order."""
     store = attach(memory_storage, create=True, clock=VirtualClock())
-    store.create_topic("t")
+    store.topics.create("t")
     producer = store.producer(transactional_id=transactional_id)
     if transactional_id:
         producer.init_transactions()

@@ -23,7 +23,7 @@ def said(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
 def test_commits_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One line for each transaction that was decided and each plain flush, with its fields."""
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     with caplog.at_level(logging.INFO, "txnlog.commits"):
         with store.producer(transactional_id="etl") as producer:
             producer.init_transactions()
@@ -51,7 +51,7 @@ def test_requests_are_told_of_stores_that_were_opened_while_it_was_asked_for(
     assert not isinstance(txnlog.open(path, create=True).storage, LoggedStorage)
     with caplog.at_level(logging.DEBUG, "txnlog.requests"):
         store = txnlog.open(path)
-        store.create_topic("t")
+        store.topics.create("t")
         with store.producer() as producer:
             producer.send("t", b"the-secret")
         assert store.scan("t").to_arrow().num_rows == 1
@@ -91,7 +91,7 @@ def test_retries_are_told(caplog: pytest.LogCaptureFixture) -> None:
             failed.append(text)
 
     heap = HeapStorage()
-    attach(heap, create=True, clock=VirtualClock()).create_topic("t")
+    attach(heap, create=True, clock=VirtualClock()).topics.create("t")
     storage = FaultyStorage(heap, before_request=fail_one_put)
     store = attach(storage, clock=VirtualClock())
     with store.producer() as producer, caplog.at_level(logging.INFO, "txnlog.retries"):

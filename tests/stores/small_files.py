@@ -162,7 +162,7 @@ def _txnlog(url: str, options: dict[str, object]) -> _Work:
 
     def begin() -> None:
         store = txnlog.open(url, create=True, storage_options=options)
-        store.create_topic("t")
+        store.topics.create("t")
         producers.append(store.producer())
 
     def commit(number: int) -> None:

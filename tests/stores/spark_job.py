@@ -37,7 +37,7 @@ def main(url: str) -> None:
     spark.sparkContext.setLogLevel("OFF")
     store = txnlog.open(url, create=True, storage_options=options)
     for topic in ("in", "out"):
-        store.create_topic(topic, partitions=2)
+        store.topics.create(topic, partitions=2)
     with store.producer() as producer:
         for number in range(RECORDS):
             producer.send("in", b"%d" % number)

@@ -202,7 +202,7 @@ def test_a_producer_goes_on_with_the_other_namenode(kind: str, two_namenodes: Tw
     storage = open_storage(url, options)
     storage.trust(probed=True)
     store = attach(storage, create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer(transactional_id="job") as producer:
         producer.init_transactions()
         for number in range(RECORDS):

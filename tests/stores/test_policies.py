@@ -76,7 +76,7 @@ def open_as(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
 def fill(store: Store) -> None:
     """Topics with entries behind a checkpoint, and a transaction that nobody ends."""
     for topic in ("orders", "paid", "others"):
-        store.create_topic(topic, partitions=2)
+        store.topics.create(topic, partitions=2)
     producer = store.producer(transactional_id="left", transaction_timeout_ms=1)
     producer.init_transactions()
     for number in range(70):
@@ -120,8 +120,8 @@ def test_a_reader_reads_and_changes_nothing(open_as: Open) -> None:
     for call in (
         lambda: write(store, "orders"),
         lambda: read_in_group(store, "billing"),
-        lambda: store.create_topic("new"),
-        lambda: store.delete_topic("orders"),
+        lambda: store.topics.create("new"),
+        lambda: store.topics.delete("orders"),
         store.maintain,
     ):
         refused(call)
@@ -158,8 +158,8 @@ def test_a_writer_writes_its_topics_and_ends_what_others_left(open_as: Open) -> 
         producer.send_offsets_to_transaction(ends, consumer.group_metadata())
     assert store.scan("paid").to_arrow().num_rows == 70 + 1 + 20 + len(records)
     refused(lambda: write(store, "others"))
-    refused(lambda: store.create_topic("new"))
-    refused(lambda: store.delete_topic("orders"))
+    refused(lambda: store.topics.create("new"))
+    refused(lambda: store.topics.delete("orders"))
 
 
 def test_a_maintainer_does_all_steps(open_as: Open) -> None:

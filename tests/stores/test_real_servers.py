@@ -223,7 +223,7 @@ def test_commits(server: StoreServer, report: Report) -> None:
     """Transactions over two topics, and plain flushes, one after the other."""
     store = new_store(server)
     for topic in ("a", "b"):
-        store.create_topic(topic)
+        store.topics.create(topic)
     transactions, flushes = [], []
     with store.producer(transactional_id="job") as producer:
         producer.init_transactions()
@@ -253,7 +253,7 @@ def quantiles(times_ms: list[float]) -> str:
 def test_a_scan_of_a_million_records(server: StoreServer, report: Report) -> None:
     """Written in one transaction, read back as Arrow."""
     store = new_store(server)
-    store.create_topic("t", partitions=4)
+    store.topics.create("t", partitions=4)
     # Bytes that no codec makes smaller.
     noise = random.Random(1).randbytes(100_000 * 90)
     values = pa.array([noise[at : at + 90] for at in range(0, len(noise), 90)], pa.binary())
@@ -289,7 +289,7 @@ def test_a_transaction_of_spark(server: StoreServer, report: Report) -> None:
     store = txnlog.open(url, storage_options=options)
     found = store.scan("out").to_arrow().column("value").to_pylist()
     assert sorted(map(int, found)) == list(range(1000))
-    assert sum(offset.offset or 0 for offset in store.describe_group("g").offsets) == 1000
+    assert sum(offset.offset or 0 for offset in store.groups.describe("g").offsets) == 1000
     took_s = float(done.stdout.split()[-1])
     what = "1,000 records read, written to another topic, and the group moved"
     report.add(server, "transaction of Spark", f"{what}, each once, in {took_s:.1f} s")

@@ -158,7 +158,7 @@ def run_bank(
         bank = opened(seed, roots[0].url, options, CONFIG, **given)
         bank.kill, bank.stop, bank.timeout_ms, bank.patience_s = 0.02, 0.03, TIMEOUT_MS, PATIENCE_S
         store = open_store(controller.url, storage_options=options)
-        store.create_topic("beats")
+        store.topics.create("beats")
         outages = Outages(roots, store, seed)
 
         def disturb() -> None:
@@ -258,12 +258,12 @@ def test_the_flights_demo_loses_a_root(tmp_path: Path, monkeypatch: pytest.Monke
         [leader.url, other.url], controller=controller, create=True, config=config
     ).store
     for topic, partitions in demo.TOPICS.items():
-        store.create_topic(topic, partitions=partitions)
+        store.topics.create(topic, partitions=partitions)
     demo.fill(store, flights)
     command = [sys.executable, str(EXAMPLES / "flights_job.py"), "--store", controller]
     with subprocess.Popen([*command, "--batch-size", str(BATCH)]) as killed:
         try:
-            wait_for(lambda: bool(store.groups()) and consumed_flights(store) >= BATCH)
+            wait_for(lambda: bool(store.groups.list()) and consumed_flights(store) >= BATCH)
         finally:
             killed.kill()
     with ThreadPoolExecutor(1) as pool:

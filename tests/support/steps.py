@@ -33,7 +33,7 @@ def new_store(
     """A new store whose topics have so many partitions; by default one, ``t``, with one."""
     store = attach(storage, create=True, clock=clock, config=config)
     for topic, partitions in ({"t": 1} if topics is None else topics).items():
-        store.create_topic(topic, partitions=partitions)
+        store.topics.create(topic, partitions=partitions)
     return store
 
 
@@ -102,7 +102,7 @@ def stop_before_marking(producer: Producer) -> None:
 
 def upload(store: Store, *values: bytes, partition: int = 0) -> list[UploadedSegment]:
     """A segment of topic ``t`` that no entry names yet."""
-    uploader = SegmentUploader(store.storage, store.topic_spec("t"), store.logs.clock)
+    uploader = SegmentUploader(store.storage, store.logs.topic_spec("t"), store.logs.clock)
     records = normalize(pa.record_batch({"value": list(values)}), now_ms=1)
     uploader.write(records, np.full(len(values), partition, dtype=np.int32))
     return uploader.finish()
@@ -127,7 +127,7 @@ def values(
 def sound_transactions(store: Store) -> list[TransactionDescription]:
     """The store's transactional ids, none of which is damaged."""
     sound: list[TransactionDescription] = []
-    for found in store.transactions():
+    for found in store.transactions.list():
         assert not isinstance(found, TxnlogError), found
         sound.append(found)
     return sound

@@ -82,7 +82,7 @@ class DeltaPublished:
         self.folder = folder / "del ta"
 
     def publish(self) -> TablePublication:
-        return self._store.publish_delta(self._topic, str(self.folder))
+        return self._store.tables.publish_delta(self._topic, str(self.folder))
 
     @property
     def table(self) -> DeltaTable:
@@ -109,7 +109,7 @@ class IcebergPublished:
         return load_catalog("default", uri=f"sqlite:///{place}", warehouse=f"file://{self.folder}")
 
     def publish(self) -> TablePublication:
-        return self._store.publish_iceberg(self._topic, self.catalog, "sales.f")
+        return self._store.tables.publish_iceberg(self._topic, self.catalog, "sales.f")
 
     def read(self, columns: list[str]) -> pa.Table:
         names = ["_tombstone" if name == "_deleted" else name for name in columns]

@@ -62,7 +62,7 @@ def test_spark_reads_every_version_row_for_row(jars: str, tmp_path: Path) -> Non
     """More rows, compaction, other columns, a default, a trim: and VACUUM deletes no segment."""
     config = {"cleanup.policy": "compact", "min.compaction.lag.ms": 0}
     store = txnlog.open(str(tmp_path / "st o%re #1?ü"), create=True)
-    store.create_topic("f", partitions=3, schema=SCHEMA, key=["carrier"], config=config)
+    store.topics.create("f", partitions=3, schema=SCHEMA, key=["carrier"], config=config)
     table = DeltaPublished(store, tmp_path)
     wanted: dict[int, pa.Table] = {}
 
@@ -81,16 +81,16 @@ def test_spark_reads_every_version_row_for_row(jars: str, tmp_path: Path) -> Non
     send(rows(0, 40))
     send(rows(30, 50))
     send(pa.table({"carrier": ["c1"], "_deleted": [True]}))
-    store.compact("f")
+    store.maintenance.compact("f")
     publish()
     kept = [field for field in SCHEMA if field.name not in ("price", "flight", "local")]
     changed = pa.schema([("later", pa.timestamp("us")), *kept, ("flight", pa.int64())])
-    store.alter_topic("f", schema=changed)
+    store.topics.alter("f", schema=changed)
     send(pa.table({"carrier": ["new"], "flight": [1 << 40], "legs": [[]]}))
     gate = pa.field("gate", pa.string(), nullable=False)
-    store.alter_topic("f", schema=pa.schema([*changed, gate]), defaults={"gate": "?"})
+    store.topics.alter("f", schema=pa.schema([*changed, gate]), defaults={"gate": "?"})
     publish()
-    store.delete_records({TopicPartition("f", 0): 3})
+    store.topics.delete_records({TopicPartition("f", 0): 3})
     publish()
     assert len(wanted) == 7
 

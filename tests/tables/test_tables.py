@@ -44,7 +44,7 @@ def store(tmp_path: Path, clock: VirtualClock) -> Store:
     folder = tmp_path / "st o%re #1?ü"
     folder.mkdir()
     store = attach(LocalStorage(str(folder)), create=True, clock=clock)
-    store.create_topic("f", partitions=3, schema=SCHEMA, key=["carrier"])
+    store.topics.create("f", partitions=3, schema=SCHEMA, key=["carrier"])
     return store
 
 
@@ -116,18 +116,18 @@ def test_what_the_topic_lets_go_is_taken_away(store: Store, table: Published) ->
     for turn in range(6):
         send(store, rows(turn * 10, turn * 10 + 10))
     assert table.publish().added_files == 18
-    store.merge_topic("f")
+    store.maintenance.merge("f")
     done = table.publish()
     assert (done.added_files, done.removed_files, done.copied_files) == (3, 18, 0)
     assert check_same(store, table, COLUMNS) == 60
-    store.delete_records({TopicPartition("f", 1): 5})
+    store.topics.delete_records({TopicPartition("f", 1): 5})
     done = table.publish()
     assert (done.added_files, done.removed_files, done.copied_files) == (1, 1, 1)
     left = check_same(store, table, COLUMNS)
     assert 0 < left < 60
     # The same copy does as long as the same rows are left.
     assert table.publish().added_files == 0
-    store.delete_records({TopicPartition("f", 1): done.end_offsets[1]})
+    store.topics.delete_records({TopicPartition("f", 1): done.end_offsets[1]})
     done = table.publish()
     assert (done.added_files, done.removed_files) == (0, 1)
     assert check_same(store, table, COLUMNS) == left - (done.end_offsets[1] - 5)
@@ -137,7 +137,7 @@ def test_compaction_is_an_upsert(tmp_path: Path, clock: VirtualClock) -> None:
     """The newest row of each key, as after a MERGE, in both tables."""
     store = attach(LocalStorage(str(tmp_path)), create=True, clock=clock)
     config = {"cleanup.policy": "compact", "min.compaction.lag.ms": 0}
-    store.create_topic("f", schema=SCHEMA, key=["carrier"], config=config)
+    store.topics.create("f", schema=SCHEMA, key=["carrier"], config=config)
     folder = tmp_path.parent / f"{tmp_path.name}-tables"
     folder.mkdir()
     tables: list[Published] = [DeltaPublished(store, folder), IcebergPublished(store, folder)]
@@ -146,7 +146,7 @@ def test_compaction_is_an_upsert(tmp_path: Path, clock: VirtualClock) -> None:
     for table in tables:
         table.publish()
         assert check_same(store, table, COLUMNS) == 20
-    store.compact("f")
+    store.maintenance.compact("f")
     for table in tables:
         table.publish()
         assert check_same(store, table, COLUMNS) == 15
@@ -159,7 +159,7 @@ def test_columns_follow_the_topic(store: Store, table: Published) -> None:
     table.publish()
     kept = [field for field in SCHEMA if field.name not in ("price", "flight", "local")]
     changed = pa.schema([("later", pa.timestamp("us")), *kept, ("flight", pa.int64())])
-    store.alter_topic("f", schema=changed)
+    store.topics.alter("f", schema=changed)
     done = table.publish()
     assert (done.added_files, done.copied_files) == (0, 0)
     columns = [*changed.names, "_deleted"]
@@ -175,14 +175,14 @@ def test_a_default_is_in_older_rows(store: Store, table: Published) -> None:
     table.publish()
     send(store, rows(20, 30))
     columns = pa.schema([*SCHEMA, pa.field("gate", pa.string(), nullable=False)])
-    store.alter_topic("f", schema=columns, defaults={"gate": "?"})
+    store.topics.alter("f", schema=columns, defaults={"gate": "?"})
     done = table.publish()
     assert (done.copied_files, done.removed_files) == (6, 3)
     assert check_same(store, table, [*COLUMNS, "gate"]) == 30
     if isinstance(table, DeltaPublished):
         assert table.table.version() == 1
     assert table.publish().added_files == 0
-    store.alter_topic("f", schema=pa.schema([*columns, ("n", pa.int8())]), defaults={"n": 1})
+    store.topics.alter("f", schema=pa.schema([*columns, ("n", pa.int8())]), defaults={"n": 1})
     send(store, rows(30, 40).append_column("gate", pa.array(["A"] * 10)))
     table.publish()
     assert check_same(store, table, [*COLUMNS, "gate", "n"]) == 40
@@ -191,7 +191,7 @@ def test_a_default_is_in_older_rows(store: Store, table: Published) -> None:
 @pytest.mark.parametrize("between", [False, True])
 def test_a_name_that_another_column_had(store: Store, tmp_path: Path, between: bool) -> None:
     """Values of the one that is gone never show in the other."""
-    store.alter_topic("f", config={"schema.compatibility": "NONE"})
+    store.topics.alter("f", config={"schema.compatibility": "NONE"})
     tables: list[Published] = [DeltaPublished(store, tmp_path), IcebergPublished(store, tmp_path)]
 
     def publish() -> None:
@@ -201,11 +201,11 @@ def test_a_name_that_another_column_had(store: Store, tmp_path: Path, between: b
     send(store, rows(0, 10))
     publish()
     without = SCHEMA.remove(SCHEMA.get_field_index("flight"))
-    store.alter_topic("f", schema=without)
+    store.topics.alter("f", schema=without)
     if between:
         send(store, rows(10, 20).drop_columns("flight"))
     publish()
-    store.alter_topic("f", schema=SCHEMA)
+    store.topics.alter("f", schema=SCHEMA)
     if between:
         with pytest.raises(InvalidSchema, match="publish to another folder"):
             tables[0].publish()
@@ -220,19 +220,19 @@ def test_a_name_that_another_column_had(store: Store, tmp_path: Path, between: b
 def test_a_column_may_bring_a_feature_of_the_table(tmp_path: Path, clock: VirtualClock) -> None:
     """Times without a zone need one of Delta's, that a table has only where it is needed."""
     store = attach(LocalStorage(str(tmp_path / "s")), create=True, clock=clock)
-    store.create_topic("f", schema=pa.schema([("a", pa.int32())]))
+    store.topics.create("f", schema=pa.schema([("a", pa.int32())]))
     table = DeltaPublished(store, tmp_path)
     send(store, pa.table({"a": pa.array([1], pa.int32())}))
     table.publish()
     assert table.table.protocol().min_reader_version == 1
-    store.alter_topic("f", schema=pa.schema([("a", pa.int32()), ("t", pa.timestamp("ms"))]))
+    store.topics.alter("f", schema=pa.schema([("a", pa.int32()), ("t", pa.timestamp("ms"))]))
     table.publish()
     assert table.table.protocol().reader_features == ["timestampNtz"]
     assert check_same(store, table, ["a", "t"]) == 1
 
 
 def test_topics_of_keys_and_values(store: Store, tmp_path: Path) -> None:
-    store.create_topic("bytes", config={"record.format": "parquet"})
+    store.topics.create("bytes", config={"record.format": "parquet"})
     with store.producer() as producer:
         producer.send("bytes", b"value", b"key", headers=[("h", b"1")])
         producer.send("bytes", None, b"key")
@@ -247,7 +247,7 @@ def test_topics_of_keys_and_values(store: Store, tmp_path: Path) -> None:
 def test_times_of_appends_are_left_out(store: Store, tmp_path: Path) -> None:
     """They are in the log, and not in the files."""
     config = {"message.timestamp.type": "LogAppendTime"}
-    store.create_topic("g", schema=pa.schema([("a", pa.int32())]), config=config)
+    store.topics.create("g", schema=pa.schema([("a", pa.int32())]), config=config)
     send(store, pa.table({"a": pa.array([1], pa.int32())}), "g")
     table = DeltaPublished(store, tmp_path, "g")
     table.publish()
@@ -274,8 +274,8 @@ def test_a_file_whose_columns_would_not_be_found_is_copied(store: Store, tmp_pat
 def test_bounds_hold(store: Store, tmp_path: Path) -> None:
     """What the tables' logs say of files, against their rows. Floats with NaN have none."""
     send(store, rows(0, 50))
-    store.delete_records({TopicPartition("f", 0): 3})  # one is a copy
-    store.alter_topic("f", schema=pa.schema([*SCHEMA, ("more", pa.int8())]))
+    store.topics.delete_records({TopicPartition("f", 0): 3})  # one is a copy
+    store.topics.alter("f", schema=pa.schema([*SCHEMA, ("more", pa.int8())]))
     table = DeltaPublished(store, tmp_path)
     table.publish()
     actions = pa.table(table.table.get_add_actions(flatten=True)).to_pylist()
@@ -320,7 +320,7 @@ def test_cleaning_a_table_deletes_no_segment(store: Store, tmp_path: Path) -> No
     send(store, rows(0, 30))
     table = DeltaPublished(store, tmp_path)
     table.publish()
-    store.delete_records({TopicPartition("f", 0): 3, TopicPartition("f", 1): 10_000 % 5})
+    store.topics.delete_records({TopicPartition("f", 0): 3, TopicPartition("f", 1): 10_000 % 5})
     table.publish()
     (table.folder / "left over.parquet").write_bytes(b"x")
     before = segments(store)
@@ -365,8 +365,8 @@ def test_killed_at_any_step(
     send(store, rows(0, 10))
     table.publish()
     send(store, rows(10, 20))
-    store.delete_records({TopicPartition("f", 0): 1})
-    store.alter_topic("f", schema=pa.schema([*SCHEMA, ("more", pa.string())]))
+    store.topics.delete_records({TopicPartition("f", 0): 1})
+    store.topics.alter("f", schema=pa.schema([*SCHEMA, ("more", pa.string())]))
     real = getattr(owner, step)
     calls = 0
 
@@ -453,7 +453,7 @@ def test_the_table_is_read_before_the_topic(store: Store, table: Published) -> N
         pinned = real(*args)
         if not others:
             others.append(1)
-            store.delete_records({TopicPartition("f", 0): 2})
+            store.topics.delete_records({TopicPartition("f", 0): 2})
             table.publish()
         return pinned
 
@@ -498,8 +498,8 @@ def test_another_table_is_left_alone(store: Store, table: Published) -> None:
     send(store, rows(0, 3))
     table.publish()
     before = table.files()
-    store.delete_topic("f")
-    store.create_topic("f", partitions=3, schema=SCHEMA, key=["carrier"])
+    store.topics.delete("f")
+    store.topics.create("f", partitions=3, schema=SCHEMA, key=["carrier"])
     with pytest.raises(InvalidOption, match="not of this topic"):
         table.publish()
     assert table.files() == before
@@ -507,10 +507,10 @@ def test_another_table_is_left_alone(store: Store, table: Published) -> None:
 
 def test_only_parquet_files_can_be_referred_to(store: Store, tmp_path: Path) -> None:
     for topic, schema in (("columns", None), ("typed", SCHEMA)):
-        store.create_topic(topic, schema=schema, config={"record.format": "columns"})
+        store.topics.create(topic, schema=schema, config={"record.format": "columns"})
     for topic in ("columns", "typed"):
         with pytest.raises(InvalidOption, match=r"set its record\.format to auto"):
-            store.publish_delta(topic, str(tmp_path / "t"))
+            store.tables.publish_delta(topic, str(tmp_path / "t"))
     assert not (tmp_path / "t").exists()
 
 
@@ -520,20 +520,20 @@ def test_table_and_store_lie_apart(store: Store, tmp_path: Path) -> None:
     inside = (f"{store.url}/topics/f", f"{tmp_path}/link/t", f"{Path(store.url).as_uri()}/t")
     for folder in (store.url, *inside, str(tmp_path), f"file://{tmp_path}", "/"):
         with pytest.raises(InvalidOption, match="are nested"):
-            store.publish_delta("f", folder)
+            store.tables.publish_delta("f", folder)
     table = IcebergPublished(store, tmp_path)
     for location in (f"file://{store.url}/t", f"{store.url}/t", f"file:{store.url}/t"):
         with pytest.raises(InvalidOption, match="are nested"):
-            store.publish_iceberg("f", table.catalog, "sales.f", location=location)
+            store.tables.publish_iceberg("f", table.catalog, "sales.f", location=location)
     assert not table.catalog.table_exists("sales.f")
     memory = txnlog.open("memory://tables", create=True)
-    memory.create_topic("f", schema=SCHEMA)
+    memory.topics.create("f", schema=SCHEMA)
     with pytest.raises(InvalidOption, match="cannot read the files of memory"):
-        memory.publish_delta("f", str(tmp_path / "t"))
+        memory.tables.publish_delta("f", str(tmp_path / "t"))
 
 
 def test_a_column_cannot_take_a_name_of_icebergs(store: Store, tmp_path: Path) -> None:
-    store.create_topic("g", schema=pa.schema([("_tombstone", pa.int8())]))
+    store.topics.create("g", schema=pa.schema([("_tombstone", pa.int8())]))
     table = IcebergPublished(store, tmp_path, "g")
     with pytest.raises(InvalidSchema, match="_tombstone"):
         table.publish()
@@ -586,13 +586,15 @@ def test_errors_of_libraries_are_ours(store: Store, tmp_path: Path) -> None:
     for name in (table.folder / "_delta_log").iterdir():
         name.write_bytes(b"{broken secret-of-mine")
     with pytest.raises(StorageError, match="publish again") as failed:
-        store.publish_delta("f", str(table.folder), storage_options={"key": "secret-of-mine"})
+        store.tables.publish_delta(
+            "f", str(table.folder), storage_options={"key": "secret-of-mine"}
+        )
     assert "secret-of-mine" not in str(failed.value)
     with (
         patch.dict("sys.modules", {"deltalake": None}),
         pytest.raises(InvalidOption, match="delta"),
     ):
-        store.publish_delta("f", str(table.folder))
+        store.tables.publish_delta("f", str(table.folder))
 
 
 def test_causes_that_a_library_shows_as_a_tree_stand_in_one_line() -> None:
@@ -613,7 +615,7 @@ def test_deltas_own_reader_agrees(store: Store, tmp_path: Path) -> None:
     table = DeltaPublished(store, tmp_path)
     first = table.publish().version
     send(store, rows(10, 20))
-    store.merge_topic("f")
+    store.maintenance.merge("f")
     table.publish()
     assert first is not None
     old = DeltaTable(str(table.folder), version=first)

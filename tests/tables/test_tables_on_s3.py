@@ -51,7 +51,7 @@ def s3() -> Iterator[dict[str, Any]]:
 @pytest.fixture
 def store(s3: dict[str, Any]) -> Store:
     made = txnlog.open("s3://bucket/st o%re", create=True, storage_options=s3)
-    made.create_topic("f", partitions=2, schema=SCHEMA, key=["carrier"])
+    made.topics.create("f", partitions=2, schema=SCHEMA, key=["carrier"])
     return made
 
 
@@ -63,7 +63,7 @@ def publish_twice(store: Store, publish: Callable[[], TablePublication]) -> None
     assert (first.added_files, first.copied_files) == (1, 0)
     with store.producer() as producer:
         producer.send_batch("f", rows(10, 20), partition=1)
-    store.delete_records({TopicPartition("f", 0): 4})
+    store.topics.delete_records({TopicPartition("f", 0): 4})
     second = publish()
     assert (second.added_files, second.removed_files, second.copied_files) == (2, 1, 1)
 
@@ -93,14 +93,14 @@ def test_delta_tables_refer_to_objects(store: Store, s3: dict[str, Any], bucket:
         "aws_allow_http": "true",
     }
     url = f"s3://{bucket}/ta ble"
-    publish_twice(store, lambda: store.publish_delta("f", url, storage_options=options))
+    publish_twice(store, lambda: store.tables.publish_delta("f", url, storage_options=options))
     table = DeltaTable(url, storage_options=options)
     check_rows(store, pa.table(table.scan(columns=COLUMNS)))
     with duckdb.connect() as connection:
         connection.register("one", table.scan(columns=["carrier"], predicate="carrier = 'c7'"))
         assert connection.sql("SELECT * FROM one").fetchall() == [("c7",)]
     with pytest.raises(InvalidOption, match="are nested"):
-        store.publish_delta("f", f"{store.url}/t", storage_options=options)
+        store.tables.publish_delta("f", f"{store.url}/t", storage_options=options)
 
 
 @pytest.mark.parametrize("bucket", BUCKETS)
@@ -117,6 +117,6 @@ def test_iceberg_tables_refer_to_objects(
         "s3.region": "us-east-1",
     }
     catalog = load_catalog("c", **properties)
-    publish_twice(store, lambda: store.publish_iceberg("f", catalog, "sales.f"))
+    publish_twice(store, lambda: store.tables.publish_iceberg("f", catalog, "sales.f"))
     found = catalog.load_table("sales.f").scan(selected_fields=(*COLUMNS,)).to_arrow()
     check_rows(store, found.select(COLUMNS))

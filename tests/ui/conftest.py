@@ -20,7 +20,7 @@ from txnlog.ui.server import make_console
 def store() -> Store:
     """Hostile records in ``orders``, committed, aborted and undecided; a typed topic; a group."""
     made = attach(HeapStorage(), create=True)
-    made.create_topic("orders", partitions=2, config={"compression.type": "zstd"})
+    made.topics.create("orders", partitions=2, config={"compression.type": "zstd"})
     for name in ("etl", "failing", f"open/{HOSTILE}"):
         producer = made.producer(transactional_id=name, transaction_timeout_ms=900_000)
         producer.init_transactions()

@@ -71,7 +71,7 @@ def test_without_leave_nothing_can_be_changed(browser: TestClient, console: Cons
     form = {"form_token": console.access.form_token, "reason": "x"}
     answer = browser.post(ABORT_OPEN, data=form, headers={"origin": ADDRESS})
     assert answer.status_code == 404
-    assert console.store.describe_topic("orders").open_transactions
+    assert console.store.topics.describe("orders").open_transactions
 
 
 def test_with_leave_a_transaction_is_aborted_by_our_own_form_alone(store: Store) -> None:
@@ -92,11 +92,11 @@ def test_with_leave_a_transaction_is_aborted_by_our_own_form_alone(store: Store)
         ):
             answer = browser.post(ABORT_OPEN, data=data, headers=headers)
             assert answer.status_code == status, answer.text
-        assert store.describe_topic("orders").open_transactions
+        assert store.topics.describe("orders").open_transactions
         done = browser.post(ABORT_OPEN, data=form, headers={"origin": ADDRESS})
         assert (done.status_code, unquote(done.headers["location"])) == (303, unquote(OPEN_ID))
         assert "its host is gone" in browser.get(OPEN_ID).text
-    assert not store.describe_topic("orders").open_transactions
+    assert not store.topics.describe("orders").open_transactions
 
 
 def test_beyond_this_machine_a_password_is_asked_for(store: Store) -> None:

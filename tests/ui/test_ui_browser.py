@@ -128,8 +128,8 @@ def address(store: Store) -> Iterator[str]:
 def lived_in(store: Store) -> Iterator[str]:
     """The same with a typed topic, one that has some segments, and a group that reads it."""
     flights = pa.schema([("carrier", pa.string()), ("late", pa.list_(pa.int32()))])
-    store.create_topic("flights", schema=flights, key=["carrier"])
-    store.create_topic("payments", config={"index.interval.bytes": 0})
+    store.topics.create("flights", schema=flights, key=["carrier"])
+    store.topics.create("payments", config={"index.interval.bytes": 0})
     consumer = store.consumer(
         "payments", group_id="billing", client_id="host-7", auto_offset_reset="earliest"
     )
@@ -196,7 +196,7 @@ def test_pages_of_replicas_and_standbys_fit(
         [roots[0], *roots[1:]], create=True, controller=f"{tmp_path}/control"
     ).store
     Replicas(store).remove("r2")
-    store.create_topic("orders")
+    store.topics.create("orders")
     Follower(store, tmp_path / "standby").follow()
     pages = {"replicated": "/store", "replicas": "/store/replicas?lag"}
     with served(store) as address:
@@ -230,7 +230,7 @@ def test_a_page_follows_what_happens(chromium: Browser, address: str, store: Sto
     """With "live" on it shows what was made since, without being loaded by hand."""
     page = open_page(chromium, address, 1200)
     page.get_by_label("live").check()
-    store.create_topic("made-since")
+    store.topics.create("made-since")
     page.get_by_role("link", name="made-since").wait_for(timeout=20_000)
     page.reload()
     assert page.get_by_label("live").is_checked()
@@ -284,7 +284,7 @@ def test_a_transaction_is_aborted_by_hand(chromium: Browser, address: str, store
     page.get_by_role("button", name="Preview").click()
     page.get_by_role("button", name="Do it").click()
     page.get_by_text("CompleteAbort").first.wait_for()
-    assert store.describe_topic("orders").open_transactions == ()
+    assert store.topics.describe("orders").open_transactions == ()
 
 
 def test_times_are_those_of_the_browser(chromium: Browser, address: str, store: Store) -> None:
@@ -292,7 +292,7 @@ def test_times_are_those_of_the_browser(chromium: Browser, address: str, store: 
     context = chromium.new_context(timezone_id="Asia/Kolkata")
     page = context.new_page()
     page.goto(address)
-    store.create_topic("times")
+    store.topics.create("times")
     with store.producer() as producer:
         producer.send("times", "x", timestamp_ms=1_700_000_000_123)
     records = f"{address.partition('/?')[0]}/topics/times/records"
@@ -316,7 +316,7 @@ def test_times_are_those_of_the_browser(chromium: Browser, address: str, store: 
 def stepwise(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A topic of 30 small segments, of which each look reads one."""
     monkeypatch.setattr(look, "_MOST_CPU_S", -1.0)
-    store.create_topic("steps", config={"record.format": "columns"})
+    store.topics.create("steps", config={"record.format": "columns"})
     with store.producer() as producer:
         for number in range(30):
             producer.send("steps", f"{number} {'even' if number % 2 == 0 else 'odd'}")

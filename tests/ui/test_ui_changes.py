@@ -57,7 +57,7 @@ def console(store: Store, lines: list[str]) -> Console:
 @pytest.fixture
 def paid(store: Store) -> Store:
     """A topic with five records in each of two partitions, and a group that has read two."""
-    store.create_topic("paid", partitions=2)
+    store.topics.create("paid", partitions=2)
     with store.producer() as producer:
         for number in range(10):
             producer.send("paid", f"p{number}", partition=number % 2, timestamp_ms=1000 * number)
@@ -79,8 +79,8 @@ def test_nothing_changes_before_it_is_confirmed(
 
     def look() -> object:
         """All that the forms change."""
-        open_ = paid.transactions(states="Ongoing")
-        return paid.describe_topics(), [*paid.describe_group("team").offsets], open_
+        open_ = [*paid.transactions.list(states="Ongoing")]
+        return [*paid.topics.describe_all()], [*paid.groups.describe("team").offsets], open_
 
     before, typed = look(), FORMS[path]
     page = send(console, browser, path, **typed)
@@ -153,7 +153,7 @@ def test_a_record_with_columns_is_written_as_json(
 ) -> None:
     """What does not fit its columns is said beside it, and nothing is written."""
     columns = pa.schema([pa.field("carrier", pa.string(), nullable=False), ("late", pa.int32())])
-    store.create_topic("flights", schema=columns, key=["carrier"])
+    store.topics.create("flights", schema=columns, key=["carrier"])
     path = "/topics/flights/produce"
     confirm(console, browser, path, kind="text", value='{"carrier": "AA", "late": 3}')
     assert store.scan("flights").to_arrow().to_pylist() == [{"carrier": "AA", "late": 3}]
@@ -175,11 +175,11 @@ def test_settings_are_changed(
     assert "retention.ms: no limit becomes 7 days" in page
     assert "2 partitions become 3: keys go to other partitions than before" in page
     assert send(console, browser, path, **typed, seen=seal_of(page)) == "/topics/paid/settings"
-    described = paid.describe_topic("paid")
+    described = paid.topics.describe("paid")
     assert described.config == {"retention.ms": "604800000", "segment.bytes": "1048576"}
     assert len(described.partitions) == 3
     confirm(console, browser, path, config="retention.ms")
-    assert paid.describe_topic("paid").config == {"segment.bytes": "1048576"}
+    assert paid.topics.describe("paid").config == {"segment.bytes": "1048576"}
     assert "retention.ms: 7 days becomes no limit" in lines[1]
     for config in ("retention.ms=soon", "no.such.key=1", "", "segment.bytes=1048576"):
         assert [*wrong_of(send(console, browser, path, config=config))] == ["config"], config
@@ -194,9 +194,9 @@ def test_a_topic_is_created(
     page = send(console, browser, "/create", **typed)
     assert "Topic new is created, with 3 partitions." in page
     assert "retention.ms: 7 days" in page
-    assert "new" not in store.topics()
+    assert "new" not in store.topics.list()
     assert send(console, browser, "/create", **typed, seen=seal_of(page)) == "/topics/new"
-    made = store.describe_topic("new")
+    made = store.topics.describe("new")
     assert (len(made.partitions), made.config) == (3, {"retention.ms": "604800000"})
     assert "created topic new: Its records have a key and a value. retention.ms" in lines[0]
     for field, text in (
@@ -219,7 +219,7 @@ def test_a_topic_is_created(
         assert not seal_of(page)
     wrong = send(console, browser, "/create", topic="x", columns="a int", key="b")
     assert "there are a" in wrong_of(wrong)["key"]
-    assert "other" not in store.topics()
+    assert "other" not in store.topics.list()
 
 
 @pytest.mark.parametrize(
@@ -251,11 +251,11 @@ def test_a_topic_that_was_made_meanwhile_is_left(
 ) -> None:
     """The form says so, and keeps what was typed."""
     seal = seal_of(send(console, browser, "/create", topic="new", partitions="3"))
-    store.create_topic("new")
+    store.topics.create("new")
     page = send(console, browser, "/create", topic="new", partitions="3", seen=seal)
     assert "exists already" in wrong_of(page)["topic"]
     assert 'name="partitions" value="3"' in page
-    assert len(store.describe_topic("new").partitions) == 1
+    assert len(store.topics.describe("new").partitions) == 1
 
 
 def test_a_topic_is_deleted(
@@ -268,14 +268,14 @@ def test_a_topic_is_deleted(
         assert [*wrong_of(send(console, browser, path, topic=topic))] == ["topic"]
     page = send(console, browser, path, topic="paid")
     assert "all its records: 10 offsets as of now" in page
-    paid.delete_topic("paid")
-    paid.create_topic("paid")
+    paid.topics.delete("paid")
+    paid.topics.create("paid")
     again = send(console, browser, path, topic="paid", seen=seal_of(page))
     assert "has changed since you saw it" in again
     with paid.producer() as producer:
         producer.send("paid", "written since")  # is no other plan
     assert send(console, browser, path, topic="paid", seen=seal_of(again)) == "/"
-    assert "paid" not in paid.topics()
+    assert "paid" not in paid.topics.list()
     assert len(lines) == 1
     assert lines[0].endswith("deleted topic paid: 1 offset")
 
@@ -307,10 +307,10 @@ def test_a_transaction_is_aborted_as_it_was_shown(
     producer.flush()
     again = send(console, browser, "/abort/etl", reason="stuck", seen=seal_of(page))
     assert "has changed since you saw it" in again
-    assert store.describe_transaction("etl").status == "Ongoing"
+    assert store.transactions.describe("etl").status == "Ongoing"
     done = send(console, browser, "/abort/etl", reason="stuck", seen=seal_of(again))
     assert done == "/transactions/etl"
-    found = store.describe_transaction("etl")
+    found = store.transactions.describe("etl")
     assert (found.status, found.reason) == ("CompleteAbort", "stuck")
     assert len(lines) == 1
     assert 'href="/abort/etl"' not in browser.get("/transactions/etl").text
@@ -348,11 +348,11 @@ def test_what_has_changed_since_is_shown_again(
     """The plan that was seen rested on something else."""
     path = "/topics/paid/alter"
     seal = seal_of(send(console, browser, path, config="retention.ms=1000"))
-    paid.alter_topic("paid", config={"retention.ms": 5000})
+    paid.topics.alter("paid", config={"retention.ms": 5000})
     page = send(console, browser, path, config="retention.ms=1000", seen=seal)
     assert "has changed since you saw it" in page
     assert "retention.ms: 5 seconds becomes 1 second" in page
-    assert paid.describe_topic("paid").config == {"retention.ms": "5000"}
+    assert paid.topics.describe("paid").config == {"retention.ms": "5000"}
     assert send(console, browser, path, config="retention.ms=1000", seen=seal_of(page)).startswith(
         "/"
     )
@@ -364,8 +364,8 @@ def test_a_topic_that_was_made_again_keeps_its_records(
     """What was confirmed was about another one."""
     typed = {"below": "latest"}
     seal = seal_of(send(console, browser, "/topics/paid/trim", **typed))
-    paid.delete_topic("paid")
-    paid.create_topic("paid", partitions=2)
+    paid.topics.delete("paid")
+    paid.topics.create("paid", partitions=2)
     with paid.producer() as producer:
         for number in range(10):
             producer.send("paid", f"p{number}", partition=number % 2)
@@ -397,7 +397,7 @@ def test_the_oldest_records_are_deleted(
 
 def test_one_of_something_is_not_many(console: Console, browser: TestClient, store: Store) -> None:
     """Neither what a page counts nor what a change would do, and has done."""
-    store.create_topic("one")
+    store.topics.create("one")
     with store.producer() as producer:
         producer.send("one", "x")
     assert "in 1 segment<" in browser.get("/topics/one").text
@@ -449,7 +449,7 @@ def test_offsets_are_moved(
 ) -> None:
     """Of all that the group reads, or of what is named."""
     assert confirm(console, browser, "/reset/team", **typed) == "/groups/team"
-    found = {at.partition: at.offset for at in paid.describe_group("team").offsets}
+    found = {at.partition: at.offset for at in paid.groups.describe("team").offsets}
     assert found == offsets
 
 
@@ -458,13 +458,13 @@ def test_offsets_of_hostile_groups_are_moved(
 ) -> None:
     """Whatever is in their names; the log has no controls."""
     for group_id in (HOSTILE, "..", "a/b", "\x1b[31m\u202e"):
-        store.reset_group_offsets(group_id, ["orders"], to="latest")
+        store.groups.reset_offsets(group_id, ["orders"], to="latest")
         path = address_of("reset", group_id)
         assert path in unescape(browser.get(address_of("groups", group_id)).text)
         assert confirm(console, browser, path.replace("%2F", "/"), to="earliest") == address_of(
             "groups", group_id
         )
-        assert {at.offset for at in store.describe_group(group_id).offsets} == {0}
+        assert {at.offset for at in store.groups.describe(group_id).offsets} == {0}
     assert "\\x1b[31m\\u202e" in lines[-1]
     wrong = [
         send(console, browser, "/reset/none", to=to) for to in ("earliest", "x", "", "+", "9" * 20)
@@ -491,7 +491,7 @@ def test_the_store_is_maintained(
     console: Console, browser: TestClient, store: Store, lines: list[str]
 ) -> None:
     """When what would be done was seen; a form that is sent twice begins one run."""
-    store.create_topic("small")
+    store.topics.create("small")
     for _ in range(12):
         with store.producer() as producer:
             producer.send("small", "a")
@@ -510,5 +510,5 @@ def test_the_store_is_maintained(
     assert done is not None
     assert done.wait(LONG_S)
     assert (done.number, len(lines)) == (1, 1)
-    assert len(store.segments("small")) == 1
+    assert len(store.topics.segments("small")) == 1
     assert "Merge topic small" in text_of(browser, "/store/maintenance")

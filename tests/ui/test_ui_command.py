@@ -18,7 +18,7 @@ COMMAND = [sys.executable, "-m", "txnlog.cli", "ui"]
 
 def test_it_prints_its_url_when_it_is_ready_and_ends_when_interrupted(tmp_path: Path) -> None:
     """The token opens it; a change is a line on stderr; Ctrl-C ends it like other commands."""
-    txnlog.open(str(tmp_path / "store"), create=True).create_topic("orders")
+    txnlog.open(str(tmp_path / "store"), create=True).topics.create("orders")
     package = str(Path(txnlog.__file__).parent.parent)
     process = subprocess.Popen(
         [*COMMAND, "--allow-changes", "--store", str(tmp_path / "store")],

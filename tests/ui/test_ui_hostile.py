@@ -219,7 +219,7 @@ def test_ids_that_browsers_take_for_folders_can_be_opened(store: Store, name: st
         page = browser.get(f"/transactions/-?id={name}").text
         (form,) = re.findall(r'href="(/abort/[^"]*)"', page)
         assert confirm(console, browser, form, reason="hand") == f"/transactions/-?id={name}"
-    assert store.describe_transaction(name).status == "CompleteAbort"
+    assert store.transactions.describe(name).status == "CompleteAbort"
 
 
 @pytest.mark.parametrize("name", ["a\r\nb\tc\x00d", "end\n", "\u2028x\u2029", "a/b"])
@@ -230,7 +230,7 @@ def test_ids_of_several_lines_can_be_opened(store: Store, name: str) -> None:
     producer.begin_transaction()
     producer.send("orders", "a", partition=1)
     producer.flush()
-    store.reset_group_offsets(name, ["orders"], to="latest")
+    store.groups.reset_offsets(name, ["orders"], to="latest")
     console = make_console(store, Access(loopback_hosts(PORT)), allow_changes=True)
     with browser_of(console) as browser:
         for kind in ("groups", "transactions"):
@@ -240,13 +240,13 @@ def test_ids_of_several_lines_can_be_opened(store: Store, name: str) -> None:
             assert answer.status_code == 200
         (form,) = re.findall(r'href="(/abort/[^"]*)"', answer.text)
         assert confirm(console, browser, form, reason="hand") == address
-    assert store.describe_transaction(name).status == "CompleteAbort"
+    assert store.transactions.describe(name).status == "CompleteAbort"
 
 
 def test_what_is_not_seen_is_written_out(store: Store) -> None:
     """An id that turns the text behind it round does not; what a form sends back is as it was."""
     name = "\u202eliam\x1b[31m\x85\U0001f469\u200d\U0001f469"
-    store.reset_group_offsets(name, ["orders"], to="latest")
+    store.groups.reset_offsets(name, ["orders"], to="latest")
     with store.producer() as producer:
         producer.send("orders", f"{name}\r\n\tnext\rlast", name, 1, headers=[(name, name.encode())])
     with browser_of(make_console(store, Access(loopback_hosts(PORT)))) as browser:

@@ -65,7 +65,7 @@ def test_maintenance_is_planned_when_asked(
     """What each step would do, without what is not known before it is done."""
     assert "Make a plan" in text_of(browser, "/store/maintenance")
     assert "would do now: nothing" in ended(console, browser, "/store/maintenance?plan")
-    store.create_topic("small")
+    store.topics.create("small")
     for _ in range(12):
         with store.producer() as producer:
             producer.send("small", "a")

@@ -36,7 +36,7 @@ OPEN_ID = f"open/{HOSTILE}"
 
 def test_topics_are_listed_and_found(browser: TestClient, store: Store) -> None:
     """With what they hold; names are looked for in any case."""
-    store.create_topic("paid")
+    store.topics.create("paid")
     shown = text_of(browser, "/")
     assert "orders 2 3 \u2013 3" in shown
     assert "compression.type=zstd" in shown
@@ -49,7 +49,7 @@ def test_topics_are_listed_and_found(browser: TestClient, store: Store) -> None:
 def test_long_lists_come_a_page_at_a_time(browser: TestClient, store: Store) -> None:
     """Only the topics of the page are read; a page that is not there is the nearest one."""
     for number in range(55):
-        store.create_topic(f"t{number:02}")
+        store.topics.create(f"t{number:02}")
     pages = [text_of(browser, f"/?page={page}") for page in ("1", "2", "99", "-1", "x", "9" * 30)]
     assert ["t48" in page for page in pages] == [True, False, False, True, True, True]
     assert ["t54" in page for page in pages] == [False, True, True, False, False, False]
@@ -63,7 +63,7 @@ def test_a_topic_says_who_holds_it_back(browser: TestClient) -> None:
 
 def test_settings_are_in_words(browser: TestClient, store: Store) -> None:
     """With where each comes from, and the number for who rests on the words."""
-    store.create_topic("set", config={"retention.ms": 604_800_000, "segment.bytes": 1 << 20})
+    store.topics.create("set", config={"retention.ms": 604_800_000, "segment.bytes": 1 << 20})
     shown = text_of(browser, "/topics/set/settings")
     assert "retention.ms 7 days set" in shown
     assert "segment.bytes 1 MiB set" in shown
@@ -94,7 +94,7 @@ def test_numbers_of_settings_have_units(key: str, value: str, words: str) -> Non
 
 def test_a_topic_lists_who_reads_it(browser: TestClient, store: Store) -> None:
     """Its groups, those that lag most first, with their members; no group of another topic."""
-    store.create_topic("paid")
+    store.topics.create("paid")
     store.consumer("paid", group_id="elsewhere").commit({TopicPartition("paid", 0): 0})
     consumer = store.consumer(group_id="team", auto_offset_reset="earliest")
     consumer.subscribe(["orders"])
@@ -106,7 +106,7 @@ def test_a_topic_lists_who_reads_it(browser: TestClient, store: Store) -> None:
     assert "team Stable 0 1 0: 2, 1: 0" in shown
     assert shown.index(HOSTILE) < shown.index("team")
     assert "elsewhere" not in shown
-    store.create_topic("unread")
+    store.topics.create("unread")
     assert "No group reads this topic" in text_of(browser, "/topics/unread/groups")
 
 
@@ -120,7 +120,7 @@ def test_a_topic_lists_who_writes_to_it(browser: TestClient, store: Store) -> No
     assert {*named} == {"etl", "failing", OPEN_ID, "none"}
     assert ["open" in row for row in (named["etl"], named[OPEN_ID])] == [False, True]
     assert named["none"][-1] == "1"
-    store.create_topic("silent")
+    store.topics.create("silent")
     assert "No producer is remembered" in text_of(browser, "/topics/silent/writers")
 
 
@@ -184,7 +184,7 @@ def test_long_histories_are_read_from_their_newest_on(
     assert _requests(browser, console, "/transactions/many") == {"get": 3, "list": 1}
     assert re.findall(r"many (\d+) commit", text_of(browser, "/groups/long")) == ["20", "19"]
     listed = _requests(browser, console, "/transactions")
-    assert listed["list"] == listed["get"] == len(store.transactions())
+    assert listed["list"] == listed["get"] == len([*store.transactions.list()])
 
 
 def test_a_groups_page_lists_its_log_once(
@@ -252,8 +252,10 @@ def test_lag_grows_with_appends_and_falls_with_commits() -> None:
 
 def test_offsets_of_aborted_transactions_are_no_commits(store: Store) -> None:
     """They moved nothing, nor have those that are undecided."""
-    (entry,) = [entry for entry in store.group_history(HOSTILE) if isinstance(entry, GroupLogEntry)]
-    offsets = store.describe_group(HOSTILE).offsets
+    (entry,) = [
+        entry for entry in store.groups.history(HOSTILE) if isinstance(entry, GroupLogEntry)
+    ]
+    offsets = store.groups.describe(HOSTILE).offsets
     later_ms = entry.at_ms + 1000
     others = [replace(entry, marker=marker, at_ms=later_ms) for marker in ("abort", None)]
     drawn = draw_lags(store.logs, offsets, [*others, entry], later_ms)
@@ -264,7 +266,7 @@ def test_offsets_of_aborted_transactions_are_no_commits(store: Store) -> None:
 
 def test_a_picture_shows_what_indexes_know(browser: TestClient, store: Store) -> None:
     """When it is asked to: it reads the index files of some segments."""
-    store.create_topic("long", config={"index.interval.bytes": 0, "record.format": "columns"})
+    store.topics.create("long", config={"index.interval.bytes": 0, "record.format": "columns"})
     with store.producer() as producer:
         for _ in range(3):
             producer.send_batch("long", pa.record_batch({"value": [b"x" * 1000] * 1000}))
@@ -287,7 +289,7 @@ def test_what_is_damaged_is_not_said_to_be_missing() -> None:
     """A list that has an error in place of its only row is not empty."""
     storage = HeapStorage()
     made = attach(storage, create=True)
-    made.create_topic("orders")
+    made.topics.create("orders")
     made.consumer("orders", group_id="team").commit({TopicPartition("orders", 0): 0})
     producer = made.producer(transactional_id="etl")
     producer.init_transactions()

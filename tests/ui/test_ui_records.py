@@ -68,7 +68,7 @@ def test_every_record_is_met_once(seed: int, older: bool, monkeypatch: pytest.Mo
     monkeypatch.setattr(look_module, "_PIECE_BYTES", rng.choice([20, 500, 4 << 20]))
     store = attach(HeapStorage(), create=True)
     partitions = rng.choice([1, 2, 3, 5])
-    store.create_topic("t", partitions=partitions, config={"record.format": "columns"})
+    store.topics.create("t", partitions=partitions, config={"record.format": "columns"})
     ascends, now_ms = seed % 2 == 0, 1000
     for _ in range(rng.randrange(1, 12)):
         partition, count = rng.randrange(partitions), rng.choice([1, 3, 40])
@@ -92,7 +92,7 @@ def test_every_record_is_met_once(seed: int, older: bool, monkeypatch: pytest.Mo
 
 def test_a_look_reads_the_segments_that_count(store: Store) -> None:
     """The log tells the times of segments: the others are not read, however many there are."""
-    store.create_topic("wide", partitions=40)
+    store.topics.create("wide", partitions=40)
     for number in range(40):
         send(store, "wide", number, [1000 * number + n for n in range(60)])
     view = store.snapshot(["wide"]).view("wide")
@@ -105,7 +105,7 @@ def test_a_look_reads_the_segments_that_count(store: Store) -> None:
 
 def test_a_search_reads_each_segment_once(store: Store) -> None:
     """Its batches are decoded as wholes, so pieces of it would be read again and again."""
-    store.create_topic("long")
+    store.topics.create("long")
     send(store, "long", 0, [*range(20_000)], "v{}")
     view = store.snapshot(["long"]).view("long")
     counting = CountingStorage(store.storage)
@@ -118,11 +118,11 @@ def test_a_search_reads_each_segment_once(store: Store) -> None:
 
 def test_damage_hides_nothing_else(store: Store, browser: TestClient) -> None:
     """Of a segment that cannot be read the page says which, and shows what lies around it."""
-    store.create_topic("worn", config={"record.format": "columns"})
+    store.topics.create("worn", config={"record.format": "columns"})
     for number in range(3):
         send(store, "worn", 0, [number], f"v{number}")
     assert isinstance(store.storage, HeapStorage)
-    damaged = store.segments("worn")[1].paths.log
+    damaged = store.topics.segments("worn")[1].paths.log
     store.storage.delete([damaged])
     shown = text_of(browser, "/topics/worn/records")
     assert "Cannot be read, and is left out" in shown
@@ -144,7 +144,7 @@ def links_of(page: str, topic: str = "many") -> dict[str, str]:
 @pytest.fixture
 def many(store: Store) -> Store:
     """A topic of three partitions with 150 records, one every second, in turn."""
-    store.create_topic("many", partitions=3)
+    store.topics.create("many", partitions=3)
     for number in range(15):
         times = [1_700_000_000_000 + 1000 * (10 * number + n) for n in range(10)]
         send(store, "many", number % 3, times, f'{{{{"batch": {number}, "n": {{}}}}}}')
@@ -171,7 +171,7 @@ def test_what_is_written_meanwhile_moves_no_page(browser: TestClient, many: Stor
     """The next page goes on behind this one, also with partitions that were not there then."""
     first = browser.get("/topics/many/records").text
     send(many, "many", 0, [1_700_000_200_000])
-    many.alter_topic("many", partitions=4)
+    many.topics.alter("many", partitions=4)
     send(many, "many", 3, [1_700_000_000_000])
     second = browser.get(links_of(first)["next"]).text
     assert not {*offsets_of(first)} & {*offsets_of(second)}
@@ -210,7 +210,7 @@ def test_records_are_searched_for(browser: TestClient, store: Store) -> None:
 
 def test_a_time_is_one_of_the_zone_that_is_shown(browser: TestClient, store: Store) -> None:
     """The browser sends its name; a time that names its own is that."""
-    store.create_topic("times")
+    store.topics.create("times")
     noon = datetime(2024, 5, 1, 12, tzinfo=UTC)
     send(store, "times", 0, [int(noon.timestamp() * 1000)], "noon")
     for since, zone, matches in (
@@ -266,7 +266,7 @@ def test_what_was_aborted_is_passed(
 ) -> None:
     """However much of it there is: a page that has not come to a record says so, and goes on."""
     monkeypatch.setattr(look_module, "_MOST_CPU_S", -1.0)
-    store.create_topic("aborted")
+    store.topics.create("aborted")
     send(store, "aborted", 0, [1], "committed")
     producer = store.producer(transactional_id="vain")
     producer.init_transactions()
@@ -321,7 +321,7 @@ def test_a_page_costs_what_it_shows(browser: TestClient, console: Console, many:
 
 def test_of_very_many_partitions_some_are_shown(browser: TestClient, store: Store) -> None:
     """And it says so; others can be chosen, as many at a time."""
-    store.create_topic("broad", partitions=300)
+    store.topics.create("broad", partitions=300)
     send(store, "broad", 299, [5], "last")
     assert "0 offsets in 256 of 300 partitions" in text_of(browser, "/topics/broad/records")
     assert "last" in text_of(browser, "/topics/broad/records?partitions=7,290-299")
@@ -331,7 +331,7 @@ def test_of_very_many_partitions_some_are_shown(browser: TestClient, store: Stor
 def test_records_of_typed_topics_are_tables(browser: TestClient, store: Store) -> None:
     """Their columns are those of the topic's page; a record that deletes has none."""
     columns = pa.schema([("carrier", pa.string()), ("late", pa.list_(pa.int32()))])
-    store.create_topic("flights", schema=columns, key=["carrier"])
+    store.topics.create("flights", schema=columns, key=["carrier"])
     rows = {"carrier": ["AA", HOSTILE, "DL"], "late": [[3, 4], None, None]}
     with store.producer() as producer:
         producer.send_batch("flights", pa.record_batch(rows, schema=columns))

@@ -45,7 +45,7 @@ def test_the_roots_of_a_replicated_store(replicated: Store) -> None:
         assert "r0 leader answers r0-0" in both
         assert "r1 in sync answers r1-0" in both
         Replicas(replicated).remove("r1")
-        replicated.create_topic("orders")
+        replicated.topics.create("orders")
         out = text_of(browser, "/store/replicas")
         assert "In sync r0-0 ; at least 1 must be" in out
         url = Replicas(replicated).describe().replicas[1].url
@@ -57,7 +57,7 @@ def test_the_roots_of_a_replicated_store(replicated: Store) -> None:
 def test_what_roots_lack_is_counted_when_asked(replicated: Store) -> None:
     """Behind the page; a later look shows it again, and says when it was counted."""
     Replicas(replicated).remove("r1")
-    replicated.create_topic("orders")
+    replicated.topics.create("orders")
     lacking = Replicas(replicated).describe(with_lag=True).replicas[1]
     assert lacking.objects_behind
     console = console_over(replicated)
@@ -89,7 +89,7 @@ def test_a_topic_is_created_with_its_factor(replicated: Store) -> None:
         typed = {"topic": "orders", "factor": "1"}
         page = send(console, browser, "/create", **typed)
         assert "Its data is placed at 1 root." in page
-        assert replicated.topics() == []
+        assert replicated.topics.list() == []
         assert send(console, browser, "/create", **typed, seen=seal_of(page)) == "/topics/orders"
     factors = {one.key: one.value for one in Replicas(replicated).alter({})}
     assert factors["replication.factor.orders"] == "1"

@@ -40,7 +40,7 @@ def store(clock: VirtualClock) -> Store:
 def auto_store(clock: VirtualClock, **config: object) -> Store:
     store = new_store(HeapStorage(), clock, {})
     settings = {key.replace("_", "."): value for key, value in config.items()}
-    store.create_topic("t", partitions=PARTITIONS, config={**AUTO, **settings})
+    store.topics.create("t", partitions=PARTITIONS, config={**AUTO, **settings})
     return store
 
 
@@ -49,7 +49,7 @@ def upload(
 ) -> list[UploadedSegment]:
     """To each of these partitions so many random bytes, in records of a kilobyte."""
     uploader = SegmentUploader(
-        store.storage, store.topic_spec("t"), store.logs.clock, UploadBudget(memory_bytes)
+        store.storage, store.logs.topic_spec("t"), store.logs.clock, UploadBudget(memory_bytes)
     )
     for piece in range(pieces):
         for partition, size in sizes.items():
@@ -147,7 +147,7 @@ def test_a_small_commit_costs_what_it_costs_in_columns(clock: VirtualClock) -> N
         storage = CountingStorage(HeapStorage())
         store = new_store(storage, VirtualClock(clock.time_ms), {})
         config = {"record.format": record_format}
-        store.create_topic("t", partitions=PARTITIONS, config=config)
+        store.topics.create("t", partitions=PARTITIONS, config=config)
         producer = begin(store)
         storage.take()
         for number in range(40):
@@ -184,7 +184,7 @@ def test_a_record_that_is_too_large_is_refused(clock: VirtualClock) -> None:
         producer.send_batch("t", pa.record_batch({"value": [b"x" * (3 << 20)]}))
     with store.producer() as producer:
         producer.send("t", b"x" * ((3 << 20) - 1000), partition=2)
-    (segment,) = store.segments("t")
+    (segment,) = store.topics.segments("t")
     assert segment.paths.is_parquet
 
 
@@ -207,7 +207,7 @@ def test_each_kind_has_its_codec(
     store.logs.topic("t").place(upload(store, {0: 9000, 1: 2 * PARQUET_FROM_BYTES}))
     found = [
         batch.header.codec
-        for segment in store.segments("t")
+        for segment in store.topics.segments("t")
         for batch in dump_segment(open_segment(store.storage, segment))
         if batch.header is not None
     ]
@@ -218,7 +218,7 @@ def test_each_kind_has_its_codec(
 def test_a_codec_that_batches_lack_is_refused(store: Store, codec: CompressionType) -> None:
     """When the topic is made, and when a producer chooses it."""
     with pytest.raises(InvalidConfig, match="format=auto has only none, lz4 and zstd"):
-        store.create_topic("u", config={**AUTO, "compression.type": codec})
+        store.topics.create("u", config={**AUTO, "compression.type": codec})
     producer = store.producer(compression_type=codec)
     with pytest.raises(InvalidConfig, match="format=auto has only"):
         producer.send("t", b"x")
@@ -229,7 +229,7 @@ def test_the_format_is_of_what_is_written_from_then_on(store: Store) -> None:
     """It can be altered at any time: what a segment is, its name says."""
     expected = {"columns": "shared", "kafka": "shared", "parquet": "parquet", "auto": "shared"}
     for record_format, kind in expected.items():
-        store.alter_topic("t", config={"record.format": record_format})
+        store.topics.alter("t", config={"record.format": record_format})
         assert kinds(upload(store, {0: 10, 1: 10})) == {0: [kind], 1: [kind]}
 
 
@@ -242,9 +242,9 @@ def test_what_is_merged_is_a_parquet_file(store: Store) -> None:
         with store.producer() as producer:
             producer.send("t", b"%d" % number, partition=3)
     before = store.scan("t").to_arrow()
-    (merge,) = another(store).merge_topic("t")
+    (merge,) = another(store).maintenance.merge("t")
     assert merge.segment_count == 6
-    (segment,) = another(store).segments("t")
+    (segment,) = another(store).topics.segments("t")
     assert segment.paths.is_parquet
     assert another(store).scan("t").to_arrow() == before
 
@@ -262,8 +262,8 @@ def test_what_is_compacted_is_a_parquet_file(clock: VirtualClock) -> None:
             producer.abort_transaction()
         else:
             producer.commit_transaction()
-    assert [*another(store).compact("t")]
-    (segment,) = another(store).segments("t")
+    assert [*another(store).maintenance.compact("t")]
+    (segment,) = another(store).topics.segments("t")
     assert segment.paths.is_parquet
     found = another(store).scan("t", columns=["offset", "key", "value"]).to_arrow().to_pylist()
     assert [(row["key"], row["value"]) for row in found] == [
@@ -351,7 +351,7 @@ def test_readers_see_what_they_see_in_columns(
     topics = ("columns", "auto", "altered")
     for topic in topics:
         config = {**common, "record.format": "columns" if topic == "altered" else topic}
-        store.create_topic(topic, partitions=2, config=config)
+        store.topics.create(topic, partitions=2, config=config)
     by_key = common["cleanup.policy"] == "compact"
     turn = 0
     for turn in range(25):
@@ -359,7 +359,7 @@ def test_readers_see_what_they_see_in_columns(
         match rng.choice(["send", "send", "commit", "abort", "merge", "trim", "look", "alter"]):
             case "alter":
                 to = rng.choice(["columns", "kafka", "parquet", "auto"])
-                store.alter_topic("altered", config={"record.format": to})
+                store.topics.alter("altered", config={"record.format": to})
             case "send":
                 rows = [keyed(rows_of(rng, clock.time_ms), by_key=by_key) for _ in range(2)]
                 for topic in topics:
@@ -381,31 +381,35 @@ def test_readers_see_what_they_see_in_columns(
                     producer.abort_transaction()
             case "merge":
                 for topic in topics:
-                    for _ in store.compact(topic) if by_key else store.merge_topic(topic):
+                    for _ in (
+                        store.maintenance.compact(topic)
+                        if by_key
+                        else store.maintenance.merge(topic)
+                    ):
                         pass
             case "trim":
                 ends = store.snapshot(["auto"]).end_offsets("auto")
                 upto = rng.randint(0, ends[1])
                 if upto >= store.snapshot(["auto"]).beginning_offsets("auto")[1]:
                     for topic in topics:
-                        store.delete_records({TopicPartition(topic, 1): upto})
+                        store.topics.delete_records({TopicPartition(topic, 1): upto})
             case "look":
                 at = rng.random()
                 looks = [seen(another(store), topic, random.Random(at)) for topic in topics]
                 assert looks[0] == looks[1] == looks[2]
     looks = [seen(another(store), topic, random.Random(seed)) for topic in topics]
     assert looks[0] == looks[1] == looks[2]
-    assert {s.paths.is_parquet for s in store.segments("auto")} == {False, True}
-    assert {s.paths.is_parquet for s in store.segments("columns")} == {False}
+    assert {s.paths.is_parquet for s in store.topics.segments("auto")} == {False, True}
+    assert {s.paths.is_parquet for s in store.topics.segments("columns")} == {False}
     wrong = [one for one in another(store).examine(with_contents=True) if one.state == "damage"]
     assert wrong == []
     if by_key:
         return
     exported = []
     for topic in topics:
-        store.export_kafka(topic, str(tmp_path / topic), keep_offsets=True)
+        store.kafka.export_topic(topic, str(tmp_path / topic), keep_offsets=True)
         again = new_store(HeapStorage(), clock, {})
-        again.import_kafka(topic, [str(tmp_path / topic)])
+        again.kafka.import_topic(topic, [str(tmp_path / topic)])
         rows = again.scan(topic).to_arrow().drop_columns("topic")
         exported.append(rows.drop_columns("timestampType").to_pylist())
     assert exported[0] == exported[1] == exported[2]

@@ -92,7 +92,7 @@ def states(storage: Storage) -> list[str]:
 
 
 def owner(store: Store) -> tuple[str, int, int]:
-    found = store.describe_transaction("p")
+    found = store.transactions.describe("p")
     return found.status, found.producer_epoch, found.producer_id
 
 
@@ -107,7 +107,7 @@ def test_bad_ids_and_timeouts_are_refused(store: Store) -> None:
     assert states(store.storage) == []
     for timeout_ms in (1, MAX_TIMEOUT_MS):
         initialize(store, timeout_ms)
-        assert store.describe_transaction("p").timeout_ms == timeout_ms
+        assert store.transactions.describe("p").timeout_ms == timeout_ms
 
 
 @pytest.mark.condition(12)

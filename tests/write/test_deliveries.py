@@ -24,7 +24,7 @@ from txnlog.testing import HeapStorage, VirtualClock
 def store() -> Store:
     """A store with a topic of three partitions whose segments are small."""
     store = attach(HeapStorage(), create=True)
-    store.create_topic("t", partitions=3, config={"segment.bytes": "2000"})
+    store.topics.create("t", partitions=3, config={"segment.bytes": "2000"})
     return store
 
 
@@ -70,7 +70,7 @@ def test_each_future_has_its_records_place(store: Store, transactional: bool) ->
 def test_records_of_a_typed_topic_have_futures() -> None:
     """Those of rows that become columns together, too."""
     store = attach(HeapStorage(), create=True)
-    store.create_topic("t", partitions=2, schema=pa.schema([("a", pa.int64())]))
+    store.topics.create("t", partitions=2, schema=pa.schema([("a", pa.int64())]))
     with store.producer() as producer:
         waiting = {number: producer.submit("t", {"a": number}) for number in range(50)}
     found = store.scan("t", columns=["_partition", "_offset", "a"]).to_arrow().to_pylist()
@@ -95,7 +95,7 @@ def test_a_record_that_is_dropped_has_an_error(store: Store, how: str) -> None:
     elif how == "close":
         producer.close(flush=False)
     else:
-        store.delete_topic("t")
+        store.topics.delete("t")
         with pytest.raises(TxnlogError):
             producer.flush()
     assert isinstance(delivery.exception(), TxnlogError)
@@ -130,7 +130,7 @@ def test_partitions_of_a_topic_are_told(store: Store) -> None:
     """As they are now, also when there are more of them."""
     with store.producer() as producer:
         assert [*producer.partitions_for("t")] == [0, 1, 2]
-        store.alter_topic("t", partitions=4)
+        store.topics.alter("t", partitions=4)
         assert len(producer.partitions_for("t")) == 4
         with pytest.raises(UnknownTopicOrPartition):
             producer.partitions_for("nowhere")
@@ -192,13 +192,13 @@ def test_a_record_that_a_partitioner_fails_on_has_its_error(store: Store, acks: 
 
 def test_a_refused_topic_is_told_beside_a_good_one(store: Store) -> None:
     """Each future has what became of its own record, and is told once."""
-    store.create_topic("good")
+    store.topics.create("good")
     producer = store.producer()
     called: list[Delivery] = []
     waiting = [
         producer.submit(topic, b"v", on_delivery=called.append) for topic in ("t", "good", "t")
     ]
-    store.delete_topic("t")
+    store.topics.delete("t")
     with pytest.raises(UnknownTopicOrPartition):
         producer.flush()
     assert [type(delivery.exception(timeout=0)) for delivery in waiting] == [
@@ -212,7 +212,7 @@ def test_a_refused_topic_is_told_beside_a_good_one(store: Store) -> None:
 def test_a_lingering_producer_does_not_wait_to_be_asked(tmp_path: Path) -> None:
     """The thread of linger_ms makes futures done."""
     store = txnlog.open(str(tmp_path / "s"), create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer(linger_ms=1) as producer:
         delivery = producer.submit("t", b"v")
         assert [*wait([delivery], timeout=60).done] == [delivery]

@@ -80,7 +80,7 @@ def test_a_zombies_append_is_never_seen(store: Store, clock: VirtualClock) -> No
     assert coordinator is not None
     zombie = coordinator.state.ref
     first.commit_transaction()
-    spec = store.topic_spec("t")
+    spec = store.logs.topic_spec("t")
     uploader = SegmentUploader(store.storage, spec, clock)
     uploader.write(
         normalize(pa.record_batch({"value": [b"too late"]}), now_ms=1), np.zeros(1, dtype=np.int32)

@@ -37,7 +37,7 @@ def frozen_heap() -> Iterator[None]:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     store = open_store(str(tmp_path / "store"), create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     return store
 
 

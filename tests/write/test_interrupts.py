@@ -169,7 +169,7 @@ def hooked(store: Store) -> HookedStorage:
 
 def test_an_interrupted_commit_is_not_half_repeated(store: Store, hooked: HookedStorage) -> None:
     """After Ctrl-C between placements only abort is left; no part of it is committed."""
-    store.create_topic("u")
+    store.topics.create("u")
     producer = begin(another(store, hooked))
     producer.send("t", b"1")
     producer.send("u", b"1")

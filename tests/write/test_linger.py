@@ -25,7 +25,7 @@ WAIT_MS = 60_000
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     store = open_store(str(tmp_path / "store"), create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     return store
 
 
@@ -126,7 +126,7 @@ def test_closing_aborts_a_transaction_whose_flush_failed(store: Store) -> None:
     storage.fails = False
     with pytest.raises(StorageError, match="the disk is gone"):
         producer.close()
-    assert store.describe_transaction("p").status == "CompleteAbort"
+    assert store.transactions.describe("p").status == "CompleteAbort"
 
 
 def test_closing_writes_what_was_in_doubt(store: Store) -> None:

@@ -18,7 +18,7 @@ NO_KEY = r"topic 't' is compacted by key: give each one, or alter the topic's cl
 @pytest.fixture
 def store() -> Store:
     store = attach(HeapStorage(), create=True)
-    store.create_topic("t", config={"cleanup.policy": "compact,delete"})
+    store.topics.create("t", config={"cleanup.policy": "compact,delete"})
     return store
 
 
@@ -60,7 +60,7 @@ def test_tombstones_are_taken(store: Store) -> None:
 
 def test_other_topics_need_none(store: Store) -> None:
     """Nor does this one, when it is not compacted any more."""
-    store.alter_topic("t", config={"cleanup.policy": "delete"})
+    store.topics.alter("t", config={"cleanup.policy": "delete"})
     with store.producer() as producer:
         producer.send("t", b"1")
     assert store.scan("t").count() == {0: 1}
@@ -68,14 +68,14 @@ def test_other_topics_need_none(store: Store) -> None:
 
 def test_an_import(store: Store, tmp_path: Path) -> None:
     """Nothing of folders with such records is imported; the error says where it was."""
-    store.create_topic("keyless")
+    store.topics.create("keyless")
     with store.producer() as producer:
         producer.send("keyless", b"1", b"k")
         producer.send("keyless", b"2")
-    store.export_kafka("keyless", str(tmp_path))
+    store.kafka.export_topic("keyless", str(tmp_path))
     (tmp_path / "keyless-0").rename(tmp_path / "t-0")
     files = {*store.storage.list_names("topics/t/data/0")}
     with pytest.raises(InvalidRecord, match=r"nothing was imported: .*t-0/0+\.log, the batch at"):
-        store.import_kafka("t", [str(tmp_path)])
+        store.kafka.import_topic("t", [str(tmp_path)])
     assert store.scan("t").count() == {0: 0}
     assert {*store.storage.list_names("topics/t/data/0")} == files

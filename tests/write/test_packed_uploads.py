@@ -19,13 +19,13 @@ COLUMNS, PACKED, KAFKA = 100, 102, 2
 @pytest.fixture
 def store(clock: VirtualClock) -> Store:
     store = new_store(HeapStorage(), clock, {})
-    store.create_topic("t", partitions=PARTITIONS, config={"record.format": "columns"})
+    store.topics.create("t", partitions=PARTITIONS, config={"record.format": "columns"})
     return store
 
 
 def magics(store: Store, topic: str = "t") -> list[int]:
     """The formats of the batches that a reader of the topic meets."""
-    files = dict.fromkeys(segment.paths.log for segment in another(store).segments(topic))
+    files = dict.fromkeys(segment.paths.log for segment in another(store).topics.segments(topic))
     return [raw.magic for file in files for raw in raw_batches(store.storage.get(file))]
 
 
@@ -61,7 +61,7 @@ def test_a_few_records_are_packed(store: Store) -> None:
 def test_a_topic_in_kafkas_format_is_not_packed(clock: VirtualClock) -> None:
     """There is one format of its own batches."""
     store = new_store(HeapStorage(), clock, {})
-    store.create_topic("rows", partitions=PARTITIONS, config={"record.format": "kafka"})
+    store.topics.create("rows", partitions=PARTITIONS, config={"record.format": "kafka"})
     commit(store, b"a", topic="rows")
     assert magics(store, "rows") == [KAFKA] * PARTITIONS
 

@@ -137,7 +137,7 @@ def test_an_explicit_partition_is_one_that_the_topic_has() -> None:
 def test_a_producer_follows_its_partitioner() -> None:
     """What was chosen for a producer decides where its records lie, in rows and batches."""
     store = attach(open_storage("memory://partitioners"), create=True)
-    store.create_topic("t", partitions=3)
+    store.topics.create("t", partitions=3)
     with store.producer(partitioner="round_robin") as producer:
         for _ in range(3):
             producer.send("t", value=b"v", key=b"same")
@@ -182,7 +182,7 @@ def test_a_keyless_flush_is_one_segment_if_partitions_stick() -> None:
     """Round robin leaves one for each partition."""
     store = attach(open_storage("memory://sticking"), create=True)
     for partitioner, segments in (("sticky", 1), ("murmur2", 4)):
-        store.create_topic(partitioner, partitions=4)
+        store.topics.create(partitioner, partitions=4)
         with store.producer(partitioner=partitioner) as producer:
             for _ in range(8):
                 producer.send(partitioner, b"v")
@@ -199,7 +199,7 @@ def by_first_byte(records: pa.RecordBatch, partitions: int) -> list[int]:
 def test_a_function_of_ones_own_chooses(chosen: Callable[..., list[int]] | str) -> None:
     """It sees whole columns of the records that have no partition of their own, and no others."""
     store = attach(open_storage(f"memory://own{isinstance(chosen, str)}"), create=True)
-    store.create_topic("t", partitions=3)
+    store.topics.create("t", partitions=3)
     with store.producer(partitioner=chosen) as producer:
         for number in range(6):
             producer.send("t", bytes([number]))
@@ -233,8 +233,8 @@ def test_what_a_function_may_not_return(answer: list[int], message: str) -> None
         return answer
 
     store = attach(open_storage("memory://odd"), create=True)
-    if "t" not in store.topics():
-        store.create_topic("t", partitions=3)
+    if "t" not in store.topics.list():
+        store.topics.create("t", partitions=3)
     producer = store.producer(partitioner=odd)
     with pytest.raises(InvalidRecord, match=re.escape(message)) as caught:
         producer.send_batch("t", pa.record_batch({"value": [b"1", b"2"]}))

@@ -42,7 +42,7 @@ def test_an_idle_producer_goes_on(store: Store, clock: VirtualClock) -> None:
         producer.flush()
         let_all_expire(store, clock)
     assert sorted(values(another(store))) == [b"0", b"0", b"1", b"1", b"2", b"2", *[b"other"] * 3]
-    written = store.segments("t", partition=0)
+    written = store.topics.segments("t", partition=0)
     assert [segment.base_sequence for segment in written] == [0, 0, 0]
     assert len({segment.producer_id for segment in written}) == 3
 
@@ -99,11 +99,11 @@ def test_an_append_after_a_refused_one_is_no_repeat(store: Store) -> None:
 @pytest.mark.parametrize("end", ["flush", "close"])
 def test_a_topic_that_is_refused_keeps_no_other_from_being_written(store: Store, end: str) -> None:
     """The error is raised all the same."""
-    store.create_topic("u")
+    store.topics.create("u")
     producer = store.producer()
     for topic in ("t", "u"):
         producer.send(topic, b"1")
-    another(store).delete_topic("t")
+    another(store).topics.delete("t")
     with pytest.raises(UnknownTopicOrPartition, match="'t'"):
         getattr(producer, end)()
     assert another(store).scan("u").record_count == 1

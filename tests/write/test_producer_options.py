@@ -49,7 +49,7 @@ def test_acks_say_what_is_synced(
 ) -> None:
     """All: the data and its entry are synced; 1: the entry alone, so that no log has a gap."""
     store = attach(open_storage(str(tmp_path / "store")), create=True, clock=VirtualClock())
-    store.create_topic("t")
+    store.topics.create("t")
     producer = store.producer(acks=acks)
     producer.send("t", b"x")
     found: list[str] = []
@@ -73,7 +73,7 @@ def test_acks_say_what_is_synced(
 def test_data_that_a_power_cut_took_is_reported(tmp_path: Path) -> None:
     """What acks=1 risks: the records are gone, and reading says so."""
     store = attach(open_storage(str(tmp_path / "store")), create=True, clock=VirtualClock())
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer(acks=1) as producer:
         producer.send("t", b"x")
     (segment,) = (tmp_path / "store/topics/t/data/0").glob("*.log")
@@ -83,7 +83,7 @@ def test_data_that_a_power_cut_took_is_reported(tmp_path: Path) -> None:
     segment.unlink()
     with pytest.raises(TxnlogError, match=segment.name):
         values(store)
-    store.delete_records({T0: 1})
+    store.topics.delete_records({T0: 1})
     with store.producer() as producer:
         producer.send("t", b"next")
     assert values(store) == [b"next"]
@@ -147,7 +147,7 @@ def test_acks_0_keeps_failures_to_the_log(
     producer.send("t", b"two")
     producer.close()
     assert values(store) == [b"one", b"two"]
-    assert [segment.base_sequence for segment in store.segments("t")] == [0, 0]
+    assert [segment.base_sequence for segment in store.topics.segments("t")] == [0, 0]
 
 
 def test_bad_acks_are_refused(store: Store) -> None:
@@ -252,7 +252,7 @@ def test_an_init_is_retried(store: Store, clock: VirtualClock, down: Down) -> No
     process = attach(down, clock=clock)
     down.until_ms = clock.time_ms + 5_000
     process.producer(transactional_id="p").init_transactions()
-    assert store.describe_transaction("p").producer_epoch == 0
+    assert store.transactions.describe("p").producer_epoch == 0
     down.until_ms = clock.time_ms + 10**9
     with pytest.raises(StorageError, match="no answer"):
         process.producer(transactional_id="q", delivery_timeout_ms=50).init_transactions()
@@ -357,7 +357,7 @@ def test_a_batch_that_comes_again_is_skipped(store: Store, clock: VirtualClock) 
     other = attach(store.storage, clock=clock)
     assert not run_batch(other, 6)
     assert run_batch(other, 2, "another")
-    assert other.describe_transaction("sink").versions == {"stream": 6, "another": 2}
+    assert other.transactions.describe("sink").versions == {"stream": 6, "another": 2}
     expected = [b"stream-0", b"stream-1", b"stream-5", b"stream-6", b"another-2"]
     assert values(store) == expected
 
@@ -409,8 +409,8 @@ def test_a_version_without_records_survives_a_put_in_doubt(
     assert failed
     assert not producer.begin_transaction(application_id="a", version=2).already_committed
     producer.commit_transaction()
-    assert store.describe_transaction("sink").versions == {"a": 2}
-    assert store.describe_transaction("sink").number == 2
+    assert store.transactions.describe("sink").versions == {"a": 2}
+    assert store.transactions.describe("sink").number == 2
 
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_RESPONSE, Fault.STOP_AFTER, Fault.FAIL])

@@ -26,14 +26,14 @@ WEEK_MS = 7 * 86_400_000
 @pytest.fixture
 def store(clock: VirtualClock) -> Store:
     store = new_store(HeapStorage(), clock, {})
-    store.create_topic("t", partitions=2, config=ROWS)
+    store.topics.create("t", partitions=2, config=ROWS)
     return store
 
 
 def bytes_of(store: Store) -> list[bytes]:
     """Each placed segment, by partition and offset."""
     found = []
-    for segment in another(store).segments("t"):
+    for segment in another(store).topics.segments("t"):
         ref = SegmentRef("t", segment.partition, segment.name, segment.position)
         start = max(segment.position, 0)
         found.append(store.storage.get_range(ref.paths.log, start, start + segment.size_bytes))
@@ -68,7 +68,7 @@ def test_kafkas_own_tools_find_the_producer(
     else:
         with store.producer() as producer:
             send_twice(producer)
-    placed = another(store).segments("t")
+    placed = another(store).topics.segments("t")
     assert {segment.position >= 0 for segment in placed} == {not own_files}
     assert [segment.base_sequence for segment in placed] == [0, 2, 0, 2]
     for data, segment in zip(bytes_of(store), placed, strict=True):
@@ -98,12 +98,12 @@ def test_who_was_forgotten_after_the_upload_is_in_the_header_and_not_in_the_log(
         with another(store).producer() as other:
             other.send("t", b"other", partition=1)
     producer.flush()
-    first, second = (s for s in another(store).segments("t", partition=0))
+    first, second = (s for s in another(store).topics.segments("t", partition=0))
     of_first, of_second = headers(store)[:2]
     assert (of_first.producer_id, first.base_sequence) == (first.producer_id, 0)
     assert of_second.producer_id == first.producer_id != second.producer_id
     assert second.base_sequence == 0
-    store.export_kafka("t", str(tmp_path))
+    store.kafka.export_topic("t", str(tmp_path))
     records = MemoryRecords((tmp_path / "t-0" / f"{0:020d}.log").read_bytes())
     for segment in (first, second):
         batch = records.next_batch()
@@ -115,6 +115,6 @@ def test_merged_segments_have_no_producer(store: Store) -> None:
     for _ in range(4):
         with store.producer() as producer:
             producer.send("t", b"v", partition=0)
-    assert store.merge_topic("t")
+    assert store.maintenance.merge("t")
     (header,) = headers(store)
     assert (header.producer_id, header.producer_epoch, header.record_count) == (-1, -1, 4)

@@ -51,7 +51,7 @@ def _store(
         "record.format": record_format,
         "compression.type": codec,
     }
-    store.create_topic("t", partitions=2, config=config)
+    store.topics.create("t", partitions=2, config=config)
     return store
 
 
@@ -279,9 +279,9 @@ def test_a_batch_of_a_thousand_segments_opens_few_files() -> None:
 def test_a_failure_between_segments_leaves_no_file(tmp_path: Path) -> None:
     """Nothing stays of segments that rolled before, or wait to be finished."""
     store = attach(open_storage(str(tmp_path / "store")), create=True, clock=SystemClock())
-    store.create_topic("t", config={"segment.bytes": "1024"})
+    store.topics.create("t", config={"segment.bytes": "1024"})
     before = dict(store.storage.list_all(""))
-    uploader = SegmentUploader(store.storage, store.topic_spec("t"), store.logs.clock)
+    uploader = SegmentUploader(store.storage, store.logs.topic_spec("t"), store.logs.clock)
     real, begun = store.storage.upload, []
 
     def upload(name: str) -> Upload:
@@ -371,7 +371,7 @@ def test_all_pieces_are_checked_before_one_is_taken(monkeypatch: pytest.MonkeyPa
 def test_more_than_two_gib_in_one_batch(record_format: str, tmp_path: Path) -> None:
     """The real thing: 0.9 GB and then 2.3 GB, with the settings that every topic has."""
     store = attach(open_storage(str(tmp_path / "store")), create=True, clock=SystemClock())
-    store.create_topic("t", config={"record.format": record_format})
+    store.topics.create("t", config={"record.format": record_format})
     # A dictionary takes little memory here; what it stands for would not fit into a column.
     words = pa.array(
         [np.random.default_rng(n).bytes(1_000_000) for n in range(7)], pa.large_binary()
@@ -403,6 +403,6 @@ def _uploaded(segments: list[UploadedSegment]) -> list[int]:
 def test_an_empty_batch_begins_no_segment() -> None:
     """Nothing in, nothing out."""
     store = _store(1024)
-    uploader = SegmentUploader(store.storage, store.topic_spec("t"), store.logs.clock)
+    uploader = SegmentUploader(store.storage, store.logs.topic_spec("t"), store.logs.clock)
     uploader.write(_random_records(1, 0, 1), np.zeros(0, dtype=np.int32))
     assert _uploaded(uploader.finish()) == []

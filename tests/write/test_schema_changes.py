@@ -78,7 +78,7 @@ NEW = pa.schema(
 @in_either_format
 def test_a_schema_changes_and_old_records_are_read_under_it(store: Store) -> None:
     """Columns added, dropped, wider, in another order; whoever began before; merged."""
-    store.create_topic("t", partitions=4, schema=OLD, key=["k"])
+    store.topics.create("t", partitions=4, schema=OLD, key=["k"])
     old: dict[str, Any] = {
         "k": 1,
         "small": 2,
@@ -93,7 +93,7 @@ def test_a_schema_changes_and_old_records_are_read_under_it(store: Store) -> Non
     before = store.snapshot(["t"])
     late = store.producer()
     late.send_batch("t", pa.Table.from_pylist([old | {"small": 3}], schema=OLD))
-    described = store.alter_topic("t", schema=NEW)
+    described = store.topics.alter("t", schema=NEW)
     assert described.schema is not None
     assert described.schema.columns.names == NEW.names
     late.close()
@@ -118,9 +118,9 @@ def test_a_schema_changes_and_old_records_are_read_under_it(store: Store) -> Non
         assert handle.snapshot(["t"]).dataset("t").to_table().to_pylist() == expected
     assert before.scan("t").to_arrow().to_pylist() == [old]
     # The key is hashed alike, however wide it is.
-    assert len({segment.partition for segment in store.segments("t")}) == 1
-    store.merge_topic("t")
-    assert len(store.segments("t")) == 1
+    assert len({segment.partition for segment in store.topics.segments("t")}) == 1
+    store.maintenance.merge("t")
+    assert len(store.topics.segments("t")) == 1
     assert store.scan("t").to_arrow().to_pylist() == expected
     with store.consumer("t", auto_offset_reset="earliest") as consumer:
         assert consumer.poll()[0].value["small"] == 2
@@ -158,22 +158,22 @@ def test_changes_that_would_misread_old_records_are_refused(
     store: Store, changed: pa.Schema, reason: str
 ) -> None:
     """Nothing changes then."""
-    before = store.create_topic("t", schema=OLD, key=["k"])
+    before = store.topics.create("t", schema=OLD, key=["k"])
     with pytest.raises(InvalidSchema, match=reason):
-        store.alter_topic("t", schema=changed)
-    assert store.describe_topic("t") == before
-    store.create_topic("plain")
+        store.topics.alter("t", schema=changed)
+    assert store.topics.describe("t") == before
+    store.topics.create("plain")
     with pytest.raises(InvalidSchema, match="without a schema"):
-        store.alter_topic("plain", schema=OLD)
+        store.topics.alter("plain", schema=OLD)
 
 
 def test_a_name_that_was_dropped_is_not_used_again(store: Store) -> None:
     """Its values would show in the new column, for engines that go by names."""
-    store.create_topic("t", schema=OLD)
-    store.alter_topic("t", schema=OLD.remove(3))
-    store.alter_topic("t", schema=OLD.remove(3).append(pa.field("more", pa.int8())))
+    store.topics.create("t", schema=OLD)
+    store.topics.alter("t", schema=OLD.remove(3))
+    store.topics.alter("t", schema=OLD.remove(3).append(pa.field("more", pa.int8())))
     with pytest.raises(InvalidSchema, match="there was a column 'gone'"):
-        store.alter_topic("t", schema=OLD)
+        store.topics.alter("t", schema=OLD)
 
 
 # -- names ---------------------------------------------------------------------------------------
@@ -183,10 +183,10 @@ def test_columns_are_renamed(tmp_path: Path) -> None:
     """Old records have the new names, in every way they are read; a key hashes as before."""
     store = txnlog.open(str(tmp_path), create=True)
     schema = pa.schema([("k", pa.string()), ("a", pa.int64()), ("b", pa.int64())])
-    store.create_topic("t", partitions=5, schema=schema, key=["k"])
+    store.topics.create("t", partitions=5, schema=schema, key=["k"])
     send(store, [{"k": "x", "a": n, "b": -n} for n in range(5)])
     before = store.snapshot(["t"])
-    described = store.alter_topic("t", rename={"k": "key", "a": "first"})
+    described = store.topics.alter("t", rename={"k": "key", "a": "first"})
     assert described.schema is not None
     assert (described.schema.columns.names, described.schema.key) == (
         ["key", "first", "b"],
@@ -196,8 +196,8 @@ def test_columns_are_renamed(tmp_path: Path) -> None:
     rows = [{"key": "x", "first": n, "b": -n} for n in range(6)]
     assert read(store) == rows
     assert store.scan("t", columns=["first"]).to_arrow().column(0).to_pylist() == [*range(6)]
-    assert len({segment.partition for segment in store.segments("t")}) == 1
-    assert [schema_version(segment.name) for segment in store.segments("t")] == [0, 1]
+    assert len({segment.partition for segment in store.topics.segments("t")}) == 1
+    assert [schema_version(segment.name) for segment in store.topics.segments("t")] == [0, 1]
     assert [
         *before.dataset("t").to_table().to_pylist(),
         *before.scan("t").to_arrow().to_pylist(),
@@ -217,9 +217,9 @@ def test_columns_are_renamed(tmp_path: Path) -> None:
 def test_filters_go_down_into_files_of_earlier_schemas(store: Store) -> None:
     """Row groups are passed over by their statistics, under the names of today."""
     schema = pa.schema([("a", pa.int64()), ("b", pa.int64())])
-    store.create_topic("t", schema=schema, config={"schema.compatibility": "NONE"})
+    store.topics.create("t", schema=schema, config={"schema.compatibility": "NONE"})
     send(store, [{"a": n, "b": 100 + n} for n in range(10)])
-    store.alter_topic("t", rename={"a": "b", "b": "a"})
+    store.topics.alter("t", rename={"a": "b", "b": "a"})
     (fragment,) = store.snapshot(["t"]).dataset("t").get_fragments()
     for name, value, matching in (("a", 105, 1), ("a", 5, 0), ("b", 5, 1), ("b", 105, 0)):
         assert len(fragment.split_by_row_group(pc.field(name) == value)) == matching
@@ -231,12 +231,12 @@ def test_filters_go_down_into_files_of_earlier_schemas(store: Store) -> None:
 def test_names_are_used_again_only_if_that_was_asked_for(store: Store) -> None:
     """A dropped or former name, also in other case; with NONE for other values, even swapped."""
     schema = pa.schema([("a", pa.int8()), ("b", pa.int8()), ("s", pa.struct([("x", pa.int8())]))])
-    store.create_topic("t", schema=schema)
+    store.topics.create("t", schema=schema)
     send(store, [{"a": 1, "b": 2, "s": {"x": 3}}])
-    store.alter_topic("t", rename={"a": "c"})
+    store.topics.alter("t", rename={"a": "c"})
     again = pa.schema([("c", pa.int8()), ("b", pa.int8()), ("A", pa.string())])
     other = pa.schema([("c", pa.int8()), ("b", pa.int8()), ("s", pa.struct([("y", pa.int8())]))])
-    store.alter_topic("t", schema=other)
+    store.topics.alter("t", schema=other)
     for changed, renamed in (
         (again, {}),
         (pa.schema([("c", pa.int8()), ("b", pa.string())]), {}),
@@ -244,12 +244,12 @@ def test_names_are_used_again_only_if_that_was_asked_for(store: Store) -> None:
         (pa.schema([("c", pa.int8()), ("s", pa.struct([("y", pa.int8()), ("X", pa.int8())]))]), {}),
     ):
         with pytest.raises(InvalidSchema, match=r"there was a column|cannot become string"):
-            store.alter_topic("t", schema=changed, rename=renamed)
-    store.alter_topic("t", rename={"c": "a"})  # its own name
+            store.topics.alter("t", schema=changed, rename=renamed)
+    store.topics.alter("t", rename={"c": "a"})  # its own name
     assert read(store) == [{"a": 1, "b": 2, "s": {"y": None}}]
-    store.alter_topic("t", config={"schema.compatibility": "NONE"}, rename={"a": "b", "b": "a"})
+    store.topics.alter("t", config={"schema.compatibility": "NONE"}, rename={"a": "b", "b": "a"})
     changed = pa.schema([("a", pa.string()), ("b", pa.int8()), ("s", schema.field("s").type)])
-    store.alter_topic("t", schema=changed)
+    store.topics.alter("t", schema=changed)
     assert read(store) == [{"a": None, "b": 1, "s": {"x": None}}]
     send(store, [{"a": "new", "b": 7, "s": {"x": 8}}])
     assert read(store)[1:] == [{"a": "new", "b": 7, "s": {"x": 8}}]
@@ -276,31 +276,31 @@ def test_names_are_used_again_only_if_that_was_asked_for(store: Store) -> None:
 def test_what_cannot_be_meant_is_refused(
     store: Store, arguments: dict[str, Any], reason: str
 ) -> None:
-    store.create_topic("t", schema=pa.schema([("a", pa.int8()), ("b", pa.int8())]))
-    before = store.describe_topic("t")
+    store.topics.create("t", schema=pa.schema([("a", pa.int8()), ("b", pa.int8())]))
+    before = store.topics.describe("t")
     with pytest.raises(InvalidSchema, match=reason):
-        store.alter_topic("t", **arguments)
-    assert store.describe_topic("t") == before
+        store.topics.alter("t", **arguments)
+    assert store.topics.describe("t") == before
 
 
 def test_ids_are_never_given_twice(store: Store) -> None:
     """A column with the id of a dropped one would show its values in older records."""
     schema = pa.schema([("a", pa.int8()), ("b", pa.int8()), ("c", pa.int8())])
-    store.create_topic("t", schema=schema)
+    store.topics.create("t", schema=schema)
     send(store, [{"a": 1, "b": 2, "c": 3}])
-    store.alter_topic("t", schema=pa.schema([("a", pa.int8())]))
-    store.alter_topic("t", schema=pa.schema([("a", pa.int8()), ("d", pa.int8())]))
+    store.topics.alter("t", schema=pa.schema([("a", pa.int8())]))
+    store.topics.alter("t", schema=pa.schema([("a", pa.int8()), ("d", pa.int8())]))
     assert read(store) == [{"a": 1, "d": None}]
 
 
 def test_what_stays_as_it_is_makes_no_new_schema(store: Store) -> None:
     schema = pa.schema([("a", pa.int8()), ("in", pa.struct([("x", pa.list_(pa.int8()))]))])
-    store.create_topic("t", schema=schema, defaults={"a": 3})
-    known = store.describe_topic("t").schema
+    store.topics.create("t", schema=schema, defaults={"a": 3})
+    known = store.topics.describe("t").schema
     assert known is not None
     for same in (schema, known.columns):
-        store.alter_topic("t", schema=same, rename={"a": "a"})
-        assert store.describe_topic("t").schema == known
+        store.topics.alter("t", schema=same, rename={"a": "a"})
+        assert store.topics.describe("t").schema == known
 
 
 # -- defaults ------------------------------------------------------------------------------------
@@ -324,14 +324,14 @@ DEFAULTS: dict[str, tuple[pa.DataType, Any]] = {
 
 def test_records_without_a_column_have_its_default(store: Store) -> None:
     """Old ones, those of writers that do not know it, and those that are sent without it."""
-    store.create_topic("t", schema=pa.schema([("id", pa.int64())]), config={"segment.ms": 1000})
+    store.topics.create("t", schema=pa.schema([("id", pa.int64())]), config={"segment.ms": 1000})
     send(store, [{"id": 1}])
     late = store.producer()
     late.send_batch("t", pa.table({"id": [2]}))
     fields = [pa.field(name, kind, nullable=False) for name, (kind, _) in DEFAULTS.items()]
     values = {name: value for name, (_, value) in DEFAULTS.items()}
     schema = pa.schema([("id", pa.int64()), *fields, ("maybe", pa.int8())])
-    store.alter_topic("t", schema=schema, defaults={**values, "maybe": pa.scalar(4)})
+    store.topics.alter("t", schema=schema, defaults={**values, "maybe": pa.scalar(4)})
     late.close()
     send(store, [{"id": 3}])
     send(store, pa.table({"id": [4], "tiny": [5], "maybe": pa.array([None], pa.int8())}))
@@ -342,8 +342,8 @@ def test_records_without_a_column_have_its_default(store: Store) -> None:
     assert [f.path for f in found.get_fragments(pc.field("tiny") == 5)] == [
         f.path for f in found.get_fragments()
     ][2:]
-    store.alter_topic("t", schema=schema.remove(1))
-    store.merge_topic("t")
+    store.topics.alter("t", schema=schema.remove(1))
+    store.maintenance.merge("t")
     for row in rows:
         del row["bool"]
     assert read(store) == rows
@@ -374,30 +374,30 @@ def test_records_without_a_column_have_its_default(store: Store) -> None:
     ],
 )
 def test_a_default_is_a_value_of_its_column(store: Store, kind: pa.DataType, value: Any) -> None:
-    store.create_topic("t", schema=pa.schema([("id", pa.int8())]), key=["id"])
+    store.topics.create("t", schema=pa.schema([("id", pa.int8())]), key=["id"])
     schema = pa.schema([("id", pa.int8()), ("new", kind)])
     with pytest.raises(InvalidSchema, match="default"):
-        store.alter_topic("t", schema=schema, defaults={"new": value})
+        store.topics.alter("t", schema=schema, defaults={"new": value})
     with pytest.raises(InvalidSchema, match="is part of the key and can have no default"):
-        store.create_topic("u", schema=schema, key=["id"], defaults={"id": 1})
+        store.topics.create("u", schema=schema, key=["id"], defaults={"id": 1})
 
 
 def test_a_default_is_carried_by_the_schema_and_stays(store: Store) -> None:
-    """What ``describe_topic`` shows makes a topic like it; forged ones are checked as well."""
-    store.create_topic("t", schema=pa.schema([("a", pa.int8())]), defaults={"a": 3})
-    known = store.describe_topic("t").schema
+    """What ``topics.describe`` shows makes a topic like it; forged ones are checked as well."""
+    store.topics.create("t", schema=pa.schema([("a", pa.int8())]), defaults={"a": 3})
+    known = store.topics.describe("t").schema
     assert known is not None
-    store.create_topic("u", schema=known.columns)
+    store.topics.create("u", schema=known.columns)
     send(store, pa.table({"a": pa.array([None], pa.int8())}), "u")
-    store.alter_topic("u", schema=known.columns.append(pa.field("b", pa.int8())))
+    store.topics.alter("u", schema=known.columns.append(pa.field("b", pa.int8())))
     send(store, [{"b": 1}], "u")
     assert store.scan("u").to_arrow().to_pylist() == [{"a": None, "b": None}, {"a": 3, "b": 1}]
     with pytest.raises(InvalidSchema, match=r"'a' exists already, .* cannot change"):
-        store.alter_topic("t", schema=pa.schema([("a", pa.int8())]), defaults={"a": 4})
+        store.topics.alter("t", schema=pa.schema([("a", pa.int8())]), defaults={"a": 4})
     for text in (b"x", b"03", b"300", b"\xff"):
         forged = pa.schema([pa.field("a", pa.int8(), metadata={DEFAULT: text})])
         with pytest.raises(InvalidSchema, match="default"):
-            store.create_topic("v", schema=forged)
+            store.topics.create("v", schema=forged)
 
 
 def test_a_forged_default_is_a_damaged_log(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,7 +406,7 @@ def test_a_forged_default_is_a_damaged_log(store: Store, monkeypatch: pytest.Mon
     field = field.with_metadata({**field.metadata, DEFAULT: b"x"})
     forged = msgspec.structs.replace(made, arrow=encode_columns(pa.schema([field])))
     monkeypatch.setattr(topics, "make_schema", lambda *_: forged)
-    store.create_topic("t", schema=pa.schema([("a", pa.int8())]))
+    store.topics.create("t", schema=pa.schema([("a", pa.int8())]))
     with pytest.raises(CorruptEntry, match="does not decode"):
         store.scan("t")
 
@@ -420,7 +420,7 @@ def test_what_is_nested_changes_like_columns(store: Store) -> None:
     inner = pa.struct([("x", pa.int8()), ("gone", pa.string()), ("deep", pa.list_(pa.float32()))])
     kinds = [inner, pa.list_(inner), pa.map_(pa.string(), inner), pa.struct([("in", inner)])]
     names = ["s", "l", "m", "d"]
-    store.create_topic("t", schema=pa.schema([*zip(names, kinds, strict=True)]))
+    store.topics.create("t", schema=pa.schema([*zip(names, kinds, strict=True)]))
     one = {"x": 1, "gone": "g", "deep": [0.5, None]}
     some = [None, one, {"x": None, "gone": None, "deep": None}]
     rows = [
@@ -431,7 +431,7 @@ def test_what_is_nested_changes_like_columns(store: Store) -> None:
     send(store, pa.Table.from_pylist(rows, pa.schema([*zip(names, kinds, strict=True)])))
     wide = pa.struct([("new", pa.int8()), ("deep", pa.list_(pa.float64())), ("x", pa.int64())])
     kinds = [wide, pa.list_(wide), pa.map_(pa.string(), wide), pa.struct([("in", wide)])]
-    store.alter_topic("t", schema=pa.schema([*zip(names, kinds, strict=True)]))
+    store.topics.alter("t", schema=pa.schema([*zip(names, kinds, strict=True)]))
 
     def now(value: Any) -> Any:
         if isinstance(value, dict) and "gone" in value:
@@ -443,7 +443,7 @@ def test_what_is_nested_changes_like_columns(store: Store) -> None:
         return value
 
     assert read(store) == [now(row) for row in rows]
-    store.merge_topic("t")
+    store.maintenance.merge("t")
     assert read(store) == [now(row) for row in rows]
     assert store.scan("t", columns=["m"]).to_arrow().slice(1).to_pylist()[0] == {"m": []}
 
@@ -493,13 +493,13 @@ def test_modes_refuse_what_they_are_there_for(
     """Kafka's names. Whatever is allowed, older records are read under it."""
     for mode in MODES:
         config = {"schema.compatibility": mode}
-        store.create_topic(mode, schema=START, config=config)
+        store.topics.create(mode, schema=START, config=config)
         send(store, pa.table({"must": pa.array([1], pa.int32())}), mode)
         if mode in allowed_by:
-            store.alter_topic(mode, **change)
+            store.topics.alter(mode, **change)
         else:
             with pytest.raises(InvalidSchema):
-                store.alter_topic(mode, **change)
+                store.topics.alter(mode, **change)
         (row,) = store.scan(mode).to_arrow().to_pylist()
         assert row.get("must", 1) == 1
         assert row == store.snapshot([mode]).dataset(mode).to_table().to_pylist()[0]
@@ -508,21 +508,21 @@ def test_modes_refuse_what_they_are_there_for(
 def test_modes_are_settings_of_typed_topics(store: Store) -> None:
     config = {"schema.compatibility": "FULL"}
     with pytest.raises(InvalidConfig, match="the topic has no schema"):
-        store.create_topic("plain", config=config)
-    store.create_topic("plain")
+        store.topics.create("plain", config=config)
+    store.topics.create("plain")
     with pytest.raises(InvalidConfig, match="the topic has no schema"):
-        store.alter_topic("plain", config=config)
+        store.topics.alter("plain", config=config)
     with pytest.raises(InvalidConfig, match="BACKWARD_TRANSITIVE"):
-        store.create_topic(
+        store.topics.create(
             "t", schema=START, config={"schema.compatibility": "BACKWARD_TRANSITIVE"}
         )
-    store.create_topic("t", schema=START, config=config)
+    store.topics.create("t", schema=START, config=config)
     with pytest.raises(
         InvalidSchema, match=r"under schema\.compatibility=FULL: programs that know"
     ):
-        store.alter_topic("t", rename={"may": "might"})
+        store.topics.alter("t", rename={"may": "might"})
     # A change of both is judged by what holds from then on.
-    store.alter_topic("t", rename={"may": "might"}, config={"schema.compatibility": None})
+    store.topics.alter("t", rename={"may": "might"}, config={"schema.compatibility": None})
 
 
 # -- writers, and files --------------------------------------------------------------------------
@@ -530,17 +530,17 @@ def test_modes_are_settings_of_typed_topics(store: Store) -> None:
 
 def test_a_producer_learns_of_a_new_schema_when_it_needs_it(store: Store) -> None:
     """A batch that its own schema does not know is tried by that which the topic has."""
-    store.create_topic("t", schema=pa.schema([("a", pa.int8())]))
+    store.topics.create("t", schema=pa.schema([("a", pa.int8())]))
     with store.producer() as producer:
         producer.send_batch("t", pa.table({"a": pa.array([1], pa.int8())}))
-        store.alter_topic("t", schema=pa.schema([("a", pa.int8()), ("b", pa.int8())]))
+        store.topics.alter("t", schema=pa.schema([("a", pa.int8()), ("b", pa.int8())]))
         with pytest.raises(InvalidRecord, match="'c' is not in its schema; the columns are a, b"):
             producer.send_batch("t", pa.table({"c": [1]}))
         producer.send_batch("t", pa.table({"b": [2]}))
         producer.send_batch("t", pa.table({"a": [3]}))
     rows = [{"a": 1, "b": None}, {"a": None, "b": 2}, {"a": 3, "b": None}]
     assert read(store) == rows
-    assert [schema_version(segment.name) for segment in store.segments("t")] == [0, 1]
+    assert [schema_version(segment.name) for segment in store.topics.segments("t")] == [0, 1]
 
 
 @in_either_format
@@ -550,20 +550,20 @@ def test_of_each_key_the_newest_record_stays_across_schemas(
     """Compaction finds the key under both of its names, and writes files of today's schema."""
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
     schema = pa.schema([("k", pa.int32()), ("v", pa.string())])
-    store.create_topic("t", schema=schema, key=["k"], config=config)
+    store.topics.create("t", schema=schema, key=["k"], config=config)
     send(store, [{"k": n % 3, "v": f"old {n}", "_deleted": n == 2} for n in range(3)])
     after = pa.schema([("v", pa.string()), ("key", pa.int64()), NOT_NULL])
-    store.alter_topic("t", schema=after, rename={"k": "key"}, defaults={"new": 9})
+    store.topics.alter("t", schema=after, rename={"k": "key"}, defaults={"new": 9})
     send(store, [{"key": 0, "v": "new", "new": 1}])
     clock.time_ms += 1000
-    store.compact("t")
+    store.maintenance.compact("t")
     columns = ["key", "v", "new", "_deleted"]
     assert store.scan("t", columns=columns).to_arrow().to_pylist() == [
         {"key": 1, "v": "old 1", "new": 9, "_deleted": False},
         {"key": 2, "v": None, "new": 9, "_deleted": True},
         {"key": 0, "v": "new", "new": 1, "_deleted": False},
     ]
-    names = [segment.name for segment in store.segments("t")]
+    names = [segment.name for segment in store.topics.segments("t")]
     assert all("-v1-" in name for name in names)
     if record_format == "parquet":
         assert {schema_version(name) for name in names} == {1}
@@ -607,9 +607,9 @@ def test_a_topic_that_was_made_anew_has_another_schema() -> None:
 def test_files_of_a_newer_schema_are_read_under_an_older_one(store: Store) -> None:
     """By their ids: nobody who has the older schema knows what they call the columns."""
     schema = pa.schema([("a", pa.int8()), ("b", pa.int8())])
-    store.create_topic("t", schema=schema)
-    older = store.describe_topic("t").schema
-    store.alter_topic(
+    store.topics.create("t", schema=schema)
+    older = store.topics.describe("t").schema
+    store.topics.alter(
         "t", schema=pa.schema([("b", pa.int8()), ("c", pa.int8())]), rename={"a": "c"}
     )
     send(store, [{"b": 2, "c": 1}])
@@ -649,13 +649,13 @@ def test_deep_columns_change_at_their_bottom(store: Store) -> None:
             kind = pa.struct([("in", kind)]) if level % 2 else pa.list_(kind)
         return kind
 
-    store.create_topic("t", schema=pa.schema([("a", nest(pa.int8(), 15))]))
+    store.topics.create("t", schema=pa.schema([("a", nest(pa.int8(), 15))]))
     value: Any = 5
     for level in range(15):
         value = {"in": value} if level % 2 else [value]
     table = pa.table({"a": pa.array([value], nest(pa.int8(), 15))})
     send(store, table)
-    store.alter_topic("t", schema=pa.schema([("a", nest(pa.int32(), 15))]))
+    store.topics.alter("t", schema=pa.schema([("a", nest(pa.int32(), 15))]))
     assert read(store) == [{"a": value}]
     with pytest.raises(InvalidSchema, match="more than 16 levels"):
-        store.alter_topic("t", schema=pa.schema([("a", nest(pa.int32(), 16))]))
+        store.topics.alter("t", schema=pa.schema([("a", nest(pa.int32(), 16))]))

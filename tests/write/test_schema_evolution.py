@@ -275,7 +275,7 @@ def any_changes(data: st.DataObject) -> None:
     config = {"schema.compatibility": "NONE", "compression.type": "none"}
     formats = st.sampled_from(["parquet", "columns", "auto"])
     config["record.format"] = draws.draw(formats)
-    store.create_topic("t", schema=schema_of(world.columns), config=config)
+    store.topics.create("t", schema=schema_of(world.columns), config=config)
     pinned: list[tuple[Snapshot, list[dict[str, Any]], list[Column]]] = []
     for _ in range(draws.draw(st.integers(1, 4))):
         if draws.chance():
@@ -295,7 +295,7 @@ def any_changes(data: st.DataObject) -> None:
             for one in world.columns
             if one.default is not None and one.number not in {old.number for old in before}
         }
-        store.alter_topic(
+        store.topics.alter(
             "t",
             schema=schema_of(world.columns),
             rename=renamed,
@@ -305,7 +305,7 @@ def any_changes(data: st.DataObject) -> None:
         late.close()
         world.rows += late_rows
         if draws.chance():
-            store.merge_topic("t")
+            store.maintenance.merge("t")
         shown = expected(world.rows, world.columns)
         check(attach(storage, clock=clock).snapshot(["t"]), shown, world.columns)
     for snapshot, shown, columns in pinned:

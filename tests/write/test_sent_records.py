@@ -27,7 +27,7 @@ def test_each_record_keeps_what_it_was_sent_with(
         monkeypatch.setattr(module, "ROWS_PER_BATCH", 30)
     rng = random.Random(seed)
     store = attach(HeapStorage(), create=True, clock=clock)
-    store.create_topic("t", partitions=2)
+    store.topics.create("t", partitions=2)
     often = [rng.choice((0, 0, 0.2, 1)) for _ in range(6)]
     expected: dict[int, list[tuple[object, ...]]] = {0: [], 1: []}
     with store.producer() as producer:
@@ -57,7 +57,7 @@ def test_each_record_keeps_what_it_was_sent_with(
 def test_a_record_of_bytes_takes_two_calls() -> None:
     """Not more, or most of the time of a loop of sends goes into calls. Batches come besides."""
     store = attach(HeapStorage(), create=True)
-    store.create_topic("t")
+    store.topics.create("t")
     with store.producer() as producer:
         producer.send("t", b"the topic is looked up")
 

@@ -69,10 +69,10 @@ FLIGHTS = pa.schema(
 @pytest.fixture
 def store(clock: VirtualClock) -> Store:
     store = attach(HeapStorage(), create=True, clock=clock)
-    store.create_topic("t", partitions=2)
+    store.topics.create("t", partitions=2)
     defaults = {"gate": "?"}
     for name in ("one", "many"):
-        store.create_topic(name, schema=FLIGHTS, defaults=defaults)
+        store.topics.create(name, schema=FLIGHTS, defaults=defaults)
     return store
 
 

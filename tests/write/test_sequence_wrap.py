@@ -27,7 +27,7 @@ def store(memory_storage: Storage, clock: VirtualClock) -> Store:
 
 
 def huge(store: Store, record_count: int) -> UploadedSegment:
-    spec = store.topic_spec("t")
+    spec = store.logs.topic_spec("t")
     return UploadedSegment("t", spec.topic_id, 0, "huge-0", record_count, 1, 1, 1, 1)
 
 
@@ -52,7 +52,7 @@ def tail(store: Store, start: int) -> list[str]:
 
 
 def sequences(store: Store) -> list[int]:
-    return [segment.base_sequence for segment in store.segments("t")]
+    return [segment.base_sequence for segment in store.topics.segments("t")]
 
 
 @pytest.mark.parametrize("before", [1, 3, 5])
@@ -67,7 +67,7 @@ def test_a_batch_wraps(store: Store, clock: VirtualClock, before: int) -> None:
     send(producer, "f")
     assert producer.flush() == {T0: [range(start + 5, start + 6)]}
     assert sequences(store) == [0, 1, start, 5 - before]
-    (known,) = attach(store.storage, clock=clock).describe_producers("t")
+    (known,) = attach(store.storage, clock=clock).transactions.producers("t")
     assert known.last_sequence == 5 - before
     assert tail(attach(store.storage, clock=clock), start) == list("abcdef")
 
@@ -83,7 +83,7 @@ def test_a_repeat_over_the_wrap_is_recognised(store: Store, clock: VirtualClock)
     log = attach(store.storage, clock=clock).logs.topic("t")
     log.refresh()
     again = Writer(writer.producer, {0: start})
-    spec, name = store.topic_spec("t"), store.segments("t")[-1].name
+    spec, name = store.logs.topic_spec("t"), store.topics.segments("t")[-1].name
     repeat = UploadedSegment("t", spec.topic_id, 0, name, 4, 1, 1, 1, 1)
     repeated = log.place([repeat], writer=again)
     assert (repeated.entry, repeated.offsets) == (None, {T0: range(start, start + 4)})
@@ -135,12 +135,12 @@ def test_a_transactional_producer_wraps(store: Store, clock: VirtualClock) -> No
 
 def test_segments_of_one_append_wrap(store: Store) -> None:
     """Several segments of a partition in one entry: each has the sequence it begins with."""
-    spec = store.topic_spec("t")
+    spec = store.logs.topic_spec("t")
     parts = [
         UploadedSegment("t", spec.topic_id, 0, f"part-{number}", count, 1, 1, 1, 1)
         for number, count in enumerate((LAST - 1, 4, 5))
     ]
     store.logs.topic("t").place(parts, writer=Writer.new("ab" * 16))
     assert sequences(store) == [0, LAST - 1, 2]
-    (known,) = store.describe_producers("t")
+    (known,) = store.transactions.producers("t")
     assert known.last_sequence == 6

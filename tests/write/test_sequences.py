@@ -58,7 +58,7 @@ def place(
 def contents(store: Store) -> tuple[list[str], list[int]]:
     """The files of the topic's log, and the end offset of each partition."""
     fresh = attach(store.storage, clock=VirtualClock(seed=5))
-    ends = [partition.end_offset for partition in fresh.describe_topic("t").partitions]
+    ends = [partition.end_offset for partition in fresh.topics.describe("t").partitions]
     return store.storage.list_names("topics/t/log"), ends
 
 
@@ -105,7 +105,7 @@ def test_a_producer_that_nobody_knows_starts_at_sequence_0(store: Store) -> None
     """Whatever it claims, it never continues a sequence that the topic has not seen."""
     writer = Writer(PRODUCER, {0: 5})
     store.logs.topic("t").place(upload(store, b"v", b"v"), writer=writer)
-    (segment,) = store.segments("t", 0)
+    (segment,) = store.topics.segments("t", 0)
     assert segment.base_sequence == 0
     assert segment.producer_id == writer.producer.producer_id != PRODUCER.producer_id
 
@@ -135,7 +135,7 @@ def test_a_newer_instance_writes_from_sequence_0_and_fences_the_older_one(store:
     second = begin(store, "p", EXPIRATION_MS)
     send(second, b"3")
     second.commit_transaction()
-    written = [(s.producer_epoch, s.base_sequence) for s in store.segments("t", 0)]
+    written = [(s.producer_epoch, s.base_sequence) for s in store.topics.segments("t", 0)]
     assert written == [(0, 0), (1, 0)]
     first.begin_transaction()
     first.send("t", b"late", partition=0)
@@ -179,7 +179,7 @@ def test_a_repeat_is_recognised_when_its_records_were_deleted(store: Store, how:
     segments = upload(store, b"v", b"v")
     place(store, 0, segments=segments)
     place(store, 2, 1)
-    store.delete_records({T0: 2})
+    store.topics.delete_records({T0: 2})
     store = reopened(store, how)
     assert place(store, 0, segments=segments).offsets == {T0: range(2)}
 
@@ -194,7 +194,7 @@ def test_other_records_with_the_numbers_of_a_batch_are_no_repeat(
     place(store, 0, 2)
     place(store, 2, 2)
     if deleted:
-        store.delete_records({T0: deleted})
+        store.topics.delete_records({T0: deleted})
     store = reopened(store, how)
     for sequence in (0, 2):
         check_refused(store, OutOfOrderSequence, sequence, count=2)
@@ -238,11 +238,11 @@ def test_an_open_transaction_is_remembered_though_it_is_idle(
     clock.time_ms += EXPIRATION_MS + 1
     place(store, 0, producer=ProducerRef(7, 0), partition=1)
     store = reopened(store, how)
-    waiting_id = store.describe_transaction("open").producer_id
+    waiting_id = store.transactions.describe("open").producer_id
     assert set(known_producers(store)) == {waiting_id, 7}
     send(waiting, b"3")
     waiting.commit_transaction()
-    mine = [s for s in store.segments("t", 0) if s.producer_id == waiting_id]
+    mine = [s for s in store.topics.segments("t", 0) if s.producer_id == waiting_id]
     assert [segment.base_sequence for segment in mine] == [0, 2]
 
 
@@ -265,9 +265,11 @@ def test_an_idle_transaction_goes_on_in_every_partition(
         waiting.flush()
         store = reopened(store, how)
     waiting.commit_transaction()
-    mine = store.describe_transaction("open").producer_id
+    mine = store.transactions.describe("open").producer_id
     for partition in (0, 1):
-        found = [s.base_sequence for s in store.segments("t", partition) if s.producer_id == mine]
+        found = [
+            s.base_sequence for s in store.topics.segments("t", partition) if s.producer_id == mine
+        ]
         assert found == [0, 1]
 
 
@@ -292,7 +294,7 @@ def test_a_producer_with_an_open_transaction_cannot_write_beside_it(
     """An append of the same producer that claims no transaction is refused."""
     waiting = begin(store, "p", EXPIRATION_MS)
     send(waiting, b"1")
-    described = store.describe_transaction("p")
+    described = store.transactions.describe("p")
     beside = ProducerRef(described.producer_id, described.producer_epoch)
     store = reopened(store, how)
     sequence = 1 if partition == 0 else 0

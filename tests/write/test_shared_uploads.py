@@ -58,7 +58,7 @@ def upload(
 ) -> list[UploadedSegment]:
     """A record of so many random bytes to each of these partitions."""
     budget = segment_uploads.UploadBudget(memory_bytes)
-    uploader = SegmentUploader(store.storage, store.topic_spec("t"), store.logs.clock, budget)
+    uploader = SegmentUploader(store.storage, store.logs.topic_spec("t"), store.logs.clock, budget)
     rng = np.random.default_rng(1)
     for partition, size in sizes.items():
         batch = pa.record_batch({"value": pa.array([rng.bytes(size)], pa.binary())})
@@ -115,8 +115,8 @@ def test_segments_that_are_full_share_no_file(clock: VirtualClock, record_format
     """Segments of one partition would have the same name; only the last ones share a file."""
     store = new_store(HeapStorage(), clock, {})
     config = {"segment.bytes": 2048, "record.format": record_format}
-    store.create_topic("t", partitions=2, config=config)
-    uploader = SegmentUploader(store.storage, store.topic_spec("t"), clock)
+    store.topics.create("t", partitions=2, config=config)
+    uploader = SegmentUploader(store.storage, store.logs.topic_spec("t"), clock)
     values_ = pa.array([np.random.default_rng(n).bytes(500) for n in range(40)], pa.binary())
     batch = normalize(pa.record_batch({"value": values_}), now_ms=1)
     uploader.write(batch, np.arange(40, dtype=np.int32) % 2)
@@ -144,7 +144,7 @@ def test_what_cannot_be_uploaded_leaves_no_file(tmp_path: Path, clock: VirtualCl
     """Nor does what is discarded: the file goes, once."""
     store = new_store(open_storage(str(tmp_path / "store")), clock, {"t": PARTITIONS})
     before = dict(store.storage.list_all(""))
-    uploader = SegmentUploader(store.storage, store.topic_spec("t"), clock)
+    uploader = SegmentUploader(store.storage, store.logs.topic_spec("t"), clock)
     batch = normalize(pa.record_batch({"value": [b"x"] * PARTITIONS}), now_ms=1)
     uploader.write(batch, np.arange(PARTITIONS, dtype=np.int32))
     put_round = store.storage.put_round
@@ -173,7 +173,7 @@ def test_what_cannot_be_uploaded_leaves_no_file(tmp_path: Path, clock: VirtualCl
 def test_each_partition_is_read_from_its_range(clock: VirtualClock, record_format: str) -> None:
     """Whole, in part, by time; and what is said of it is true of its bytes."""
     store = new_store(HeapStorage(), clock, {})
-    store.create_topic("t", partitions=PARTITIONS, config={"record.format": record_format})
+    store.topics.create("t", partitions=PARTITIONS, config={"record.format": record_format})
     for turn in range(3):
         with store.producer() as producer:
             for partition in range(PARTITIONS):
@@ -194,7 +194,7 @@ def test_each_partition_is_read_from_its_range(clock: VirtualClock, record_forma
     found = consumer.offsets_for_times({TopicPartition("t", 5): 1002})[TopicPartition("t", 5)]
     assert found is not None
     assert (found.offset, found.timestamp) == (8, 1002)
-    for segment in fresh.segments("t"):
+    for segment in fresh.topics.segments("t"):
         assert segment.position >= 0
         assert check_placed_segment(fresh.storage, segment).damages == ()
     assert not [finding for finding in fresh.examine(with_contents=True) if finding.state != "ok"]
@@ -227,7 +227,7 @@ def test_not_more_than_a_megabyte_is_read_together(
 ) -> None:
     """A file that somebody has made larger is read in pieces."""
     send_to_each(store, b"x")
-    size_bytes = store.segments("t")[0].size_bytes
+    size_bytes = store.topics.segments("t")[0].size_bytes
     monkeypatch.setattr(joined_reads, "MOST_JOINED_BYTES", 2 * size_bytes)
     counting = CountingStorage(store.storage)
     assert len(values(another(store, counting))) == PARTITIONS
@@ -262,13 +262,13 @@ def test_any_damage_is_noticed_by_the_partition_whose_it_is(
     """And by no other one: each reads its own bytes alone."""
     storage = HeapStorage()
     store = new_store(storage, clock, {})
-    store.create_topic("t", partitions=3, config={"record.format": record_format})
+    store.topics.create("t", partitions=3, config={"record.format": record_format})
     with store.producer() as producer:
         for partition in range(3):
             producer.send("t", b"value of %d" % partition, partition=partition)
     (path,) = (path for path, _ in storage.list_all("topics/t/data"))
     data = storage.get(path)
-    segments = store.segments("t")
+    segments = store.topics.segments("t")
     for position in range(0, len(data), 7):
         damaged = bytearray(data)
         damaged[position] ^= 1 << position % 8
@@ -291,11 +291,11 @@ def test_parts_that_changed_places_are_noticed(clock: VirtualClock, record_forma
     """Each has a tag of its own, though all have one name."""
     storage = HeapStorage()
     store = new_store(storage, clock, {})
-    store.create_topic("t", partitions=2, config={"record.format": record_format})
+    store.topics.create("t", partitions=2, config={"record.format": record_format})
     with store.producer() as producer:
         for partition in range(2):
             producer.send("t", b"value of %d" % partition, partition=partition, timestamp_ms=1)
-    one, other = store.segments("t")
+    one, other = store.topics.segments("t")
     assert one.size_bytes == other.size_bytes
     path = one.paths.log
     data = storage.get(path)
@@ -310,7 +310,7 @@ def test_parts_that_changed_places_are_noticed(clock: VirtualClock, record_forma
 def test_a_file_that_is_cut_or_gone(store: Store, storage: HeapStorage, end: str) -> None:
     """The part before the truncation is read, the rest reported, by readers and the doctor."""
     send_to_each(store, b"x")
-    segments = store.segments("t")
+    segments = store.topics.segments("t")
     path = segments[0].paths.log
     data = storage.get(path)
     storage.delete([path])
@@ -337,12 +337,12 @@ def test_a_shared_file_is_shown_as_a_file_of_batches(
     """Without the log; and damage in one segment hides no other one."""
     storage = HeapStorage()
     store = new_store(storage, clock, {})
-    store.create_topic("t", partitions=4, config={"record.format": record_format})
+    store.topics.create("t", partitions=4, config={"record.format": record_format})
     with store.producer() as producer:
         for partition in range(4):
             for row in range(3):
                 producer.send("t", b"%d" % row, partition=partition)
-    segments = store.segments("t")
+    segments = store.topics.segments("t")
     data = storage.get(segments[0].paths.log)
 
     def check(content: bytes) -> tuple[int, int, int]:

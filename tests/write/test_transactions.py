@@ -114,8 +114,8 @@ def test_a_timed_out_transaction_blocks_nobody(store: Store, clock: VirtualClock
     assert values(store) == [b"behind"]
     with pytest.raises(ProducerFenced):
         stuck.commit_transaction()
-    assert store.describe_transaction("stuck").status == "CompleteAbort"
-    assert store.describe_transaction("stuck").producer_epoch == 1
+    assert store.transactions.describe("stuck").status == "CompleteAbort"
+    assert store.transactions.describe("stuck").producer_epoch == 1
 
 
 @pytest.mark.condition(30)
@@ -242,7 +242,7 @@ def test_commit_and_abort_may_be_repeated_but_not_contradicted(store: Store) -> 
     producer = begin(store, "p")
     send(producer, b"x")
     placed = producer.commit_transaction()
-    before = store.describe_transaction("p")
+    before = store.transactions.describe("p")
     assert producer.commit_transaction() == placed == {T0: [range(1)]}
     with pytest.raises(InvalidTxnState, match="ended with commit"):
         producer.abort_transaction()
@@ -265,10 +265,10 @@ def test_init_finishes_what_was_prepared(store: Store, clock: VirtualClock) -> N
     assert coordinator is not None
     coordinator._finish_quietly = lambda: None  # type: ignore[method-assign]
     producer.commit_transaction()
-    assert store.describe_transaction("p").status == "PrepareCommit"
+    assert store.transactions.describe("p").status == "PrepareCommit"
     assert values(elsewhere(store.storage, clock)) == [b"decided"]
     elsewhere(store.storage, clock).producer(transactional_id="p").init_transactions()
-    described = elsewhere(store.storage, clock).describe_transaction("p")
+    described = elsewhere(store.storage, clock).transactions.describe("p")
     assert (described.status, described.producer_epoch) == ("Empty", 1)
     assert values(elsewhere(store.storage, clock)) == [b"decided"]
 
@@ -283,7 +283,7 @@ def test_a_damaged_transaction_stops_no_other(store: Store, clock: VirtualClock)
     send(good, b"fine")
     good.commit_transaction()
     assert values(elsewhere(store.storage, clock)) == [b"fine"]
-    errors = [d for d in store.transactions() if isinstance(d, CorruptEntry)]
+    errors = [d for d in store.transactions.list() if isinstance(d, CorruptEntry)]
     assert len(errors) == 1
 
 

@@ -80,7 +80,7 @@ def store(clock: VirtualClock) -> Store:
 
 @pytest.fixture
 def flights(store: Store) -> Store:
-    store.create_topic("f", partitions=3, schema=FLIGHTS, key=["carrier", "flight"])
+    store.topics.create("f", partitions=3, schema=FLIGHTS, key=["carrier", "flight"])
     return store
 
 
@@ -245,8 +245,8 @@ def test_schemas_that_no_engine_could_read_are_refused(
 ) -> None:
     """With what to use instead."""
     with pytest.raises(InvalidSchema, match=reason):
-        store.create_topic("t", schema=schema, key=key)
-    assert store.topics() == []
+        store.topics.create("t", schema=schema, key=key)
+    assert store.topics.list() == []
 
 
 def test_deep_nesting_is_refused_and_not_followed() -> None:
@@ -263,16 +263,16 @@ def test_settings_fit_the_schema(store: Store) -> None:
     schema = pa.schema([("a", pa.int8())])
     for config in ({"record.format": "kafka"}, {"cleanup.policy": "compact"}):
         with pytest.raises(InvalidConfig):
-            store.create_topic("t", schema=schema, config=config)  # compacted by no key
+            store.topics.create("t", schema=schema, config=config)  # compacted by no key
     with pytest.raises(InvalidSchema, match="there is none"):
-        store.create_topic("t", key=["a"])
-    store.create_topic("t", schema=schema)
-    store.create_topic("v", schema=schema, config={"record.format": "columns"})
+        store.topics.create("t", key=["a"])
+    store.topics.create("t", schema=schema)
+    store.topics.create("v", schema=schema, config={"record.format": "columns"})
     with pytest.raises(InvalidConfig, match="kafka has keys and values"):
-        store.alter_topic("v", config={"record.format": "kafka"})
+        store.topics.alter("v", config={"record.format": "kafka"})
     with pytest.raises(InvalidConfig, match="has no key"):
-        store.alter_topic("t", config={"cleanup.policy": "compact"})
-    store.alter_topic("t", config={"compression.type": "gzip"})
+        store.topics.alter("t", config={"cleanup.policy": "compact"})
+    store.topics.alter("t", config={"compression.type": "gzip"})
     with pytest.raises(InvalidOption, match="unknown column 'key'"):
         store.scan("t", columns=["key"])
 
@@ -304,8 +304,8 @@ def test_keys_are_hashed_by_the_same_bytes_for_ever(
 @in_either_format
 def test_a_key_of_text_goes_where_kafka_sends_it(store: Store) -> None:
     """Where a record with these bytes as its key goes in another topic."""
-    store.create_topic("typed", partitions=7, schema=pa.schema([("k", pa.string())]), key=["k"])
-    store.create_topic("plain", partitions=7)
+    store.topics.create("typed", partitions=7, schema=pa.schema([("k", pa.string())]), key=["k"])
+    store.topics.create("plain", partitions=7)
     keys = [f"key {n}" for n in range(200)]
     send(store, pa.table({"k": keys}), "typed")
     send(store, pa.table({"key": keys, "value": keys}), "plain")
@@ -326,8 +326,8 @@ def test_small_segments_are_merged_and_time_is_found(flights: Store, clock: Virt
         send(flights, table.append_column("_timestamp", stamp), partition=0)
     before = flights.scan("f").to_arrow()
     snapshot = flights.snapshot(["f"])
-    flights.merge_topic("f")
-    (segment,) = flights.segments("f")
+    flights.maintenance.merge("f")
+    (segment,) = flights.topics.segments("f")
     assert segment.identity is not None
     assert segment.identity.tag != NO_TAG
     assert flights.scan("f").to_arrow() == before
@@ -341,7 +341,7 @@ def test_small_segments_are_merged_and_time_is_found(flights: Store, clock: Virt
 @in_either_format
 def test_a_consumer_gets_keys_and_json(flights: Store) -> None:
     """For whoever takes records one by one."""
-    flights.create_topic("plain")
+    flights.topics.create("plain")
     send(flights, pa.Table.from_pylist([ROW], schema=FLIGHTS))
     gone = pa.table({"carrier": ["AA"], "flight": [7], "_deleted": [True]})
     send(flights, gone)
@@ -367,8 +367,8 @@ def test_a_consumer_gets_keys_and_json(flights: Store) -> None:
 @in_either_format
 def test_a_consumer_gets_rows_that_can_be_sent_again(flights: Store) -> None:
     """Values of Python's types, a deletion too; topics without a schema beside it keep bytes."""
-    flights.create_topic("copy", schema=FLIGHTS, key=["carrier", "flight"])
-    flights.create_topic("plain")
+    flights.topics.create("copy", schema=FLIGHTS, key=["carrier", "flight"])
+    flights.topics.create("plain")
     nothing = dict.fromkeys(ROW) | {"carrier": "", "flight": 0}
     gone = nothing | {"_deleted": True}
     send(flights, [ROW, nothing], partition=0)
@@ -389,7 +389,7 @@ def test_a_consumer_gets_rows_that_can_be_sent_again(flights: Store) -> None:
 @in_either_format
 def test_values_that_python_cannot_hold_stop_no_consumer(store: Store) -> None:
     """Arrow's times go further than Python's: they come as Arrow's, and can be sent again."""
-    store.create_topic("t", schema=pa.schema([("at", pa.timestamp("us")), ("n", pa.int64())]))
+    store.topics.create("t", schema=pa.schema([("at", pa.timestamp("us")), ("n", pa.int64())]))
     far = pa.array([0, 1 << 62], pa.int64()).view(pa.timestamp("us"))
     send(store, pa.table({"at": far, "n": [1, 2]}), "t")
     first, second = store.consumer("t", auto_offset_reset="earliest").poll()
@@ -403,7 +403,7 @@ def test_values_that_python_cannot_hold_stop_no_consumer(store: Store) -> None:
 def test_a_python_time_is_rounded_down_to_its_columns_unit(store: Store) -> None:
     """Also before 1970, in lists, and of a day's last moment; columns of Arrow are not rounded."""
     kind = pa.timestamp("ms", tz="UTC")
-    store.create_topic("t", schema=pa.schema([("at", kind), ("several", pa.list_(kind))]))
+    store.topics.create("t", schema=pa.schema([("at", kind), ("several", pa.list_(kind))]))
     berlin = dt.timezone(dt.timedelta(hours=1))
     late, early = (
         dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=berlin),
@@ -427,7 +427,7 @@ def test_a_snapshot_is_a_dataset(any_storage: Storage) -> None:
     """Engines read the files themselves; what is not a whole file stands beside them."""
     store = attach(any_storage, create=True)
     schema = pa.schema([pa.field("n", pa.int64(), nullable=False), ("t", pa.string())])
-    store.create_topic("t", partitions=2, schema=schema)
+    store.topics.create("t", partitions=2, schema=schema)
     for first in (0, 1000):
         table = pa.table({"n": range(first, first + 1000), "t": ["x"] * 1000})
         send(store, table, "t", partition=first // 1000)
@@ -442,10 +442,10 @@ def test_a_snapshot_is_a_dataset(any_storage: Storage) -> None:
     assert found.count_rows() == 2000
     some = found.to_table(columns=["n"], filter=pc.field("n") >= 1990)
     assert some.column("n").to_pylist() == list(range(1990, 2000))
-    store.delete_records({TopicPartition("t", 0): 400})
+    store.topics.delete_records({TopicPartition("t", 0): 400})
     trimmed = store.snapshot(["t"]).dataset("t")
     assert sorted(trimmed.to_table().column("n").to_pylist()) == list(range(400, 2000))
-    store.create_topic("none", schema=schema)
+    store.topics.create("none", schema=schema)
     assert store.snapshot(["none"]).dataset("none").to_table().schema.names == ["n", "t"]
 
 
@@ -512,13 +512,13 @@ def test_any_schema(
     rows = data.draw(st.lists(row, min_size=1, max_size=6))
     store = attach(HeapStorage(), create=True, clock=clock)
     record_format = data.draw(st.sampled_from(["parquet", "columns"]))
-    store.create_topic("t", schema=schema, config={"record.format": record_format})
+    store.topics.create("t", schema=schema, config={"record.format": record_format})
     for start in range(4):
         send(store, pa.Table.from_pylist(rows[start::4], schema=schema), "t")
     expected = [row for start in range(4) for row in rows[start::4]]
     assert store.scan("t").to_arrow().to_pylist() == expected
     assert store.snapshot(["t"]).dataset("t").to_table().to_pylist() == expected
-    store.merge_topic("t")
+    store.maintenance.merge("t")
     assert store.scan("t").to_arrow().to_pylist() == expected
 
 
@@ -527,7 +527,7 @@ def test_of_each_key_the_newest_record_stays(store: Store, clock: VirtualClock) 
     """Compaction by the key's columns; what deletes goes when its time has come."""
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
     schema = pa.schema([("a", pa.int32()), ("b", pa.string()), ("n", pa.int64())])
-    store.create_topic("t", schema=schema, key=["b", "a"], config=config)
+    store.topics.create("t", schema=schema, key=["b", "a"], config=config)
     rng = np.random.default_rng(2)
     newest: dict[tuple[int, str], dict[str, Any]] = {}
     for first in range(0, 400, 100):
@@ -543,7 +543,7 @@ def test_of_each_key_the_newest_record_stays(store: Store, clock: VirtualClock) 
             rows.append(row)
         send(store, pa.Table.from_pylist(rows), "t")
     clock.time_ms += 1000
-    store.compact("t")
+    store.maintenance.compact("t")
     columns = ["a", "b", "n", "_deleted"]
 
     def found() -> dict[tuple[int, str], dict[str, Any]]:
@@ -561,7 +561,7 @@ def test_of_each_key_the_newest_record_stays(store: Store, clock: VirtualClock) 
     clock.time_ms += 2 * 86_400_000
     send(store, pa.table({"a": [9], "b": ["z"], "n": [1000]}), "t")
     clock.time_ms += 1000
-    store.compact("t")
+    store.maintenance.compact("t")
     kept = {key: row for key, row in newest.items() if not row["_deleted"]}
     assert {key: row for key, row in found().items() if key != (9, "z")} == kept
 
@@ -569,13 +569,13 @@ def test_of_each_key_the_newest_record_stays(store: Store, clock: VirtualClock) 
 @in_either_format
 def test_kafkas_format_brings_no_columns(flights: Store, tmp_path: Path) -> None:
     """What comes from a broker's folders are keys and values."""
-    flights.create_topic("plain", partitions=3)
+    flights.topics.create("plain", partitions=3)
     send(flights, pa.table({"value": ["v"]}), "plain")
-    flights.export_kafka("plain", str(tmp_path / "folders"))
+    flights.kafka.export_topic("plain", str(tmp_path / "folders"))
     for number in range(3):
         (tmp_path / "folders" / f"plain-{number}").rename(tmp_path / "folders" / f"f-{number}")
     with pytest.raises(InvalidOption, match="has a schema, and Kafka has"):
-        flights.import_kafka("f", [str(tmp_path / "folders")])
+        flights.kafka.import_topic("f", [str(tmp_path / "folders")])
 
 
 def test_filtered_pandas_frames_are_taken_without_their_index(flights: Store) -> None:
@@ -584,12 +584,12 @@ def test_filtered_pandas_frames_are_taken_without_their_index(flights: Store) ->
     send(flights, frame[frame.flight > 1])
     send(flights, pa.Table.from_pandas(frame[frame.flight == 2]))
     send(flights, frame.set_index("carrier"))
-    flights.create_topic("raw")
+    flights.topics.create("raw")
     send(flights, pd.DataFrame({"value": ["y"]}, index=[7]), "raw")
     assert flights.scan("f").record_count == 6
     assert flights.scan("raw", columns=["value"]).to_arrow().to_pylist() == [{"value": b"y"}]
     schema = pa.schema([("__index_level_0__", pa.int64()), ("a", pa.int64())])
-    flights.create_topic("indexed", schema=schema)
+    flights.topics.create("indexed", schema=schema)
     send(flights, pd.DataFrame({"a": [2]}, index=[7]), "indexed")
     assert flights.scan("indexed").to_arrow().to_pylist() == [{"__index_level_0__": 7, "a": 2}]
 
@@ -687,7 +687,7 @@ def test_a_record_is_checked_when_it_is_sent(flights: Store, row: Any, reason: s
 def test_a_record_that_is_too_large_is_refused_alone(store: Store) -> None:
     """What it takes in memory may be a little more than the limit."""
     config = {"max.message.bytes": 100}
-    store.create_topic("t", schema=pa.schema([("a", pa.string())]), config=config)
+    store.topics.create("t", schema=pa.schema([("a", pa.string())]), config=config)
     with store.producer() as producer:
         producer.send("t", {"a": "x" * 80})
         with pytest.raises(RecordTooLarge, match=r"larger than the 100 that max\.message\.bytes"):
@@ -701,7 +701,7 @@ def test_floats_become_narrower_but_not_infinite(store: Store) -> None:
         "b": pa.list_(pa.float32()),
         "c": pa.struct([("x", pa.int8()), ("y", pa.map_(pa.string(), pa.float32()))]),
     }
-    store.create_topic("n", schema=pa.schema(list(kinds.items())))
+    store.topics.create("n", schema=pa.schema(list(kinds.items())))
     infinite = float("inf")
     send(store, pa.table({"a": [0.1, infinite, None], "b": [[1.5], [], [infinite, None]]}), "n")
     pairs = pa.map_(pa.string(), pa.float64())
@@ -719,7 +719,7 @@ def test_floats_become_narrower_but_not_infinite(store: Store) -> None:
 
 
 def test_whole_numbers_become_decimals_where_they_fit(store: Store) -> None:
-    store.create_topic("n", schema=pa.schema([("a", pa.decimal128(5, 2))]))
+    store.topics.create("n", schema=pa.schema([("a", pa.decimal128(5, 2))]))
     send(store, pa.table({"a": [1, -999, None]}), "n")
     found = store.scan("n").to_arrow().column("a").to_pylist()
     assert found == [Decimal("1.00"), Decimal("-999.00"), None]
@@ -728,7 +728,7 @@ def test_whole_numbers_become_decimals_where_they_fit(store: Store) -> None:
 def test_decimals_become_numbers_where_these_say_the_same(store: Store) -> None:
     """As DuckDB makes them of sums and literals: exact, or refused with the row that is not."""
     kinds = {"i": pa.int64(), "d": pa.float64(), "f": pa.float32()}
-    store.create_topic("n", schema=pa.schema(list(kinds.items())))
+    store.topics.create("n", schema=pa.schema(list(kinds.items())))
     large = [Decimal((1 << 63) - 1), None]
     d38, d2 = pa.decimal128(38, 0), pa.decimal128(2, 1)
     tenths = [Decimal("-0.7"), Decimal("0.1")]
@@ -753,7 +753,7 @@ def test_decimals_become_numbers_where_these_say_the_same(store: Store) -> None:
 
 def test_decimals_in_lists_become_numbers_too(store: Store) -> None:
     """Nulls and empty lists stay, slices are of their own rows; one wrong item is told."""
-    store.create_topic("n", schema=pa.schema([("l", pa.list_(pa.list_(pa.float64())))]))
+    store.topics.create("n", schema=pa.schema([("l", pa.list_(pa.list_(pa.float64())))]))
     kind = pa.list_(pa.list_(pa.decimal128(38, 1)))
     tenth = Decimal("0.1")
     rows = [[[tenth] * 9], [[tenth, None], None, []], None, [], [[Decimal(1) / 2]]]
@@ -774,7 +774,7 @@ def test_times_that_python_does_not_know_are_read(store: Store) -> None:
         ("days", pa.list_(pa.date32())),
         ("map", pa.map_(at, pa.struct([("t", at)]))),
     ]
-    store.create_topic("n", schema=pa.schema(kinds), key=["at"])
+    store.topics.create("n", schema=pa.schema(kinds), key=["at"])
     far = 1 << 62
     table = pa.table(
         {
@@ -794,7 +794,7 @@ def test_times_that_python_does_not_know_are_read(store: Store) -> None:
 
 
 def test_keys_in_milliseconds_end_where_microseconds_do(store: Store) -> None:
-    store.create_topic("n", schema=pa.schema([("at", pa.timestamp("ms"))]), key=["at"])
+    store.topics.create("n", schema=pa.schema([("at", pa.timestamp("ms"))]), key=["at"])
     times = pa.array([0, 1 << 62], pa.timestamp("ms"))
     with pytest.raises(InvalidRecord, match="column 'at' has a time in row 1 that is too far"):
         send(store, pa.table({"at": times}), "n")
@@ -814,7 +814,7 @@ def test_a_schema_that_is_none_is_a_damaged_log(
     store: Store, schema: TopicSchema, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topics, "make_schema", lambda *_: schema)
-    store.create_topic("n", schema=FLIGHTS)
+    store.topics.create("n", schema=FLIGHTS)
     for use in (lambda: store.scan("n"), lambda: send(store, pa.table({"flight": [1]}), "n")):
         with pytest.raises(CorruptEntry, match=reason):
             use()
@@ -826,14 +826,14 @@ def test_names_with_dots_are_columns_like_others(store: Store) -> None:
     count = 300_000
     numbers = np.random.default_rng(1).integers(0, 1 << 60, (3, count))
     table = pa.table({"a.b": numbers[0], "a": numbers[1], "c.d.e": numbers[2]})
-    store.create_topic("n", schema=table.schema, config={"compression.type": "none"})
+    store.topics.create("n", schema=table.schema, config={"compression.type": "none"})
     send(store, table, "n")
     for name in table.column_names:
         assert store.scan("n", columns=[name]).to_arrow().equals(table.select([name]))
 
 
 def test_a_dataset_checks_the_pages(store: Store) -> None:
-    store.create_topic(
+    store.topics.create(
         "n", schema=pa.schema([("a", pa.int64())]), config={"compression.type": "none"}
     )
     send(store, pa.table({"a": pa.array(np.arange(1000) * 7919)}), "n")
@@ -850,14 +850,14 @@ def test_a_dataset_checks_the_pages(store: Store) -> None:
 def test_columns_share_files_until_they_are_merged(store: Store) -> None:
     """A small commit is one file, whatever partitions it writes to."""
     config = {"record.format": "columns", "cleanup.policy": "compact"}
-    store.create_topic("f", partitions=3, schema=FLIGHTS, key=["carrier", "flight"], config=config)
+    store.topics.create("f", partitions=3, schema=FLIGHTS, key=["carrier", "flight"], config=config)
     for _ in range(3):
         send(store, pa.table({"carrier": ["a"] * 20, "flight": pa.array(range(20), pa.int32())}))
-    placed = store.segments("f")
+    placed = store.topics.segments("f")
     assert {segment.partition for segment in placed} == {0, 1, 2}
     assert len({segment.paths.log for segment in placed}) == 3
-    store.merge_topic("f")
-    assert len({segment.paths.log for segment in store.segments("f")}) == 3
+    store.maintenance.merge("f")
+    assert len({segment.paths.log for segment in store.topics.segments("f")}) == 3
     assert store.scan("f", filter=pc.field("flight") == 7).to_arrow().num_rows == 3
 
 
@@ -878,15 +878,15 @@ def test_parquet_has_the_levels_that_are_chosen(store: Store, schema: pa.Schema 
                 "compression.type": codec,
                 f"compression.{codec}.level": level,
             }
-            store.create_topic(codec + level, schema=schema, config=config)
+            store.topics.create(codec + level, schema=schema, config=config)
             send(store, table, codec + level)
         left_to_writers = {"record.format": "parquet", "compression.type": "producer"}
-        store.create_topic(codec, schema=schema, config=left_to_writers)
+        store.topics.create(codec, schema=schema, config=left_to_writers)
         with store.producer(compression_type=codec, compression_level=int(levels[1])) as producer:
             producer.send_batch(codec + levels[0], table)
             producer.send_batch(codec, table)
-        (low, decided), (high,) = (store.segments(codec + level) for level in levels)
-        (chosen,) = store.segments(codec)
+        (low, decided), (high,) = (store.topics.segments(codec + level) for level in levels)
+        (chosen,) = store.topics.segments(codec)
         assert decided.size_bytes == pytest.approx(low.size_bytes, abs=32)
         assert chosen.size_bytes == pytest.approx(high.size_bytes, abs=32)
         assert high.size_bytes < low.size_bytes - 64
@@ -902,18 +902,18 @@ def test_parquet_has_the_levels_that_are_chosen(store: Store, schema: pa.Schema 
         ({"compression.snappy.level": 1}, "unknown topic config 'compression.snappy.level'"),
     ):
         with pytest.raises(InvalidConfig, match=said):
-            store.create_topic("t", schema=schema, config={"record.format": "parquet", **setting})
+            store.topics.create("t", schema=schema, config={"record.format": "parquet", **setting})
     with pytest.raises(InvalidConfig, match="snappy has no levels"):
         store.producer(compression_type="snappy", compression_level=1)
 
 
 def test_parquet_is_compressed_by_zstd_if_nothing_else_is_said(store: Store) -> None:
     """As a setting of the topic: those that were made without it keep their codec."""
-    store.create_topic("typed", schema=FLIGHTS)
-    store.create_topic("bytes", config={"record.format": "parquet"})
-    store.create_topic("chosen", schema=FLIGHTS, config={"compression.type": "lz4"})
-    store.create_topic("columns", config={"record.format": "columns"})
-    found = {name: store.topic_spec(name).config for name in store.topics()}
+    store.topics.create("typed", schema=FLIGHTS)
+    store.topics.create("bytes", config={"record.format": "parquet"})
+    store.topics.create("chosen", schema=FLIGHTS, config={"compression.type": "lz4"})
+    store.topics.create("columns", config={"record.format": "columns"})
+    found = {name: store.logs.topic_spec(name).config for name in store.topics.list()}
     assert {name: TopicConfig.of(of).compression.kafka_name for name, of in found.items()} == {
         "typed": "zstd",
         "bytes": "zstd",

@@ -54,7 +54,7 @@ def test_an_unknown_commit_deletes_nothing_and_is_settled_later(
     with pytest.raises(CommitStateUnknown, match="commit_transaction"):
         producer.commit_transaction()
     flaky.losing = ""
-    assert store.segments("t")[0].record_count == 1
+    assert store.topics.segments("t")[0].record_count == 1
     if then == "commit":
         producer.commit_transaction()
         expected = [b"x"]
@@ -69,7 +69,7 @@ def test_an_unknown_commit_deletes_nothing_and_is_settled_later(
         store.producer(transactional_id="p").init_transactions()
         expected = [b"x"] if effect else []
     assert values(another(store)) == expected
-    assert not store.describe_topic("t").open_transactions
+    assert not store.topics.describe("t").open_transactions
 
 
 @pytest.mark.condition(49)
@@ -111,7 +111,7 @@ def test_a_lost_response_is_no_conflict(store: Store) -> None:
     assert producer.flush() == {T0: [range(1)]}
     assert losing.lost
     assert values(another(store)) == [b"x"]
-    assert store.describe_topic("t").entries == 2
+    assert store.topics.describe("t").entries == 2
 
 
 def test_the_end_of_somebody_elses_transaction_is_not_taken_over(
@@ -194,7 +194,7 @@ def test_an_abort_that_found_a_commit_says_so_again_after_an_interrupt(
         producer.abort_transaction()
     with pytest.raises(InvalidTxnState, match="had succeeded"):
         producer.abort_transaction()
-    assert store.describe_transaction("p").status == "CompleteCommit"
+    assert store.transactions.describe("p").status == "CompleteCommit"
     assert values(another(store)) == [b"1"]
 
 
@@ -208,7 +208,7 @@ def abort_a_flush_in_doubt(store: Store, names: str) -> Producer:
         producer.flush()
     losing.losing = ""
     producer.abort_transaction()
-    assert store.describe_transaction("p").status == "CompleteAbort"
+    assert store.transactions.describe("p").status == "CompleteAbort"
     return producer
 
 

@@ -33,7 +33,7 @@ from txnlog.write.segment_uploads import SegmentUploader, UploadBudget
 def _store(name: str, topics: int, partitions: int) -> Store:
     store = attach(open_storage(f"memory://uploads-{name}"), create=True, clock=SystemClock())
     for topic in range(topics):
-        store.create_topic(f"t{topic}", partitions=partitions)
+        store.topics.create(f"t{topic}", partitions=partitions)
     return store
 
 
@@ -51,7 +51,7 @@ def test_topics_share_one_budget_and_keep_their_order(monkeypatch: pytest.Monkey
     budget = UploadBudget(memory_bytes=200_000)
     clock = store.logs.clock
     uploaders = [
-        SegmentUploader(store.storage, store.topic_spec(f"t{topic}"), clock, budget)
+        SegmentUploader(store.storage, store.logs.topic_spec(f"t{topic}"), clock, budget)
         for topic in range(topics)
     ]
     rng = random.Random(3)
@@ -86,7 +86,7 @@ def test_discarding_frees_the_budget_of_others() -> None:
     store = _store("discard", 2, 3)
     budget = UploadBudget()
     first, second = (
-        SegmentUploader(store.storage, store.topic_spec(f"t{n}"), store.logs.clock, budget)
+        SegmentUploader(store.storage, store.logs.topic_spec(f"t{n}"), store.logs.clock, budget)
         for n in range(2)
     )
     numbers = np.array([0, 1, 2], dtype=np.int32)
@@ -107,7 +107,7 @@ def test_two_hundred_partitions_are_two_hundred_segments(
     """Where enough files may be open, no segment is cut short for another one."""
     monkeypatch.setattr(uploads, "MAX_OPEN_SEGMENTS", 200)
     store = _store("many", 1, 200)
-    uploader = SegmentUploader(store.storage, store.topic_spec("t0"), store.logs.clock)
+    uploader = SegmentUploader(store.storage, store.logs.topic_spec("t0"), store.logs.clock)
     chosen = np.arange(2_000, dtype=np.int32) % 200
     for _ in range(5):
         uploader.write(_records(list(range(2_000)), 100), chosen)
@@ -119,10 +119,10 @@ def test_what_cannot_be_finished_leaves_no_file(
 ) -> None:
     """An upload that fails at its end is discarded whole: segments, indexes, open ones."""
     store = attach(open_storage(str(tmp_path / "store")), create=True, clock=SystemClock())
-    store.create_topic("t", partitions=3)
+    store.topics.create("t", partitions=3)
     before = dict(store.storage.list_all(""))
     uploader = SegmentUploader(
-        store.storage, store.topic_spec("t"), store.logs.clock, UploadBudget(memory_bytes=1)
+        store.storage, store.logs.topic_spec("t"), store.logs.clock, UploadBudget(memory_bytes=1)
     )
     numbers = np.arange(300, dtype=np.int32) % 3
     for _ in range(2):
@@ -153,7 +153,7 @@ def test_a_full_disk_at_the_end_leaves_no_file(
     """
     store = attach(open_storage(str(tmp_path / "store")), create=True, clock=SystemClock())
     for topic in ("t", "u"):
-        store.create_topic(topic, partitions=3)
+        store.topics.create(topic, partitions=3)
     producer = store.producer(**options)
     if "transactional_id" in options:
         producer.init_transactions()
@@ -198,7 +198,7 @@ from txnlog.store import attach
 from txnlog.write.segment_uploads import SegmentUploader
 store = attach(open_storage(sys.argv[1]), create=True, clock=SystemClock())
 partitions = int(sys.argv[3])
-store.create_topic("t", partitions=partitions, config={"record.format": sys.argv[2]})
+store.topics.create("t", partitions=partitions, config={"record.format": sys.argv[2]})
 rows = 36_000
 values = pa.array([bytes(100)] * rows, pa.binary())
 records = normalize(pa.RecordBatch.from_arrays([values], names=["value"]), now_ms=1)
@@ -209,7 +209,7 @@ def peak_kib():
     return int(line.split()[1])
 before = peak_kib()
 for task in range(2):
-    uploader = SegmentUploader(store.storage, store.topic_spec("t"), store.logs.clock)
+    uploader = SegmentUploader(store.storage, store.logs.topic_spec("t"), store.logs.clock)
     for _ in range(40):
         uploader.write(records, chosen)
     assert sum(s.record_count for s in uploader.finish()) == 40 * rows
@@ -255,7 +255,7 @@ def test_large_records_sent_one_by_one_are_not_piled_up(
 ) -> None:
     """Fewer records than make a batch by their number are made one by their size, 4 MiB."""
     config = {"record.format": record_format, "compression.type": "none"}
-    attach(memory_storage, create=True, clock=clock).create_topic("large", config=config)
+    attach(memory_storage, create=True, clock=clock).topics.create("large", config=config)
     storage = FaultyStorage(memory_storage)
     written: list[int] = []
 
@@ -292,7 +292,7 @@ def test_an_ended_segment_leaves_memory_and_writes_no_more(
 ) -> None:
     """Arrow's writers know where they write to: what knows them must not be known from there."""
     store = attach(memory_storage, create=True, clock=clock)
-    store.create_topic("t", partitions=3, config={"record.format": record_format})
+    store.topics.create("t", partitions=3, config={"record.format": record_format})
     written: list[int] = []
     late: list[int] = []
     begun: list[weakref.ref[Upload]] = []
@@ -304,7 +304,7 @@ def test_an_ended_segment_leaves_memory_and_writes_no_more(
 
     memory_storage.upload = upload  # type: ignore[method-assign]
     uploader = SegmentUploader(
-        memory_storage, store.topic_spec("t"), clock, UploadBudget(memory_bytes=1)
+        memory_storage, store.logs.topic_spec("t"), clock, UploadBudget(memory_bytes=1)
     )
     for start in (0, 300):
         numbers = np.arange(300, dtype=np.int32) % 3

@@ -166,7 +166,7 @@ def _is_idle(logs: Logs, head: Head, times: TellTimes, age_ms: int) -> bool:
 def expire_groups(
     logs: Logs, times: TellTimes, *, retention_ms: int | None = None, dry_run: bool = False
 ) -> Iterator[Expiry]:
-    """Delete the groups whose last commit is too old. See ``Store.expire_groups``.
+    """Delete the groups whose last commit is too old. See ``Store.groups.expire``.
 
     Raises StorageError: some of it may be done.
     """

@@ -1,4 +1,4 @@
-"""The methods of :class:`~txnlog.store.Store` about consumer groups.
+"""``Store.groups``: look at consumer groups, move and delete their offsets.
 
 A group is its log. If it has members, offsets are moved or deleted only with force; a job that is
 not a member notices at its next commit within a transaction, which is refused.
@@ -6,6 +6,7 @@ not a member notices at its next commit within a transaction, which is refused.
 
 from __future__ import annotations
 
+import builtins
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -27,11 +28,12 @@ _GROUPS_AT_ONCE = 256
 
 
 class GroupAdmin:
-    """The part of a store that is about consumer groups."""
+    """What is done with consumer groups: :attr:`txnlog.Store.groups`."""
 
-    _logs: Logs
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
 
-    def groups(self) -> list[str]:
+    def list(self) -> builtins.list[str]:
         """The ids of the consumer groups that have offsets, sorted. Reads the log of each."""
         # A damaged one exists all the same; describing it says what is wrong.
         ids = self._group_ids()
@@ -42,7 +44,7 @@ class GroupAdmin:
             if not isinstance(log, GroupIdNotFound)
         ]
 
-    def _group_ids(self) -> list[str]:
+    def _group_ids(self) -> builtins.list[str]:
         return list_groups(self._logs.storage)
 
     def _existing_group(self, group_id: str) -> GroupLog:
@@ -55,19 +57,18 @@ class GroupAdmin:
                 )
         return log
 
-    def describe_groups(self) -> list[GroupDescription | TxnlogError]:
-        """Every group that has offsets, sorted by id; for a damaged one, its error instead."""
-        return [*self.each_group()]
+    def describe_all(self) -> Iterator[GroupDescription | TxnlogError]:
+        """Every group that has offsets, sorted by id, some at a time; of a damaged one, its error.
 
-    def each_group(self) -> Iterator[GroupDescription | TxnlogError]:
-        """Describe every group, a few at a time; each topic is read once for all groups."""
+        Each topic is read once for all groups.
+        """
         ids = self._group_ids()
         for first in range(0, len(ids), _GROUPS_AT_ONCE):
             for described in self._describe(ids[first : first + _GROUPS_AT_ONCE]):
                 if not isinstance(described, GroupIdNotFound):
                     yield described
 
-    def group_history(
+    def history(
         self, group_id: str, *, newest: int | None = None
     ) -> Iterator[GroupLogEntry | CorruptEntry]:
         """The entries of a group's log, oldest first, as far back as the log goes.
@@ -79,7 +80,7 @@ class GroupAdmin:
         known_end = 0 if newest is None else self._logs.group(group_id).next_entry
         return group_history(self._logs.storage, self._logs.clock, group_id, newest, known_end)
 
-    def describe_group(self, group_id: str) -> GroupDescription:
+    def describe(self, group_id: str) -> GroupDescription:
         """A group's offsets, and its lag against the last stable offsets.
 
         Raises GroupIdNotFound.
@@ -89,7 +90,7 @@ class GroupAdmin:
             raise described
         return described
 
-    def _describe(self, group_ids: Sequence[str]) -> list[GroupDescription | TxnlogError]:
+    def _describe(self, group_ids: Sequence[str]) -> builtins.list[GroupDescription | TxnlogError]:
         """Describe groups, or give the error of one of them or of one of its topics."""
         storage = self._logs.storage
         logs = [*for_each(storage, partial(describe_or_error, self._existing_group), group_ids)]
@@ -106,7 +107,7 @@ class GroupAdmin:
             else:
                 topic_ids[topic], spans = read
                 bounds |= {TopicPartition(topic, number): at for number, at in enumerate(spans)}
-        described: list[GroupDescription | TxnlogError] = []
+        described: builtins.list[GroupDescription | TxnlogError] = []
         for log, known in zip(logs, topics_of, strict=True):
             wrong = [broken[topic] for topic in sorted(known & {*broken})]
             if isinstance(log, TxnlogError):
@@ -115,7 +116,7 @@ class GroupAdmin:
                 described.append(wrong[0] if wrong else describe_group(log, bounds, topic_ids))
         return described
 
-    def _bounds(self, topic: str) -> tuple[str | None, list[tuple[int, int]]]:
+    def _bounds(self, topic: str) -> tuple[str | None, builtins.list[tuple[int, int]]]:
         """A topic's id, None if it was deleted; its partitions' starts and last stable offsets."""
         log = self._logs.topic(topic)
         log.refresh()
@@ -125,7 +126,7 @@ class GroupAdmin:
             starts = (partition.log_start_offset for partition in state.partitions)
             return state.topic_id, [*zip(starts, state.last_stable_offsets(), strict=True)]
 
-    def reset_group_offsets(
+    def reset_offsets(
         self,
         group_id: str,
         topics: str | Iterable[str | TopicPartition] | None = None,
@@ -137,7 +138,7 @@ class GroupAdmin:
         metadata: str = "",
         force: bool = False,
         dry_run: bool = False,
-    ) -> list[OffsetReset]:
+    ) -> builtins.list[OffsetReset]:
         """Move a group's offsets, all of them at once or none.
 
         An offset outside of its partition's log becomes the nearest one inside. A group that does
@@ -189,9 +190,9 @@ class GroupAdmin:
         if commits and not dry_run:
             log.commit(commits, force=force)
             log.checkpoint_if_due()
-        return list(plan.resets)
+        return [*plan.resets]
 
-    def delete_group(self, group_id: str) -> None:
+    def delete(self, group_id: str) -> None:
         """Delete all offsets of a group, as if it had never read anything.
 
         Raises:
@@ -201,9 +202,7 @@ class GroupAdmin:
         """
         self._logs.fresh_group(group_id).delete()
 
-    def delete_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition | str]
-    ) -> None:
+    def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition | str]) -> None:
         """Delete a group's offsets of single partitions, or of all partitions of a topic.
 
         Partitions for which it has no offset are skipped, also if their topic is gone.
@@ -225,7 +224,7 @@ class GroupAdmin:
                 doomed.add(TopicPartition(*item))
         log.delete(sorted(doomed & known))
 
-    def remove_group_members(
+    def remove_members(
         self, group_id: str, members: str | Iterable[str] | None = None
     ) -> tuple[str, ...]:
         """Remove members from a group: those that died, or hang. One that is alive joins again.
@@ -248,13 +247,13 @@ class GroupAdmin:
         chosen = everybody if given is None else [*given]
         return log.remove_members([one for one in chosen if one], "removed by an operator")
 
-    def expire_groups(
+    def expire(
         self, *, older_than_ms: int | None = None, dry_run: bool = False
-    ) -> list[str]:
+    ) -> builtins.list[str]:
         """Delete groups whose last commit is older than ``offsets.retention.ms``.
 
         By every clock: that of the process which committed, this one's and the storage's. Nothing
-        expires by itself: :meth:`maintain` does this, too.
+        expires by itself: :meth:`txnlog.Store.maintain` does this, too.
 
         Args:
             older_than_ms: instead of the store's ``offsets.retention.ms``.

@@ -220,7 +220,7 @@ class Maintenance:
 def compact_now(
     logs: Logs, topic: str, *, dry_run: bool = False, max_memory_bytes: int | None = None
 ) -> list[Compaction]:
-    """Compact the partitions of a topic that have new records. See ``Store.compact``."""
+    """Compact what is new in a topic's partitions. See ``Store.maintenance.compact``."""
     memory_bytes = DEFAULT_MEMORY_BYTES if max_memory_bytes is None else max_memory_bytes
     check_whole_number(memory_bytes, "max_memory_bytes", InvalidOption, least=1 << 20)
     if not TopicConfig.of(logs.topic_spec(topic).config).compacts:

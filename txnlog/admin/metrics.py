@@ -7,10 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from txnlog.admin.groups import GroupAdmin
+from txnlog.admin.topics import TopicAdmin
+from txnlog.admin.transactions import TransactionAdmin
 from txnlog.errors import TxnlogError
+from txnlog.log.open_logs import Logs
 
 if TYPE_CHECKING:
-    from txnlog.clock import Clock
     from txnlog.inspect.descriptions import (
         GroupDescription,
         TopicDescription,
@@ -47,28 +50,24 @@ MEANINGS: Final[Mapping[str, str]] = {
 """Help texts of the metrics. All are gauges: a recreated topic starts at 0 again."""
 
 
-def measure(
-    topics: Iterable[TopicDescription | TxnlogError],
-    groups: Iterable[GroupDescription | TxnlogError],
-    transactions: Iterable[TransactionDescription | TxnlogError],
-    clock: Clock,
-) -> Iterator[Metric | TxnlogError]:
-    """The metrics of a description; with the error if something cannot be read."""
+def measure(logs: Logs) -> Iterator[Metric | TxnlogError]:
+    """The metrics of a store; with the error if something cannot be read."""
+    clock = logs.clock
     unreadable = Counter[str]({"topic": 0, "group": 0, "transactional_id": 0})
-    for topic in topics:
+    for topic in TopicAdmin(logs).describe_all():
         if isinstance(topic, TxnlogError):
             unreadable["topic"] += 1
             yield topic
         else:
             yield from _of_topic(topic, clock.now_ms())
-    for group in groups:
+    for group in GroupAdmin(logs).describe_all():
         if isinstance(group, TxnlogError):
             unreadable["group"] += 1
             yield group
         else:
             yield from _of_group(group)
     states = Counter[str]()
-    for transaction in transactions:
+    for transaction in TransactionAdmin(logs).list():
         if isinstance(transaction, TxnlogError):
             unreadable["transactional_id"] += 1
             yield transaction

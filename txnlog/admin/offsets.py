@@ -42,7 +42,7 @@ def list_offsets(
     at: OffsetSpec | None,
     timestamp_ms: int | None,
 ) -> Iterator[ListedOffset | TxnlogError]:
-    """See :meth:`txnlog.Store.list_offsets`."""
+    """See :meth:`txnlog.Store.topics.offsets`."""
     if (at is None) == (timestamp_ms is None):
         known = ", ".join(map(repr, OFFSET_SPECS))
         raise InvalidOption(f"give either one of {known}, or timestamp_ms")

@@ -42,7 +42,7 @@ class ResetPlan:
 
 @dataclass(frozen=True, slots=True)
 class ResetTarget:
-    """The target: exactly one of the four is given. See ``Store.reset_group_offsets``."""
+    """The target: exactly one of the four is given. See ``Store.groups.reset_offsets``."""
 
     to: Target | None = None
     timestamp_ms: int | None = None

@@ -1,4 +1,4 @@
-"""The methods of :class:`~txnlog.store.Store` that publish topics as tables."""
+"""``Store.tables``: publish topics as tables."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 class TableAdmin:
-    """The part of a store that is about tables."""
+    """Topics as tables: :attr:`txnlog.Store.tables`."""
 
-    _logs: Logs
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
 
     def publish_delta(
         self, topic: str, url: str, *, storage_options: Mapping[str, str] | None = None

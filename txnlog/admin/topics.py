@@ -1,10 +1,11 @@
-"""The methods of :class:`~txnlog.store.Store` about topics: create, describe, change, delete.
+"""``Store.topics``: create, describe, change and delete topics.
 
 What is about all topics goes through a few at a time, so that memory does not grow with them.
 """
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
@@ -41,7 +42,6 @@ from txnlog.inspect.log_dump import DumpedEntry, dump_log
 from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
-from txnlog.log.uploads import TopicSpec
 from txnlog.names import TopicPartition
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import ENTRY_DECODER, Altered, Deleted, TopicEntry
@@ -53,11 +53,12 @@ if TYPE_CHECKING:
 
 
 class TopicAdmin:
-    """The part of a store that is about topics."""
+    """What is done with topics: :attr:`txnlog.Store.topics`."""
 
-    _logs: Logs
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
 
-    def create_topic(
+    def create(
         self,
         topic: str,
         *,
@@ -108,25 +109,27 @@ class TopicAdmin:
         log.create(partitions, checked, typed)
         return describe_topic(log)
 
-    def topics(self) -> list[str]:
-        """The names of all topics, sorted. Reads the log of each."""
-        found = list_topics(self._logs.storage)
+    def list(self, patterns: Sequence[str] = ("*",)) -> builtins.list[str]:
+        """The names of topics, sorted. Reads the log of each.
+
+        Args:
+            patterns: as in a shell, such as ``ord*``; a topic must match one of them.
+        """
+        found = [name for name in list_topics(self._logs.storage) if _matches(name, patterns)]
         logs = [self._logs.topic(name) for name in found]
         self._logs.storage.gather([log.refresh for log in logs])
         return sorted(log.name for log in logs if _exists(log))
 
-    def describe_topic(self, topic: str) -> TopicDescription:
+    def describe(self, topic: str) -> TopicDescription:
         """Offsets, sizes, settings and open transactions of a topic.
 
         Raises UnknownTopicOrPartition.
         """
         return describe_topic(self._logs.fresh_topic(topic))
 
-    def describe_topics(self) -> list[TopicDescription | TxnlogError]:
-        """Every topic, sorted by name; for a damaged one, its error instead."""
-        return list(self.each_topic())
-
-    def segments(self, topic: str, partition: int | None = None) -> list[SegmentDescription]:
+    def segments(
+        self, topic: str, partition: int | None = None
+    ) -> builtins.list[SegmentDescription]:
         """The segments of a topic, or of one partition, in the order of their offsets."""
         log = self._logs.fresh_topic(topic)
         if partition is not None:
@@ -135,7 +138,7 @@ class TopicAdmin:
                 state.check_partitions(topic, [partition])
         return describe_segments(log, partition)
 
-    def alter_topic(
+    def alter(
         self,
         topic: str,
         *,
@@ -202,9 +205,9 @@ class TopicAdmin:
             self._logs.fresh_topic(topic)
             return describe_topic_state(topic, log.manifests.unfold(log.preview(build)))
         log.append(build)
-        return self.describe_topic(topic)
+        return self.describe(topic)
 
-    def delete_topic(self, topic: str, *, topic_id: str | None = None) -> None:
+    def delete(self, topic: str, *, topic_id: str | None = None) -> None:
         """Delete a topic and its data. Scans of it that exist already will fail.
 
         Give ``topic_id`` to be sure that no topic is hit that was made again under this name.
@@ -265,13 +268,9 @@ class TopicAdmin:
 
             trim(self._logs, log, choose)
 
-    def topic_spec(self, topic: str) -> TopicSpec:
-        """What an uploader must know about a topic. Raises UnknownTopicOrPartition."""
-        return self._logs.topic_spec(topic)
-
     # -- in bulk, and what deleting would do -----------------------------------------------------
 
-    def each_topic(
+    def describe_all(
         self, patterns: Sequence[str] = ("*",)
     ) -> Iterator[TopicDescription | TxnlogError]:
         """Topics, sorted by name, a few at a time; for a damaged one, its error instead.
@@ -280,11 +279,7 @@ class TopicAdmin:
             patterns: as in a shell, such as ``ord*``; a topic must match one of them.
         """
         storage = self._logs.storage
-        found = [
-            topic
-            for topic in storage.list_folders(names.TOPICS)
-            if any(fnmatchcase(topic, pattern) for pattern in patterns)
-        ]
+        found = [topic for topic in storage.list_folders(names.TOPICS) if _matches(topic, patterns)]
         for item in for_each(storage, partial(describe_or_error, self._describe_alone), found):
             if not isinstance(item, UnknownTopicOrPartition):
                 yield item
@@ -294,7 +289,7 @@ class TopicAdmin:
         logs = Logs(self._logs.storage, self._logs.config, self._logs.clock)
         return describe_topic(logs.fresh_topic(topic))
 
-    def dump_topic_log(self, topic: str, *, first: int = 0) -> Iterator[DumpedEntry[TopicEntry]]:
+    def log(self, topic: str, *, first: int = 0) -> Iterator[DumpedEntry[TopicEntry]]:
         """The topic's log from entry ``first`` on, as stored; no transaction is decided or ended.
 
         Raises UnknownTopicOrPartition if there is no such log.
@@ -317,7 +312,7 @@ class TopicAdmin:
         """
         return disk_usage(self._logs, topic)
 
-    def list_offsets(
+    def offsets(
         self,
         topics: Iterable[str | TopicPartition] | None = None,
         *,
@@ -348,7 +343,7 @@ class TopicAdmin:
         *,
         before: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> list[RecordDeletion]:
+    ) -> builtins.list[RecordDeletion]:
         """Find the offsets to give to ``delete_records``: new log start offsets by partition.
 
         Args:
@@ -365,16 +360,16 @@ class TopicAdmin:
             OffsetOutOfRange: ``before`` lies beyond the last stable offset.
             UnknownTopicOrPartition, InvalidOption: nothing was deleted.
         """
-        chosen = [topics] if isinstance(topics, str) else list(topics)
+        chosen = [topics] if isinstance(topics, str) else [*topics]
         if before is not None and timestamp_ms is not None:
             raise InvalidOption("give either before or timestamp_ms")
         if before is not None and any(isinstance(item, str) for item in chosen):
             raise InvalidOption("an offset is for one partition: name partitions, not whole topics")
-        starts = _offsets(self.list_offsets(chosen, at="earliest"))
+        starts = _offsets(self.offsets(chosen, at="earliest"))
         topic_ids = {where.topic: self._topic_id(where.topic) for where in starts}
-        target = _offsets(self.list_offsets(chosen, at="stable"))
+        target = _offsets(self.offsets(chosen, at="stable"))
         if timestamp_ms is not None:
-            target |= _offsets(self.list_offsets(chosen, timestamp_ms=timestamp_ms))
+            target |= _offsets(self.offsets(chosen, timestamp_ms=timestamp_ms))
         elif before is not None:
             for where in target:
                 log = self._logs.topic(where.topic)
@@ -399,6 +394,10 @@ class TopicAdmin:
         state.check_exists(topic, expected)
         assert state.topic_id is not None
         return state.topic_id
+
+
+def _matches(topic: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(topic, pattern) for pattern in patterns)
 
 
 def _exists(log: TopicLog) -> bool:

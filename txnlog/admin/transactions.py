@@ -1,4 +1,4 @@
-"""The methods of :class:`~txnlog.store.Store` about transactions and their producers.
+"""``Store.transactions``: look at transactions and their producers, and end them.
 
 Listing and describing read the logs of transactional ids and change nothing. Methods that look at a
 topic do as every reader does: they end transactions past their timeout.
@@ -6,6 +6,7 @@ topic do as every reader does: they end transactions past their timeout.
 
 from __future__ import annotations
 
+import builtins
 import logging
 import shlex
 from collections.abc import Iterable, Iterator
@@ -52,16 +53,17 @@ _logger = logging.getLogger(__name__)
 
 
 class TransactionAdmin:
-    """The methods of a store about transactions."""
+    """What is done with transactions: :attr:`txnlog.Store.transactions`."""
 
-    _logs: Logs
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
 
     # -- looking ---------------------------------------------------------------------------------
 
-    def transactions(
+    def list(
         self, *, states: str | Iterable[str] | None = None, older_than_ms: int | None = None
-    ) -> list[TransactionDescription | TxnlogError]:
-        """The newest state of every transactional id, sorted by id.
+    ) -> Iterator[TransactionDescription | TxnlogError]:
+        """The newest state of every transactional id, sorted by id, a few at a time.
 
         Args:
             states: only these states, such as ``["Ongoing", "PrepareCommit"]``.
@@ -71,12 +73,6 @@ class TransactionAdmin:
         Returns:
             Descriptions. For a damaged id its error, whatever states were asked for.
         """
-        return [*self.each_transaction(states=states, older_than_ms=older_than_ms)]
-
-    def each_transaction(
-        self, *, states: str | Iterable[str] | None = None, older_than_ms: int | None = None
-    ) -> Iterator[TransactionDescription | TxnlogError]:
-        """Describe transactional ids as :meth:`transactions` does, a few at a time."""
         wanted = _statuses(states)
         before_ms = self._logs.clock.now_ms() - (older_than_ms or 0)
         return (
@@ -92,17 +88,17 @@ class TransactionAdmin:
     def _describe_each(self) -> Iterator[tuple[str, TransactionDescription | TxnlogError]]:
         """The newest state of each transactional id, or its error."""
         ids = self._logs.transactions.ids()
-        work = partial(describe_or_error, self.describe_transaction)
+        work = partial(describe_or_error, self.describe)
         for name, item in zip(ids, for_each(self._logs.storage, work, ids), strict=True):
             # One that was removed since it was listed is not damage.
             if not isinstance(item, TransactionalIdNotFound):
                 yield name, item
 
-    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+    def describe(self, transactional_id: str) -> TransactionDescription:
         """The newest state of a transactional id. Raises TransactionalIdNotFound."""
         return describe_transaction(self._logs.transactions.describe(transactional_id))
 
-    def transaction_history(
+    def history(
         self, transactional_id: str, *, newest: int | None = None
     ) -> Iterator[TransactionDescription | CorruptEntry]:
         """The states of a transactional id, oldest first, as far back as its log goes.
@@ -112,9 +108,9 @@ class TransactionAdmin:
         """
         return transaction_history(self._logs.storage, self._logs.clock, transactional_id, newest)
 
-    def describe_producers(
+    def producers(
         self, topic: str, partition: int | None = None
-    ) -> list[ProducerDescription]:
+    ) -> builtins.list[ProducerDescription]:
         """The producers of a topic's partitions, as far as the topic remembers them.
 
         A producer is remembered for ``producer.id.expiration.ms`` and while it has an open
@@ -125,7 +121,7 @@ class TransactionAdmin:
         log = self._topic(topic, partition)
         return describe_producers(log, partition)
 
-    def hanging_transactions(self) -> list[HangingTransaction | TxnlogError]:
+    def hanging(self) -> builtins.list[HangingTransaction | TxnlogError]:
         """Transactions that should have ended: open past their timeout, or decided, not finished.
 
         Also those that began further in the future than their timeout is long: their producer's
@@ -147,7 +143,9 @@ class TransactionAdmin:
                 hanging.append(hung)
         return [*sorted(hanging, key=lambda item: -item.overdue_ms), *damaged]
 
-    def stable_offsets(self, topic: str, partition: int | None = None) -> list[StableOffset]:
+    def stable_offsets(
+        self, topic: str, partition: int | None = None
+    ) -> builtins.list[StableOffset]:
         """Why the last stable offset of each partition (or of one) is where it is.
 
         It is the first offset of the first undecided transaction, or the end of the partition if
@@ -197,7 +195,7 @@ class TransactionAdmin:
 
     # -- ending ----------------------------------------------------------------------------------
 
-    def abort_transaction(
+    def abort(
         self,
         transactional_id: str,
         *,
@@ -284,10 +282,8 @@ class TransactionAdmin:
             return head
         return settlement.finish(head, since) or head
 
-    def end_hanging_transactions(
-        self, *, dry_run: bool = False
-    ) -> list[TransactionEnd | TxnlogError]:
-        """End the transactions that their producers do not end: :meth:`maintain` does this, too.
+    def end_hanging(self, *, dry_run: bool = False) -> builtins.list[TransactionEnd | TxnlogError]:
+        """End the transactions that their producers do not end, as ``Store.maintain`` does.
 
         Those open past their timeout are aborted, and their producers fenced; those decided and not
         completed are completed. Usually the next process that reads one of their topics does it,
@@ -298,7 +294,7 @@ class TransactionAdmin:
 
         Returns:
             What was ended, and the errors of those that could not be. Damaged ids are left out:
-            :meth:`hanging_transactions` names them.
+            :meth:`hanging` names them.
 
         Raises:
             StorageError: some may have been ended; call it again.
@@ -311,15 +307,15 @@ class TransactionAdmin:
         found = tend_ids(logs, times, expires=False, dry_run=dry_run)
         return [one for one in found if not isinstance(one, Expiry)]
 
-    def expire_transactional_ids(
+    def expire_ids(
         self, *, older_than_ms: int | None = None, dry_run: bool = False
-    ) -> list[str]:
+    ) -> builtins.list[str]:
         """Forget transactional ids that were not used for ``transactional.id.expiration.ms``.
 
         Only ids whose last transaction has ended; idle by every clock: that of their producer, this
         process's and the storage's. Such an id is marked as dead first, which fences
         a producer that still has it. A later call removes its log, after ``log.cleanup.age.ms``, or
-        a day if that is not set. Nothing expires in the background: :meth:`maintain` does this,
+        a day if that is not set. Nothing expires in the background: ``Store.maintain`` does this,
         too. An id that is used again begins with a new producer id; the versions that its
         applications have committed are kept.
 

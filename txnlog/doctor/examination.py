@@ -55,7 +55,6 @@ class Examination:
     """The checks. Read-only, except for the probe, which leaves nothing behind."""
 
     logs: Logs
-    admin: TransactionAdmin
     topics: Sequence[str] | None
     with_probe: bool
     with_contents: bool
@@ -119,7 +118,7 @@ class Examination:
             if state is None or why_hanging(describe_transaction(Head(0, state)), now_ms) is None:
                 continue
             try:
-                found = why_hanging(self.admin.describe_transaction(name), now_ms)
+                found = why_hanging(TransactionAdmin(self.logs).describe(name), now_ms)
             except StorageError as error:
                 folder = names.transaction_log(name)
                 yield self.read_failures.add("hanging", name, folder, error)

@@ -82,7 +82,7 @@ class GroupLogEntry:
 def group_history(
     storage: Storage, clock: Clock, group_id: str, newest: int | None = None, known_end: int = 0
 ) -> Iterator[GroupLogEntry | CorruptEntry]:
-    """See :meth:`txnlog.Store.group_history`. The log has reached ``known_end`` at least."""
+    """See :meth:`txnlog.Store.groups.history`. The log has reached ``known_end`` at least."""
     log = SequenceLog(storage, names.group_log(group_id), clock)
     first = max(known_end - newest, 0) if newest is not None else 0
     listing = log.listing(first)
@@ -103,7 +103,7 @@ def group_history(
 def transaction_history(
     storage: Storage, clock: Clock, transactional_id: str, newest: int | None = None
 ) -> Iterator[TransactionDescription | CorruptEntry]:
-    """See :meth:`txnlog.Store.transaction_history`."""
+    """See :meth:`txnlog.Store.transactions.history`."""
     log = SequenceLog(storage, names.transaction_log(transactional_id), clock)
     listing = log.listing()
     if not listing.entries:

@@ -108,7 +108,7 @@ def export_log_dirs(
     storage_options: Mapping[str, object] | None,
     progress: Progress | None,
 ) -> KafkaExport:
-    """See :meth:`txnlog.Store.export_kafka`."""
+    """See :meth:`txnlog.Store.kafka.export_topic`."""
     view = pin_topics(logs, [topic]).views[topic]
     config = TopicConfig.of(view.config)
     written = _format(config, magic, keep_offsets, compression_type)

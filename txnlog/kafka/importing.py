@@ -102,7 +102,7 @@ def import_log_dirs(
     skip_corrupt: bool,
     progress: Progress | None,
 ) -> KafkaImport:
-    """See :meth:`txnlog.Store.import_kafka`."""
+    """See :meth:`txnlog.Store.kafka.import_topic`."""
     names.check_topic(topic)
     folders = find_folders(log_dirs, topic, storage_options)
     log = logs.topic(topic)

@@ -488,7 +488,7 @@ def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:
         return UnknownTopicOrPartition(
             f"topic {part.topic!r} was deleted{' and recreated' if again else ''} since this read "
             f"was planned, and segment {path} with it; plan the read again"
-            + ("" if again else ", or make the topic with create_topic")
+            + ("" if again else ", or make the topic with store.topics.create")
         )
     start = now.log_start_offset
     if part.segment.end_offset <= start:

@@ -3,7 +3,7 @@
     from txnlog.replication import Follower, Replicas, Standby, open_replicas
 
     replicas = open_replicas(["/disk1/store", "/disk2/store"], controller="/control", create=True)
-    replicas.store.create_topic("orders")
+    replicas.store.topics.create("orders")
     Replicas(txnlog.open("/disk1/store")).describe()
 
     Follower(replicas.store, "/data/standby").follow()

@@ -471,7 +471,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         """Raise UnknownTopicOrPartition unless the topic exists (and is still the same one)."""
         if self.topic_id is None:
             raise UnknownTopicOrPartition(
-                f"topic {topic!r} does not exist; make it with create_topic or "
+                f"topic {topic!r} does not exist; make it with store.topics.create or "
                 f"`txnlog topics create {topic}`"
             )
         if topic_id is not None and topic_id != self.topic_id:

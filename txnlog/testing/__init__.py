@@ -3,7 +3,7 @@
     from txnlog.testing import FaultRates, Process, Simulation
 
     simulation = Simulation(seed=7, rates=FaultRates(stop=0.01, lose_response=0.01))
-    simulation.store().create_topic("orders")
+    simulation.store().topics.create("orders")
 
     def job(process: Process) -> None:
         with process.store().producer(transactional_id="etl") as producer: ...

@@ -16,7 +16,7 @@ _SHOWN_ENTRIES = 500
 def list_groups(console: Console, request: Request) -> Response:
     """Groups with their lag."""
     wanted = request.query_params.get("find", "").strip()
-    found = console.store.describe_groups()
+    found = [*console.store.groups.describe_all()]
     known = [item for item in found if not isinstance(item, TxnlogError)]
     shown = [item for item in known if wanted.lower() in item.group_id.lower()]
     return console.page(
@@ -35,8 +35,8 @@ def show_group(console: Console, request: Request) -> Response:
     """A group: its offsets, lag and members, and its commits as far back as its log reaches."""
     group_id = named_in(request, "group_id")
     store = console.store
-    group = store.describe_group(group_id)
-    found = store.group_history(group_id, newest=_SHOWN_ENTRIES)
+    group = store.groups.describe(group_id)
+    found = store.groups.history(group_id, newest=_SHOWN_ENTRIES)
     history = [entry for entry in found if not isinstance(entry, TxnlogError)]
     now_ms = store.logs.clock.now_ms()
     return console.page(

@@ -46,7 +46,7 @@ def list_topics(console: Console, request: Request) -> Response:
         if wanted.lower() in name.lower()
     ]
     paged = page_of(request, sorted(names))
-    found = [*console.store.each_topic([escape_pattern(name) for name in paged.items])]
+    found = [*console.store.topics.describe_all([escape_pattern(name) for name in paged.items])]
     now_s = console.store.logs.clock.monotonic_s()
     rates = {
         topic.topic: console.rates.measure(
@@ -71,8 +71,8 @@ def list_topics(console: Console, request: Request) -> Response:
 
 def show_topic(console: Console, request: Request) -> Response:
     """A topic: its partitions, its columns, who holds it back."""
-    topic = console.store.describe_topic(request.path_params["topic"])
-    held = console.store.stable_offsets(topic.topic)
+    topic = console.store.topics.describe(request.path_params["topic"])
+    held = console.store.transactions.stable_offsets(topic.topic)
     return console.page(
         request,
         "topic.html",
@@ -89,7 +89,7 @@ def show_settings(console: Console, request: Request) -> Response:
     """A topic's settings, and where each comes from."""
     from txnlog.config import topic_settings
 
-    topic = console.store.describe_topic(request.path_params["topic"])
+    topic = console.store.topics.describe(request.path_params["topic"])
     return console.page(
         request,
         "topic_settings.html",
@@ -122,8 +122,8 @@ class Reader:
 
 def show_readers(console: Console, request: Request) -> Response:
     """The groups that read a topic; the log of each group is read to know them."""
-    topic = console.store.describe_topic(request.path_params["topic"]).topic
-    found = console.store.describe_groups()
+    topic = console.store.topics.describe(request.path_params["topic"]).topic
+    found = [*console.store.groups.describe_all()]
     known = [Reader.of(group, topic) for group in found if not isinstance(group, TxnlogError)]
     readers = [reader for reader in known if reader.offsets or reader.members]
     return console.page(
@@ -155,8 +155,8 @@ class Writer:
 def show_writers(console: Console, request: Request) -> Response:
     """Who has written to a topic lately, newest first; ids are looked up in their logs."""
     topic = request.path_params["topic"]
-    known = console.store.describe_producers(topic)
-    ids = console.store.transactions() if known else []
+    known = console.store.transactions.producers(topic)
+    ids = console.store.transactions.list() if known else []
     names = {
         found.producer_id: found.transactional_id
         for found in ids
@@ -238,7 +238,7 @@ class Tick:
 def show_partition(console: Console, request: Request) -> Response:
     """A partition: its segments along the offsets, and what is open in it."""
     name, number = request.path_params["topic"], request.path_params["partition"]
-    (stable,) = console.store.stable_offsets(name, number)
+    (stable,) = console.store.transactions.stable_offsets(name, number)
     log = console.store.logs.fresh_topic(name)
     segments = outline_partition(log, number)
     paged = page_of(request, range(len(segments))[::-1], size=_LISTED)

@@ -29,13 +29,13 @@ def delete_groups(
       txnlog groups delete etl --yes
     """
     opened = session.open_store()
-    doomed = [opened.describe_group(group) for group in dict.fromkeys(groups)]
+    doomed = [opened.groups.describe(group) for group in dict.fromkeys(groups)]
     if not dry_run:
         count = sum(len(group.offsets) for group in doomed)
         named = ", ".join(group.group_id for group in doomed)
         what = f"delete {named} with offsets in {count} partition{'s' * (count != 1)}"
         confirm(what, yes=yes)
         for group in doomed:
-            opened.delete_group(group.group_id)
+            opened.groups.delete(group.group_id)
     session.output.rows(SUMMARY, doomed)
     note_dry_run(dry_run)

@@ -37,7 +37,7 @@ def delete_offsets(
     """
     chosen = to_partitions(map(parse_target, targets))
     opened = session.open_store()
-    found = opened.describe_group(group)
+    found = opened.groups.describe(group)
     doomed = [at for at in found.offsets if {at.topic, (at.topic, at.partition)} & {*chosen}]
     if not doomed:
         warn(f"group {group} has no offsets there: nothing was changed")
@@ -46,7 +46,7 @@ def delete_offsets(
         what = f"delete the offsets of group {group} in {where}"
         confirm(what, yes=yes)
         # What was shown: none that came in while the user thought.
-        opened.delete_group_offsets(group, [*map(_place, doomed)])
+        opened.groups.delete_offsets(group, [*map(_place, doomed)])
     session.output.rows(OFFSETS, doomed)
     note_dry_run(dry_run)
 

@@ -36,7 +36,7 @@ def describe_group(
     """
     if verbose and not members:
         raise typer.BadParameter("--verbose needs --members")
-    found = session.open_to_read().describe_group(group)
+    found = session.open_to_read().groups.describe(group)
     with session.output.document() as document:
         document.fields(STATE if members or state else SUMMARY, found)
         if members:

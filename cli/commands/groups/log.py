@@ -86,5 +86,5 @@ def show_log(
       txnlog groups log etl
     """
     with DamageReporter() as reporter:
-        history = reporter.skip_unreadable(session.open_to_read().group_history(group))
+        history = reporter.skip_unreadable(session.open_to_read().groups.history(group))
         session.output.rows(FIELDS, history)

@@ -46,6 +46,6 @@ def list_groups(
 
     with DamageReporter() as reporter:
         if every_partition:
-            show(PLACES, lambda: list_places(reporter.skip_unreadable(store.each_group())))
+            show(PLACES, lambda: list_places(reporter.skip_unreadable(store.groups.describe_all())))
         else:
-            show(SUMMARY, lambda: reporter.skip_unreadable(store.each_group()))
+            show(SUMMARY, lambda: reporter.skip_unreadable(store.groups.describe_all()))

@@ -41,13 +41,13 @@ def remove_members(
     chosen = {*members} if members else None
     doomed = [
         member
-        for member in opened.describe_group(group).members
+        for member in opened.groups.describe(group).members
         if chosen is None or chosen & {member.member_id, member.instance_id}
     ]
     if not doomed:
         warn(f"group {group} has no such members: nothing was changed")
     elif not dry_run:
         confirm(f"remove {len(doomed)} member(s) of group {group}", yes=yes)
-        opened.remove_group_members(group, [member.member_id for member in doomed])
+        opened.groups.remove_members(group, [member.member_id for member in doomed])
     session.output.rows(MEMBERS, doomed)
     note_dry_run(dry_run)

@@ -78,7 +78,7 @@ def _rebuild_placed(
     segments = find_placed_segments(choice, store)
     if not segments:
         return
-    interval = TopicConfig.of(store.topic_spec(segments[0].topic).config).index_interval_bytes
+    interval = TopicConfig.of(store.logs.topic_spec(segments[0].topic).config).index_interval_bytes
     for segment in segments:
         yield rebuild_placed_indexes(store.storage, segment, interval, dry_run=dry_run)
 

@@ -258,7 +258,7 @@ def _consume(
         as_json=True,
         stop_at_end=True,
     )
-    numbers = range(store.topic_spec(where.topic).partitions)
+    numbers = range(store.logs.topic_spec(where.topic).partitions)
     chosen = numbers if where.partition is None else [where.partition]
     consumer.assign([TopicPartition(where.topic, number) for number in chosen])
     return consumer

@@ -53,5 +53,5 @@ def list_segments(
       txnlog segments ls orders:0
     """
     where = parse_target(target)
-    found = session.open_to_read().segments(where.topic, where.partition)
+    found = session.open_to_read().topics.segments(where.topic, where.partition)
     session.output.rows(FIELDS, found)

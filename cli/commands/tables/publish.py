@@ -72,7 +72,7 @@ def publish_table(
     if delta is not None:
         if table is not None or location is not None:
             raise typer.BadParameter("--table and --location are for --iceberg")
-        done = store.publish_delta(topic, delta, storage_options=options)
+        done = store.tables.publish_delta(topic, delta, storage_options=options)
     else:
         assert iceberg is not None
         if table is None:
@@ -96,4 +96,4 @@ def _publish_iceberg(
     from txnlog.tables.iceberg import open_catalog
 
     opened = open_catalog(catalog, properties)
-    return store.publish_iceberg(topic, opened, table, location=location)
+    return store.tables.publish_iceberg(topic, opened, table, location=location)

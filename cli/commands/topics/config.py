@@ -55,7 +55,7 @@ def get_config(
       txnlog topics config get orders
       txnlog topics config get orders compression.type segment.bytes
     """
-    described = session.open_to_read().describe_topic(topic)
+    described = session.open_to_read().topics.describe(topic)
     from txnlog.config import topic_settings
 
     session.output.rows(SETTINGS, topic_settings(described.config, keys or ()))
@@ -110,8 +110,8 @@ def _change(
     from txnlog.config import topic_setting
 
     opened = session.open_store()
-    before = opened.describe_topic(topic).config
-    after = opened.alter_topic(topic, config=changes, dry_run=dry_run).config
+    before = opened.topics.describe(topic).config
+    after = opened.topics.alter(topic, config=changes, dry_run=dry_run).config
     session.output.rows(
         CHANGES,
         [Change(key, topic_setting(before, key), topic_setting(after, key)) for key in changes],

@@ -73,7 +73,7 @@ def create_topic(
     from txnlog.errors import TopicAlreadyExists
 
     try:
-        shown = opened.create_topic(
+        shown = opened.topics.create(
             topic,
             partitions=partitions,
             config=settings,
@@ -86,6 +86,6 @@ def create_topic(
     except TopicAlreadyExists:
         if not if_not_exists:
             raise
-        shown = opened.describe_topic(topic)
+        shown = opened.topics.describe(topic)
     print_topic(session.output, shown)
     note_dry_run(dry_run)

@@ -34,7 +34,7 @@ def delete_topic(
     from txnlog.errors import UnknownTopicOrPartition
 
     try:
-        doomed = opened.describe_topic(topic)
+        doomed = opened.topics.describe(topic)
     except UnknownTopicOrPartition:
         if not if_exists:
             raise
@@ -42,6 +42,6 @@ def delete_topic(
     if not dry_run:
         what = f"delete topic {topic} with {doomed.offset_count} records"
         confirm(f"{what} in {doomed.segment_count} segments", yes=yes)
-        opened.delete_topic(topic, topic_id=doomed.topic_id)  # not one that is made meanwhile
+        opened.topics.delete(topic, topic_id=doomed.topic_id)  # not one that is made meanwhile
     print_topic(session.output, doomed)
     note_dry_run(dry_run)

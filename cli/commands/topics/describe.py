@@ -40,7 +40,7 @@ def describe_topics(
     """
     store = session.open_to_read()
     if len(topics) == 1 and not _is_pattern(topics[0]):
-        print_topic(session.output, store.describe_topic(topics[0]))
+        print_topic(session.output, store.topics.describe(topics[0]))
         return
     with DamageReporter() as reporter:
         session.output.documents(reporter.skip_unreadable(_find(store, topics)), put_topic)
@@ -54,7 +54,7 @@ def _describe(store: Store, name: str) -> Iterator[TopicDescription | TxnlogErro
     from txnlog.errors import TxnlogError
 
     try:
-        yield store.describe_topic(name)
+        yield store.topics.describe(name)
     except TxnlogError as error:
         yield error
 
@@ -66,7 +66,7 @@ def _find(store: Store, names: Sequence[str]) -> Iterator[TopicDescription | Txn
     shown: set[str] = set()
     for name in names:
         none = True
-        found = store.each_topic([name]) if _is_pattern(name) else _describe(store, name)
+        found = store.topics.describe_all([name]) if _is_pattern(name) else _describe(store, name)
         for topic in found:
             none = False
             if isinstance(topic, TxnlogError):

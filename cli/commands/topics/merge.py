@@ -47,7 +47,7 @@ def merge_segments(
 
     def merges() -> Iterator[Merge]:
         for topic in topics:
-            yield from store.merge_topic(topic, dry_run=dry_run)
+            yield from store.maintenance.merge(topic, dry_run=dry_run)
 
     session.output.rows(FIELDS, merges())
     note_dry_run(dry_run)

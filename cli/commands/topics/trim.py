@@ -100,7 +100,7 @@ def trim_records(
 
 
 def _plan(store: Store, targets: list[Target], place: Place | None) -> list[RecordDeletion]:
-    return store.plan_delete_records(
+    return store.topics.plan_delete_records(
         to_partitions(targets),
         before=place.offset if isinstance(place, Offset) else None,
         timestamp_ms=place.timestamp_ms if isinstance(place, Time) else None,
@@ -110,7 +110,7 @@ def _plan(store: Store, targets: list[Target], place: Place | None) -> list[Reco
 def _delete(store: Store, plans: list[RecordDeletion]) -> None:
     from txnlog.names import TopicPartition
 
-    store.delete_records(
+    store.topics.delete_records(
         {TopicPartition(plan.topic, plan.partition): plan.new_log_start_offset for plan in plans},
         topic_ids={plan.topic: plan.topic_id for plan in plans},
     )

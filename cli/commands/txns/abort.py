@@ -60,7 +60,7 @@ def abort_transaction(
     from txnlog.state.transaction import Status
 
     store = session.open_store()
-    abort = partial(store.abort_transaction, transactional_id, reason=reason)
+    abort = partial(store.transactions.abort, transactional_id, reason=reason)
     try:
         found = abort(number=number, dry_run=True)
     except CorruptTransactionState as damage:

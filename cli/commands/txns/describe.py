@@ -20,5 +20,5 @@ def describe_transaction(
     Example:
       txnlog txns describe etl-1
     """
-    found = session.open_to_read().describe_transaction(transactional_id)
+    found = session.open_to_read().transactions.describe(transactional_id)
     print_transaction(session.output, found)

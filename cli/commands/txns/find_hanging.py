@@ -45,7 +45,7 @@ def find_hanging(session: Session) -> None:
       txnlog txns find-hanging
     """
     with DamageReporter() as reporter:
-        hung = [*reporter.skip_unreadable(session.open_to_read().hanging_transactions())]
+        hung = [*reporter.skip_unreadable(session.open_to_read().transactions.hanging())]
         session.output.rows(FIELDS, hung)
     if hung:
         raise typer.Exit(HANGING)

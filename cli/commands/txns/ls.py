@@ -64,7 +64,7 @@ def list_transactions(
     states = [_parse_state(name) for name in state or ()] or None
     older_than_ms = None if older_than is None else parse_duration(older_than)
     with DamageReporter() as reporter:
-        found = session.open_to_read().each_transaction(states=states, older_than_ms=older_than_ms)
+        found = session.open_to_read().transactions.list(states=states, older_than_ms=older_than_ms)
         session.output.rows(
             list_fields(clock.time_ns() // 1_000_000), reporter.skip_unreadable(found)
         )

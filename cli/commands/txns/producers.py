@@ -40,5 +40,5 @@ def list_producers(
       txnlog txns producers orders:0
     """
     where = parse_target(target)
-    found = session.open_to_read().describe_producers(where.topic, where.partition)
+    found = session.open_to_read().transactions.producers(where.topic, where.partition)
     session.output.rows(FIELDS, found)

@@ -74,7 +74,7 @@ def explain_stable_offset(
     store = session.open_to_read()
     if target is not None:
         where = parse_target(target)
-        found = store.stable_offsets(where.topic, where.partition)
+        found = store.transactions.stable_offsets(where.topic, where.partition)
         session.output.rows(FIELDS, found, below=_explain)
         return
     with DamageReporter() as reporter:
@@ -86,9 +86,11 @@ def _find_held(store: Store) -> Iterator[StableOffset | TxnlogError]:
     """All partitions of all topics whose stable offset is before their end."""
     from txnlog.errors import TxnlogError, UnknownTopicOrPartition
 
-    for topic in store.topics():
+    for topic in store.topics.list():
         try:
-            yield from (stable for stable in store.stable_offsets(topic) if stable.holders)
+            yield from (
+                stable for stable in store.transactions.stable_offsets(topic) if stable.holders
+            )
         except UnknownTopicOrPartition:
             continue  # deleted meanwhile
         except TxnlogError as error:

@@ -53,7 +53,7 @@ def everything(spark: SparkSession, root: str) -> dict[str, Any]:
     """Each part once, on a local store."""
     store = txnlog.open(root, create=True)
     for topic, partitions in (("in", 2), ("out", 1), ("caught-up", 1), ("shuffled", 3)):
-        store.create_topic(topic, partitions=partitions)
+        store.topics.create(topic, partitions=partitions)
     rows = spark.range(0, 100, 1, 4).selectExpr("string(id) as key", "string(id) as value")
     save(rows, root, "in")
     done: dict[str, Any] = {"read": load(spark, root, "in").count()}
@@ -72,7 +72,7 @@ def everything(spark: SparkSession, root: str) -> dict[str, Any]:
     done["catch_up"] = [caught_up.transactions, caught_up.written_records]
 
     save(shuffle_by_partition(rows, store, "shuffled"), root, "shuffled")
-    done["segments"] = len(store.segments("shuffled"))
+    done["segments"] = len(store.topics.segments("shuffled"))
 
     for view, topic in (("input", "in"), ("output", "out")):
         options = f"path '{root}', subscribe '{topic}'"
@@ -82,7 +82,7 @@ def everything(spark: SparkSession, root: str) -> dict[str, Any]:
     ids = {"group.id": "options", "transactional.id": "options"}
     new = load(spark, root, "in", **ids).drop("partition")
     save(new.limit(1), root, "out", **{"transactional.id": "options"})
-    done["lag"] = store.describe_group("options").lag
+    done["lag"] = store.groups.describe("options").lag
 
     # The same without the id on the write: rows as they are, and such that were made of them.
     forgetful = {"group.id": "forgetful", "transactional.id": "forgetful"}
@@ -90,7 +90,7 @@ def everything(spark: SparkSession, root: str) -> dict[str, Any]:
     for column in ("value", "string(offset) AS value"):
         rows = load(spark, root, "in", **forgetful).selectExpr(column)
         done["forgotten"].append(error_of(lambda rows=rows: save(rows, root, "out")))
-    done["forgotten_state"] = store.describe_transaction("forgetful").status
+    done["forgotten_state"] = store.transactions.describe("forgetful").status
 
     # Inside a block a write of its own is refused, and two of what need not be the same twice.
     def beside() -> None:
@@ -114,7 +114,7 @@ def everything(spark: SparkSession, root: str) -> dict[str, Any]:
 
 def pinned(spark: SparkSession, store: txnlog.Store) -> dict[str, list[int]]:
     """How many records frames have: after one and two more, then without the server's plans."""
-    store.create_topic("growing")
+    store.topics.create("growing")
 
     def append() -> None:
         with store.producer() as producer:

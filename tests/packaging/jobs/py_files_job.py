@@ -27,8 +27,8 @@ def origin(_: Any) -> str:
 def main(root: str) -> None:
     spark = SparkSession.builder.getOrCreate()
     store = txnlog.open(root, create=True)
-    store.create_topic("in", partitions=2)
-    store.create_topic("out", partitions=3)
+    store.topics.create("in", partitions=2)
+    store.topics.create("out", partitions=3)
     register(spark)
     rows = spark.range(0, 100, 1, 4).selectExpr("string(id) as key", "string(id) as value")
     rows.write.format("txnlog").options(path=root, topic="in").mode("append").save()

@@ -19,8 +19,8 @@ from txnlog.spark import check, register
 def main(root: str, checkpoint: str) -> None:
     spark = SparkSession.builder.getOrCreate()
     store = txnlog.open(root, create=True)
-    store.create_topic("in", partitions=2)
-    store.create_topic("out", partitions=2)
+    store.topics.create("in", partitions=2)
+    store.topics.create("out", partitions=2)
     with store.producer() as producer:
         for number in range(100):
             producer.send("in", b"%d" % number)

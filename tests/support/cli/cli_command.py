@@ -254,7 +254,7 @@ def list_offsets(found: Finished) -> list[tuple[int, int]]:
 
 def list_group_offsets(store: Path, group: str = "etl") -> dict[tuple[str, int], int | None]:
     """Where a group is, by topic and partition."""
-    found = txnlog.open(str(store)).describe_group(group).offsets
+    found = txnlog.open(str(store)).groups.describe(group).offsets
     return {(at.topic, at.partition): at.offset for at in found}
 
 

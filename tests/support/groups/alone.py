@@ -12,6 +12,6 @@ from txnlog.store import Store
 def read_alone(store: Store, topic: str, **options: Any) -> Consumer:
     """A consumer of all partitions that a topic has now, whoever else reads them."""
     consumer = store.consumer(**options)
-    count = len(store.describe_topic(topic).partitions)
+    count = len(store.topics.describe(topic).partitions)
     consumer.assign([TopicPartition(topic, number) for number in range(count)])
     return consumer

@@ -31,8 +31,8 @@ class Group:
         self.clock = VirtualClock(seed=3)
         self.heap.time_ms = lambda: self.clock.time_ms
         self.store = attach(self.heap, create=True, clock=self.clock)
-        self.store.create_topic("t", partitions=4)
-        self.store.create_topic("out", partitions=1)
+        self.store.topics.create("t", partitions=4)
+        self.store.topics.create("out", partitions=1)
         self.send(10)
         self.told: list[tuple[str, str, list[int]]] = []
 

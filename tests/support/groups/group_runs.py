@@ -66,8 +66,8 @@ class GroupRun:
         """Do it, and judge it. Raises Violation."""
         self.simulation = Simulation(self.seed, rates=self.rates, step_ms=(1, 20))
         store = self.simulation.store()
-        store.create_topic("in", partitions=PARTITIONS)
-        store.create_topic("out", partitions=1)
+        store.topics.create("in", partitions=PARTITIONS)
+        store.topics.create("out", partitions=1)
         self.sent = 0
         self._send(store, "in", PARTITIONS)
         self.began_ms = self.simulation.clock.time_ms
@@ -92,11 +92,11 @@ class GroupRun:
             process.clock.sleep(chance.uniform(2.0, 12.0))
             topic = f"in-{chance.randrange(3)}"
             if topic in made:
-                store.delete_topic(topic)
+                store.topics.delete(topic)
                 made.remove(topic)
             else:
                 partitions = chance.randint(1, 3)
-                store.create_topic(topic, partitions=partitions)
+                store.topics.create(topic, partitions=partitions)
                 self._send(store, topic, partitions)
                 made.append(topic)
 
@@ -218,11 +218,11 @@ class GroupRun:
     def _judge_the_end(self) -> None:
         known = read_group(self.entries())
         store = self.simulation.store()
-        there = [topic for topic in store.topics() if topic != "out"]
+        there = [topic for topic in store.topics.list() if topic != "out"]
         ends = {
-            (topic, number): (store.describe_topic(topic).topic_id, RECORDS)
+            (topic, number): (store.topics.describe(topic).topic_id, RECORDS)
             for topic in there
-            for number in range(len(store.describe_topic(topic).partitions))
+            for number in range(len(store.topics.describe(topic).partitions))
         }
         reached = {where: at for where, at in known.committed.items() if where in ends}
         if reached != ends:

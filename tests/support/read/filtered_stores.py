@@ -69,10 +69,10 @@ def typed_store(record_format: str = "parquet", storage: Storage | None = None) 
     older = pa.schema([f for f in TYPED if f.name not in ("day", "flag")])
     older = older.set(older.get_field_index("number"), pa.field("number", pa.int32()))
     config = {"record.format": record_format}
-    store.create_topic("typed", partitions=2, schema=older, key=["id"], config=config)
+    store.topics.create("typed", partitions=2, schema=older, key=["id"], config=config)
     for batch in range(6):
         if batch == 2:
-            store.alter_topic("typed", schema=TYPED)
+            store.topics.alter("typed", schema=TYPED)
         columns = older if batch < 2 else TYPED
         numbers = range(batch * 12, batch * 12 + 12)
         rows = {f.name: [_value(f.name, n) for n in numbers] for f in columns}
@@ -88,7 +88,7 @@ def plain_store(record_format: str) -> Store:
     """Two partitions of keys and values, in four segments each, with aborted records between."""
     clock = VirtualClock(START_MS)
     store = attach(HeapStorage(), create=True, clock=clock)
-    store.create_topic("plain", partitions=2, config={"record.format": record_format})
+    store.topics.create("plain", partitions=2, config={"record.format": record_format})
     for batch in range(8):
         clock.sleep(1)
         with store.producer(transactional_id="t") as producer:

@@ -237,7 +237,7 @@ def fill(store: Store, topic: str, form: Form = "written") -> None:
     pieces = [rows_of(partition) for partition in range(PARTITIONS)]
     if form == "merged":
         pieces = [[*one, *other] for one, other in zip(pieces[::2], pieces[1::2], strict=True)]
-    store.create_topic(topic, partitions=len(pieces), schema=SCHEMA, config=CONFIG)
+    store.topics.create(topic, partitions=len(pieces), schema=SCHEMA, config=CONFIG)
     with store.producer() as producer:
         for partition, rows in enumerate(pieces):
             for some in [rows] if form == "written" else [[row] for row in rows]:
@@ -245,13 +245,13 @@ def fill(store: Store, topic: str, form: Form = "written") -> None:
                 producer.flush()
     if form == "merged":
         with patch.object(writer, "DEFAULT_ROW_GROUP_BYTES", 1):
-            store.merge_topic(topic)
-    assert [s.record_count for s in store.segments(topic)] == [len(rows) for rows in pieces]
+            store.maintenance.merge(topic)
+    assert [s.record_count for s in store.topics.segments(topic)] == [len(rows) for rows in pieces]
 
 
 def _mix(store: Store, topic: str) -> None:
     config = {**CONFIG, "record.format": "auto"}
-    store.create_topic(topic, partitions=PARTITIONS, schema=SCHEMA, config=config)
+    store.topics.create(topic, partitions=PARTITIONS, schema=SCHEMA, config=config)
     for partition in range(PARTITIONS):
         for number, row in enumerate(rows_of(partition)):
             # Both orders, and of each column's values both kinds of files.
@@ -259,13 +259,13 @@ def _mix(store: Store, topic: str) -> None:
             least = patch.object(writer, "PARQUET_FROM_BYTES", 1 if large else 1 << 20)
             with least, store.producer() as producer:
                 producer.send_batch(topic, table_of([row]), partition=partition)
-    files = [(s.partition, s.paths.is_parquet) for s in store.segments(topic)]
+    files = [(s.partition, s.paths.is_parquet) for s in store.topics.segments(topic)]
     assert sorted(files) == [(n, kind) for n in range(PARTITIONS) for kind in (False, True)]
 
 
 def _compact(store: Store, topic: str) -> None:
     config = {**CONFIG, "cleanup.policy": "compact"}
-    store.create_topic(topic, partitions=PARTITIONS, schema=SCHEMA, key=["id"], config=config)
+    store.topics.create(topic, partitions=PARTITIONS, schema=SCHEMA, key=["id"], config=config)
     with store.producer() as producer:
         for partition in range(PARTITIONS):
             first, second = rows_of(partition)
@@ -277,7 +277,7 @@ def _compact(store: Store, topic: str) -> None:
             for some in (old, [first], old[1:], [second]):
                 producer.send_batch(topic, table_of(some), partition=partition)
                 producer.flush()
-    store.compact(topic)
+    store.maintenance.compact(topic)
     left = store.scan(topic, columns=["_offset"]).to_arrow()
     assert left["_offset"].to_pylist() == [2, 4] * PARTITIONS
 

@@ -40,7 +40,7 @@ def make(folder: Path, **config: object) -> txnlog.Store:
 def make_written(folder: Path, *sent: str) -> txnlog.Store:
     """With a topic ``t`` of one partition and these records in it."""
     store = make(folder)
-    store.create_topic("t", partitions=1)
+    store.topics.create("t", partitions=1)
     write(store, *sent)
     return store
 

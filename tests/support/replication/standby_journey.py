@@ -23,7 +23,7 @@ def transfer(store: Store, *sent: str) -> None:
             for value in sent:
                 producer.send("a", value.encode())
                 producer.send("b", value.encode())
-            end = store.describe_topic("a").partitions[0].last_stable_offset + len(sent)
+            end = store.topics.describe("a").partitions[0].last_stable_offset + len(sent)
             producer.send_offsets_to_transaction({TopicPartition("a", 0): end}, "g")
 
 
@@ -38,10 +38,10 @@ def follow(store: Store, url: str, options: dict[str, Any]) -> Store:
     copy = txnlog.open(url, storage_options=options)
     for topic in ("a", "b"):
         assert values(copy, topic) == values(store, topic)
-    assert copy.describe_group("g").offsets == store.describe_group("g").offsets
+    assert copy.groups.describe("g").offsets == store.groups.describe("g").offsets
     assert not [one for one in copy.examine(with_probe=False) if one.state == "damage"]
     with pytest.raises(StorageError, match="read only"):
-        copy.create_topic("c")
+        copy.topics.create("c")
     return copy
 
 
@@ -55,7 +55,7 @@ def there_and_back(folder: Path, url: str, options: dict[str, Any]) -> None:
     """From ``folder`` to ``url``, and to ``folder`` again; transactions go on each time."""
     here = txnlog.open(str(folder / "store"), create=True)
     for topic in ("a", "b"):
-        here.create_topic(topic)
+        here.topics.create(topic)
     copy = follow(here, url, options)
     late = Follower(here, url, storage_options=options)
     there = promote(copy, url, options, None)

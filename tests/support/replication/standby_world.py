@@ -79,9 +79,9 @@ class StandbyWorld:
         self.rounds = 0
         self.looks = 0
         store = self.simulation.store(config=CONFIG)
-        store.create_topic("a", partitions=2)
-        store.create_topic("b")
-        store.create_topic("in", partitions=writers)
+        store.topics.create("a", partitions=2)
+        store.topics.create("b")
+        store.topics.create("in", partitions=writers)
         Follower(store, self.target).follow()
 
     # -- processes -------------------------------------------------------------------------------

@@ -264,7 +264,7 @@ def open_banks(folder: Path) -> Iterator[Callable[..., Bank]]:
     ) -> Bank:
         store = txnlog.open(url, create=True, storage_options=options, config=config, **replicas)
         for topic, count in PARTITIONS.items():
-            store.create_topic(topic, partitions=count)
+            store.topics.create(topic, partitions=count)
         banks.append(Bank(seed, folder, replicas.get("controller", url), options))
         return banks[-1]
 
@@ -334,7 +334,7 @@ def judge(bank: Bank) -> None:
     assert sum(leg.amount for found in committed.values() for leg in found) == 0
     assert everything(store, "snapshot") == committed
     for topic, count in PARTITIONS.items():
-        described = store.describe_topic(topic)
+        described = store.topics.describe(topic)
         assert not described.open_transactions, topic
         table = store.scan(topic, isolation_level="read_uncommitted").to_arrow()
         offsets: dict[int, list[int]] = {partition: [] for partition in range(count)}
@@ -345,13 +345,13 @@ def judge(bank: Bank) -> None:
         assert all(found == list(range(len(found))) for found in offsets.values()), topic
     judge_ledger(bank, committed, everything(store, "read_uncommitted"))
     judge_groups(store, committed)
-    for hanging in store.hanging_transactions():
+    for hanging in store.transactions.hanging():
         # It holds nobody up: it has no undecided entry, so no reader has come across it.
         assert not isinstance(hanging, TxnlogError), hanging
         left = hanging.transaction.transactional_id
         timeout_ms = bank.timeout_ms
         store.producer(transactional_id=left, transaction_timeout_ms=timeout_ms).init_transactions()
-    assert not store.hanging_transactions()
+    assert not store.transactions.hanging()
     assert everything(store, "snapshot") == committed
     bad = [f for f in store.examine(with_contents=True) if f.state not in ("ok", "note", "orphan")]
     assert not bad, bad

@@ -18,9 +18,9 @@ INPUT = [b"record %d" % number for number in range(6)]
 def prepare(storage: Storage) -> None:
     """A store with an input topic of six records and two empty topics."""
     store = attach(storage, create=True, clock=VirtualClock(seed=1))
-    store.create_topic("in")
-    store.create_topic("a", partitions=2)
-    store.create_topic("b")
+    store.topics.create("in")
+    store.topics.create("a", partitions=2)
+    store.topics.create("b")
     with store.producer() as producer:
         for value in INPUT:
             producer.send("in", value, partition=0)
@@ -59,11 +59,11 @@ def judge(storage: Storage, context: str) -> None:
     store = attach(storage, clock=VirtualClock(seed=9))
     assert sorted(values(store, "a")) == INPUT, context
     assert sorted(values(store, "b")) == INPUT, context
-    assert [offset.offset for offset in store.describe_group("g").offsets] == [len(INPUT)], context
+    assert [offset.offset for offset in store.groups.describe("g").offsets] == [len(INPUT)], context
     for topic in ("a", "b"):
-        for partition in store.describe_topic(topic).partitions:
+        for partition in store.topics.describe(topic).partitions:
             assert partition.last_stable_offset == partition.end_offset, context
-        assert not store.describe_topic(topic).open_transactions, context
+        assert not store.topics.describe(topic).open_transactions, context
 
 
 def check_whole_transactions(storage: Storage, context: str) -> None:

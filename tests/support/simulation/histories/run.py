@@ -71,7 +71,7 @@ class Run:
         """Start all, disturb them, end all; what the history is."""
         store = txnlog.open(self.url, create=True, storage_options=self.options, config=LEAST_AGE)
         for topic, count in TOPICS.items():
-            store.create_topic(topic, partitions=count)
+            store.topics.create(topic, partitions=count)
         for number, role in enumerate(self.staff):
             name = f"{role.partition('-')[0]}{number}{role.partition('-')[2]}"
             self._start(

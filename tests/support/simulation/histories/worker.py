@@ -267,7 +267,7 @@ def maintain(worker: Worker) -> None:
             elif lot < 0.25:
                 count = len(worker.partitions(topic))
                 if count < MOST_PARTITIONS:
-                    worker.store.alter_topic(topic, partitions=count + 1)
+                    worker.store.topics.alter(topic, partitions=count + 1)
             else:
                 log = logs.topic(topic) if lot < 0.8 else logs.group(COPIES)
                 log.refresh()

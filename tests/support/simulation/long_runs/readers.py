@@ -151,7 +151,7 @@ def settle(world: World) -> None:
     for topic, partitions in PARTITIONS.items():
         table = store.scan(topic, isolation_level="read_uncommitted").to_arrow()
         everything |= records_of(table, topic, partitions)
-        waiting = store.describe_topic(topic).open_transactions
+        waiting = store.topics.describe(topic).open_transactions
         if waiting:
             raise Violation("blocked", f"an hour later {topic} waits for {waiting}")
     consumer = store.consumer("in", group_id="g", auto_offset_reset="earliest")

@@ -61,7 +61,7 @@ def prepare(simulation: Simulation, cleanup_age_ms: int, transactions: int, skew
         }
     )
     for topic, partitions in PARTITIONS.items():
-        store.create_topic(topic, partitions=partitions)
+        store.topics.create(topic, partitions=partitions)
     world = World(simulation, transactions, cleanup_age_ms, skew_ms)
     simulation.on_power_cut = world.judge.power_cut
     return world

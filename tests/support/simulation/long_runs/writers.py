@@ -275,7 +275,7 @@ def reset(world: World, process: Process) -> None:
                 begun = judge.tick()
                 how: list[dict[str, Any]] = [{"to": "earliest"}, {"to": "latest"}]
                 how += [{"shift_by": chance.choice([0, -1, -5])}] * 2
-                store.reset_group_offsets("r", "in", **chance.choice(how))
+                store.groups.reset_offsets("r", "in", **chance.choice(how))
                 judge.reset(begun)
 
 

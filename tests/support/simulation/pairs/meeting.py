@@ -142,7 +142,7 @@ def judge(
 ) -> None:
     """What is there now, for a new process and for those that live."""
     new = world.actor("a new process")
-    existing = [topic for topic in topics if topic in new.store.topics()]
+    existing = [topic for topic in topics if topic in new.store.topics.list()]
     if not existing:
         return
     began = world.history.tick()
@@ -168,7 +168,7 @@ def judge_later(
     for made in going:
         if isinstance(made, Table):
             began = world.history.tick()
-            world.actor("tending").store.compact("k")
+            world.actor("tending").store.maintenance.compact("k")
             table = made.read_to_the_end()
             if table is not None:
                 world.history.saw_table(table, made.actor.name, began=began)
@@ -177,7 +177,7 @@ def judge_later(
     tended = None if whole else topics
     check_steps(world.history, tending.store.maintain(tended, orphan_age_ms=DAY_MS))
     new = world.actor("the last process")
-    existing = [topic for topic in topics if topic in new.store.topics()]
+    existing = [topic for topic in topics if topic in new.store.topics.list()]
     if existing:
         began = world.history.tick()
         snapshot = new.store.snapshot(existing)
@@ -187,7 +187,7 @@ def judge_later(
         check_positions(new, existing)
     if world.time_ms < BEGIN_MS + HOUR_MS:
         check_group(new, going)
-    for found in new.store.transactions() if whole else ():
+    for found in new.store.transactions.list() if whole else ():
         if not isinstance(found, TransactionDescription):
             raise Violation("transactions", repr(found))
         if found.status in ("Ongoing", "PrepareCommit", "PrepareAbort"):
@@ -227,7 +227,7 @@ def check_positions(actor: Actor, topics: Sequence[str]) -> None:
     places = [
         TopicPartition(topic, number)
         for topic in topics
-        for number in range(len(actor.store.describe_topic(topic).partitions))
+        for number in range(len(actor.store.topics.describe(topic).partitions))
     ]
     consumer.assign(places)
     ends = consumer.end_offsets(places)

@@ -31,7 +31,7 @@ class AddPartitions(Operation):
         self._producer.init_transactions()
 
     def act(self) -> None:
-        self.store.alter_topic("a", partitions=3)
+        self.store.topics.alter("a", partitions=3)
         self._producer.begin_transaction()
         intent = self.actor.begin(self.name)
         try:
@@ -53,12 +53,12 @@ class Config(Operation):
     def act(self) -> None:
         for number in (2048, 4096):
             for topic in self.topics:
-                self.store.alter_topic(topic, config={"segment.bytes": number})
+                self.store.topics.alter(topic, config={"segment.bytes": number})
         self._is_set = True
 
     def go_on(self) -> None:
         for topic in self.topics if self._is_set else ():
-            if self.store.describe_topic(topic).config.get("segment.bytes") != "4096":
+            if self.store.topics.describe(topic).config.get("segment.bytes") != "4096":
                 raise Violation("config", f"segment.bytes of {topic} was set to 4096")
 
 
@@ -70,7 +70,7 @@ class Schema(Operation):
     topics = ("y",)
 
     def act(self) -> None:
-        self.store.alter_topic("y", schema=SCHEMA.append(pa.field("more", pa.int32())))
+        self.store.topics.alter("y", schema=SCHEMA.append(pa.field("more", pa.int32())))
 
 
 @operation
@@ -82,7 +82,7 @@ class Create(Operation):
 
     def act(self) -> None:
         with suppress(TxnlogError):
-            self.store.create_topic("d")
+            self.store.topics.create("d")
         with self.store.producer() as producer:
             intent = self.actor.begin(self.name)
             try:
@@ -102,7 +102,7 @@ class Delete(Operation):
 
     def act(self) -> None:
         deletion = self.history.deleting("d")
-        self.store.delete_topic("d")
+        self.store.topics.delete("d")
         self.history.deleted(deletion)
 
 
@@ -126,7 +126,7 @@ class Trim(Operation):
     def act(self) -> None:
         for topic in self.topics:
             self.history.trim((topic, 0), 2)
-        self.store.delete_records({TopicPartition(topic, 0): 2 for topic in self.topics})
+        self.store.topics.delete_records({TopicPartition(topic, 0): 2 for topic in self.topics})
 
 
 @operation
@@ -148,7 +148,7 @@ class Compact(Operation):
     topics = ("k",)
 
     def act(self) -> None:
-        self.store.compact("k")
+        self.store.maintenance.compact("k")
 
 
 @operation
@@ -159,7 +159,7 @@ class Merge(Operation):
 
     def act(self) -> None:
         for topic in self.topics:
-            self.store.merge_topic(topic)
+            self.store.maintenance.merge(topic)
 
 
 @operation
@@ -171,8 +171,8 @@ class Vacuum(Operation):
 
     def prepare(self) -> None:
         other = self.world.actor("merging").store
-        other.merge_topic("a")
-        other.compact("k")
+        other.maintenance.merge("a")
+        other.maintenance.compact("k")
         self.world.time_ms += 2 * HOUR_MS
 
     def act(self) -> None:
@@ -224,11 +224,11 @@ class ExpireIds(Operation):
     def prepare(self) -> None:
         # Another one is dead for long enough already.
         other = self.world.actor("expiring").store
-        other.expire_transactional_ids()
+        other.transactions.expire_ids()
         self.world.time_ms += LIMITS_MS
 
     def act(self) -> None:
-        self.store.expire_transactional_ids()
+        self.store.transactions.expire_ids()
 
     def go_on(self) -> None:
         producer = producer_of(self.actor, "idle")
@@ -244,7 +244,7 @@ class ExpireAll(ExpireIds):
     name = "expire all ids"
 
     def act(self) -> None:
-        self.store.expire_transactional_ids(older_than_ms=1_000)
+        self.store.transactions.expire_ids(older_than_ms=1_000)
 
 
 @operation
@@ -255,7 +255,7 @@ class ExpireGroups(Operation):
     topics = ("a",)
 
     def act(self) -> None:
-        self.store.expire_groups()
+        self.store.groups.expire()
 
 
 @operation
@@ -265,7 +265,7 @@ class AbortOther(Operation):
     name = "abort other"
 
     def act(self) -> None:
-        self.store.abort_transaction("w", reason="it hangs")
+        self.store.transactions.abort("w", reason="it hangs")
 
 
 @operation
@@ -287,11 +287,11 @@ class Import(Operation):
 
     def prepare(self) -> None:
         self._folder = TemporaryDirectory()
-        self.world.actor("exporting").store.export_kafka("b", self._folder.name)
+        self.world.actor("exporting").store.kafka.export_topic("b", self._folder.name)
         self._expected = self.store.scan("b").count()
 
     def act(self) -> None:
-        self.store.import_kafka("imported", [self._folder.name])
+        self.store.kafka.import_topic("imported", [self._folder.name])
         self._check()
 
     def go_on(self) -> None:
@@ -318,7 +318,7 @@ class Publish(Operation):
         self.actor.storage.url = "s3://pairs/store"  # where no engine looks
 
     def act(self) -> None:
-        self.store.publish_delta("y", self._folder.name)
+        self.store.tables.publish_delta("y", self._folder.name)
 
     def go_on(self) -> None:
         self.act()

@@ -125,7 +125,7 @@ class World:
                 except TxnlogError:
                     self.history.aborted(intent)
             self.time_ms += LIMITS_MS
-        for found in store.transactions():
+        for found in store.transactions.list():
             if not isinstance(found, TxnlogError):
                 store.logs.transactions.clean(found.transactional_id, found.log_entry)
 
@@ -248,18 +248,18 @@ def prepared(rules: str) -> World:
 def _fill(world: World) -> None:
     one = world.actor("preparing")
     store, history = one.store, world.history
-    store.create_topic("a", partitions=2)
-    store.create_topic("b")
-    store.create_topic("d")
+    store.topics.create("a", partitions=2)
+    store.topics.create("b")
+    store.topics.create("d")
     compact = {
         "cleanup.policy": "compact",
         "min.cleanable.dirty.ratio": 0,
         "delete.retention.ms": TOMBSTONES_MS,
         "file.delete.delay.ms": HOUR_MS,
     }
-    store.create_topic("k", config=compact)
-    store.create_topic("r", config={"retention.ms": HOUR_MS, "file.delete.delay.ms": HOUR_MS})
-    store.create_topic("y", schema=SCHEMA, key=["id"], config={"record.format": "parquet"})
+    store.topics.create("k", config=compact)
+    store.topics.create("r", config={"retention.ms": HOUR_MS, "file.delete.delay.ms": HOUR_MS})
+    store.topics.create("y", schema=SCHEMA, key=["id"], config={"record.format": "parquet"})
     history.fade("r")
 
     def transact(transactional_id: str, *where: str, commits: bool = True) -> None:

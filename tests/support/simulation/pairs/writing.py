@@ -318,7 +318,7 @@ class Reset(Operation):
         self.history.move("g", intent, None)
         self.history.ask(intent)
         try:
-            (reset,) = self.store.reset_group_offsets("g", [SOURCE], to="earliest")
+            (reset,) = self.store.groups.reset_offsets("g", [SOURCE], to="earliest")
         except TxnlogError:
             self.history.aborted(intent)
             raise
