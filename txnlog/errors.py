@@ -7,6 +7,8 @@ happened, where (path, topic, partition, offset) and what to do about it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from txnlog.segments.errors import (
     CorruptRecord,
     RecordTooLarge,
@@ -28,6 +30,7 @@ __all__ = [
     "GroupNotEmpty",
     "IllegalGeneration",
     "IllegalState",
+    "IncompleteResult",
     "InconsistentGroupProtocol",
     "InvalidConfig",
     "InvalidGroupId",
@@ -132,6 +135,24 @@ class NotAStore(TxnlogError):
 
 class UnsupportedVersion(TxnlogError):
     """Something was written by a newer txnlog, in a format this version does not know."""
+
+
+class IncompleteResult(TxnlogError):
+    """Some of many things could not be read, or not be done; all the others were.
+
+    Attributes:
+        errors: what was wrong with each of them.
+    """
+
+    def __init__(self, errors: Sequence[TxnlogError]) -> None:
+        super().__init__(errors)
+        self.errors = (*errors,)
+
+    def __str__(self) -> str:
+        if len(self.errors) == 1:
+            return str(self.errors[0])
+        told = "".join(f"\n- {error}" for error in self.errors)
+        return f"{len(self.errors)} things failed, and the others did not:{told}"
 
 
 class CorruptEntry(TxnlogError):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from txnlog.admin.compaction.compact import Compaction
     from txnlog.admin.disk_usage import PartitionUsage
     from txnlog.admin.expiry import Expiry, TransactionEnd
+    from txnlog.admin.found import Found
     from txnlog.admin.maintenance import MaintenanceFailure
     from txnlog.admin.merging import Merge
     from txnlog.admin.metrics import Metric
@@ -50,37 +51,18 @@ if TYPE_CHECKING:
     from txnlog.schema import FormerName, TopicSchema
     from txnlog.segments.identity import SegmentIdentity
     from txnlog.state.group import CommittedOffset
-    from txnlog.state.placement import KafkaFile, Placement, RewrittenFile
-    from txnlog.state.producers import ProducerRef
-    from txnlog.state.rewrites import Rewritten
-    from txnlog.state.topic_entries import (
-        Altered,
-        Append,
-        Appends,
-        Bundle,
-        Created,
-        Deleted,
-        Imported,
-        OffsetSpan,
-        Trimmed,
-    )
+    from txnlog.state.placement import KafkaFile, RewrittenFile
     from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
     from txnlog.tables.publication import TablePublication
     from txnlog.write.begin_result import BeginResult
     from txnlog.write.deliveries import Delivery, RecordMetadata
 
 __all__ = [
-    "Altered",
-    "Append",
-    "Appends",
     "BeginResult",
-    "Bundle",
     "CommittedOffset",
     "Compaction",
-    "Created",
     "DamagedBytes",
     "DamagedRecords",
-    "Deleted",
     "Delivery",
     "DumpedEntry",
     "EntryRef",
@@ -90,12 +72,12 @@ __all__ = [
     "FileRetirement",
     "Finding",
     "FormerName",
+    "Found",
     "FutureRecords",
     "GroupDescription",
     "GroupLogEntry",
     "GroupOffset",
     "HangingTransaction",
-    "Imported",
     "ImportedPartition",
     "KafkaExport",
     "KafkaFile",
@@ -107,18 +89,14 @@ __all__ = [
     "Merge",
     "Metric",
     "OffsetReset",
-    "OffsetSpan",
     "OpenTransaction",
     "Outcome",
     "PartitionDescription",
     "PartitionUsage",
-    "Placement",
     "ProducerDescription",
-    "ProducerRef",
     "RecordDeletion",
     "RecordMetadata",
     "RetentionDeletion",
-    "Rewritten",
     "RewrittenFile",
     "SegmentDescription",
     "SegmentIdentity",
@@ -131,23 +109,16 @@ __all__ = [
     "TransactionDescription",
     "TransactionEnd",
     "TransactionRef",
-    "Trimmed",
 ]
 
 _HOMES = {
-    "Altered": "state.topic_entries",
-    "Append": "state.topic_entries",
-    "Appends": "state.topic_entries",
     "BeginResult": "write.begin_result",
     "Delivery": "write.deliveries",
     "RecordMetadata": "write.deliveries",
-    "Bundle": "state.topic_entries",
     "CommittedOffset": "state.group",
     "Compaction": "admin.compaction.compact",
-    "Created": "state.topic_entries",
     "DamagedBytes": "kafka.importing",
     "DamagedRecords": "read.sound_ranges",
-    "Deleted": "state.topic_entries",
     "DumpedEntry": "inspect.log_dump",
     "EntryRef": "state.transaction",
     "Expiry": "admin.expiry",
@@ -156,12 +127,12 @@ _HOMES = {
     "FileRetirement": "admin.vacuum",
     "Finding": "doctor.finding",
     "FormerName": "schema",
+    "Found": "admin.found",
     "FutureRecords": "admin.record_times",
     "GroupDescription": "inspect.descriptions",
     "GroupLogEntry": "inspect.history",
     "GroupOffset": "inspect.descriptions",
     "HangingTransaction": "inspect.descriptions",
-    "Imported": "state.topic_entries",
     "ImportedPartition": "kafka.importing",
     "KafkaExport": "kafka.exporting",
     "KafkaFile": "state.placement",
@@ -173,17 +144,13 @@ _HOMES = {
     "Merge": "admin.merging",
     "Metric": "admin.metrics",
     "OffsetReset": "inspect.descriptions",
-    "OffsetSpan": "state.topic_entries",
     "OpenTransaction": "kafka.transaction_tracker",
     "Outcome": "state.transaction",
     "PartitionDescription": "inspect.descriptions",
     "PartitionUsage": "admin.disk_usage",
-    "Placement": "state.placement",
     "ProducerDescription": "inspect.descriptions",
-    "ProducerRef": "state.producers",
     "RecordDeletion": "inspect.descriptions",
     "RetentionDeletion": "admin.retention",
-    "Rewritten": "state.rewrites",
     "RewrittenFile": "state.placement",
     "SegmentDescription": "inspect.descriptions",
     "SegmentIdentity": "segments.identity",
@@ -196,7 +163,6 @@ _HOMES = {
     "TransactionDescription": "inspect.descriptions",
     "TransactionEnd": "admin.expiry",
     "TransactionRef": "state.transaction",
-    "Trimmed": "state.topic_entries",
 }
 
 

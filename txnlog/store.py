@@ -29,7 +29,6 @@ from txnlog.errors import (
     ObjectNotFound,
     StoreExists,
     StoreNotFound,
-    TxnlogError,
 )
 from txnlog.groups.assignors import DEFAULT as DEFAULT_ASSIGNORS
 from txnlog.groups.assignors import Assignors, check_assignors
@@ -61,6 +60,7 @@ from txnlog.write.writer_settings import WriterSettings
 if TYPE_CHECKING:
     import pyarrow.compute
 
+    from txnlog.admin.found import Found
     from txnlog.admin.groups import GroupAdmin
     from txnlog.admin.kafka import KafkaAdmin
     from txnlog.admin.maintaining import MaintenanceAdmin
@@ -547,11 +547,11 @@ class Store:
         chosen = [topics] if isinstance(topics, str) else topics
         return [*Maintenance(self._logs, chosen, orphan_age_ms, dry_run=dry_run).steps()]
 
-    def metrics(self) -> Iterator[Metric | TxnlogError]:
+    def metrics(self) -> Found[Metric]:
         """The store as numbers: offsets, sizes, lags, open transactions.
 
         They are not all of the same moment. Costs one listing for each topic, group and
-        transactional id. Where one of these cannot be read, its error is among the results.
+        transactional id. What cannot be read is counted among the metrics, too.
         """
         from txnlog.admin.metrics import measure
 

@@ -146,7 +146,8 @@ def dump_log(
     """
     opened = session.open_to_read()
     with DamageReporter() as reporter:
-        found = islice(opened.topics.log(topic, first=from_), max_entries)
+        dumped = cast("Iterable[Entry]", opened.topics.log(topic, first=from_))
+        found = islice(dumped, max_entries)
         entries = reporter.watch(found, lambda entry: [entry.damage])
         session.output.rows(FIELDS, entries, streamed=True)
 

@@ -41,7 +41,7 @@ def print_metrics(session: Session) -> None:
     from txnlog.admin.metrics import to_prometheus
 
     with DamageReporter() as reporter:
-        found = reporter.skip_unreadable(session.open_to_read().metrics())
+        found = reporter.skip_unreadable(session.open_to_read().metrics().with_errors())
         if session.output_format is not Format.TABLE:
             session.output.rows(FIELDS, found)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,8 +15,8 @@ from txnlog.cli.verbs import verb_group
 
 if TYPE_CHECKING:
     from txnlog.admin.offsets import ListedOffset, OffsetSpec
-    from txnlog.errors import TxnlogError
     from txnlog.names import TopicPartition
+    from txnlog.results import Found
     from txnlog.store import Store
 
 
@@ -85,12 +84,13 @@ def list_offsets(
     opened = session.open_to_read()
     chosen = to_partitions(where)
     with DamageReporter() as reporter:
+        listed = {place: _list_offsets(opened, chosen or None, wanted[place]) for place in wanted}
         session.output.rows(
             FIELDS,
             (
                 FoundOffset(place, found)
-                for place, spec in wanted.items()
-                for found in reporter.skip_unreadable(_list_offsets(opened, chosen or None, spec))
+                for place, offsets in listed.items()
+                for found in reporter.skip_unreadable(offsets.with_errors())
             ),
             streamed=True,
         )
@@ -109,7 +109,7 @@ def _parse_place(place: str) -> OffsetSpec | Time:
 
 def _list_offsets(
     store: Store, chosen: list[str | TopicPartition] | None, spec: OffsetSpec | Time
-) -> Iterator[ListedOffset | TxnlogError]:
+) -> Found[ListedOffset]:
     if isinstance(spec, Time):
         return store.topics.offsets(chosen, timestamp_ms=spec.timestamp_ms)
     return store.topics.offsets(chosen, at=spec)

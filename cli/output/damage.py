@@ -59,7 +59,7 @@ class DamageReporter:
 
         return report
 
-    def skip_unreadable(self, items: Iterable[T | TxnlogError]) -> Iterator[T]:
+    def skip_unreadable(self, items: Iterator[T | TxnlogError]) -> Iterator[T]:
         """The items that could be read; those that could not are reported."""
         for item in items:
             if isinstance(item, TxnlogError):

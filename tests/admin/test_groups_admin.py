@@ -357,7 +357,7 @@ def test_groups_are_deleted(store: Store, clock: VirtualClock) -> None:
     store.groups.delete("g")
     for reader in (store, elsewhere(store.storage, clock)):
         assert reader.groups.list() == ["kept"]
-        assert [d.group_id for d in reader.groups.describe_all()] == ["kept"]  # type: ignore[union-attr]
+        assert [d.group_id for d in reader.groups.describe_all()] == ["kept"]
         assert reader.consumer(group_id="g").committed(A0) is None
         for call in (reader.groups.describe, reader.groups.delete):
             with pytest.raises(GroupIdNotFound, match="'g' has no offsets"):

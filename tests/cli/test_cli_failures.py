@@ -112,10 +112,11 @@ def test_a_damaged_log_is_exit_3_and_hides_no_other(own_store: Path) -> None:
 def test_what_cannot_be_read_is_no_damage(capsys: pytest.CaptureFixture[str]) -> None:
     """A storage that fails for one thing of a list: the others are shown, and the code is 1."""
     with pytest.raises(typer.Exit) as failed, DamageReporter() as reporter:
-        assert [*reporter.skip_unreadable([StorageError("denied"), 1])] == [1]
+        assert [*reporter.skip_unreadable(iter([StorageError("denied"), 1]))] == [1]
     assert failed.value.exit_code == 1
+    items = iter([StorageError("denied"), CorruptEntry("torn"), 1])
     with pytest.raises(Damaged), DamageReporter() as reporter:
-        assert [*reporter.skip_unreadable([StorageError("denied"), CorruptEntry("torn"), 1])] == [1]
+        assert [*reporter.skip_unreadable(items)] == [1]
     assert capsys.readouterr().err.split("\n")[:2] == ["txnlog: denied", "txnlog: denied"]
 
 

@@ -65,7 +65,7 @@ def topics(*consumers: Consumer) -> list[str]:
 
 
 def entries(group: Group, kind: str) -> list[object]:
-    return [e for e in group.store.groups.history("g") if getattr(e, "kind", "") == kind]
+    return [e for e in group.store.groups.history("g") if e.kind == kind]
 
 
 @pytest.mark.parametrize("group_id", ["g", None])

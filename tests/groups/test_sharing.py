@@ -171,8 +171,8 @@ def test_who_does_not_let_go_is_expelled_after_the_rebalance_timeout(group: Grou
         member.tick()
         group.clock.time_ms += 3_000
     assert numbers(two) == [0, 1, 2, 3]
-    (expired,) = [e for e in group.store.groups.history("g") if e.kind == "members-expired"]  # type: ignore[union-attr]
-    assert "rebalance.timeout.ms" in expired.detail  # type: ignore[union-attr]
+    (expired,) = [e for e in group.store.groups.history("g") if e.kind == "members-expired"]
+    assert "rebalance.timeout.ms" in expired.detail
 
 
 @pytest.mark.condition(57)
@@ -495,7 +495,7 @@ def test_a_consumer_that_nobody_uses_any_more_leaves(tmp_path: Path) -> None:
     gc.collect()
     thread.join(30)
     assert store.groups.list() == []
-    assert [e.detail for e in store.groups.history("g")][-1] == "never closed"  # type: ignore[union-attr]
+    assert [e.detail for e in store.groups.history("g")][-1] == "never closed"
     assert store.storage.list_names("groups/g/members") == []
 
 

@@ -337,4 +337,4 @@ def test_left_proposals_are_known_and_go_when_they_are_old(
         FileDeletion("t", "left behind", doomed[-1].size_bytes, (f"{PROPOSALS}/{name}",)) in doomed
     )
     assert proposals(store) == []
-    assert [usage.partition for usage in store.topics.disk_usage("t")]  # type: ignore[union-attr]
+    assert [usage.partition for usage in store.topics.disk_usage("t")]

@@ -86,7 +86,7 @@ def test_only_idle_ids_expire(store: Store, clock: VirtualClock) -> None:
         store.transactions.describe("empty")
     left = {
         found.transactional_id: found.status
-        for found in another(store).transactions.list()
+        for found in another(store).transactions.list().with_errors()
         if not isinstance(found, TxnlogError)
     }
     assert left == {
@@ -263,7 +263,7 @@ def test_an_instance_that_sleeps_while_its_id_lives_and_dies(
         assert store.storage.list_names("transactions/p") == [f"{asleep_at:020d}.json"]
         for reader in (store, another(store)):
             assert [*reader.transactions.list()] == []
-            assert reader.transactions.hanging() == []
+            assert [*reader.transactions.hanging()] == []
     assert len(slept) == 1
     again = another(store)
     assert values(again) == [b"0", b"1", b"2"]

@@ -112,6 +112,14 @@ def test_a_store_has_few_names() -> None:
     assert len(names) <= 30, names
 
 
+def test_results_are_what_is_returned() -> None:
+    """And no classes that nobody meets."""
+    owners = [Store, *ADMINS, Producer, Consumer, Snapshot, Replicas, Standby, Follower]
+    met = {name for owner in owners for name in returned_types(owner)}
+    # Damage of a job in Spark; and what a callback of ``Producer.send`` gets.
+    assert {*results.__all__} - met == {"DamagedRecords", "RecordMetadata"}
+
+
 def test_results_are_the_classes_themselves() -> None:
     """A result's public name is its own name, so that messages and reprs say the same."""
     assert [

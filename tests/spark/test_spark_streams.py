@@ -21,7 +21,6 @@ from tests.spark.stream_helpers import (
     stream,
 )
 from txnlog import Store, TopicPartition
-from txnlog.errors import TxnlogError
 
 pytestmark = reads_streams
 
@@ -58,7 +57,6 @@ def test_a_stream_copies_everything_once_and_goes_on(spark: SparkSession, topics
         assert left == 0
     assert max(progress.numInputRows for progress in query.recentProgress) <= 40
     [transaction] = topics.transactions.list()
-    assert not isinstance(transaction, TxnlogError)
     assert transaction.transactional_id == f"spark-stream-{query.id}"
     assert transaction.status == "CompleteCommit"
     assert orphans(topics) == set()
@@ -120,7 +118,6 @@ def test_several_topics_are_one_transaction(spark: SparkSession, topics: Store) 
     assert stored(topics, "odd") == list(range(1, 100, 2))
     assert stored(topics, "out") == list(range(0, 100, 2))
     [transaction] = topics.transactions.list()
-    assert not isinstance(transaction, TxnlogError)
     assert transaction.number == 1
 
 

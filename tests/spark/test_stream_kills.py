@@ -113,7 +113,7 @@ def check(store: Store, records: int) -> None:
     position = json.loads(newest.read_text().splitlines()[-1])
     ends = store.snapshot(["in"]).end_offsets("in")
     assert position["offsets"]["in"] == {str(p): end for p, end in ends.items()}
-    assert store.transactions.hanging() == []
+    assert [*store.transactions.hanging()] == []
     assert [*store.transactions.list(states=["Ongoing", "PrepareCommit", "PrepareAbort"])] == []
     described = store.topics.describe("out")
     assert described.open_transactions == ()

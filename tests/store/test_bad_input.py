@@ -144,7 +144,7 @@ def test_ids_may_be_anything_and_stay_in_their_folder(store: Store, name: str) -
             producer.send("t", b"x")
             producer.send_offsets_to_transaction({TopicPartition("t", 0): 0}, name)
     assert store.groups.list() == [name]
-    assert [d.transactional_id for d in store.transactions.list()] == [name]  # type: ignore[union-attr]
+    assert [d.transactional_id for d in store.transactions.list()] == [name]
     root = Path(store.url)
     folders = {"groups", "topics", "transactions", ".tmp", ".probe"}
     assert {path.name for path in root.iterdir()} <= {*folders, "txnlog.json"}

@@ -56,6 +56,7 @@ CALLERS_MISTAKE_OR_STATE_OF_THE_STORE = {
     "CorruptTransactionState",
     "GroupIdNotFound",
     "IllegalState",
+    "IncompleteResult",
     "InconsistentGroupProtocol",
     "InvalidConfig",
     "InvalidGroupId",

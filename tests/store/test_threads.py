@@ -155,7 +155,7 @@ def test_threads_share_a_store(memory_storage: Storage) -> None:
 
     run([*[partial(write, name) for name in ("a", "b", "c")], read, read])
     assert store.scan("t").record_count == 3 * TURNS * 3 // 4
-    assert [group.group_id for group in store.groups.describe_all()] == ["a", "b", "c"]  # type: ignore[union-attr]
+    assert [group.group_id for group in store.groups.describe_all()] == ["a", "b", "c"]
 
 
 @pytest.mark.usefixtures("hurried")

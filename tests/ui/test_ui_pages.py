@@ -16,10 +16,9 @@ from starlette.testclient import TestClient
 from tests.ui.ui_browser import HOSTILE, PORT, browser_of, text_of
 from txnlog import TopicPartition
 from txnlog.inspect.describing import describe_segments_within
-from txnlog.inspect.history import GroupLogEntry
 from txnlog.inspect.placed_indexes import dump_placed_indexes
 from txnlog.log.segment_outline import SegmentOutline
-from txnlog.names import log_file_prefix
+from txnlog.names import LogFile, log_file, log_file_prefix
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage
@@ -240,6 +239,20 @@ def test_a_group_shows_its_members(browser: TestClient, store: Store) -> None:
     assert "Members" not in text_of(browser, "/groups/team")
 
 
+def test_a_groups_page_tells_of_entries_that_cannot_be_read(
+    browser: TestClient, store: Store
+) -> None:
+    """Its offsets are known from a checkpoint; what is missing of its log is named."""
+    store.consumer("orders", group_id="torn").commit({TopicPartition("orders", 0): 1})
+    store.logs.group("torn").checkpoint()
+    first = f"groups/torn/{log_file(0, LogFile.ENTRY)}"
+    store.storage.delete([first])
+    store.storage.put(first, b"torn")
+    shown = text_of(browser, "/groups/torn")
+    assert "Empty · lag" in shown
+    assert first in shown
+
+
 def test_lag_grows_with_appends_and_falls_with_commits() -> None:
     """Of each commit the lag before it and after it; before the first nothing is known."""
     appended = Appended(np.array([100, 200, 300]), np.array([10, 20, 30]))
@@ -252,9 +265,7 @@ def test_lag_grows_with_appends_and_falls_with_commits() -> None:
 
 def test_offsets_of_aborted_transactions_are_no_commits(store: Store) -> None:
     """They moved nothing, nor have those that are undecided."""
-    (entry,) = [
-        entry for entry in store.groups.history(HOSTILE) if isinstance(entry, GroupLogEntry)
-    ]
+    (entry,) = store.groups.history(HOSTILE)
     offsets = store.groups.describe(HOSTILE).offsets
     later_ms = entry.at_ms + 1000
     others = [replace(entry, marker=marker, at_ms=later_ms) for marker in ("abort", None)]

@@ -15,6 +15,7 @@ from txnlog.errors import (
     CommitFailed,
     ConcurrentTransactions,
     CorruptEntry,
+    IncompleteResult,
     InvalidRecord,
     InvalidTxnState,
     ProducerFenced,
@@ -283,8 +284,11 @@ def test_a_damaged_transaction_stops_no_other(store: Store, clock: VirtualClock)
     send(good, b"fine")
     good.commit_transaction()
     assert values(elsewhere(store.storage, clock)) == [b"fine"]
-    errors = [d for d in store.transactions.list() if isinstance(d, CorruptEntry)]
-    assert len(errors) == 1
+    listed: list[str] = []
+    with pytest.raises(IncompleteResult, match=r"transactions/bad/0{20}\.json") as failed:
+        listed.extend(found.transactional_id for found in store.transactions.list())
+    assert listed == ["good"]
+    assert [type(error) for error in failed.value.errors] == [CorruptEntry]
 
 
 @pytest.mark.condition(20)

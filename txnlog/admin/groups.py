@@ -11,8 +11,9 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
+from txnlog.admin.found import Found
 from txnlog.admin.resets import ResetTarget, Target, plan_reset
-from txnlog.errors import CorruptEntry, GroupIdNotFound, TxnlogError
+from txnlog.errors import GroupIdNotFound, TxnlogError
 from txnlog.inspect.describing import describe_group, describe_or_error
 from txnlog.inspect.descriptions import GroupDescription, OffsetReset
 from txnlog.inspect.history import GroupLogEntry, group_history
@@ -57,28 +58,29 @@ class GroupAdmin:
                 )
         return log
 
-    def describe_all(self) -> Iterator[GroupDescription | TxnlogError]:
-        """Every group that has offsets, sorted by id, some at a time; of a damaged one, its error.
+    def describe_all(self) -> Found[GroupDescription]:
+        """Describe all groups that have offsets, sorted by id, some at a time.
 
         Each topic is read once for all groups.
         """
+        return Found(self._describe_all)
+
+    def _describe_all(self) -> Iterator[GroupDescription | TxnlogError]:
         ids = self._group_ids()
         for first in range(0, len(ids), _GROUPS_AT_ONCE):
             for described in self._describe(ids[first : first + _GROUPS_AT_ONCE]):
                 if not isinstance(described, GroupIdNotFound):
                     yield described
 
-    def history(
-        self, group_id: str, *, newest: int | None = None
-    ) -> Iterator[GroupLogEntry | CorruptEntry]:
+    def history(self, group_id: str, *, newest: int | None = None) -> Found[GroupLogEntry]:
         """The entries of a group's log, oldest first, as far back as the log goes.
 
-        With ``newest`` only that many of the last ones, and no others are read. Changes nothing;
-        for a damaged entry, its error instead. Raises GroupIdNotFound if the group has never
-        committed an offset.
+        With ``newest`` only that many of the last ones, and no others are read. Changes nothing.
+        Iterating raises GroupIdNotFound if the group has never committed an offset.
         """
+        storage, clock = self._logs.storage, self._logs.clock
         known_end = 0 if newest is None else self._logs.group(group_id).next_entry
-        return group_history(self._logs.storage, self._logs.clock, group_id, newest, known_end)
+        return Found(partial(group_history, storage, clock, group_id, newest, known_end))
 
     def describe(self, group_id: str) -> GroupDescription:
         """A group's offsets, and its lag against the last stable offsets.

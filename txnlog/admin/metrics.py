@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from txnlog.admin.found import Found
 from txnlog.admin.groups import GroupAdmin
 from txnlog.admin.topics import TopicAdmin
 from txnlog.admin.transactions import TransactionAdmin
@@ -50,24 +52,28 @@ MEANINGS: Final[Mapping[str, str]] = {
 """Help texts of the metrics. All are gauges: a recreated topic starts at 0 again."""
 
 
-def measure(logs: Logs) -> Iterator[Metric | TxnlogError]:
-    """The metrics of a store; with the error if something cannot be read."""
+def measure(logs: Logs) -> Found[Metric]:
+    """The metrics of a store. What cannot be read is counted, too."""
+    return Found(partial(_measure, logs))
+
+
+def _measure(logs: Logs) -> Iterator[Metric | TxnlogError]:
     clock = logs.clock
     unreadable = Counter[str]({"topic": 0, "group": 0, "transactional_id": 0})
-    for topic in TopicAdmin(logs).describe_all():
+    for topic in TopicAdmin(logs).describe_all().with_errors():
         if isinstance(topic, TxnlogError):
             unreadable["topic"] += 1
             yield topic
         else:
             yield from _of_topic(topic, clock.now_ms())
-    for group in GroupAdmin(logs).describe_all():
+    for group in GroupAdmin(logs).describe_all().with_errors():
         if isinstance(group, TxnlogError):
             unreadable["group"] += 1
             yield group
         else:
             yield from _of_group(group)
     states = Counter[str]()
-    for transaction in TransactionAdmin(logs).list():
+    for transaction in TransactionAdmin(logs).list().with_errors():
         if isinstance(transaction, TxnlogError):
             unreadable["transactional_id"] += 1
             yield transaction

@@ -6,7 +6,7 @@ partition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
@@ -41,24 +41,24 @@ def list_offsets(
     *,
     at: OffsetSpec | None,
     timestamp_ms: int | None,
-) -> Iterator[ListedOffset | TxnlogError]:
-    """See :meth:`txnlog.Store.topics.offsets`."""
+) -> Callable[[], Iterator[ListedOffset | TxnlogError]]:
+    """What lists them. See :meth:`txnlog.Store.topics.offsets`."""
     if (at is None) == (timestamp_ms is None):
         known = ", ".join(map(repr, OFFSET_SPECS))
         raise InvalidOption(f"give either one of {known}, or timestamp_ms")
     if at is not None and at not in OFFSET_SPECS:
         raise InvalidOption(f"at={at!r} is not one of {', '.join(OFFSET_SPECS)}")
-    return _list(logs, topics, at, timestamp_ms)
+    chosen = None if topics is None else _group_by_topic(topics)
+    return partial(_list, logs, chosen, at, timestamp_ms)
 
 
 def _list(
     logs: Logs,
-    topics: Iterable[str | TopicPartition] | None,
+    chosen: Mapping[str, list[int] | None] | None,
     at: OffsetSpec | None,
     timestamp_ms: int | None,
 ) -> Iterator[ListedOffset | TxnlogError]:
-    if topics is not None:
-        chosen = _group_by_topic(topics)
+    if chosen is not None:
         work = partial(_list_topic, logs, chosen, at, timestamp_ms)
         for listed in for_each(logs.storage, work, chosen):
             yield from listed

@@ -11,8 +11,11 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from txnlog import names
 from txnlog.admin.disk_usage import PartitionUsage, disk_usage
+from txnlog.admin.found import Found
 from txnlog.admin.live_segments import placed_refs
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
 from txnlog.admin.topic_checks import (
@@ -44,7 +47,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.state.topic import TopicState
-from txnlog.state.topic_entries import ENTRY_DECODER, Altered, Deleted, TopicEntry
+from txnlog.state.topic_entries import ENTRY_DECODER, Altered, Deleted
 from txnlog.storage.base import for_each
 from txnlog.write.segment_uploads import discard_files
 
@@ -270,14 +273,15 @@ class TopicAdmin:
 
     # -- in bulk, and what deleting would do -----------------------------------------------------
 
-    def describe_all(
-        self, patterns: Sequence[str] = ("*",)
-    ) -> Iterator[TopicDescription | TxnlogError]:
-        """Topics, sorted by name, a few at a time; for a damaged one, its error instead.
+    def describe_all(self, patterns: Sequence[str] = ("*",)) -> Found[TopicDescription]:
+        """Describe topics, sorted by name, a few at a time.
 
         Args:
             patterns: as in a shell, such as ``ord*``; a topic must match one of them.
         """
+        return Found(partial(self._describe_all, patterns))
+
+    def _describe_all(self, patterns: Sequence[str]) -> Iterator[TopicDescription | TxnlogError]:
         storage = self._logs.storage
         found = [topic for topic in storage.list_folders(names.TOPICS) if _matches(topic, patterns)]
         for item in for_each(storage, partial(describe_or_error, self._describe_alone), found):
@@ -289,8 +293,10 @@ class TopicAdmin:
         logs = Logs(self._logs.storage, self._logs.config, self._logs.clock)
         return describe_topic(logs.fresh_topic(topic))
 
-    def log(self, topic: str, *, first: int = 0) -> Iterator[DumpedEntry[TopicEntry]]:
+    def log(self, topic: str, *, first: int = 0) -> Iterator[DumpedEntry[msgspec.Struct]]:
         """The topic's log from entry ``first`` on, as stored; no transaction is decided or ended.
+
+        What the ``content`` of entries means is in docs/FORMAT.md.
 
         Raises UnknownTopicOrPartition if there is no such log.
         """
@@ -302,15 +308,14 @@ class TopicAdmin:
         if empty and (not first or not self._logs.storage.list_names(folder)):
             raise UnknownTopicOrPartition(f"topic {topic!r} does not exist and never existed")
 
-    def disk_usage(self, topic: str | None = None) -> Iterator[PartitionUsage | TxnlogError]:
+    def disk_usage(self, topic: str | None = None) -> Found[PartitionUsage]:
         """The sizes in bytes of a topic's files (None: of all topics): its log, then partitions.
 
-        Costs one listing per topic. Of deleted topics the logs are still there. If all topics are
-        asked for, a damaged one gives its error instead.
+        Costs one listing per topic. Of deleted topics the logs are still there.
 
-        Raises UnknownTopicOrPartition, or what is wrong with the one topic.
+        Iterating raises UnknownTopicOrPartition, or what is wrong with the one topic.
         """
-        return disk_usage(self._logs, topic)
+        return Found(partial(disk_usage, self._logs, topic))
 
     def offsets(
         self,
@@ -318,15 +323,14 @@ class TopicAdmin:
         *,
         at: OffsetSpec | None = None,
         timestamp_ms: int | None = None,
-    ) -> Iterator[ListedOffset | TxnlogError]:
+    ) -> Found[ListedOffset]:
         """The first, last stable or last offset of partitions, or the offset for a time.
 
         As Kafka's ``listOffsets``. Costs one listing per topic; to find a record by its time also
         a read of a part of one segment per partition.
 
         Args:
-            topics: names of topics (all their partitions) and single partitions; None for all
-                topics, where a damaged one gives its error instead.
+            topics: names of topics (all their partitions) and single partitions; None for all.
             at: 'earliest', 'stable' (where read_committed stops), 'latest' (the log's end), or
                 'max-timestamp': the committed record with the greatest time, the first of several.
             timestamp_ms: instead of ``at``: the first committed record at or after this time.
@@ -335,7 +339,7 @@ class TopicAdmin:
             UnknownTopicOrPartition, InvalidOption: there is no such topic, or the arguments
                 contradict each other.
         """
-        return list_offsets(self._logs, topics, at=at, timestamp_ms=timestamp_ms)
+        return Found(list_offsets(self._logs, topics, at=at, timestamp_ms=timestamp_ms))
 
     def plan_delete_records(
         self,
@@ -406,11 +410,9 @@ def _exists(log: TopicLog) -> bool:
         return state.exists
 
 
-def _offsets(listed: Iterable[ListedOffset | TxnlogError]) -> dict[TopicPartition, int]:
-    found = {}
-    for item in listed:
-        if isinstance(item, TxnlogError):
-            raise item
-        if item.offset is not None:
-            found[TopicPartition(item.topic, item.partition)] = item.offset
-    return found
+def _offsets(listed: Iterable[ListedOffset]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(item.topic, item.partition): item.offset
+        for item in listed
+        if item.offset is not None
+    }

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from txnlog.admin.found import Found
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptEntry,
@@ -62,7 +63,7 @@ class TransactionAdmin:
 
     def list(
         self, *, states: str | Iterable[str] | None = None, older_than_ms: int | None = None
-    ) -> Iterator[TransactionDescription | TxnlogError]:
+    ) -> Found[TransactionDescription]:
         """The newest state of every transactional id, sorted by id, a few at a time.
 
         Args:
@@ -70,10 +71,13 @@ class TransactionAdmin:
             older_than_ms: only transactions that have been open for longer, and ids without an
                 open one whose state has not changed for longer.
 
-        Returns:
-            Descriptions. For a damaged id its error, whatever states were asked for.
+        A damaged id is an error, whatever states were asked for.
         """
-        wanted = _statuses(states)
+        return Found(partial(self._list, _statuses(states), older_than_ms))
+
+    def _list(
+        self, wanted: set[str], older_than_ms: int | None
+    ) -> Iterator[TransactionDescription | TxnlogError]:
         before_ms = self._logs.clock.now_ms() - (older_than_ms or 0)
         return (
             item
@@ -100,13 +104,14 @@ class TransactionAdmin:
 
     def history(
         self, transactional_id: str, *, newest: int | None = None
-    ) -> Iterator[TransactionDescription | CorruptEntry]:
+    ) -> Found[TransactionDescription]:
         """The states of a transactional id, oldest first, as far back as its log goes.
 
-        With ``newest`` only that many of the last ones, and no others are read. Changes nothing;
-        for a damaged state, its error instead. Raises TransactionalIdNotFound.
+        With ``newest`` only that many of the last ones, and no others are read. Changes nothing.
+        Iterating raises TransactionalIdNotFound if there is no such id.
         """
-        return transaction_history(self._logs.storage, self._logs.clock, transactional_id, newest)
+        storage, clock = self._logs.storage, self._logs.clock
+        return Found(partial(transaction_history, storage, clock, transactional_id, newest))
 
     def producers(
         self, topic: str, partition: int | None = None
@@ -121,7 +126,7 @@ class TransactionAdmin:
         log = self._topic(topic, partition)
         return describe_producers(log, partition)
 
-    def hanging(self) -> builtins.list[HangingTransaction | TxnlogError]:
+    def hanging(self) -> Found[HangingTransaction]:
         """Transactions that should have ended: open past their timeout, or decided, not finished.
 
         Also those that began further in the future than their timeout is long: their producer's
@@ -129,8 +134,11 @@ class TransactionAdmin:
         ended by the next process that may write and reads one of its topics.
 
         Returns:
-            The most overdue ones first. Errors of damaged ids, which may hang too, come last.
+            The most overdue ones first. Damaged ids, which may hang too, are errors.
         """
+        return Found(self._hanging)
+
+    def _hanging(self) -> builtins.list[HangingTransaction | TxnlogError]:
         now_ms = self._logs.clock.now_ms()
         hanging = []
         damaged = []
@@ -282,7 +290,7 @@ class TransactionAdmin:
             return head
         return settlement.finish(head, since) or head
 
-    def end_hanging(self, *, dry_run: bool = False) -> builtins.list[TransactionEnd | TxnlogError]:
+    def end_hanging(self, *, dry_run: bool = False) -> Found[TransactionEnd]:
         """End the transactions that their producers do not end, as ``Store.maintain`` does.
 
         Those open past their timeout are aborted, and their producers fenced; those decided and not
@@ -293,7 +301,7 @@ class TransactionAdmin:
             dry_run: only say which ones would be ended.
 
         Returns:
-            What was ended, and the errors of those that could not be. Damaged ids are left out:
+            What was ended; those that could not be are errors. Damaged ids are left out:
             :meth:`hanging` names them.
 
         Raises:
@@ -305,7 +313,7 @@ class TransactionAdmin:
         logs = logs_for(self._logs, dry_run=dry_run)
         times = times_when_needed(logs, dry_run=dry_run)
         found = tend_ids(logs, times, expires=False, dry_run=dry_run)
-        return [one for one in found if not isinstance(one, Expiry)]
+        return Found.done(one for one in found if not isinstance(one, Expiry))
 
     def expire_ids(
         self, *, older_than_ms: int | None = None, dry_run: bool = False

@@ -23,7 +23,7 @@ from txnlog.state.proposal import MOST_TOGETHER
 from txnlog.state.transaction import Marker, Outcome, TransactionRef
 from txnlog.storage.base import Storage
 
-EntryT = TypeVar("EntryT", bound=msgspec.Struct)
+EntryT_co = TypeVar("EntryT_co", bound=msgspec.Struct, covariant=True)
 JsonObject: TypeAlias = dict[str, object]
 
 _AT_ONCE = 64
@@ -33,7 +33,7 @@ _MARKERS = (LogFile.COMMIT, LogFile.ABORT)
 
 
 @dataclass(frozen=True, slots=True)
-class DumpedEntry(Generic[EntryT]):
+class DumpedEntry(Generic[EntryT_co]):
     """The files under one number of a log, or (``missing_count``) numbers without an entry.
 
     An entry that is in a bundle with others comes by itself, under its own number; ``file`` is then
@@ -46,7 +46,7 @@ class DumpedEntry(Generic[EntryT]):
     number: int
     path: str
     size_bytes: int | None
-    entry: EntryT | None
+    entry: EntryT_co | None
     content: JsonObject | None
     outcomes: tuple[Outcome, ...]
     has_checkpoint: bool
@@ -71,22 +71,22 @@ class _Files:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read(Generic[EntryT]):
+class _Read(Generic[EntryT_co]):
     """Their content: the entries of the file, one or several, and its markers."""
 
-    found: DumpedEntry[EntryT]
-    entries: Sequence[EntryT] = ()
+    found: DumpedEntry[EntryT_co]
+    entries: Sequence[EntryT_co] = ()
     markers: tuple[tuple[str, Marker], ...] = ()
 
 
 def dump_log(
     storage: Storage,
     folder: str,
-    decoder: msgspec.json.Decoder[EntryT],
+    decoder: msgspec.json.Decoder[EntryT_co],
     *,
     first: int = 0,
     keep_going: bool = False,
-) -> Iterator[DumpedEntry[EntryT]]:
+) -> Iterator[DumpedEntry[EntryT_co]]:
     """Yield the content of a log's folder from entry ``first`` on, in the order of numbers.
 
     One listing, or two if the first shows gaps, and a read for each entry and marker, made while it
@@ -108,7 +108,7 @@ def dump_log(
     files = _from_file_of(first, _group_by_number(listed))
     newest = max((f.number for f in files if LogFile.CHECKPOINT in f.kinds), default=-1)
     expected = first
-    bundle: deque[DumpedEntry[EntryT]] = deque()
+    bundle: deque[DumpedEntry[EntryT_co]] = deque()
     unread_end = 0
     """Entries below this one may be in the file before, which could not be read."""
     for start in range(0, len(files), _AT_ONCE):
@@ -147,8 +147,8 @@ def dump_log(
 
 
 def _unbundle(
-    first: DumpedEntry[EntryT], entries: Sequence[EntryT]
-) -> Iterator[DumpedEntry[EntryT]]:
+    first: DumpedEntry[EntryT_co], entries: Sequence[EntryT_co]
+) -> Iterator[DumpedEntry[EntryT_co]]:
     """The other entries of a bundle, as if there were no files beside them."""
     for number, entry in enumerate(entries[1:], start=first.number + 1):
         yield DumpedEntry(
@@ -164,7 +164,7 @@ def _unbundle(
         )
 
 
-def _join(entry: DumpedEntry[EntryT], beside: DumpedEntry[EntryT]) -> DumpedEntry[EntryT]:
+def _join(entry: DumpedEntry[EntryT_co], beside: DumpedEntry[EntryT_co]) -> DumpedEntry[EntryT_co]:
     """An entry of a bundle, with the files under its own number."""
     return replace(
         entry,
@@ -200,7 +200,7 @@ def _has_no_gaps(files: Sequence[_Files]) -> bool:
     return len(numbers) == len(files) and all(b == a + 1 for a, b in pairwise(numbers))
 
 
-def _describe_gap(folder: str, number: int, count: int, newest: int) -> DumpedEntry[EntryT]:
+def _describe_gap(folder: str, number: int, count: int, newest: int) -> DumpedEntry[EntryT_co]:
     path = f"{folder}/{names.log_file(number, LogFile.ENTRY)}"
     # Opening the log begins after the newest checkpoint.
     damage = None if newest >= number + count - 1 else _MISSING.format(path)
@@ -208,11 +208,11 @@ def _describe_gap(folder: str, number: int, count: int, newest: int) -> DumpedEn
 
 
 def _read_entry(
-    storage: Storage, folder: str, files: _Files, decoder: msgspec.json.Decoder[EntryT]
-) -> _Read[EntryT]:
+    storage: Storage, folder: str, files: _Files, decoder: msgspec.json.Decoder[EntryT_co]
+) -> _Read[EntryT_co]:
     path = f"{folder}/{names.log_file(files.number, LogFile.ENTRY)}"
     data, damages = None, []
-    entries: Sequence[EntryT] = ()
+    entries: Sequence[EntryT_co] = ()
     failures: list[tuple[str, StorageError]] = []
     if LogFile.ENTRY in files.kinds:
         try:
@@ -260,8 +260,8 @@ def _read_entry(
 
 
 def _check_markers(
-    found: DumpedEntry[EntryT], markers: Sequence[tuple[str, Marker]]
-) -> DumpedEntry[EntryT]:
+    found: DumpedEntry[EntryT_co], markers: Sequence[tuple[str, Marker]]
+) -> DumpedEntry[EntryT_co]:
     """Report wrong markers, whose content is for people: only their names decide."""
     damages = [found.damage] if found.damage else []
     for path, marker in markers if found.entry is not None else ():

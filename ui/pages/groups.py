@@ -16,7 +16,7 @@ _SHOWN_ENTRIES = 500
 def list_groups(console: Console, request: Request) -> Response:
     """Groups with their lag."""
     wanted = request.query_params.get("find", "").strip()
-    found = [*console.store.groups.describe_all()]
+    found = [*console.store.groups.describe_all().with_errors()]
     known = [item for item in found if not isinstance(item, TxnlogError)]
     shown = [item for item in known if wanted.lower() in item.group_id.lower()]
     return console.page(
@@ -36,7 +36,7 @@ def show_group(console: Console, request: Request) -> Response:
     group_id = named_in(request, "group_id")
     store = console.store
     group = store.groups.describe(group_id)
-    found = store.groups.history(group_id, newest=_SHOWN_ENTRIES)
+    found = [*store.groups.history(group_id, newest=_SHOWN_ENTRIES).with_errors()]
     history = [entry for entry in found if not isinstance(entry, TxnlogError)]
     now_ms = store.logs.clock.now_ms()
     return console.page(
@@ -46,6 +46,7 @@ def show_group(console: Console, request: Request) -> Response:
             "title": group_id,
             "group": group,
             "history": history[::-1],
+            "errors": [entry for entry in found if isinstance(entry, TxnlogError)],
             "lags": draw_lags(store.logs, group.offsets, history, now_ms),
             "now_ms": now_ms,
             "width": PICTURE_WIDTH,

@@ -46,7 +46,8 @@ def list_topics(console: Console, request: Request) -> Response:
         if wanted.lower() in name.lower()
     ]
     paged = page_of(request, sorted(names))
-    found = [*console.store.topics.describe_all([escape_pattern(name) for name in paged.items])]
+    patterns = [escape_pattern(name) for name in paged.items]
+    found = [*console.store.topics.describe_all(patterns).with_errors()]
     now_s = console.store.logs.clock.monotonic_s()
     rates = {
         topic.topic: console.rates.measure(
@@ -123,7 +124,7 @@ class Reader:
 def show_readers(console: Console, request: Request) -> Response:
     """The groups that read a topic; the log of each group is read to know them."""
     topic = console.store.topics.describe(request.path_params["topic"]).topic
-    found = [*console.store.groups.describe_all()]
+    found = [*console.store.groups.describe_all().with_errors()]
     known = [Reader.of(group, topic) for group in found if not isinstance(group, TxnlogError)]
     readers = [reader for reader in known if reader.offsets or reader.members]
     return console.page(
@@ -156,7 +157,7 @@ def show_writers(console: Console, request: Request) -> Response:
     """Who has written to a topic lately, newest first; ids are looked up in their logs."""
     topic = request.path_params["topic"]
     known = console.store.transactions.producers(topic)
-    ids = console.store.transactions.list() if known else []
+    ids = console.store.transactions.list().with_errors() if known else ()
     names = {
         found.producer_id: found.transactional_id
         for found in ids

@@ -44,7 +44,7 @@ def list_transactions(console: Console, request: Request) -> Response:
     """Transactional ids with their newest states, those that are open first."""
     store = console.store
     wanted = request.query_params.get("find", "").strip()
-    found = [*store.transactions.list()]
+    found = [*store.transactions.list().with_errors()]
     known = [item for item in found if not isinstance(item, TxnlogError)]
     shown = [item for item in known if wanted.lower() in item.transactional_id.lower()]
     shown.sort(key=lambda item: (item.ends_by_ms is None, -item.updated_at_ms))
@@ -68,7 +68,8 @@ def list_transactions(console: Console, request: Request) -> Response:
 def show_transaction(console: Console, request: Request) -> Response:
     """The states of one id, as far back as its log reaches, and the files of the newest one."""
     transactional_id = named_in(request, "transactional_id")
-    found = [*console.store.transactions.history(transactional_id, newest=_SHOWN_STATES)]
+    history = console.store.transactions.history(transactional_id, newest=_SHOWN_STATES)
+    found = [*history.with_errors()]
     states = [item for item in found if not isinstance(item, TxnlogError)]
     marks = draw_marks(states)
     return console.page(

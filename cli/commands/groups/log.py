@@ -86,5 +86,7 @@ def show_log(
       txnlog groups log etl
     """
     with DamageReporter() as reporter:
-        history = reporter.skip_unreadable(session.open_to_read().groups.history(group))
+        history = reporter.skip_unreadable(
+            session.open_to_read().groups.history(group).with_errors()
+        )
         session.output.rows(FIELDS, history)

@@ -37,7 +37,7 @@ def list_groups(
       txnlog groups ls
       txnlog groups ls --all --watch
     """
-    store = session.open_to_read()
+    found = session.open_to_read().groups.describe_all()
 
     def show(fields: list[Field[T]], find: Callable[[], Iterable[T]]) -> None:
         if watch:
@@ -46,6 +46,6 @@ def list_groups(
 
     with DamageReporter() as reporter:
         if every_partition:
-            show(PLACES, lambda: list_places(reporter.skip_unreadable(store.groups.describe_all())))
+            show(PLACES, lambda: list_places(reporter.skip_unreadable(found.with_errors())))
         else:
-            show(SUMMARY, lambda: reporter.skip_unreadable(store.groups.describe_all()))
+            show(SUMMARY, lambda: reporter.skip_unreadable(found.with_errors()))

@@ -43,5 +43,7 @@ def show_usage(
       txnlog segments du orders
     """
     with DamageReporter() as reporter:
-        found = reporter.skip_unreadable(session.open_to_read().topics.disk_usage(topic))
+        found = reporter.skip_unreadable(
+            session.open_to_read().topics.disk_usage(topic).with_errors()
+        )
         session.output.rows(FIELDS, found, streamed=True)

@@ -66,8 +66,8 @@ def _find(store: Store, names: Sequence[str]) -> Iterator[TopicDescription | Txn
     shown: set[str] = set()
     for name in names:
         none = True
-        found = store.topics.describe_all([name]) if _is_pattern(name) else _describe(store, name)
-        for topic in found:
+        of_pattern = store.topics.describe_all([name]).with_errors() if _is_pattern(name) else None
+        for topic in of_pattern or _describe(store, name):
             none = False
             if isinstance(topic, TxnlogError):
                 yield topic

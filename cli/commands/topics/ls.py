@@ -34,7 +34,7 @@ def list_topics(
       txnlog topics ls --store /data/store
       txnlog topics ls 'ord*' paid
     """
-    found = session.open_to_read().topics.describe_all(patterns or ["*"])
+    found = session.open_to_read().topics.describe_all(patterns or ["*"]).with_errors()
     matched = False
 
     def note(topics: Iterable[T]) -> Iterator[T]:

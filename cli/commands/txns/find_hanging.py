@@ -45,7 +45,9 @@ def find_hanging(session: Session) -> None:
       txnlog txns find-hanging
     """
     with DamageReporter() as reporter:
-        hung = [*reporter.skip_unreadable(session.open_to_read().transactions.hanging())]
+        hung = [
+            *reporter.skip_unreadable(session.open_to_read().transactions.hanging().with_errors())
+        ]
         session.output.rows(FIELDS, hung)
     if hung:
         raise typer.Exit(HANGING)

@@ -42,6 +42,6 @@ def show_log(
     """
     with DamageReporter() as reporter:
         history = reporter.skip_unreadable(
-            session.open_to_read().transactions.history(transactional_id)
+            session.open_to_read().transactions.history(transactional_id).with_errors()
         )
         session.output.rows(FIELDS, history)

@@ -66,7 +66,7 @@ def list_transactions(
     with DamageReporter() as reporter:
         found = session.open_to_read().transactions.list(states=states, older_than_ms=older_than_ms)
         session.output.rows(
-            list_fields(clock.time_ns() // 1_000_000), reporter.skip_unreadable(found)
+            list_fields(clock.time_ns() // 1_000_000), reporter.skip_unreadable(found.with_errors())
         )
 
 

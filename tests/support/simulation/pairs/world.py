@@ -125,7 +125,7 @@ class World:
                 except TxnlogError:
                     self.history.aborted(intent)
             self.time_ms += LIMITS_MS
-        for found in store.transactions.list():
+        for found in store.transactions.list().with_errors():
             if not isinstance(found, TxnlogError):
                 store.logs.transactions.clean(found.transactional_id, found.log_entry)
 
