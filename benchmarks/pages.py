@@ -10,11 +10,11 @@ from starlette.testclient import TestClient
 
 from txnlog.clock import SystemClock
 from txnlog.names import TopicPartition
-from txnlog.replicas.controller import Controller
-from txnlog.replicas.electing import take_out
-from txnlog.replicas.epochs import Proposer, first_epoch
-from txnlog.replicas.members import put_mark
-from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.controller import Controller
+from txnlog.replication.roots.electing import take_out
+from txnlog.replication.roots.epochs import Proposer, first_epoch
+from txnlog.replication.roots.members import put_mark
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage
 from txnlog.ui.access import Access, loopback_hosts

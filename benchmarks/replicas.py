@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from tests.support.storage.timeline import OnTimeline, Timeline
 from txnlog.producer import Producer
-from txnlog.replicas.controller import Controller
-from txnlog.replicas.epochs import Epoch, Member, Proposer, first_epoch
-from txnlog.replicas.members import put_mark
-from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.controller import Controller
+from txnlog.replication.roots.epochs import Epoch, Member, Proposer, first_epoch
+from txnlog.replication.roots.members import put_mark
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
 from txnlog.store import attach
 from txnlog.testing import HeapStorage, VirtualClock

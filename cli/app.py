@@ -20,8 +20,9 @@ from txnlog.cli.input.options import (
 from txnlog.cli.output.escaping import shortening
 from txnlog.cli.session import read_root_options
 from txnlog.cli.verbs import verb_group
+from txnlog.hooks import registered
 
-SUMMARIES: Final = {
+GROUPS: Final = {
     "store": "The store itself: make one, and see how it is set.",
     "topics": "Topics: what they hold and how they are set.",
     "offsets": "Offsets: where partitions begin and end.",
@@ -32,7 +33,10 @@ SUMMARIES: Final = {
     "tables": "Tables: topics as Delta and Iceberg tables.",
     "groups": "Consumer groups: how far they have read, who shares the work.",
     "txns": "Transactions: which are open, who waits, how they ended.",
-    "replicas": "Replicas: who leads, who is in sync, what differs; standbys.",
+}
+"""The groups of verbs, in the order of the root's help: the first sentence of each one's own."""
+
+SUMMARIES: Final = {
     "import": "Import partition folders of a stopped Kafka broker.",
     "export": "Export a topic as partition folders that Kafka's tools read.",
     "maintain": "Do the regular work of a store.",
@@ -42,7 +46,7 @@ SUMMARIES: Final = {
     "demo": "Make a small store to look at.",
     "bench": "Measure the speed of writes, reads and small transactions.",
 }
-"""The entries of the root's help, in order: the first sentence of each one's own help."""
+"""The verbs without a group, likewise; in the root's help they stand behind the groups."""
 
 _VERBS: Final = {
     "import": "import_.import_folders",
@@ -65,7 +69,7 @@ class LazyRoot(AliasedRoot):
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - typer's own
         super().__init__(**settings)
-        for name, summary in SUMMARIES.items():
+        for name, summary in summaries().items():
             self.add_command(TyperCommand(name, help=summary, rich_markup_mode=None))
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:  # noqa: ANN401 - typer's own
@@ -85,10 +89,20 @@ class LazyRoot(AliasedRoot):
         TyperGroup(commands=dict(self.commands)).format_commands(ctx, formatter)
 
 
+def summaries() -> dict[str, str]:
+    """The entries of the root's help, in order.
+
+    A hook's module has ``GROUPS``, such summaries, and ``VERBS``, the package of each group.
+    """
+    added = {name: text for hook in registered("command") for name, text in hook.GROUPS.items()}
+    return {**GROUPS, **added, **SUMMARIES}
+
+
 def _load(name: str) -> Any:  # noqa: ANN401 - a command of typer's
     """Import and build the group or the verb ``txnlog NAME``."""
     module_name, _, function = _VERBS.get(name, name).partition(".")
-    module = import_module(f"txnlog.cli.commands.{module_name}")
+    added = {name: where for hook in registered("command") for name, where in hook.VERBS.items()}
+    module = import_module(added.get(name, f"txnlog.cli.commands.{module_name}"))
     if function:
         verbs = verb_group(None, {name: getattr(module, function)})
         return typer.main.get_group(verbs).commands[name]

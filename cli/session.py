@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,6 @@ from txnlog.cli.input.storage_options import parse_storage_options
 from txnlog.cli.output.output import Output
 
 if TYPE_CHECKING:
-    from txnlog.replication import Replicas
     from txnlog.store import Store
 
 
@@ -95,57 +94,43 @@ class Session:
         """Open the store. Raises BadParameter if none is named, and what ``txnlog.open`` raises."""
         import txnlog
 
-        return txnlog.open(self._named_url(), storage_options=self.storage_options)
+        return txnlog.open(self.named_url(), storage_options=self.storage_options)
 
     def open_to_read(self) -> Store:
         """Open the store for a verb that only reads, and so puts out no root that fails it."""
         import txnlog
 
-        return txnlog.open(self._named_url(), storage_options=self.storage_options, observer=True)
+        return txnlog.open(self.named_url(), storage_options=self.storage_options, observer=True)
 
-    def open_replicas(self) -> Replicas:
-        """The roots of the store, even if it cannot be opened. Raises like :meth:`open_store`."""
-        from txnlog.replication import open_replicas
-
-        return open_replicas(self._named_url(), storage_options=self.storage_options)
-
-    def create_store(
-        self,
-        config: Mapping[str, str],
-        *,
-        if_not_exists: bool,
-        replicas: Sequence[str] = (),
-        controller: str | None = None,
-    ) -> Store:
-        """Make a new store, on several roots if there are ``replicas``.
+    def create_store(self, config: Mapping[str, str], *, if_not_exists: bool) -> Store:
+        """Make a new store.
 
         Raises BadParameter if none is named, StoreExists if it is there and need not be new, and
         what ``txnlog.open`` raises.
         """
         import txnlog
+
+        if not if_not_exists:
+            self.refuse_existing()
+        options = self.storage_options
+        return txnlog.open(self.named_url(), create=True, storage_options=options, config=config)
+
+    def refuse_existing(self) -> None:
+        """Raise StoreExists if the store is there, and what ``txnlog.open`` raises."""
+        import txnlog
         from txnlog.errors import StoreExists, StoreNotFound
 
-        url, options = self._named_url(), self.storage_options
-        if not if_not_exists:
-            try:
-                found = txnlog.open(url, storage_options=options)
-            except StoreNotFound:
-                pass
-            else:
-                raise StoreExists(
-                    f"{found.url} is a store already; `txnlog store describe` shows it, "
-                    "and --if-not-exists takes it as it is"
-                )
-        if replicas or controller is not None:
-            from txnlog.replication import open_replicas
+        try:
+            found = txnlog.open(self.named_url(), storage_options=self.storage_options)
+        except StoreNotFound:
+            return
+        raise StoreExists(
+            f"{found.url} is a store already; `txnlog store describe` shows it, "
+            "and --if-not-exists takes it as it is"
+        )
 
-            roots = [url, *replicas]
-            return open_replicas(
-                roots, controller=controller, create=True, storage_options=options, config=config
-            ).store
-        return txnlog.open(url, create=True, storage_options=options, config=config)
-
-    def _named_url(self) -> str:
+    def named_url(self) -> str:
+        """The store's URL. Raises BadParameter if none is named."""
         if not self.url:
             raise typer.BadParameter(
                 f"no store is named: give --store URL or set the variable {STORE_VARIABLE}; "

@@ -285,7 +285,6 @@ ROOMS: dict[str, tuple[int, int]] = {
     "spark": (1, 1),
     "testing": (1, 2),
     "doctor": (3, 0),
-    "standby": (3, 1),
     "admin": (3, 2),
     "inspect": (4, 1),
     "tables": (4, 2),
@@ -294,7 +293,6 @@ ROOMS: dict[str, tuple[int, int]] = {
     "read": (6, 2),
     "groups": (7, 2),
     "log": (8, 1),
-    "replicas": (9, 1),
     "state": (10, 1),
     "columns": (11, 0),
     "storage": (11, 1),
@@ -315,7 +313,7 @@ def floors() -> str:
         picture.text(140 + 270 * column, top(row) + 21, f"{room}/", "code bold middle")
     for row, modules in (
         (2, "store, producer, consumer, polling, snapshot, scan, results"),
-        (12, "clock, config, display, errors, limits, names, root_names, schema"),
+        (12, "clock, config, display, errors, hooks, limits, names, schema"),
     ):
         picture.box(20, top(row), 780, 32)
         picture.text(410, top(row) + 21, modules, "code bold middle")
@@ -325,13 +323,13 @@ def floors() -> str:
         (5, "other formats, in and out"),
         (6, "data, in and out"),
         (8, "logs of small files, and their state"),
-        (9, "several roots as one storage"),
         (10, "what entries mean: no I/O, no clock"),
         (13, "record batches, indexes: bytes"),
     ):
         picture.text(20 if row else 290, top(row) + 21, words, "small")
     for row, x, until in (
         (0, 140, 1),
+        (0, 680, 1),
         (1, 140, 2),
         (1, 410, 2),
         (1, 680, 2),
@@ -342,16 +340,14 @@ def floors() -> str:
         (5, 410, 6),
         (6, 410, 8),
         (6, 710, 7),
-        (8, 410, 9),
-        (9, 410, 10),
+        (8, 410, 10),
         (10, 410, 11),
         (11, 140, 12),
         (11, 410, 12),
         (12, 410, 13),
     ):
         picture.arrow((x, top(row) + 32), (x, top(until) - 3))
-    picture.arrow((260, top(3) + 16), (287, top(3) + 16))
-    picture.arrow((530, top(3) + 16), (557, top(3) + 16))
+    picture.arrow((260, top(3) + 16), (557, top(3) + 16))
     picture.arrow((590, top(3) + 32), (500, top(4) - 3))
     picture.arrow((530, top(5) + 16), (630, top(5) + 16), (630, top(6) - 3))
     picture.arrow((710, top(7) + 32), (710, top(8) + 16), (533, top(8) + 16))

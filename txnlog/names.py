@@ -1,7 +1,8 @@
 """Names: what users may call things, and what the files of a store are called.
 
-The only module that builds or parses a file name, but for ``root_names``. A name that comes from a
-user is validated as Kafka validates it, or percent-encoded, so that no name can leave its folder.
+The only module that builds or parses a file name, but for ``replication/root_names``. A name that
+comes from a user is validated as Kafka validates it, or percent-encoded, so that no name can leave
+its folder.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from txnlog.admin.offsets import ListedOffset
     from txnlog.admin.record_times import FutureRecords
     from txnlog.admin.retention import RetentionDeletion
+    from txnlog.admin.storage_step import StorageStep
     from txnlog.admin.vacuum import FileDeletion, FileRetirement
     from txnlog.config import Setting
     from txnlog.doctor.finding import Finding
@@ -103,6 +104,7 @@ __all__ = [
     "Setting",
     "StableOffset",
     "StableOffsetHolder",
+    "StorageStep",
     "TablePublication",
     "TopicDescription",
     "TopicSchema",
@@ -157,6 +159,7 @@ _HOMES = {
     "Setting": "config",
     "StableOffset": "inspect.descriptions",
     "StableOffsetHolder": "inspect.descriptions",
+    "StorageStep": "admin.storage_step",
     "TablePublication": "tables.publication",
     "TopicDescription": "inspect.descriptions",
     "TopicSchema": "schema",

@@ -40,17 +40,17 @@ from txnlog.read.auto_commit import AutoCommit
 from txnlog.read.fetcher import FetchSettings
 from txnlog.read.isolation import ConsumerIsolationLevel, IsolationLevel, check_isolation_level
 from txnlog.read.topic_view import Offsets
-from txnlog.replicas.back_door import check_no_member
-from txnlog.replicas.opening import find_replicas, own_options
 from txnlog.scan import Scan
 from txnlog.snapshot import Snapshot, take_changes, take_snapshot
-from txnlog.standby.standby_storage import find_standby
 from txnlog.state import envelope
 from txnlog.state.store import DECODER, StoreFile
 from txnlog.storage import check_location, open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.logged import logged
 from txnlog.storage.probe import probe
+from txnlog.storage.reach import own_options
+from txnlog.storage.read_only import SalvagedStorage
+from txnlog.storage.registry import check_whole, find_other
 from txnlog.write.partition_function import PartitionFunction
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from txnlog.write.retries import Retries
@@ -111,12 +111,18 @@ def open_store(
         storage = open_storage(
             url, own_options(url, storage_options), unsafe_single_writer=unsafe_single_writer
         )
-        storage = check_no_member(storage, salvage=salvage)
+        if salvage:
+            storage = SalvagedStorage(storage)
+        else:
+            check_whole(storage)
         return attach(logged(storage), create=create, config=config, clock=clock)
     except (StoreNotFound, NotAStore, InvalidOption):
-        # A root on a local disk takes no options: they are for the others then.
-        found = find_replicas(url, storage_options, clock, observes=observer) or find_standby(
-            url, own_options(url, storage_options), unsafe_single_writer=unsafe_single_writer
+        found = find_other(
+            url,
+            storage_options,
+            clock,
+            observes=observer,
+            unsafe_single_writer=unsafe_single_writer,
         )
         if found is None:
             raise

@@ -1,4 +1,7 @@
-"""The pages under their addresses."""
+"""The pages under their addresses.
+
+Of a hook ``pages`` the module has ``PAGES``, a function for each address; templates lie beside it.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from txnlog.errors import TxnlogError
+from txnlog.hooks import registered
 from txnlog.ui.access import Guard, TooManyTries, same_secret
 from txnlog.ui.console import Console
 from txnlog.ui.pages import changes, groups, records, store, topics, transactions
@@ -103,7 +107,7 @@ def make_app(console: Console) -> Starlette:
         page("/groups/{group_id:anything}", groups.show_group),
         page("/store", store.show_store),
         page("/store/maintenance", store.plan_maintenance),
-        page("/store/replicas", store.show_replicas),
+        *(page(*one) for hook in registered("pages") for one in hook.PAGES.items()),
         Route("/login", log_in, methods=["GET", "POST"]),
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
     ]

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from txnlog.errors import TxnlogError
-from txnlog.standby.standby_storage import find_shown
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.ui.access import Access
@@ -66,7 +65,7 @@ class Console:
     @property
     def is_standby(self) -> bool:
         """Whether all pages show what the store's source had at the newest round."""
-        return find_shown(self.store.storage) is not None
+        return self.store.storage.kind() == "standby"
 
     def ask_job(
         self, request: Request, kind: str, work: Callable[[Store, Job], None]

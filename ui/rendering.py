@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+from txnlog.hooks import registered
 
 _UNSEEN: Final = re.compile(
     "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f"
@@ -34,10 +36,15 @@ _SHORT_CHARS: Final = 60
 _MAX_MS: Final = 253_402_300_799_999
 
 
+def _with_templates() -> list[str]:
+    """The packages that have a folder ``templates``."""
+    return ["txnlog.ui", *(hook.__package__ for hook in registered("pages"))]
+
+
 def make_environment() -> Environment:
     """The templates, with the filters that they use."""
     environment = Environment(
-        loader=PackageLoader("txnlog.ui"),
+        loader=ChoiceLoader([PackageLoader(name) for name in _with_templates()]),
         autoescape=True,
         finalize=write_out,
         undefined=StrictUndefined,

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -136,15 +137,17 @@ def examine_store(
       txnlog doctor orders --deep --no-probe
     """
     age_ms = None if orphan_age is None else parse_duration(orphan_age)
-    from txnlog.doctor.replicas import examine_roots
     from txnlog.errors import NotEnoughReplicas
+    from txnlog.hooks import registered
 
     try:
         found = session.open_to_read().examine(
             topics or None, with_probe=not no_probe, with_contents=deep, orphan_age_ms=age_ms
         )
     except NotEnoughReplicas as error:
-        found = examine_roots(session.open_replicas().logs, error)
+        url, options = session.named_url(), session.storage_options
+        parts = [hook.examine_closed(url, options, error) for hook in registered("doctor")]
+        found = chain.from_iterable(parts)
     tally = _Tally()
     if every or session.output_format is not Format.TABLE:
         session.output.rows(FIELDS, tally.count(found), streamed=True)

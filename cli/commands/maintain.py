@@ -16,7 +16,6 @@ from txnlog.cli.output.fields import Field, names, number, size, text
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.replication import Reassigned, ReplicaReturn
     from txnlog.results import (
         Compaction,
         Expiry,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         MaintenanceFailure,
         Merge,
         RetentionDeletion,
+        StorageStep,
         TransactionEnd,
     )
 
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
         | FileRetirement
         | TransactionEnd
         | Expiry
-        | ReplicaReturn
-        | Reassigned
+        | StorageStep
     )
 
 
@@ -62,9 +61,11 @@ _DONE = {
     "FileRetirement": "files found",
     "TransactionEnd": "transaction ended",
     "Expiry": "expired",
-    "ReplicaReturn": "root brought back",
-    "Reassigned": "data moved",
 }
+
+
+def _done(done: Done) -> str | None:
+    return _DONE.get(type(done).__name__) or _text(done, "done")
 
 
 def _reason(done: Done) -> str | None:
@@ -81,11 +82,7 @@ def _reason(done: Done) -> str | None:
             return "nothing refers to them"
         case "Expiry":
             return "idle"
-        case "ReplicaReturn":
-            return "it answers again"
-        case "Reassigned":
-            return "it belongs elsewhere"
-    return _text(done, "reason")
+    return _text(done, "reason") or _text(done, "why")
 
 
 def _paths(done: Done) -> tuple[str, ...]:
@@ -106,7 +103,7 @@ def _show_subject(done: Done) -> str:
 
 
 FIELDS: list[Field[Done]] = [
-    text("done", "DONE", lambda done: _DONE[type(done).__name__]),
+    text("done", "DONE", _done),
     text("reason", "WHY", _reason),
     Field("topic", "SUBJECT", lambda done: _text(done, "topic"), _show_subject),
     number("partition", None, lambda done: _number(done, "partition")),

@@ -8,7 +8,6 @@ from txnlog.cli.output.escaping import Json, escape_text
 from txnlog.cli.output.fields import Field, show_settings, show_time, text, time
 
 if TYPE_CHECKING:
-    from txnlog.standby.rounds import Round
     from txnlog.store import Store
 
 
@@ -17,35 +16,24 @@ def _get_config(store: Store) -> Json:
 
 
 def _get_kind(store: Store) -> str:
-    from txnlog.replicas.replicated_storage import find_replicated
-
-    if find_replicated(store.storage) is not None:
-        return "replicated"
-    return "store" if _reached(store) is None else "standby"
-
-
-def _reached(store: Store) -> Round | None:
-    from txnlog.replication import Standby
-    from txnlog.standby.standby_storage import find_shown
-
-    return None if find_shown(store.storage) is None else Standby(store).reached()
+    return store.storage.kind()
 
 
 def _get_source(store: Store) -> str | None:
-    reached = _reached(store)
-    return None if reached is None else reached.source
+    shown = store.storage.as_of()
+    return None if shown is None else shown.source
 
 
 def _get_reached_ms(store: Store) -> int | None:
-    reached = _reached(store)
-    return None if reached is None else reached.reached_ms
+    shown = store.storage.as_of()
+    return None if shown is None else shown.reached_ms
 
 
 def _show_kind(store: Store) -> str:
-    reached = _reached(store)
-    if reached is None:
-        return _get_kind(store)
-    return f"standby of {escape_text(reached.source)}, as of {show_time(reached.reached_ms)}"
+    shown = store.storage.as_of()
+    if shown is None:
+        return store.storage.kind()
+    return f"standby of {escape_text(shown.source)}, as of {show_time(shown.reached_ms)}"
 
 
 STORE: list[Field[Store]] = [

@@ -15,10 +15,8 @@ from typing import Final
 
 from txnlog import names
 from txnlog.errors import InvalidOption, TxnlogError
-from txnlog.replicas.replicated_storage import find_replicated
 from txnlog.spark.options.option_names import STORAGE_PREFIX, TYPED_STORAGE
 from txnlog.spark.options.option_values import OptionValues
-from txnlog.standby.standby_storage import find_shown
 from txnlog.state import envelope
 from txnlog.state.store import DECODER
 from txnlog.storage.base import Address
@@ -55,7 +53,7 @@ def open_kept(address: Address) -> Store:
     key = os.getpid(), address.url, options, address.unsafe_single_writer
     kept = _kept.pop(key, None)
     store = kept if kept is not None and _is_there(kept) else open_at(address)
-    if find_shown(store.storage) is not None or find_replicated(store.storage) is not None:
+    if store.storage.kind() != "store":
         return store  # it may be useless later: a standby is promoted, replicas lose records
     _kept[key] = store
     while len(_kept) > _MOST_KEPT:

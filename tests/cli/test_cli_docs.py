@@ -28,16 +28,6 @@ from txnlog.cli.commands.index import dump as index_dump
 from txnlog.cli.commands.index import rebuild as index_rebuild
 from txnlog.cli.commands.index import verify as index_verify
 from txnlog.cli.commands.records import count, write
-from txnlog.cli.commands.replicas import (
-    add,
-    elect,
-    follow,
-    forget,
-    move_controller,
-    promote,
-    reassign,
-    verify,
-)
 from txnlog.cli.commands.segments import du
 from txnlog.cli.commands.segments import ls as segments_ls
 from txnlog.cli.commands.segments import verify as segments_verify
@@ -49,7 +39,6 @@ from txnlog.cli.commands.txns import ls as txns_ls
 from txnlog.cli.output import (
     group_fields,
     record_fields,
-    replica_fields,
     store_fields,
     topic_fields,
     transaction_fields,
@@ -57,6 +46,17 @@ from txnlog.cli.output import (
 from txnlog.cli.output.batch_fields import batch_fields
 from txnlog.cli.output.fields import Field
 from txnlog.cli.output.setting_fields import setting_fields
+from txnlog.replication.commands import (
+    add,
+    elect,
+    follow,
+    forget,
+    move_controller,
+    promote,
+    reassign,
+    roots,
+    verify,
+)
 
 CHECKOUT = Path(__file__).parents[2]
 DOCUMENT = CHECKOUT / "docs" / "CLI.md"
@@ -83,6 +83,7 @@ KEYS = {
     ],
     "export": [*keys(*export.TOTAL), "partitions", *keys(*export.PARTITIONS)],
     "store create": [],
+    "replicas create": [],
     "store describe": keys(*store_fields.STORE),
     "store config": keys(*setting_fields("store")),
     "replicas follow": keys(*follow.FIELDS),
@@ -139,9 +140,9 @@ KEYS = {
     "txns abort": [],
     "txns log": keys(*txns_log.FIELDS),
     "replicas describe": [
-        *keys(*replica_fields.SET),
+        *keys(*roots.SET),
         *("replicas", "epochs", "logs"),
-        *keys(*replica_fields.REPLICAS, *replica_fields.EPOCHS, *replica_fields.LOGS),
+        *keys(*roots.REPLICAS, *roots.EPOCHS, *roots.LOGS),
     ],
     "replicas add": keys(*add.FIELDS),
     "replicas remove": [],
@@ -186,7 +187,7 @@ ADDS = {
     "store": "create",
     "records": "write",
     "tables": "publish",
-    "replicas": "follow verify",
+    "replicas": "create follow verify",
     "": "import export ui demo bench",
 }
 """Verbs that only add, or change what is there only if an option says so."""
@@ -276,11 +277,16 @@ def _texts(tree: ast.AST) -> Iterator[str]:
 
 
 def test_a_verb_is_found_by_what_is_typed(sections: dict[str, str]) -> None:
-    """``txnlog txns why`` is ``commands/txns/why.py``; a short group's verbs share its file."""
-    commands = CHECKOUT / "cli" / "commands"
+    """``txnlog txns why`` is ``commands/txns/why.py``; a short group's verbs share its file.
+
+    Those of the wing are in its own folder, ``txnlog replicas add`` in ``commands/add.py``.
+    """
+    commands, wing = CHECKOUT / "cli" / "commands", CHECKOUT / "txnlog/replication/commands"
     for verb in sections:
         typed = verb.replace("-", "_").replace("import", "import_").split()
         places = [commands.joinpath(*typed), commands.joinpath(*typed[:-1])]
+        if typed[0] == "replicas":
+            places = [wing.joinpath(*typed[1:])]
         assert any(place.with_suffix(".py").is_file() for place in places), verb
 
 

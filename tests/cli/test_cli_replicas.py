@@ -19,7 +19,7 @@ from txnlog.replication import Replicas, open_replicas
 def at(tmp_path: Path) -> tuple[object, ...]:
     """The options that name a store on the roots ``a`` and ``b``."""
     made = cli(
-        *("store", "create", tmp_path / "a", "--replica", tmp_path / "b"),
+        *("replicas", "create", tmp_path / "a", tmp_path / "b"),
         *("--controller", tmp_path / "control", "-c", "replica.lag.time.max.ms=5000", "-o", "json"),
     )
     assert made.code == 0, made.err

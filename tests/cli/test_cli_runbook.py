@@ -17,11 +17,11 @@ import pytest
 from tests.support.checkout import ROOT
 from tests.support.cli.cli_command import cli
 from tests.support.replication.replica_folders import lose, skip_probes, write
-from txnlog.replicas.description import Answer, Condition, RootState
-from txnlog.replicas.epochs import Root, joining
-from txnlog.replicas.opening import prepare_root
-from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replication import Replica, Replicas, ReplicasDescription, open_replicas
+from txnlog.replication.roots.description import Answer, Condition, RootState
+from txnlog.replication.roots.epochs import Root, joining
+from txnlog.replication.roots.opening import prepare_root
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.testing import VirtualClock
 
 PAGE = (ROOT / "docs/REPLICAS.md").read_text()

@@ -10,7 +10,7 @@ from typing import Any
 from typer.main import get_command
 
 from tests.support.cli.cli_command import COMMAND, environment
-from txnlog.cli.app import SUMMARIES, app
+from txnlog.cli.app import app, summaries
 
 HELP_CPU_S = 0.3
 HEAVY = ("pyarrow", "numpy", "fsspec", "s3fs", "pyspark", "msgspec", "rich", "pandas", "crc32c")
@@ -74,7 +74,7 @@ def test_summaries_are_what_commands_say_of_themselves() -> None:
         name: root.get_command(context, name).get_short_help_str(limit=200)
         for name in root.list_commands(context)
     }
-    assert own == dict(SUMMARIES)
+    assert own == summaries()
 
 
 def _cpu_s(command: list[str]) -> float:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from txnlog import replication
-from txnlog.cli.commands.replicas import follow
 from txnlog.cli.output import patience
 from txnlog.errors import CorruptEntry, StorageError
+from txnlog.replication.commands import follow
 
 
 class Time:

@@ -18,9 +18,9 @@ from tests.support.replication.replica_folders import (
     objects,
     skip_probes,
 )
-from txnlog import root_names
-from txnlog.doctor.replicas import epoch_violations
-from txnlog.replicas.epochs import (
+from txnlog.replication import Replicas, root_names
+from txnlog.replication.examination import epoch_violations
+from txnlog.replication.roots.epochs import (
     Proposer,
     decided_at,
     elected,
@@ -30,7 +30,6 @@ from txnlog.replicas.epochs import (
     joining,
     without,
 )
-from txnlog.replication import Replicas
 from txnlog.results import Finding
 
 WHO = Proposer("x", 0, "test")

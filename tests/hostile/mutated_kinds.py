@@ -32,8 +32,8 @@ from txnlog.inspect.file_indexes import check_file_indexes, dump_file_indexes
 from txnlog.inspect.placed_indexes import check_placed_indexes, dump_placed_indexes
 from txnlog.inspect.segments import check_placed_segment, dump_placed_segment
 from txnlog.replication import open_replicas
-from txnlog.standby.following import Follower
-from txnlog.standby.standby_storage import find_at
+from txnlog.replication.standby.following import Follower
+from txnlog.replication.standby.standby_storage import find_at
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock

@@ -11,14 +11,12 @@ import pytest
 
 import txnlog
 from tests.support.storage.listening_server import listening
-from txnlog import root_names
 from txnlog.errors import InvalidOption, TxnlogError
-from txnlog.replicas import reach
-from txnlog.replicas.members import Mark, MemberOpener
-from txnlog.replicas.reach import Reach, UnnamedUrl
-from txnlog.replication import Follower, Standby, open_replicas
+from txnlog.replication import Follower, Standby, open_replicas, root_names
+from txnlog.replication.roots.members import Mark, MemberOpener
 from txnlog.state import envelope
-from txnlog.storage import open_storage
+from txnlog.storage import open_storage, reach
+from txnlog.storage.reach import Reach, UnnamedUrl
 
 TOKEN = "a-delegation-token"
 

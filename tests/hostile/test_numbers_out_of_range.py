@@ -20,7 +20,7 @@ from txnlog import limits
 from txnlog.errors import CorruptEntry, InvalidConfig, InvalidOption, InvalidPartitions
 from txnlog.log.named_folders import list_groups, list_topics, list_transactional_ids
 from txnlog.names import STORE_FILE, TopicPartition
-from txnlog.standby.following import Follower
+from txnlog.replication.standby.following import Follower
 from txnlog.state.topic import CHECKPOINT_DECODER
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock

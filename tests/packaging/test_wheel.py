@@ -40,6 +40,8 @@ def test_wheel_holds_every_module_once_and_nothing_else(wheel: Path) -> None:
     expected = ["txnlog/py.typed"]
     for folder in ("static", "templates"):
         expected += [f"txnlog/ui/{folder}/{file.name}" for file in (ROOT / "ui" / folder).iterdir()]
+    wing = ROOT / "txnlog/replication/templates"
+    expected += [f"txnlog/replication/templates/{file.name}" for file in wing.iterdir()]
     for module in modules():
         path = module.name.replace(".", "/")
         expected.append(f"{path}/__init__.py" if module.path.stem == "__init__" else f"{path}.py")

@@ -28,7 +28,7 @@ TRUSTED = {
     "ui/pages/records.py": "JSON that was made of columns, as deep as their schema",
     "txnlog/log/manifests.py": "a state that was encoded just now",
     "txnlog/log/state_log.py": "the same",
-    "txnlog/standby/source.py": "the same",
+    "txnlog/replication/standby/source.py": "the same",
     "txnlog/write/typed_lines.py": "`row` is called within a try",
     "txnlog/tables/iceberg.py": "within `reported`, which takes every error",
 }

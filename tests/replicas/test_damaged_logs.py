@@ -18,8 +18,8 @@ from tests.support.replication.replica_folders import (
 )
 from txnlog import names
 from txnlog.errors import CorruptEntry
-from txnlog.replicas.members import Mark
 from txnlog.replication import Replicas
+from txnlog.replication.roots.members import Mark
 from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import CannotReplace

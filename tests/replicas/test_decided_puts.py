@@ -14,9 +14,9 @@ from tests.support.replication.world_entries import entry_of
 from tests.support.steps import elsewhere, new_store
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
-from txnlog.replicas.epochs import joining
-from txnlog.replicas.joining import join
-from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.epochs import joining
+from txnlog.replication.roots.joining import join
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from txnlog.replicas import everywhere
-from txnlog.replicas.epochs import Proposer, elected_unclean, first_epoch, without
-from txnlog.replicas.everywhere import Everywhere
+from txnlog.replication.roots import everywhere
+from txnlog.replication.roots.epochs import Proposer, elected_unclean, first_epoch, without
+from txnlog.replication.roots.everywhere import Everywhere
 
 WHO = Proposer("test", 0, "")
 FIRST = first_epoch({"a": "heap://a", "b": "heap://b"}, {}, WHO)

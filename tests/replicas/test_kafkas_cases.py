@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from tests.support.replication.replica_world import LAG_MS, Roots
 from txnlog.errors import NotEnoughReplicas, TxnlogError
-from txnlog.replicas import agreement as agreements
-from txnlog.replicas import epochs, joining
-from txnlog.replicas.electing import take_out
-from txnlog.replicas.epochs import MIN_INSYNC, Epoch, Proposer
-from txnlog.replicas.joining import join
+from txnlog.replication.roots import agreement as agreements
+from txnlog.replication.roots import epochs, joining
+from txnlog.replication.roots.electing import take_out
+from txnlog.replication.roots.epochs import MIN_INSYNC, Epoch, Proposer
+from txnlog.replication.roots.joining import join
 from txnlog.store import attach
 from txnlog.testing import VirtualClock
 

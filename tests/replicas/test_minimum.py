@@ -18,9 +18,9 @@ import pytest
 import txnlog
 from tests.support.replication.replica_folders import lose, make, reopened, values
 from txnlog.errors import CommitStateUnknown, NotEnoughReplicas
-from txnlog.replicas import copying, puts
-from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.replication import Replicas
+from txnlog.replication.roots import copying, puts
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.together import run_together
 

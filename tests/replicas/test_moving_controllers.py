@@ -14,7 +14,6 @@ import txnlog
 from tests.support.replication.controller_model import Model
 from tests.support.replication.controller_model import Violation as Broken
 from tests.support.replication.replica_folders import lose, make, make_written, values, write
-from txnlog import root_names
 from txnlog.errors import (
     CorruptEntry,
     InvalidOption,
@@ -24,13 +23,13 @@ from txnlog.errors import (
     StorageError,
     StoreExists,
 )
-from txnlog.replicas import moving
-from txnlog.replicas.agreement import Agreement
-from txnlog.replicas.controller import Controller
-from txnlog.replicas.epochs import Epoch
-from txnlog.replicas.members import Mark
-from txnlog.replicas.replicated_storage import ReplicatedStorage
-from txnlog.replication import Replicas, open_replicas
+from txnlog.replication import Replicas, open_replicas, root_names
+from txnlog.replication.roots import moving
+from txnlog.replication.roots.agreement import Agreement
+from txnlog.replication.roots.controller import Controller
+from txnlog.replication.roots.epochs import Epoch
+from txnlog.replication.roots.members import Mark
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock

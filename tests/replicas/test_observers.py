@@ -15,9 +15,9 @@ from tests.support.replication.replica_folders import lose, make, skip_probes, w
 from tests.support.replication.replica_world import LAG_MS, Roots
 from tests.support.replication.world_entries import entry_name, entry_of
 from txnlog.errors import NotEnoughReplicas
-from txnlog.replicas.epochs import FACTOR, MIN_INSYNC, UNCLEAN, root_of
-from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replication import Replicas
+from txnlog.replication.roots.epochs import FACTOR, MIN_INSYNC, UNCLEAN, root_of
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.spark.setup_check import _Worker
 from txnlog.store import attach
 from txnlog.testing import VirtualClock
@@ -209,9 +209,11 @@ def test_commands_that_read_leave_the_set_and_maintain_mends_it(folder: Path) ->
 
 def test_verbs_that_are_no_observers_change_something() -> None:
     """Whoever adds one decides; none of these does nothing but read, under all of its options."""
-    verbs = ROOT / "txnlog/cli/commands"
-    found = [path for path in verbs.rglob("*.py") if ".open_store()" in path.read_text()]
-    assert {str(path.relative_to(verbs).with_suffix("")) for path in found} == {
+    verbs, replicas = ROOT / "cli/commands", ROOT / "txnlog/replication/commands"
+    named = {path: path.relative_to(verbs) for path in verbs.rglob("*.py")}
+    named |= {path: Path("replicas", path.name) for path in replicas.glob("*.py")}
+    found = [name for path, name in named.items() if ".open_store()" in path.read_text()]
+    assert {str(name.with_suffix("")) for name in found} == {
         "groups/delete",
         "groups/delete_offsets",
         "groups/remove_members",

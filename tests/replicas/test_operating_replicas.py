@@ -21,7 +21,6 @@ from tests.support.replication.replica_folders import (
     values,
     write,
 )
-from txnlog.admin.sound_copies import SoundCopies
 from txnlog.errors import (
     InvalidConfig,
     InvalidOption,
@@ -29,12 +28,13 @@ from txnlog.errors import (
     StorageError,
     StoreExists,
 )
-from txnlog.replicas import forgetting, verifying
-from txnlog.replicas import joining as joining_roots
-from txnlog.replicas.agreement import Agreement
-from txnlog.replicas.epochs import Epoch, Proposer, first_epoch, joining, without
-from txnlog.replicas.returning import outdated, roots_to_return
 from txnlog.replication import ReplicaDifference, ReplicaReturn, Replicas, open_replicas
+from txnlog.replication.roots import forgetting, verifying
+from txnlog.replication.roots import joining as joining_roots
+from txnlog.replication.roots.agreement import Agreement
+from txnlog.replication.roots.epochs import Epoch, Proposer, first_epoch, joining, without
+from txnlog.replication.roots.returning import outdated, roots_to_return
+from txnlog.replication.sound_copies import SoundCopies
 from txnlog.results import MaintenanceFailure
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage

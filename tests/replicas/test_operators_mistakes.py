@@ -18,7 +18,6 @@ from tests.support.replication.replica_folders import (
     values,
     write,
 )
-from txnlog import root_names
 from txnlog.errors import (
     CorruptEntry,
     InvalidOption,
@@ -27,9 +26,8 @@ from txnlog.errors import (
     StoreExists,
     TxnlogError,
 )
-from txnlog.replicas.back_door import check_no_member
-from txnlog.replicas.members import put_mark
-from txnlog.replication import Replicas, open_replicas
+from txnlog.replication import Replicas, open_replicas, openers, root_names
+from txnlog.replication.roots.members import put_mark
 from txnlog.storage.adapters.memory import MemoryStorage
 from txnlog.storage.counting import CountingStorage
 
@@ -128,6 +126,6 @@ def test_servers_are_asked_whether_a_folder_is_a_members_by_its_name() -> None:
         put_mark(storage, "r1-0", "memory://control")
         counted[last] = CountingStorage(storage)
     with pytest.raises(NotAStore, match=r"holds \(r1-0\).*open the store by memory://control"):
-        check_no_member(counted["incarnation-00000"], salvage=False)
-    assert check_no_member(counted["store"], salvage=False) is counted["store"]
+        openers.check(counted["incarnation-00000"])
+    openers.check(counted["store"])
     assert counted["store"].take() == {}

@@ -13,7 +13,6 @@ import pytest
 import txnlog
 from tests.support.replication.replica_folders import lose, objects, reopened, values, write
 from tests.support.replication.replica_world import Roots
-from txnlog import root_names
 from txnlog.errors import (
     InvalidConfig,
     InvalidOption,
@@ -21,16 +20,16 @@ from txnlog.errors import (
     TopicAlreadyExists,
 )
 from txnlog.names import parse_data_file
-from txnlog.replicas.agreement import Agreement
-from txnlog.replicas.electing import take_out
-from txnlog.replicas.epochs import (
+from txnlog.replication import Reassigned, Replicas, open_replicas, root_names
+from txnlog.replication import replicas as admin_of_replicas
+from txnlog.replication.roots.agreement import Agreement
+from txnlog.replication.roots.electing import take_out
+from txnlog.replication.roots.epochs import (
     FACTOR,
     RACK,
 )
-from txnlog.replicas.reassigning import reassign
-from txnlog.replicas.trimming import TrimNote
-from txnlog.replication import Reassigned, Replicas, open_replicas
-from txnlog.replication import replicas as admin_of_replicas
+from txnlog.replication.roots.reassigning import reassign
+from txnlog.replication.roots.trimming import TrimNote
 from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock

@@ -18,8 +18,8 @@ from txnlog.errors import (
     ObjectNotFound,
     StorageError,
 )
-from txnlog.replicas.electing import take_out
-from txnlog.replicas.epochs import (
+from txnlog.replication.roots.electing import take_out
+from txnlog.replication.roots.epochs import (
     FACTOR,
     MIN_INSYNC,
     RACK,
@@ -33,12 +33,12 @@ from txnlog.replicas.epochs import (
     root_of,
     without,
 )
-from txnlog.replicas.forgetting import forget
-from txnlog.replicas.joining import join
-from txnlog.replicas.placement import keepers, places, targets
-from txnlog.replicas.reassigning import reassign
-from txnlog.replicas.replicated_storage import ReplicatedStorage
-from txnlog.replicas.verifying import verify
+from txnlog.replication.roots.forgetting import forget
+from txnlog.replication.roots.joining import join
+from txnlog.replication.roots.placement import keepers, places, targets
+from txnlog.replication.roots.reassigning import reassign
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.verifying import verify
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage

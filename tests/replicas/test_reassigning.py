@@ -14,18 +14,18 @@ from txnlog.errors import (
     StorageError,
 )
 from txnlog.names import parse_data_file
-from txnlog.replicas import trimming
-from txnlog.replicas.electing import change_settings, take_out
-from txnlog.replicas.epochs import (
+from txnlog.replication.roots import trimming
+from txnlog.replication.roots.electing import change_settings, take_out
+from txnlog.replication.roots.epochs import (
     FACTOR,
     RACK,
     Epoch,
     Member,
     root_of,
 )
-from txnlog.replicas.placement import keepers
-from txnlog.replicas.reassigning import reassign
-from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.placement import keepers
+from txnlog.replication.roots.reassigning import reassign
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 

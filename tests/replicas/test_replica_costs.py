@@ -9,10 +9,10 @@ import pytest
 from tests.support.replication.replica_world import CONTROLLER, LAG_MS, Roots
 from tests.support.storage.timeline import OnTimeline, Timeline
 from txnlog.errors import StorageError
-from txnlog.replicas.agreement import Agreement
-from txnlog.replicas.epochs import Epoch, Member
-from txnlog.replicas.joining import join
-from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.agreement import Agreement
+from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.replication.roots.joining import join
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.replication.replica_folders import skip_probes
 from txnlog.clock import SystemClock
-from txnlog.replicas import opening
+from txnlog.replication.roots import opening
 from txnlog.storage.base import Storage
 from txnlog.testing.conformance.interface import CHECKS, Check, long_listings_are_complete
 

@@ -15,7 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import txnlog
 from tests.support.replication.replica_folders import lose, make, objects, reopened, values, write
-from txnlog import names, root_names
+from txnlog import names
 from txnlog.errors import (
     CorruptEntry,
     InvalidOption,
@@ -27,15 +27,15 @@ from txnlog.errors import (
     StoreExists,
     StoreNotFound,
 )
-from txnlog.replicas import copying, joining
-from txnlog.replicas.agreement import Agreement
-from txnlog.replicas.controller import Controller
-from txnlog.replicas.epochs import Epoch, Root
-from txnlog.replicas.members import MemberOpener
-from txnlog.replicas.replicated_storage import ReplicatedStorage
-from txnlog.replicas.soundness import IsSound
-from txnlog.replication import Replicas, open_replicas
+from txnlog.replication import Replicas, open_replicas, root_names
 from txnlog.replication import replicas as replica_admin
+from txnlog.replication.roots import copying, joining
+from txnlog.replication.roots.agreement import Agreement
+from txnlog.replication.roots.controller import Controller
+from txnlog.replication.roots.epochs import Epoch, Root
+from txnlog.replication.roots.members import MemberOpener
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.soundness import IsSound
 from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.counting import CountingStorage

@@ -21,9 +21,9 @@ from tests.support.replication.replica_folders import (
     values,
 )
 from txnlog.errors import NotEnoughReplicas, StorageError
-from txnlog.replicas.epochs import Proposer, first_epoch
-from txnlog.replicas.slowness import Slowness, time_for
 from txnlog.replication import Replicas
+from txnlog.replication.roots.epochs import Proposer, first_epoch
+from txnlog.replication.roots.slowness import Slowness, time_for
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Upload
 from txnlog.storage.left_behind import TookTooLong

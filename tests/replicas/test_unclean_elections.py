@@ -21,16 +21,21 @@ from tests.support.replication.replica_folders import (
     write,
 )
 from tests.support.replication.replica_world import Roots
-from txnlog import root_names
-from txnlog.admin import named_segments
 from txnlog.errors import LogTruncated, NotEnoughReplicas, TxnlogError, UploadExpired
 from txnlog.log.group_commit import GroupCommit
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import TopicPartition, parse_data_file
-from txnlog.replicas import comparing, electing
-from txnlog.replicas.epochs import FACTOR, elected_unclean
-from txnlog.replicas.trimming import TrimNote
-from txnlog.replication import Election, LostRange, Replicas, open_replicas
+from txnlog.replication import (
+    Election,
+    LostRange,
+    Replicas,
+    named_segments,
+    open_replicas,
+    root_names,
+)
+from txnlog.replication.roots import comparing, electing
+from txnlog.replication.roots.epochs import FACTOR, elected_unclean
+from txnlog.replication.roots.trimming import TrimNote
 from txnlog.state import envelope
 from txnlog.state.proposal import Proposal
 from txnlog.state.topic_entries import Append

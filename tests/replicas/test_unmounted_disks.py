@@ -10,10 +10,10 @@ import pytest
 from tests.support.replication.replica_folders import lose, make, skip_probes
 from tests.support.replication.replica_world import Roots
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound
-from txnlog.replicas.epochs import Epoch, Member, Root
-from txnlog.replicas.joining import join
-from txnlog.replicas.members import MarkGone, MemberOpener
-from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.epochs import Epoch, Member, Root
+from txnlog.replication.roots.joining import join
+from txnlog.replication.roots.members import MarkGone, MemberOpener
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing import VirtualClock

@@ -14,11 +14,11 @@ from tests.support.simulation.long_runs import run
 from tests.support.simulation.long_runs.judge import Fate
 from tests.support.simulation.long_runs.world import World, prepare
 from txnlog.errors import StorageError
-from txnlog.replicas.electing import change_settings
-from txnlog.replicas.epochs import FACTOR, root_of
-from txnlog.replicas.joining import join
-from txnlog.replicas.placement import places
-from txnlog.replicas.reassigning import reassign
+from txnlog.replication.roots.electing import change_settings
+from txnlog.replication.roots.epochs import FACTOR, root_of
+from txnlog.replication.roots.joining import join
+from txnlog.replication.roots.placement import places
+from txnlog.replication.roots.reassigning import reassign
 from txnlog.store import Store, attach
 from txnlog.testing import Process, Simulation
 

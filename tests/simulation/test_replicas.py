@@ -21,7 +21,7 @@ from tests.support.replication.replica_gates import Disk, Patience
 from tests.support.replication.replica_world import CALM, ROUGH, STORMY, Violation, run_seeds
 from tests.support.seeds import tried_first
 from txnlog.errors import ObjectNotFound, StoreExists
-from txnlog.replicas import (
+from txnlog.replication.roots import (
     copying,
     forgetting,
     joining,
@@ -32,10 +32,10 @@ from txnlog.replicas import (
     soundness,
     trimming,
 )
-from txnlog.replicas.agreement import Agreement
-from txnlog.replicas.controller import Controller, list_epochs
-from txnlog.replicas.epochs import Epoch, Member, elected_unclean
-from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.agreement import Agreement
+from txnlog.replication.roots.controller import Controller, list_epochs
+from txnlog.replication.roots.epochs import Epoch, Member, elected_unclean
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
 
 Patch = pytest.MonkeyPatch

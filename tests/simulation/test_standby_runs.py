@@ -16,13 +16,13 @@ from tests.support.replication.replica_gates import Disk
 from tests.support.replication.standby_world import CALM, ROUGH, STORMY, Violation, run_seeds
 from tests.support.seeds import tried_first
 from txnlog.errors import TxnlogError
-from txnlog.replicas import copying
-from txnlog.standby import following, sweeping
-from txnlog.standby.cut import Cut
-from txnlog.standby.data_files import DataFiles
-from txnlog.standby.following import Follower
-from txnlog.standby.rounds import Promoted, Round, Rounds
-from txnlog.standby.source import Source
+from txnlog.replication.roots import copying
+from txnlog.replication.standby import following, sweeping
+from txnlog.replication.standby.cut import Cut
+from txnlog.replication.standby.data_files import DataFiles
+from txnlog.replication.standby.following import Follower
+from txnlog.replication.standby.rounds import Promoted, Round, Rounds
+from txnlog.replication.standby.source import Source
 from txnlog.state.transaction import Outcome
 from txnlog.storage.base import Storage
 from txnlog.testing import FaultRates

@@ -15,7 +15,7 @@ from tests.support.replication.replica_world import CALM, ROUGH, STORMY, Violati
 from tests.support.replication.unclean_model import BROKEN, Lost, Model
 from tests.support.replication.unclean_world import run_seeds
 from tests.support.seeds import tried_first
-from txnlog.replicas.agreement import Agreement
+from txnlog.replication.roots.agreement import Agreement
 from txnlog.testing import FaultRates
 
 FIRST = {"counts what is noted": 83, "counts who was out later": 262}

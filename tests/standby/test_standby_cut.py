@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from txnlog.standby import cut as cuts
-from txnlog.standby.cut import Cut, LogKey, LogPart, Need, NewFile, Placed
+from txnlog.replication.standby import cut as cuts
+from txnlog.replication.standby.cut import Cut, LogKey, LogPart, Need, NewFile, Placed
 from txnlog.state import transaction as transitions
 from txnlog.state.transaction import EntryRef, Outcome, TransactionRef, TransactionState
 

@@ -32,7 +32,7 @@ CHANGES_NOTHING = {
     *("check_listing", "copies_of", "get", "get_many", "get_range", "get_ranges", "modified_ms"),
     *("list_all", "list_folders", "list_names", "list_unfinished_uploads", "size"),
     *("small_reads_at_once", "was_probed", "relaxed", "trust", "confirm", "count_later"),
-    *("wait_up_to", "gather", "put_round", "race", "run_ahead"),
+    *("as_of", "kind", "may_be_unlisted", "wait_up_to", "gather", "put_round", "race", "run_ahead"),
 }
 """Of a storage. The last ones call what they are given, or say how."""
 

@@ -27,9 +27,9 @@ from tests.support.simulation.bank import Bank, looks, open_banks
 from tests.support.simulation.bank import judge as judge_bank
 from tests.support.simulation.bank_worker import Ledger
 from txnlog.errors import NotEnoughReplicas, StorageError
-from txnlog.replicas.replicated_storage import ReplicatedStorage
 from txnlog.replication import Replicas, open_replicas
-from txnlog.root_names import MEMBER_MARKS
+from txnlog.replication.root_names import MEMBER_MARKS
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
 from txnlog.store import Store, open_store
 

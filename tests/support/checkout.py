@@ -38,8 +38,13 @@ class Module:
 
     @property
     def layer(self) -> str:
-        """``segments``, ``spark``, ``cli`` and ``ui``; everything else is ``core``."""
-        part = self.name.split(".")[1] if "." in self.name else ""
+        """``segments``, ``spark``, ``cli`` and ``ui``; everything else is ``core``.
+
+        What a wing adds to the command is of ``cli``, and its pages are of ``ui``.
+        """
+        _, part, inside, *_ = (*self.name.split("."), "", "")
+        if part == "replication":
+            part = {"commands": "cli", "pages": "ui"}.get(inside, part)
         return part if part in CODE_FOLDERS else "core"
 
     def tree(self) -> ast.Module:

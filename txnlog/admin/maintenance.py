@@ -1,5 +1,8 @@
 """All periodic work at once: ``Store.maintain``.
 
+Of a hook ``maintenance`` the module has ``PART``, a name, and ``steps``, which takes logs and
+``dry_run`` and yields a StorageStep for each thing that is done.
+
 Several processes may do each part at the same time, and stop anywhere.
 """
 
@@ -8,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import TypeAlias
 
 from txnlog import names
 from txnlog.admin.compaction.compact import Compaction, compact_topic
@@ -19,6 +22,7 @@ from txnlog.admin.merging import Merge, merge_topic
 from txnlog.admin.record_times import FutureRecords
 from txnlog.admin.retention import RetentionDeletion, apply_retention
 from txnlog.admin.rewrite_tasks import TaskRunner
+from txnlog.admin.storage_step import StorageStep
 from txnlog.admin.times import Times
 from txnlog.admin.vacuum import (
     Ages,
@@ -30,17 +34,12 @@ from txnlog.admin.vacuum import (
 )
 from txnlog.config import TopicConfig, check_whole_number
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
+from txnlog.hooks import registered
 from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
-from txnlog.replicas.opening import prepare_return
-from txnlog.replicas.placement import places
-from txnlog.replicas.reassigning import Reassigned, reassign
-from txnlog.replicas.replicated_storage import find_replicated
-from txnlog.replicas.returning import ReplicaReturn, return_roots
 
-Part = Literal[
-    "replicas", "retention", "compaction", "merging", "vacuum", "transactional ids", "groups"
-]
+Part: TypeAlias = str
+"""Such as "retention", "compaction", "merging", "vacuum", "transactional ids" or "groups"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,7 @@ MaintenanceStep = (
     | FileRetirement
     | TransactionEnd
     | Expiry
-    | ReplicaReturn
-    | Reassigned
+    | StorageStep
     | MaintenanceFailure
 )
 
@@ -124,7 +122,9 @@ class Maintenance:
         ages = Ages(self._logs.storage, times.told_ms)
         topics = self._topics
         if topics is None:
-            yield self._part("replicas", None, self._return_replicas)
+            for hook in registered("maintenance"):
+                steps = partial(hook.steps, self._logs, dry_run=self._dry_run)
+                yield self._part(hook.PART, None, steps)
             # Before topics: what nobody ends would keep their records from being deleted.
             yield self._part("transactional ids", None, partial(self._tend_ids, times))
         named = list_topics(self._logs.storage) if topics is None else topics
@@ -174,20 +174,6 @@ class Maintenance:
             # An import that never got that far; or the log is lost, then everything else stays.
             if self._topics is not None:
                 raise
-
-    def _return_replicas(self) -> Iterator[MaintenanceStep]:
-        storage = find_replicated(self._logs.storage)
-        if storage is not None:
-            from txnlog.admin.sound_copies import SoundCopies
-
-            came_back = False
-            for one in return_roots(
-                storage, prepare_return, SoundCopies(self._logs), dry_run=self._dry_run
-            ):
-                came_back |= one.member is not None
-                yield one
-            if came_back and places(storage.agreement.epoch()):
-                yield from reassign(storage.agreement)
 
     def _vacuum_loose(self, ages: Ages) -> Iterable[MaintenanceStep]:
         storage = self._logs.storage

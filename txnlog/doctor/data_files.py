@@ -16,8 +16,6 @@ from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.inspect.leftovers import file_age_ms, list_loose_files, list_topic_files
 from txnlog.inspect.placed_indexes import check_placed_indexes, index_paths
 from txnlog.inspect.segments import check_placed_segment
-from txnlog.replicas.placement import is_placed
-from txnlog.replicas.replicated_storage import find_replicated
 from txnlog.storage.base import Storage
 
 _REPLACED: Final = (
@@ -125,7 +123,7 @@ class DataFiles:
                 if names.is_accelerator(path):
                     detail = f"it is gone; `txnlog index rebuild {self.topic}` rebuilds it"
                 yield Finding("data", self.topic, "damage", detail, path=path)
-        if elsewhere and _is_placed(self.storage, elsewhere[0]):
+        if elsewhere and self.storage.may_be_unlisted(elsewhere[0]):
             detail = (
                 f"no root in sync has shown {len(elsewhere)} files, such as this one: `txnlog "
                 "replicas reassign` copies what only roots that are out have"
@@ -180,11 +178,6 @@ class DataFiles:
         for check in check_placed_indexes(self.storage, segment)[0]:
             for damage in check.damages:
                 yield Finding("data", self.topic, "damage", damage, path=check.path)
-
-
-def _is_placed(storage: Storage, path: str) -> bool:
-    replicated = find_replicated(storage)
-    return replicated is not None and is_placed(replicated.agreement.epoch(), path)
 
 
 def _sizes(segments: Sequence[SegmentDescription]) -> dict[str, range]:

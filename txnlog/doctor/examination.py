@@ -1,11 +1,16 @@
-"""An examination of a store: what is checked, and in which order."""
+"""An examination of a store: what is checked, and in which order.
+
+Of a hook ``doctor`` the module has ``examine``, which takes logs, failures and ``with_contents``
+and yields findings, and ``examine_closed``, which takes a URL, options and the error for which the
+store cannot be opened.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from txnlog import names, root_names
+from txnlog import names
 from txnlog.admin.live_segments import rewritten_files
 from txnlog.admin.transactions import TransactionAdmin, why_hanging
 from txnlog.doctor.checkpoint_outcomes import GroupClaims, TopicClaims
@@ -13,7 +18,6 @@ from txnlog.doctor.data_files import DataFiles, OrphanJudge, check_loose_files
 from txnlog.doctor.finding import Finding
 from txnlog.doctor.read_failures import ReadFailures, guarded
 from txnlog.doctor.replay import LogKind, Replay
-from txnlog.doctor.replicas import examine_replicas, not_examined
 from txnlog.doctor.rules import (
     group_checkpoint_violations,
     group_violations,
@@ -31,6 +35,7 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
+from txnlog.hooks import registered
 from txnlog.inspect.describing import describe_segments, describe_transaction
 from txnlog.log.named_folders import impossible_folders, list_groups, list_topics
 from txnlog.log.open_logs import Logs
@@ -48,6 +53,12 @@ from txnlog.storage.probe import probe
 _IMPOSSIBLE = (
     "nothing in a store can be called so, and everybody passes it over: move it out of the store"
 )
+
+
+def not_examined(why: StorageError) -> Finding:
+    """The finding in place of all that is read through the roots of a store."""
+    detail = f"topics, groups and transactional ids could not be examined: {why}"
+    return Finding("replicas", "", "unreadable", detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +88,10 @@ class Examination:
         if self.with_probe:
             yield self._run_probe()
         if self.topics is None:
-            replicas = examine_replicas(
-                self.logs, self.read_failures, with_contents=self.with_contents
-            )
-            yield from guarded("replicas", "", root_names.EPOCHS, replicas)
+            for hook in registered("doctor"):
+                yield from hook.examine(
+                    self.logs, self.read_failures, with_contents=self.with_contents
+                )
         # First, so that topics and groups, read later, are not older than the ids' decisions.
         ids = KnownIds(self.logs)
         yield from examine_ids(ids, self.read_failures)

@@ -17,21 +17,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from txnlog.replicas.description import Replica, ReplicaEpoch, ReplicasDescription
-    from txnlog.replicas.electing import Election
-    from txnlog.replicas.forgetting import Forgotten
-    from txnlog.replicas.joining import Joined
-    from txnlog.replicas.losses import LostRange
-    from txnlog.replicas.moving import ControllerMove
-    from txnlog.replicas.reassigning import Reassigned
-    from txnlog.replicas.returning import ReplicaReturn
-    from txnlog.replicas.verifying import ReplicaDifference
-    from txnlog.replicas.watermarks import LogWatermark
     from txnlog.replication.replicas import Replicas, open_replicas
+    from txnlog.replication.roots.description import Replica, ReplicaEpoch, ReplicasDescription
+    from txnlog.replication.roots.electing import Election
+    from txnlog.replication.roots.forgetting import Forgotten
+    from txnlog.replication.roots.joining import Joined
+    from txnlog.replication.roots.losses import LostRange
+    from txnlog.replication.roots.moving import ControllerMove
+    from txnlog.replication.roots.reassigning import Reassigned
+    from txnlog.replication.roots.returning import ReplicaReturn
+    from txnlog.replication.roots.verifying import ReplicaDifference
+    from txnlog.replication.roots.watermarks import LogWatermark
+    from txnlog.replication.standby.following import Followed, Follower
+    from txnlog.replication.standby.promoting import Promotion
+    from txnlog.replication.standby.rounds import LogVersion, Round
     from txnlog.replication.standbys import Standby
-    from txnlog.standby.following import Followed, Follower
-    from txnlog.standby.promoting import Promotion
-    from txnlog.standby.rounds import LogVersion, Round
 
 __all__ = [
     "ControllerMove",
@@ -57,34 +57,44 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ControllerMove": "replicas.moving",
-    "Election": "replicas.electing",
+    "ControllerMove": "roots.moving",
+    "Election": "roots.electing",
     "Followed": "standby.following",
     "Follower": "standby.following",
-    "Forgotten": "replicas.forgetting",
-    "Joined": "replicas.joining",
+    "Forgotten": "roots.forgetting",
+    "Joined": "roots.joining",
     "LogVersion": "standby.rounds",
-    "LogWatermark": "replicas.watermarks",
-    "LostRange": "replicas.losses",
+    "LogWatermark": "roots.watermarks",
+    "LostRange": "roots.losses",
     "Promotion": "standby.promoting",
-    "Reassigned": "replicas.reassigning",
-    "Replica": "replicas.description",
-    "ReplicaDifference": "replicas.verifying",
-    "ReplicaEpoch": "replicas.description",
-    "ReplicaReturn": "replicas.returning",
-    "Replicas": "replication.replicas",
-    "ReplicasDescription": "replicas.description",
+    "Reassigned": "roots.reassigning",
+    "Replica": "roots.description",
+    "ReplicaDifference": "roots.verifying",
+    "ReplicaEpoch": "roots.description",
+    "ReplicaReturn": "roots.returning",
+    "Replicas": "replicas",
+    "ReplicasDescription": "roots.description",
     "Round": "standby.rounds",
-    "Standby": "replication.standbys",
-    "open_replicas": "replication.replicas",
+    "Standby": "standbys",
+    "open_replicas": "replicas",
 }
+
+
+HOOKS = {
+    "command": "command",
+    "doctor": "examination",
+    "maintenance": "maintenance",
+    "pages": "pages",
+    "storage": "openers",
+}
+"""Where this part serves the hooks of :mod:`txnlog.hooks`."""
 
 
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
     if name in _HOMES:
-        return getattr(import_module(f"txnlog.{_HOMES[name]}"), name)
+        return getattr(import_module(f"txnlog.replication.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'txnlog.replication' has no attribute {name!r}")
 
 

@@ -9,18 +9,23 @@ from contextlib import suppress
 from functools import partial
 
 from txnlog import names
-from txnlog.admin.named_segments import named_segments
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import Setting, StoreConfig
 from txnlog.errors import InvalidOption, LogTruncated, NotEnoughReplicas, StorageError
 from txnlog.log.open_logs import Logs
-from txnlog.replicas.description import ReplicaEpoch, ReplicasDescription, describe, history
-from txnlog.replicas.electing import Election, change_settings, elect, take_out
-from txnlog.replicas.epochs import FACTOR, RACK, list_settings, split_settings
-from txnlog.replicas.forgetting import Forgotten, forget
-from txnlog.replicas.joining import Joined, join
-from txnlog.replicas.moving import ControllerMove, move_controller
-from txnlog.replicas.opening import (
+from txnlog.replication.named_segments import named_segments
+from txnlog.replication.roots.description import (
+    ReplicaEpoch,
+    ReplicasDescription,
+    describe,
+    history,
+)
+from txnlog.replication.roots.electing import Election, change_settings, elect, take_out
+from txnlog.replication.roots.epochs import FACTOR, RACK, list_settings, split_settings
+from txnlog.replication.roots.forgetting import Forgotten, forget
+from txnlog.replication.roots.joining import Joined, join
+from txnlog.replication.roots.moving import ControllerMove, move_controller
+from txnlog.replication.roots.opening import (
     GIVEN_TOGETHER,
     find_replicas,
     find_root,
@@ -28,12 +33,12 @@ from txnlog.replicas.opening import (
     plan_join,
     prepare_root,
 )
-from txnlog.replicas.placement import places
-from txnlog.replicas.reassigning import Reassigned, reassign
-from txnlog.replicas.replicated_storage import ReplicatedStorage, find_replicated
-from txnlog.replicas.soundness import IsSound
-from txnlog.replicas.verifying import ReplicaDifference, verify
-from txnlog.replicas.watermarks import LogWatermark, watermarks
+from txnlog.replication.roots.placement import places
+from txnlog.replication.roots.reassigning import Reassigned, reassign
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
+from txnlog.replication.roots.soundness import IsSound
+from txnlog.replication.roots.verifying import ReplicaDifference, verify
+from txnlog.replication.roots.watermarks import LogWatermark, watermarks
 from txnlog.storage import check_location
 from txnlog.storage.logged import logged
 from txnlog.store import Store, attach
@@ -366,7 +371,7 @@ class Replicas:
         return verify(self._roots, judge, with_contents=with_contents, repair=repair)
 
     def _sound_copies(self) -> IsSound:
-        from txnlog.admin.sound_copies import SoundCopies
+        from txnlog.replication.sound_copies import SoundCopies
 
         return SoundCopies(self._logs)
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.log.open_logs import Logs
-from txnlog.standby import promoting
-from txnlog.standby.promoting import Promotion
-from txnlog.standby.rounds import Round
-from txnlog.standby.standby_storage import find_shown
+from txnlog.replication.standby import promoting
+from txnlog.replication.standby.promoting import Promotion
+from txnlog.replication.standby.rounds import Round
+from txnlog.replication.standby.standby_storage import find_shown
 from txnlog.store import Store
 
 

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from itertools import chain, islice
 from threading import Barrier, BrokenBarrierError
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeAlias, TypeVar
 
 from txnlog.errors import InvalidOption, StorageError
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, Waits, run_ahead
@@ -24,6 +24,8 @@ from txnlog.storage.together import run_together
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
+
+Kind: TypeAlias = Literal["store", "replicated", "standby"]
 
 PARALLEL_REQUESTS = 16
 
@@ -78,6 +80,19 @@ class Address:
     url: str = field(repr=False)
     options: Mapping[str, object] = field(repr=False)
     unsafe_single_writer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """Which state of another store a copy shows: the ``number``-th one, of ``reached_ms``.
+
+    ``lost`` are data files that the other store should have had, but lacked.
+    """
+
+    source: str
+    number: int
+    reached_ms: int
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,6 +397,18 @@ class Storage(ABC):
         storages wait for nothing.
         """
         return nullcontext()
+
+    def kind(self) -> Kind:
+        """What it holds: all there is of a store, one on several roots, or a copy that follows."""
+        return "store"
+
+    def as_of(self) -> AsOf | None:
+        """Of a copy that follows another store: what it shows now. Raises StorageError."""
+        return None
+
+    def may_be_unlisted(self, name: str) -> bool:  # noqa: ARG002 - for those on several roots
+        """Whether an object may be there that no listing shows: listings know some roots only."""
+        return False
 
     def set_replication_factor(
         self,

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Self, TypeVar
 
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
-from txnlog.storage.base import Address, Storage, UnfinishedUpload, Upload
+from txnlog.storage.base import Address, AsOf, Kind, Storage, UnfinishedUpload, Upload
 
 T = TypeVar("T")
 
@@ -144,6 +144,15 @@ class ForwardingStorage(Storage):
 
     def wait_up_to(self, for_s: float) -> AbstractContextManager[None]:
         return self.inner.wait_up_to(for_s)
+
+    def kind(self) -> Kind:
+        return self.inner.kind()
+
+    def as_of(self) -> AsOf | None:
+        return self.inner.as_of()
+
+    def may_be_unlisted(self, name: str) -> bool:
+        return self.inner.may_be_unlisted(name)
 
     def set_replication_factor(self, topic: str, factor: int, *, dry_run: bool = False) -> None:
         self.inner.set_replication_factor(topic, factor, dry_run=dry_run)

@@ -45,3 +45,10 @@ class ReadOnlyStorage(ForwardingStorage):
     def abort_uploads(self, uploads: Iterable[UnfinishedUpload]) -> None:
         for _ in uploads:
             self._refuse()
+
+
+class SalvagedStorage(ReadOnlyStorage):
+    """A folder that is looked at alone, though it may be a part of a store."""
+
+    def why_read_only(self) -> str:
+        return "it was opened with salvage=True, and can be read only"

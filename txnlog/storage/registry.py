@@ -1,4 +1,6 @@
-"""Which adapter opens which URL. Adapters, and with them s3fs and the like, are imported only then.
+"""Which adapter opens which URL, and what lies there.
+
+Adapters, and with them s3fs and the like, are imported only then.
 
 A package adds its own by an entry point of the group ``txnlog.storage``: its name is the protocol,
 its object a function that takes the URL and the storage options, and returns a
@@ -7,12 +9,15 @@ its object a function that takes the URL and the storage options, and returns a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, cast
 
+from txnlog.clock import Clock
 from txnlog.errors import UnsupportedFilesystem
+from txnlog.hooks import registered
 from txnlog.storage.base import Storage
 
 Adapter = Callable[[str, Mapping[str, Any]], Storage]
@@ -54,6 +59,44 @@ def find_adapter(protocol: str) -> Adapter | None:
             raise UnsupportedFilesystem(
                 f"{protocol}:// was registered as {found.value}, which cannot be imported: {error}"
             ) from error
+    return None
+
+
+def check_whole(storage: Storage) -> None:
+    """Raise NotAStore if a folder is a part of a store that must be opened as a whole.
+
+    A hook's module has ``check``, which does that; servers should not be asked in vain.
+    """
+    for part in registered("storage"):
+        part.check(storage)
+
+
+def find_other(
+    url: str | os.PathLike[str],
+    options: Mapping[str, object] | None,
+    clock: Clock,
+    *,
+    observes: bool,
+    unsafe_single_writer: bool,
+) -> Storage | None:
+    """The storage at a place that is no folder of a store: one over several, or of a copy.
+
+    A hook's module has ``find`` with these parameters, which returns None where it knows nothing.
+    Its errors are raised.
+
+    Args:
+        url: what the user has given.
+        options: for this place, and under URLs for others to which it leads.
+        clock: the time.
+        observes: who opens it only reads, and decides nothing for others.
+        unsafe_single_writer: as for ``txnlog.open``.
+    """
+    for part in registered("storage"):
+        found: Storage | None = part.find(
+            url, options, clock, observes=observes, unsafe_single_writer=unsafe_single_writer
+        )
+        if found is not None:
+            return found
     return None
 
 

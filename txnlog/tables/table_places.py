@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from urllib.parse import unquote
 
 from txnlog.errors import InvalidOption
-from txnlog.replicas.reach import is_here, server_of
 from txnlog.storage.adapters.inside import Inside, check_regular
 from txnlog.storage.failure_messages import failure
+from txnlog.storage.reach import is_here, server_of
 from txnlog.storage.whole import TooLarge, check_whole
 
 _READ_WHOLE = (".json", ".avro")

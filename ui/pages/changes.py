@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from txnlog.errors import TxnlogError
-from txnlog.replicas.replicated_storage import find_replicated
 from txnlog.store import Store
 from txnlog.ui import plans
 from txnlog.ui.access import same_secret
@@ -40,7 +39,7 @@ class Kind:
 
     def fields_for(self, store: Store) -> list[Field]:
         """Those that its form has for the store."""
-        has_replicas = find_replicated(store.storage) is not None
+        has_replicas = store.storage.kind() == "replicated"
         return [field for field in self.fields if has_replicas or not field.of_replicas]
 
 

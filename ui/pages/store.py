@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from txnlog.config import store_settings
-from txnlog.errors import InvalidOption
-from txnlog.replicas.replicated_storage import find_replicated
-from txnlog.replication import Standby
-from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store
 from txnlog.ui.console import Console
 from txnlog.ui.jobs import Job, Progress
 from txnlog.ui.rendering import show_size
 
 _MAINTAIN: Final = "maintain"
-
-if TYPE_CHECKING:
-    from txnlog.replicas.description import ReplicasDescription
 
 
 def show_store(console: Console, request: Request) -> Response:
@@ -32,8 +25,8 @@ def show_store(console: Console, request: Request) -> Response:
         "store.html",
         {
             "title": "Store",
-            "is_replicated": find_replicated(store.storage) is not None,
-            "reached": Standby(store).reached() if console.is_standby else None,
+            "is_replicated": store.storage.kind() == "replicated",
+            "reached": store.storage.as_of(),
             "now_ms": store.logs.clock.now_ms(),
             "settings": store_settings(store.config),
             "examination": console.ask_job(request, "examine", _examine),
@@ -46,41 +39,6 @@ def _examine(store: Store, job: Job) -> None:
     for finding in store.examine(with_probe=False):
         job.keep(finding.state, finding, shows=finding.state != "ok")
         job.reach(f"{finding.check} {finding.subject}".strip())
-
-
-def show_replicas(console: Console, request: Request) -> Response:
-    """The roots of a replicated store; with ``lag`` in the URL what those that are out lack."""
-    compared = console.ask_job(request, "lag", _compare_roots)
-    found = next((told for _, told in compared.shown), None) if compared else None
-    return console.page(
-        request,
-        "replicas.html",
-        {
-            "title": "Roots",
-            "found": found or _describe_roots(console.store, console.requests, with_lag=False),
-            "compared": compared,
-            "now_ms": console.store.logs.clock.now_ms(),
-        },
-    )
-
-
-def _compare_roots(store: Store, job: Job) -> None:
-    assert isinstance(store.storage, CountingStorage)
-    job.reach("listing roots whole")
-    job.keep("roots", _describe_roots(store, store.storage, with_lag=True))
-
-
-def _describe_roots(
-    store: Store, counting: CountingStorage, *, with_lag: bool
-) -> ReplicasDescription:
-    """What it asks of roots goes past the storage over them, and is counted all the same."""
-    from txnlog.replicas.counted import counted
-    from txnlog.replicas.description import describe
-
-    replicated = find_replicated(store.storage)
-    if replicated is None:
-        raise InvalidOption(f"{store.url} has no replicas: it is a store on one root")
-    return describe(counted(replicated, counting), with_lag=with_lag)
 
 
 def tell(step: object) -> str:

@@ -16,24 +16,6 @@ def create_store(
     session: Session,
     url: UrlArgument = None,
     config: SettingsOption = None,
-    replica: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--replica",
-            metavar="URL",
-            help="A further root that is to hold the same; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    controller: Annotated[
-        str | None,
-        typer.Option(
-            "--controller",
-            metavar="URL",
-            help="With --replica: where it is recorded which roots are in sync.",
-            show_default=False,
-        ),
-    ] = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="If the store exists, show it as it is.")
     ] = False,
@@ -47,14 +29,8 @@ def create_store(
     Example:
       txnlog store create /data/store
       txnlog store create s3://bucket/store --config log.cleanup.age.ms=3600000
-      txnlog store create /data/disk1/store --replica /data/disk2/store \\
-          --controller /data/control
     """
-    created = session.at(url).create_store(
-        parse_settings(config or ()),
-        if_not_exists=if_not_exists,
-        replicas=replica or (),
-        controller=controller,
-    )
+    settings = parse_settings(config or ())
+    created = session.at(url).create_store(settings, if_not_exists=if_not_exists)
     with session.output.document() as document:
         document.fields(STORE, created)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from tests.support.replication.replica_world import Roots
-from txnlog import root_names
 from txnlog.errors import (
     ObjectNotFound,
 )
-from txnlog.replicas import trimming
-from txnlog.replicas.agreement import Agreement
-from txnlog.replicas.epochs import (
+from txnlog.replication import root_names
+from txnlog.replication.roots import trimming
+from txnlog.replication.roots.agreement import Agreement
+from txnlog.replication.roots.epochs import (
     FACTOR,
     Member,
 )
-from txnlog.replicas.placement import keepers
-from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.placement import keepers
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.testing import VirtualClock
 
 FILES = [f"topics/t/data/{number % 5}/{number:032x}-0.log" for number in range(12)]

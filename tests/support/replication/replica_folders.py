@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import txnlog
-from txnlog import root_names
-from txnlog.replicas import moving, opening
-from txnlog.replication import open_replicas
+from txnlog.replication import open_replicas, root_names
+from txnlog.replication.roots import moving, opening
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
 

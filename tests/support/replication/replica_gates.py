@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from txnlog.errors import StorageError
-from txnlog.replicas.members import MarkedDisk, MarkGone
+from txnlog.replication.roots.members import MarkedDisk, MarkGone
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.storage.left_behind import TookTooLong

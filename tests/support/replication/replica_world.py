@@ -22,13 +22,14 @@ from tests.support.replication.world_entries import (
     entry_of,
     named_in,
 )
-from txnlog import names, root_names
+from txnlog import names
 from txnlog.clock import Clock
 from txnlog.errors import InvalidOption, LogTruncated, NotAStore, ObjectNotFound, StorageError
 from txnlog.log.create_once import create_once
-from txnlog.replicas.controller import Controller
-from txnlog.replicas.electing import change_settings, elect, take_out
-from txnlog.replicas.epochs import (
+from txnlog.replication import root_names
+from txnlog.replication.roots.controller import Controller
+from txnlog.replication.roots.electing import change_settings, elect, take_out
+from txnlog.replication.roots.epochs import (
     AUTO_RETURN,
     DECODER,
     FACTOR,
@@ -40,15 +41,15 @@ from txnlog.replicas.epochs import (
     first_epoch,
     root_of,
 )
-from txnlog.replicas.forgetting import forget
-from txnlog.replicas.joining import join
-from txnlog.replicas.members import put_mark
-from txnlog.replicas.moving import move
-from txnlog.replicas.placement import copies, places
-from txnlog.replicas.reassigning import reassign
-from txnlog.replicas.replicated_storage import ReplicatedStorage
-from txnlog.replicas.returning import return_roots
-from txnlog.replicas.verifying import verify
+from txnlog.replication.roots.forgetting import forget
+from txnlog.replication.roots.joining import join
+from txnlog.replication.roots.members import put_mark
+from txnlog.replication.roots.moving import move
+from txnlog.replication.roots.placement import copies, places
+from txnlog.replication.roots.reassigning import reassign
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.returning import return_roots
+from txnlog.replication.roots.verifying import verify
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 from txnlog.testing import FaultRates, HeapStorage, Process, Simulation

@@ -13,10 +13,10 @@ from typing import Any
 from tests.support.replication.replica_world import CALM, CONTROLLER, World
 from tests.support.replication.world_entries import entry_number, named_in
 from txnlog.errors import InvalidOption, StorageError
-from txnlog.replicas.electing import Election, elect
-from txnlog.replicas.epochs import Epoch, root_of
-from txnlog.replicas.losses import NamedSegment
-from txnlog.replicas.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.electing import Election, elect
+from txnlog.replication.roots.epochs import Epoch, root_of
+from txnlog.replication.roots.losses import NamedSegment
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
 from txnlog.testing import FaultRates, Process
 

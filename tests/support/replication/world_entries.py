@@ -7,7 +7,7 @@ import random
 import msgspec
 
 from txnlog import names
-from txnlog.replicas.epochs import Member
+from txnlog.replication.roots.epochs import Member
 from txnlog.state import envelope
 from txnlog.testing import HeapStorage
 

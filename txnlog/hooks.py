@@ -1,0 +1,34 @@
+"""What parts of txnlog add to the rest, which knows no more of them than their names.
+
+A part is a folder in ``txnlog`` that can be left out: nothing outside of it imports it. What it
+adds, it registers: its package has ``HOOKS``, the name of its module for each hook that it serves.
+Such a module is imported when the hook is used. The hooks are
+
+* ``storage``: what lies at a place, see ``storage/registry.py``;
+* ``maintenance``: steps of ``Store.maintain``, see ``admin/maintenance.py``;
+* ``doctor``: checks, see ``doctor/examination.py``;
+* ``command``: groups of verbs, see ``cli/app.py``;
+* ``pages``: pages of ``txnlog ui``, see ``ui/app.py``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+PARTS = ("replication",)
+
+
+def registered(hook: str) -> list[Any]:
+    """The modules that serve a hook, of the parts that are there. Each hook says what they have."""
+    found = []
+    for part in PARTS:
+        try:
+            package = import_module(f"txnlog.{part}")
+        except ModuleNotFoundError as error:
+            if error.name != f"txnlog.{part}":
+                raise
+            continue
+        if hook in package.HOOKS:
+            found.append(import_module(f"txnlog.{part}.{package.HOOKS[hook]}"))
+    return found

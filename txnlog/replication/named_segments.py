@@ -1,0 +1,84 @@
+"""The segments that the logs at one root of a replicated store name, whatever others have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Never
+
+from txnlog import names
+from txnlog.clock import Clock
+from txnlog.config import StoreConfig
+from txnlog.errors import IllegalState, ObjectNotFound, StorageError, TxnlogError
+from txnlog.inspect.describing import describe_segments
+from txnlog.inspect.descriptions import SegmentDescription
+from txnlog.log.named_folders import list_topics
+from txnlog.log.open_logs import Logs
+from txnlog.replication.roots.losses import NamedSegment
+from txnlog.state import envelope
+from txnlog.state.store import DECODER
+from txnlog.storage.base import Storage, Upload
+from txnlog.storage.forwarding import ForwardingStorage
+
+
+class _Alone(ForwardingStorage):
+    """A root as it would be read if it led: by listings, as all roots are. Read-only."""
+
+    def lists_whole_folders(self) -> bool:
+        return True
+
+    def _refuse(self) -> Never:
+        raise IllegalState(f"{self.url} is only read")
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:  # noqa: ARG002
+        self._refuse()
+
+    def put(self, name: str, data: bytes) -> None:  # noqa: ARG002
+        self._refuse()
+
+    def upload(self, name: str) -> Upload:  # noqa: ARG002
+        self._refuse()
+
+    def delete(self, names: Iterable[str]) -> None:  # noqa: ARG002
+        self._refuse()
+
+
+def named_segments(storage: Storage, clock: Clock) -> Iterator[NamedSegment]:
+    """The segments whose records are not deleted or aborted; by topic, partition and offset.
+
+    Memory is that of the descriptions of a topic's segments. For a topic whose log is damaged only
+    the name is given. Raises StorageError, CorruptEntry.
+    """
+    alone = _Alone(storage)
+    try:
+        data = alone.get(names.STORE_FILE)
+    except ObjectNotFound:
+        return  # it was out before the store existed
+    found = envelope.decode(data, DECODER, names.STORE_FILE)
+    config = StoreConfig.of(found.config)
+    for topic in sorted(list_topics(alone)):
+        # Its own logs: a topic's memory is freed before the next one.
+        log = Logs(alone, config, clock).topic(topic)
+        try:
+            log.refresh()
+            segments = describe_segments(log)
+        except StorageError:
+            raise
+        except TxnlogError:
+            yield NamedSegment(topic)
+            continue
+        for segment in segments:
+            if segment.outcome != "aborted" and segment.record_count:
+                yield _named(segment)
+
+
+def _named(segment: SegmentDescription) -> NamedSegment:
+    return NamedSegment(
+        segment.topic,
+        segment.partition,
+        segment.base_offset,
+        segment.end_offset,
+        segment.record_count,
+        segment.paths.log,
+        segment.ref.start + segment.size_bytes,
+        segment.size_bytes,
+    )

@@ -1,0 +1,52 @@
+"""The page of ``txnlog ui`` about the roots of a replicated store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from txnlog.errors import InvalidOption
+from txnlog.replication.roots.counted import counted
+from txnlog.replication.roots.description import ReplicasDescription, describe
+from txnlog.replication.roots.replicated_storage import find_replicated
+from txnlog.storage.counting import CountingStorage
+from txnlog.store import Store
+from txnlog.ui.console import Console
+from txnlog.ui.jobs import Job
+
+
+def show_replicas(console: Console, request: Request) -> Response:
+    """The roots of a replicated store; with ``lag`` in the URL what those that are out lack."""
+    compared = console.ask_job(request, "lag", _compare_roots)
+    found = next((told for _, told in compared.shown), None) if compared else None
+    return console.page(
+        request,
+        "replicas.html",
+        {
+            "title": "Roots",
+            "found": found or _describe_roots(console.store, console.requests, with_lag=False),
+            "compared": compared,
+            "now_ms": console.store.logs.clock.now_ms(),
+        },
+    )
+
+
+def _compare_roots(store: Store, job: Job) -> None:
+    assert isinstance(store.storage, CountingStorage)
+    job.reach("listing roots whole")
+    job.keep("roots", _describe_roots(store, store.storage, with_lag=True))
+
+
+def _describe_roots(
+    store: Store, counting: CountingStorage, *, with_lag: bool
+) -> ReplicasDescription:
+    """What it asks of roots goes past the storage over them, and is counted all the same."""
+    replicated = find_replicated(store.storage)
+    if replicated is None:
+        raise InvalidOption(f"{store.url} has no replicas: it is a store on one root")
+    return describe(counted(replicated, counting), with_lag=with_lag)
+
+
+PAGES: Final = {"/store/replicas": show_replicas}

@@ -1,0 +1,593 @@
+"""What a request to a replicated store goes through until the epochs agree with what it did.
+
+A request is a *step* that is done under one epoch. When it has been done at every member, the
+epochs are listed again: if there is no newer one, it counts, and else it is done again under that.
+That look comes last. Made beside the requests to the followers it would prove nothing: one of them
+may be elected, and another member may copy what it has, before the request reaches it. One look is
+enough for all that was done before it, whatever it is made for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
+
+from txnlog.clock import Clock
+from txnlog.errors import LogTruncated, NotEnoughReplicas, ObjectNotFound, StorageError
+from txnlog.replication import root_names
+from txnlog.replication.roots.controller import Controller
+from txnlog.replication.roots.epochs import (
+    Epoch,
+    Member,
+    Proposer,
+    elected,
+    elected_unclean,
+    root_of,
+    without,
+)
+from txnlog.replication.roots.members import MarkGone
+from txnlog.replication.roots.placement import places
+from txnlog.replication.roots.slowness import Slowness, time_for
+from txnlog.storage.base import Storage
+from txnlog.storage.left_behind import RunWithin, TookTooLong, run_whole
+
+T = TypeVar("T")
+Step = Callable[[Epoch], T]
+Then = Callable[[Epoch], object]
+OpenMember = Callable[[Epoch, Member], Storage]
+
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 1.0
+_PATIENCE_LAGS = 3
+"""How many times ``replica.lag.time.max.ms`` a request is tried for at least: a leader may have to
+be found gone, and then the one that was elected in its place. It goes on while the epochs do.
+"""
+
+
+@dataclass(slots=True)
+class _Wait:
+    """Until when somebody waits for what he has asked for; over once it was waited for in vain."""
+
+    until_s: float
+    is_over: bool = False
+
+
+_ONLY_OBSERVES = (
+    " (who only reads puts out no root: if those who write do not reach it either, the next "
+    "write, or `txnlog maintain`, does)"
+)
+_MOST_LEFT = 64
+"""So many puts wait for a look that something else makes; for more one is made at once."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Diverged(StorageError):
+    """A member has other bytes under a name than the leader: it has what was never acknowledged."""
+
+
+class MemberFailed(Exception):
+    """A request to one member failed.
+
+    ``useless``: it is no use as it is, whatever time goes by. ``remedy``: what is done about it, in
+    place of waiting; True if the step may be tried again at once.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        error: Exception,
+        *,
+        useless: bool = False,
+        remedy: Callable[[], bool] | None = None,
+    ) -> None:
+        super().__init__(str(error))
+        self.remedy = remedy
+        self.member = member
+        self.error = error
+        self.useless = useless
+        self.is_slow = isinstance(error, TookTooLong)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failing:
+    """A member's requests have failed since then, without one that went well."""
+
+    since_s: float
+    last_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Done(Generic[T]):
+    """A step that was done, and waits for a look at the epochs that begins after ``at``."""
+
+    epoch: Epoch
+    step: Step[T]
+    result: T
+    then: Then
+    at: int
+
+
+class Agreement:
+    """The newest epoch that this process knows, its members' storages, and which of them fail."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        open_member: OpenMember,
+        clock: Clock,
+        run_within: RunWithin = run_whole,
+        *,
+        observes: bool = False,
+    ) -> None:
+        self.controller = controller
+        self.observes = observes
+        """Whether others decide who is in sync: this process may see less than they do."""
+        self.clock = clock
+        self.slowness = Slowness(run_within, clock)
+        self._open_member = open_member
+        self._storages: dict[tuple[Member, str], Storage] = {}
+        self._failing: dict[Member, _Failing] = {}
+        self.answered_s: dict[Member, float] = {}
+        """When each last answered, by the clock's monotonic time."""
+        self._epoch: Epoch | None = None
+        self._history: int | None = None
+        self._elected_among: tuple[int, tuple[Member, ...]] = (0, ())
+        self._round = threading.local()
+        self._waiting = threading.local()
+        self._moments = itertools.count()
+        """What comes later has a greater number."""
+        self._looked: dict[int, int] = {}
+        """By epoch, when a look began by which it was the newest."""
+
+    # -- epochs and members ----------------------------------------------------------------------
+
+    def epoch(self) -> Epoch:
+        """The newest epoch that is known here: it may have passed."""
+        return self._epoch or self.refresh()
+
+    def refresh(self) -> Epoch:
+        """The newest epoch there is."""
+        began = next(self._moments)
+        self._epoch = newest = self.controller.newest(self._epoch)
+        self._looked[newest.number] = began
+        return newest
+
+    def is_newest(self, epoch: Epoch) -> bool:
+        """Whether there was no newer epoch when this call began."""
+        return self.refresh().number == epoch.number
+
+    def history(self) -> int:
+        """The last unclean election before anything was read or written here; -1 if there was none.
+
+        All that this process learns and writes is of that history.
+        """
+        if self._history is None:
+            self._history = self.epoch().last_unclean
+        return self._history
+
+    def _learn(self, epoch: Epoch) -> None:
+        """From now on this process knows something of the epoch's history."""
+        if self._history is None:
+            self._history = epoch.last_unclean
+
+    def _check_history(self, epoch: Epoch) -> None:
+        """Raises LogTruncated: this process's knowledge of logs may be outdated."""
+        if self._history is None:
+            return  # it has none yet: perhaps it is here that an election is held
+        if self._history != epoch.last_unclean:
+            raise LogTruncated(
+                f"{epoch.leader} leads by the unclean election of epoch {epoch.last_unclean}, and "
+                "logs may have lost entries that this process knows: reopen the store"
+            )
+
+    def may_differ(self, epoch: Epoch) -> bool:
+        """Whether a member may have other bytes under a name than the leader.
+
+        A writer under an earlier leader may have given it what the new one never had, and be dead:
+        so only members that were in sync when the leader was elected. Who came later was given
+        nothing but what this leader has decided, and what everybody decides alike.
+        """
+        since = epoch.leader_since
+        if since == 0:
+            return False
+        if self._elected_among[0] != since:
+            try:
+                first = epoch if epoch.number == since else self.controller.at(since)
+            except StorageError:
+                return True
+            self._elected_among = since, first.in_sync
+        others = (member for member in epoch.members if member != epoch.leader)
+        return not set(self._elected_among[1]).isdisjoint(others)
+
+    def storage(self, epoch: Epoch, member: Member) -> Storage:
+        """The storage of one member."""
+        # Of two that bring in different roots at once, both call them the same: one is refused.
+        root = epoch.roots.get(root_of(member))
+        which = (member, root.url if root else "")
+        found = self._storages.get(which)
+        if found is None:
+            found = self._storages[which] = self._open_member(epoch, member)
+        return found
+
+    def ask(
+        self,
+        epoch: Epoch,
+        member: Member,
+        call: Callable[[Storage], T],
+        *,
+        within_s: float | None = None,
+        may_be_large: bool = False,
+    ) -> T:
+        """Make a request of one member. Raises ObjectNotFound, MemberFailed.
+
+        Args:
+            epoch: under which.
+            member: whom to ask.
+            call: the request, or several that belong together.
+            within_s: after this time the member is slow; None if the call may take any time.
+            may_be_large: then it is slow if it does not even show its mark within that time.
+        """
+        began_s = self.clock.monotonic_s()
+
+        try:
+            request = partial(call, self.storage(epoch, member))
+            if within_s is None:
+                result = request()
+            else:
+                go_on = partial(self._answers, epoch, member) if may_be_large else None
+                result = self.slowness.ask(member, request, within_s, go_on)
+        except ObjectNotFound:
+            self._note_answer(member)
+            raise
+        except StorageError as error:
+            self._note_failure(epoch, member, began_s)
+            raise MemberFailed(member, error, useless=isinstance(error, MarkGone)) from error
+        self._note_answer(member)
+        return result
+
+    def _note_answer(self, member: Member) -> None:
+        self._failing.pop(member, None)
+        self.answered_s[member] = self.clock.monotonic_s()
+
+    def answered_ms(self, member: Member) -> int | None:
+        """When a member last answered this process, by the clock now; None if it never did."""
+        at_s = self.answered_s.get(member)
+        if at_s is None:
+            return None
+        return self.clock.now_ms() - round(1000 * (self.clock.monotonic_s() - at_s))
+
+    def _note_failure(self, epoch: Epoch, member: Member, began_s: float) -> None:
+        # What an adapter waits for an answer may be longer than a member may fail.
+        since_s = max(began_s, self.answered_s.get(member, began_s))
+        seen = self._failing.get(member)
+        if seen is not None and since_s - seen.last_s <= epoch.lag_s:
+            since_s = min(since_s, seen.since_s)
+        self._failing[member] = _Failing(since_s, self.clock.monotonic_s())
+
+    def ask_all(
+        self,
+        epoch: Epoch,
+        members: Sequence[Member],
+        call: Callable[[Member, Storage], T],
+        *,
+        within_s: float | None = None,
+        may_be_large: bool = False,
+    ) -> dict[Member, T]:
+        """Make a request of several members side by side; all are waited for.
+
+        Raises the first one's ObjectNotFound or MemberFailed.
+        """
+        ask = partial(self.ask, epoch, within_s=within_s, may_be_large=may_be_large)
+        calls = [partial(ask, member, partial(call, member)) for member in members]
+        return dict(zip(members, self.controller.storage.gather(calls), strict=True))
+
+    def check_mark(self, epoch: Epoch, member: Member, *, within_s: float | None = None) -> None:
+        """Make sure that a member is the folder it should be: an empty disk tells nothing.
+
+        Raises MemberFailed: it cannot be reached, or what it holds is gone.
+        """
+        try:
+            mark, within_s = root_names.member_mark(member), within_s or time_for(epoch)
+            self.ask(epoch, member, lambda one: one.get(mark), within_s=within_s)
+        except ObjectNotFound as error:
+            raise MemberFailed(member, error, useless=True) from error
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def settle(self, step: Step[T], *, writes: bool = False, then: Then = lambda _: None) -> T:
+        """Do a step until it was done under an epoch that is still the newest one afterwards.
+
+        Args:
+            step: what is done under an epoch; it may be done several times. It raises MemberFailed,
+                and ObjectNotFound, which counts as a result.
+            writes: inside of :meth:`round` the look at the epochs is left to its end.
+            then: called with the epoch under which it was done, when that has been looked at.
+
+        Raises:
+            NotEnoughReplicas: not enough members are in sync, or answer.
+            StorageError: the controller fails; in either case it is unknown what was done.
+            LogTruncated: there was an unclean election since this process began.
+        """
+        began_s = self.clock.monotonic_s()
+        pause: Callable[[Epoch], bool] | None = None
+        since_s: dict[Member, float] = {}
+        while True:
+            try:
+                epoch = self.epoch()
+                self._check_history(epoch)
+                missing: ObjectNotFound | None = None
+                try:
+                    result = step(epoch)
+                except ObjectNotFound as error:
+                    # Absence proves nothing: a disk that is not mounted has no object either.
+                    self.check_mark(epoch, epoch.leader)
+                    missing = error
+                else:
+                    if writes and (done := self._steps_of_round()) is not None:
+                        self._learn(epoch)
+                        done.append(_Done(epoch, step, result, then, next(self._moments)))
+                        return result
+                if not self.is_newest(epoch):
+                    continue
+                self._learn(epoch)
+                if missing is not None:
+                    raise missing
+                then(epoch)
+                return result
+            except MemberFailed as failed:
+                failure = self._say(epoch, failed)
+                # Also if other requests go well meanwhile: a disk that is full can be read.
+                first_s = since_s.setdefault(failed.member, self.clock.monotonic_s())
+                went_on = self._react(epoch, failed, first_s)
+            except NotEnoughReplicas as error:
+                failure, went_on = error, False
+            # Somebody else may have been first to put it out.
+            if not went_on and self.refresh().number == epoch.number:
+                pause = pause or self.pauses(began_s)
+                if not pause(epoch):
+                    raise failure
+            self.refresh()
+
+    # -- for how long ----------------------------------------------------------------------------
+
+    def _wait(self) -> _Wait | None:
+        return getattr(self._waiting, "wait", None)
+
+    @contextmanager
+    def _waits(self, wait: _Wait) -> Iterator[None]:
+        before = self._wait()
+        self._waiting.wait = wait
+        try:
+            yield
+        finally:
+            self._waiting.wait = before
+
+    def wait_up_to(self, for_s: float) -> AbstractContextManager[None]:
+        """See :meth:`Storage.wait_up_to`."""
+        return self._waits(_Wait(self.clock.monotonic_s() + for_s))
+
+    def as_patient(self, call: Callable[[], T]) -> Callable[[], T]:
+        """A call for another thread, which waits as long as this one."""
+        wait = self._wait()
+
+        def run() -> T:
+            assert wait is not None
+            with self._waits(wait):
+                return call()
+
+        return call if wait is None else run
+
+    def _is_over(self, wait: _Wait | None, least_s: float) -> bool:
+        """Whether a request that fails is given up; the others for which somebody waits are, too.
+
+        A request that begins late has time enough for an election all the same.
+        """
+        now_s = self.clock.monotonic_s()
+        if wait is None or wait.is_over:
+            return wait is not None or now_s > least_s
+        wait.is_over = now_s > max(least_s, wait.until_s)
+        return wait.is_over
+
+    def pauses(self, began_s: float) -> Callable[[Epoch], bool]:
+        """Pauses between two looks at what began then; False: it is given up, without a pause."""
+        wait = self._wait()
+        pause_s = _FIRST_PAUSE_S
+
+        def pause(epoch: Epoch) -> bool:
+            nonlocal pause_s
+            if self._is_over(wait, began_s + _PATIENCE_LAGS * epoch.lag_s):
+                return False
+            self.clock.sleep(pause_s * (0.5 + self.clock.jitter()))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S, epoch.lag_s / 8)
+            return True
+
+        return pause
+
+    # -- rounds ----------------------------------------------------------------------------------
+
+    def _steps_of_round(self) -> list[_Done[object]] | None:
+        return getattr(self._round, "done", None)
+
+    def within(self, done: list[_Done[object]], call: Callable[[], object]) -> None:
+        """Make a call of a round, in whichever thread: what it writes is added to ``done``."""
+        before = self._steps_of_round()
+        self._round.done = done
+        try:
+            call()
+        finally:
+            self._round.done = before
+
+    @contextmanager
+    def round(self) -> Iterator[list[_Done[object]]]:
+        """One look at the epochs for all that was written within the block.
+
+        Raises StorageError at its end: any of it may be there, or not count.
+        """
+        done: list[_Done[object]] = []
+        yield done
+        left: list[_Done[object]] | None = getattr(self._round, "left", None)
+        if left is None:
+            self._count(done)
+            return
+        left += done
+        if len(left) > _MOST_LEFT:  # each keeps what it may have to put anew
+            self._count(left)
+
+    @contextmanager
+    def rounds(self) -> Iterator[Callable[[], None]]:
+        """Rounds of this thread within the block are left to whoever calls what is given.
+
+        By then another look may have been made. What the call raises is what a round does.
+        """
+        before = getattr(self._round, "left", None)
+        left: list[_Done[object]] = []
+        self._round.left = left
+        try:
+            yield partial(self._count, left)
+        finally:
+            self._round.left = before
+
+    def _count(self, done: list[_Done[object]]) -> None:
+        """See to it that what was done counts; it is forgotten then."""
+        if not all(self._is_counted(one) for one in done):
+            self.refresh()
+        for one in done:
+            if self._is_counted(one):
+                one.then(one.epoch)
+            elif self.settle(one.step, then=one.then) != one.result:
+                raise StorageError(
+                    "the leader of the replicas changed while several objects were written, and "
+                    "somebody else has put one of them meanwhile: try again"
+                )
+        done.clear()
+
+    def _is_counted(self, done: _Done[object]) -> bool:
+        """Whether its epoch was found to be the newest after it was done."""
+        return self._looked.get(done.epoch.number, -1) > done.at
+
+    # -- who is out ------------------------------------------------------------------------------
+
+    def _say(self, epoch: Epoch, failed: MemberFailed) -> StorageError:
+        where = epoch.roots[root_of(failed.member)].url
+        role = "leader" if failed.member == epoch.leader else "replica"
+        advice = _ONLY_OBSERVES if self.observes else ""
+        return NotEnoughReplicas(
+            f"the {role} {failed.member} at {where} fails in epoch {epoch.number}, in which "
+            f"{', '.join(epoch.in_sync)} are in sync: {failed}{advice}"
+        )
+
+    def _react(self, epoch: Epoch, failed: MemberFailed, since_s: float) -> bool:
+        """Propose the next epoch if a member has failed for too long; True if that was done."""
+        if failed.remedy is not None:
+            try:
+                return failed.remedy()
+            except ObjectNotFound:
+                return True  # it was deleted meanwhile
+            except MemberFailed as error:
+                failed = error
+        seen = self._failing.get(failed.member)
+        for_s = self.clock.monotonic_s() - (since_s if seen is None else min(since_s, seen.since_s))
+        if failed.is_slow:
+            if not any(self._answers(epoch, one) for one in epoch.in_sync if one != failed.member):
+                return False  # it may be this process that has no network
+        elif not failed.useless and for_s < epoch.lag_s:
+            for other in epoch.members:
+                if other != failed.member:
+                    # So that the time of each that fails counts from now, not one after the other.
+                    with suppress(MemberFailed):
+                        self.check_mark(epoch, other)
+            return False
+        if not self.is_newest(epoch):
+            if failed.useless:
+                return True  # perhaps not to the newer one's leader
+            epoch = self.epoch()  # a root that has joined meanwhile makes this one no quicker
+        if failed.member not in epoch.members:
+            return True
+        if failed.useless and failed.member != epoch.leader:
+            try:
+                # They differ: the leader is right, if it is the folder that it was.
+                self.check_mark(epoch, epoch.leader)
+            except MemberFailed as leaders:
+                failed = leaders
+        if self.observes and not isinstance(failed.error, Diverged):
+            return False  # others may see what this process does not
+        return self.put_out(epoch, failed.member, str(failed), may_lose=not failed.is_slow)
+
+    def _answers(self, epoch: Epoch, member: Member) -> bool:
+        with suppress(MemberFailed):
+            self.check_mark(epoch, member)
+            return True
+        return False
+
+    def put_out(self, epoch: Epoch, member: Member, why: str, *, may_lose: bool = True) -> bool:
+        """Propose an epoch without a member; False if nobody can take a leader's place.
+
+        ``may_lose``: an unclean election may be held for it, where one is allowed.
+        """
+        if member != epoch.leader:
+            return self.propose(without(epoch, member, self.proposer(f"{member} fails: {why}")))
+        for candidate in epoch.in_sync:
+            if candidate == member:
+                continue
+            try:
+                self.check_mark(epoch, candidate)
+            except MemberFailed:
+                continue
+            who = self.proposer(f"the leader {member} fails: {why}")
+            return self.propose(elected(epoch, candidate, who))
+        if not (may_lose and epoch.allows_unclean):
+            return False
+        return self.elect_unclean(epoch, f"all in sync fail: {why}")
+
+    def elect_unclean(self, epoch: Epoch, why: str) -> bool:
+        """Propose a leader that was in sync last, of those that answer; False if none does.
+
+        Nobody looks at what data its logs name: that takes too long here, and doctor tells it.
+        """
+        if places(epoch):
+            why = f"{why}; data that no answering root has may be lost: doctor tells which"
+        for member in sorted(epoch.left, key=lambda gone: -epoch.left[gone].epoch):
+            try:
+                self.check_mark(epoch, member)
+            except MemberFailed:
+                continue
+            return self.propose(elected_unclean(epoch, member, self.proposer(why)))
+        return False
+
+    def proposer(self, why: str) -> Proposer:
+        return Proposer(self.clock.token(), self.clock.now_ms(), why)
+
+    def propose(self, epoch: Epoch, at: str = "") -> bool:
+        """Put an epoch. Whoever was first, the newest one is known afterwards.
+
+        ``at`` is where, if the epoch itself says another place for later ones.
+        """
+        put = self.controller.propose(epoch, at)
+        if put:
+            _logger.warning(
+                "replicas: epoch %d: leader %s, in sync %s, joining %s: %s",
+                epoch.number,
+                epoch.leader,
+                ", ".join(epoch.in_sync),
+                ", ".join(epoch.joining) or "none",
+                epoch.why,
+            )
+        self.refresh()
+        return put
+
+    def propose_alone(self, epoch: Epoch) -> None:
+        """Put an epoch that somebody has decided on by the one before it.
+
+        Raises NotEnoughReplicas: somebody else was first.
+        """
+        if not self.propose(epoch):
+            raise NotEnoughReplicas(
+                f"the set has changed since epoch {epoch.number - 1}: look at it and try again"
+            )

@@ -1,0 +1,146 @@
+"""Compares the listings of several members, in bounded memory: names that are not everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, groupby
+from operator import itemgetter
+from types import TracebackType
+from typing import Final, Self
+
+from txnlog.errors import ObjectNotFound
+from txnlog.replication import root_names
+from txnlog.replication.roots.agreement import Agreement, MemberFailed
+from txnlog.replication.roots.epochs import Epoch, Member
+
+_AT_ONCE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Lacked:
+    """Objects that a member lacks: the first names, how many in all, and their bytes."""
+
+    names: tuple[str, ...]
+    count: int
+    size_bytes: int
+
+
+class Listings:
+    """Names and sizes of several members, in an unnamed file that is deleted with this object.
+
+    A listing is not a snapshot, and they are made one after the other: differences are checked
+    again before anything is concluded.
+    """
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        import sqlite3  # not needed for opening stores
+
+        self._members = tuple(members)
+        self._database = sqlite3.connect("", check_same_thread=False)
+        self._database.execute(
+            "create table listed (name blob, member integer, size integer, "
+            "primary key (name, member)) without rowid"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._database.close()
+
+    def add(self, member: Member, listed: Iterable[tuple[str, int]]) -> None:
+        """Add a member's listing."""
+        number = self._members.index(member)
+        of_store = (item for item in listed if root_names.is_of_store(item[0]))
+        rows = ((_encode(name), number, size) for name, size in of_store)
+        self._database.executemany("insert or replace into listed values (?, ?, ?)", rows)
+
+    def differing(self) -> Iterator[str]:
+        """Names that some member lacks, or has in another size; ascending."""
+        return self._names("having count(*) < ? or min(size) < max(size)")
+
+    def uneven(self) -> Iterator[str]:
+        """Names that some have in another size than others; ascending."""
+        return self._names("having count(*) <= ? and min(size) < max(size)")
+
+    def names(self) -> Iterator[str]:
+        """All names; ascending."""
+        return self._names("having count(*) <= ?")
+
+    def holders(self) -> Iterator[tuple[str, dict[Member, int]]]:
+        """Each name with the members that have it, and its size there; ascending."""
+        found = self._database.execute("select name, member, size from listed order by name")
+        rows = chain.from_iterable(iter(partial(found.fetchmany, _AT_ONCE), []))
+        for name, some in groupby(rows, key=itemgetter(0)):
+            yield _decode(name), {self._members[number]: size for _, number, size in some}
+
+    def sizes_of(self, name: str) -> dict[Member, int]:
+        """The members that have a name, and its size there."""
+        found = self._database.execute(
+            "select member, size from listed where name = ?", [_encode(name)]
+        )
+        return {self._members[number]: size for number, size in found}
+
+    def alike(self) -> Iterator[str]:
+        """Names that all have, in one size; ascending."""
+        return self._names("having count(*) = ? and min(size) = max(size)")
+
+    def _names(self, which: str) -> Iterator[str]:
+        found = self._database.execute(
+            f"select name from listed group by name {which} order by name",  # noqa: S608 - ours
+            [len(self._members)],
+        )
+        while rows := found.fetchmany(_AT_ONCE):
+            for (name,) in rows:
+                yield _decode(name)
+
+    def sum_lacked_by(
+        self, member: Member, counts: Callable[[str], bool], most_names: int = 0
+    ) -> Lacked:
+        """The relevant names that others have and this member lacks."""
+        first, count, size_bytes = [], 0, 0
+        for name, size in self.lacked_by(member):
+            if not counts(name):
+                continue
+            if count < most_names:
+                first.append(name)
+            count, size_bytes = count + 1, size_bytes + size
+        return Lacked(tuple(first), count, size_bytes)
+
+    def lacked_by(self, member: Member) -> Iterator[tuple[str, int]]:
+        """Names and sizes of objects that others have and this member lacks; ascending."""
+        found = self._database.execute(
+            "select name, max(size) from listed group by name "
+            "having sum(member = ?) = 0 order by name",
+            [self._members.index(member)],
+        )
+        while rows := found.fetchmany(_AT_ONCE):
+            for name, size in rows:
+                yield _decode(name), size
+
+
+def _encode(name: str) -> bytes:
+    return name.encode(errors="surrogateescape")
+
+
+def _decode(name: bytes) -> str:
+    return name.decode(errors="surrogateescape")
+
+
+def add_listing(
+    listings: Listings, agreement: Agreement, epoch: Epoch, member: Member, folder: str = ""
+) -> None:
+    """List a member whole. Raises MemberFailed: it fails, or is not the same folder any more."""
+    agreement.check_mark(epoch, member)
+    try:
+        agreement.ask(epoch, member, lambda one: listings.add(member, one.list_all(folder)))
+    except ObjectNotFound as error:
+        raise MemberFailed(member, error) from error
+    agreement.check_mark(epoch, member)

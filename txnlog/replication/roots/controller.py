@@ -1,0 +1,186 @@
+"""The log of epochs on the controller root: read the newest, put the next one; follow it.
+
+Each epoch says where the next one is decided, once the controller has moved. A process that finds
+one that names another place goes on there, and gives it that epoch first if it lacks it: its writer
+may have been killed. So the old place never has the last word again, for any process, however long
+it slept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Final, TypeAlias
+
+from txnlog.errors import CorruptEntry, NotAStore, ObjectNotFound, StorageError, TxnlogError
+from txnlog.replication import root_names
+from txnlog.replication.roots.epochs import DECODER, Epoch, check_epoch
+from txnlog.state import envelope
+from txnlog.storage.base import Storage
+
+OpenPlace: TypeAlias = Callable[[str], Storage]
+
+_MOST_MOVES: Final = 100
+"""How many places are followed; each has a later epoch than the one before."""
+
+
+def _numbers(listed: Iterable[str]) -> list[int]:
+    parsed = map(root_names.parse_epoch_file, listed)
+    return [number for number in parsed if number is not None]
+
+
+def list_epochs(storage: Storage, first: int = 0) -> list[int]:
+    """The numbers of the epochs that lie at a place, from ``first`` on."""
+    after = root_names.epoch_file(first - 1) if first > 0 else ""
+    return _numbers(storage.list_names(root_names.EPOCHS, after.rpartition("/")[2]))
+
+
+class Controller:
+    """The place of a store's epochs. Any storage will do; it need not be large.
+
+    Args:
+        storage: where it is, or was once.
+        open_place: opens another place by its URL; None if the controller never moves.
+    """
+
+    def __init__(self, storage: Storage, open_place: OpenPlace | None = None) -> None:
+        self.storage = storage
+        """Where the newest epoch was found."""
+        self._open_place = open_place
+        self._places = {storage.url: storage}
+
+    def _place(self, url: str) -> Storage:
+        found = self._places.get(url)
+        if found is None:
+            if self._open_place is None:
+                raise StorageError(f"the controller has moved to {url}: reopen the store")
+            found = self._places[url] = self._open_place(url)
+        return found
+
+    def newest(self, known: Epoch | None = None) -> Epoch:
+        """The newest epoch. Every epoch is complete: earlier ones may be missed.
+
+        Raises:
+            NotAStore: there is none at all.
+            StorageError: the storage fails, or known epochs are gone.
+            CorruptEntry, UnsupportedVersion: it is damaged, or of a newer txnlog.
+        """
+        storage = self.storage
+        if known is not None and known.controller:
+            storage = self._place(known.controller)
+        where = known.controller if known is not None else ""
+        epoch = self._newest_at(storage, known)
+        for _ in range(_MOST_MOVES):
+            if epoch.controller in ("", where, storage.url):
+                self.storage = storage
+                return epoch
+            where, before = epoch.controller, storage
+            storage = self._place(where)
+            epoch = self._follow(before, storage, epoch)
+        raise StorageError(f"the controller was moved too often since {self.storage.url}")
+
+    def _newest_at(self, storage: Storage, known: Epoch | None) -> Epoch:
+        numbers = list_epochs(storage, known.number if known is not None else 0)
+        if known is not None and known.number not in numbers:
+            # Absence proves nothing: a disk that is not mounted shows no newer epoch either.
+            raise StorageError(
+                f"{storage.url}/{root_names.epoch_file(known.number)} is gone: is the "
+                "controller's disk mounted? Nothing is acknowledged without it"
+            )
+        if not numbers:
+            raise NotAStore(f"there are no epochs below {storage.url}")
+        number = max(numbers)
+        if known is None and 0 not in numbers:
+            # An epoch was put while the disk was not mounted, or epochs were deleted: neither is
+            # allowed.
+            raise StorageError(
+                f"{storage.url}/{root_names.epoch_file(0)} is gone, and there are later "
+                "ones: is the controller's disk mounted? Nothing is acknowledged without it"
+            )
+        if known is not None and number == known.number:
+            return known
+        epoch = self.at(number, storage)
+        if known is None and not epoch.controller:
+            # A copy that says nothing of a move follows one that does. A listing is not an instant.
+            return self._newest_at(storage, epoch)
+        return epoch
+
+    def _follow(self, before: Storage, storage: Storage, epoch: Epoch) -> Epoch:
+        """The newest epoch at the place that one names; that one is given to it if it lacks it."""
+        path = root_names.epoch_file(epoch.number)
+        numbers = list_epochs(storage, epoch.number - 1)
+        try:
+            data = before.get(path)
+            if epoch.number not in numbers:
+                if epoch.number - 1 not in numbers:
+                    raise StorageError(
+                        f"the controller has moved from {before.url} to {storage.url}, where the "
+                        "epochs are gone: is its disk mounted? Nothing is acknowledged without it"
+                    )
+                storage.put_if_absent(path, data)
+            if storage.get(path) != data:
+                raise CorruptEntry(f"{storage.url}/{path} is not what {before.url} has")
+            storage.confirm(path)
+        except ObjectNotFound as error:
+            raise StorageError(f"{path} was listed, and is gone") from error
+        return self._newest_at(storage, epoch)
+
+    def every(self) -> list[Epoch]:
+        """All epochs, in their order. Raises what :meth:`newest` does."""
+        self.newest()
+        numbers = sorted(list_epochs(self.storage))
+        return self.storage.gather(partial(self.at, at) for at in numbers)
+
+    def at(self, number: int, storage: Storage | None = None) -> Epoch:
+        """An epoch that a listing or a later one names. It is durable when this returns.
+
+        Raises StorageError, CorruptEntry.
+        """
+        storage = storage or self.storage
+        path = root_names.epoch_file(number)
+        where = f"{storage.url}/{path}"
+        try:
+            data = storage.get(path)
+            storage.confirm(path)
+        except ObjectNotFound as error:
+            raise StorageError(f"{where} was listed, and is gone") from error
+        epoch = envelope.decode(data, DECODER, where)
+        try:
+            check_epoch(epoch, number)
+        except (ValueError, TxnlogError) as error:
+            raise CorruptEntry(f"{where} makes no sense: {error}") from error
+        return epoch
+
+    def propose(self, epoch: Epoch, at: str = "") -> bool:
+        """Put the next epoch; False if another process has put one of this number.
+
+        Args:
+            epoch: the successor of one that says where it is decided.
+            at: that place, if this one names another.
+
+        Raises StorageError: it may be there now, or appear later. Harmless: processes read the
+        epochs before they go on.
+        """
+        where = at or epoch.controller
+        storage = self._place(where) if where else self.storage
+        path = root_names.epoch_file(epoch.number)
+        data = envelope.encode_readable(epoch, DECODER, "replicas", path)
+        try:
+            if storage.put_if_absent(path, data):
+                return True
+        except StorageError:
+            with suppress(ObjectNotFound):
+                return _is_ours(storage, path, data)
+            raise
+        try:
+            return _is_ours(storage, path, data)
+        except ObjectNotFound as error:
+            raise StorageError(f"{storage.url}/{path} is taken, and is gone") from error
+
+
+def _is_ours(storage: Storage, path: str, data: bytes) -> bool:
+    if storage.get(path) != data:
+        return False
+    storage.confirm(path)
+    return True

@@ -1,0 +1,169 @@
+"""Equal bytes at every member: what a writer, or whoever helps it, does behind the leader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.replication.roots.agreement import Agreement, Diverged, MemberFailed
+from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.replication.roots.slowness import time_for
+from txnlog.replication.roots.soundness import Damaged, damaged_at, diverged_at, is_sound
+from txnlog.storage.base import Storage
+from txnlog.storage.forwarding import ForwardingStorage
+
+CHUNK_BYTES = 8 << 20
+
+
+def put_same(storage: Storage, name: str, data: bytes) -> bool:
+    """Put an object where nobody decides anything; False if it was there, with the same bytes.
+
+    It is durable when this returns.
+
+    Raises:
+        Diverged: it is there with other bytes.
+        Damaged: it is there, and not as it was written.
+    """
+    if storage.put_if_absent(name, data):
+        return True
+    try:
+        found = storage.get(name)
+    except ObjectNotFound as error:
+        raise StorageError(f"{storage.url}/{name} was taken, and is gone") from error
+    if found != data:
+        if is_sound(name, found) is False:
+            raise Damaged(f"{storage.url}/{name} is damaged")
+        raise Diverged(f"{storage.url}/{name} is not what the leader has")
+    storage.confirm(name)
+    return False
+
+
+def put_at(agreement: Agreement, epoch: Epoch, member: Member, name: str, data: bytes) -> bool:
+    """:func:`put_same` at a member. Raises MemberFailed: it is no use if it has other bytes."""
+    try:
+        within_s = time_for(epoch, size_bytes=len(data))
+        return agreement.ask(
+            epoch, member, lambda storage: put_same(storage, name, data), within_s=within_s
+        )
+    except MemberFailed as failed:
+        if isinstance(failed.error, Diverged) and member != epoch.leader:
+            raise MemberFailed(member, failed.error, useless=True) from failed.error
+        if isinstance(failed.error, Damaged) and member != epoch.leader:
+            raise damaged_at(agreement, epoch, member, name, data) from failed.error
+        raise
+
+
+def put_at_all(
+    agreement: Agreement, epoch: Epoch, members: Sequence[Member], name: str, data: bytes
+) -> None:
+    """Put the same bytes at these members, side by side. Raises MemberFailed."""
+    if members:
+        puts = [partial(put_at, agreement, epoch, member, name, data) for member in members]
+        agreement.controller.storage.gather(puts)
+
+
+def help_out(
+    agreement: Agreement, epoch: Epoch, name: str, data: bytes, among: Iterable[Member]
+) -> None:
+    """See to it that members have an object of the leader's, before it is shown or built on.
+
+    What the leader has deleted meanwhile is deleted again where it was put here.
+
+    Args:
+        agreement: whom to ask.
+        epoch: under which.
+        name: the object's.
+        data: what the leader has.
+        among: those that may not have it.
+
+    Raises:
+        ObjectNotFound: the leader does not have it any more.
+        MemberFailed: a member fails, or has other bytes.
+    """
+    sound = is_sound(name, data)
+    within_s = time_for(epoch, size_bytes=len(data))
+    missing = []
+    for member in among:
+        try:
+            found = agreement.ask(
+                epoch, member, lambda storage: storage.get(name), within_s=within_s
+            )
+        except ObjectNotFound:
+            missing.append(member)
+            continue
+        if found == data or sound is False:
+            continue  # of two that are damaged neither is right
+        if is_sound(name, found) is False:
+            raise damaged_at(agreement, epoch, member, name, data)
+        raise diverged_at(epoch, member, name)
+    if not missing:
+        return
+    # What others have the leader must not lose, or another race for the name would be decided.
+    agreement.ask(epoch, epoch.leader, lambda storage: storage.confirm(name), within_s=within_s)
+    put = []
+    for member in missing:
+        agreement.check_mark(epoch, member)
+        if put_at(agreement, epoch, member, name, data):
+            put.append(member)
+    try:
+        agreement.ask(epoch, epoch.leader, lambda storage: storage.size(name), within_s=within_s)
+    except ObjectNotFound:
+        for member in put:
+            with suppress(MemberFailed):
+                agreement.ask(
+                    epoch, member, lambda storage: storage.delete([name]), within_s=within_s
+                )
+        raise
+
+
+def copy_object(source: Storage, target: Storage, name: str) -> int:
+    """Copy one object of any size; returns its bytes. One that is there is left as it is.
+
+    Raises ObjectNotFound: the source does not have it.
+    """
+    first = source.get_range(name, 0, CHUNK_BYTES)
+    if len(first) < CHUNK_BYTES:  # so it is whole: most are, and nobody need ask how large
+        put_same(target, name, first)
+        return len(first)
+    size = source.size(name)
+    with suppress(ObjectNotFound):
+        if target.size(name) == size:
+            target.confirm(name)
+            return size
+    with target.upload(name) as upload:
+        upload.write(first)
+        for start in range(CHUNK_BYTES, size, CHUNK_BYTES):
+            upload.write(source.get_range(name, start, min(start + CHUNK_BYTES, size)))
+    return size
+
+
+def copy_between(
+    agreement: Agreement, epoch: Epoch, source: Member, target: Member, name: str
+) -> int:
+    """:func:`copy_object` from a member to another.
+
+    Raises:
+        ObjectNotFound: the source does not have it.
+        MemberFailed: the one of the two that does, so that nobody puts the other one out.
+    """
+    asked = _Asked(agreement, epoch, source)
+    return agreement.ask(epoch, target, lambda storage: copy_object(asked, storage, name))
+
+
+class _Asked(ForwardingStorage):
+    """Reads of one member that fail are its failures, whatever they are made for."""
+
+    def __init__(self, agreement: Agreement, epoch: Epoch, member: Member) -> None:
+        super().__init__(agreement.storage(epoch, member))
+        self._ask = partial(agreement.ask, epoch, member)
+
+    def size(self, name: str) -> int:
+        return self._ask(lambda storage: storage.size(name))
+
+    def get(self, name: str) -> bytes:
+        return self._ask(lambda storage: storage.get(name))
+
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        return self._ask(lambda storage: storage.get_range(name, start, stop))

@@ -1,0 +1,284 @@
+"""An operator's changes: the leader, with the possible loss, roots taken out, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from txnlog.errors import InvalidOption, NotEnoughReplicas
+from txnlog.replication.roots.agreement import Agreement, MemberFailed
+from txnlog.replication.roots.comparing import Listings, add_listing
+from txnlog.replication.roots.epochs import (
+    Epoch,
+    Member,
+    changed_settings,
+    configured,
+    elected,
+    elected_unclean,
+    kept_out,
+    last_in_sync,
+    member_of,
+    preferred_root,
+    root_of,
+    taken_out,
+    without,
+)
+from txnlog.replication.roots.losses import Copies, Losses, LostRange, NameSegments, find_losses
+from txnlog.replication.roots.placement import is_placed, places
+
+_MOST_NAMES: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """A leader that was elected, or would be.
+
+    A clean election loses nothing, and the other fields are empty. ``since_epoch`` and
+    ``since_ms``: all writes acknowledged from that epoch on, and after that time, may be lost. Of
+    these, others that answer still have ``missing_count`` objects of ``missing_bytes``, the first
+    thousand of which are ``missing``; the content of ``unseen`` members is unknown.
+
+    How many records these are nobody knows.
+
+    If data is at some roots only, older records may be lost, too: ``older_records`` of
+    ``older_bytes``, in ``older_range_count`` ranges of offsets, the first thousand of which are
+    ``older``; and the content of topics whose logs the leader cannot read, which are ``unread``.
+    None, and (), if they were not looked for, since all data is at all roots.
+    """
+
+    leader: str
+    epoch: int
+    clean: bool
+    since_epoch: int | None = None
+    since_ms: int | None = None
+    missing_count: int = 0
+    missing_bytes: int = 0
+    missing: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+    older_records: int | None = None
+    older_bytes: int | None = None
+    older_range_count: int | None = None
+    older: tuple[LostRange, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+def elect(
+    agreement: Agreement,
+    root: str | None,
+    *,
+    name_segments: NameSegments = lambda _: iter(()),
+    unclean: bool = False,
+    dry_run: bool = False,
+) -> Election:
+    """Propose an epoch in which a root leads.
+
+    Args:
+        agreement: the store's.
+        root: its name; None for the one that ``replica.preferred.leader`` says.
+        name_segments: finds the segments that the logs at a root name.
+        unclean: even if it is not in sync.
+        dry_run: only say what would be done, and lost.
+
+    Raises:
+        InvalidOption: it leads already and was named, was never in sync, or is not and ``unclean``
+            is False; or a member in sync answers, so nothing need be lost.
+        NotEnoughReplicas: it does not answer, or the set has changed meanwhile: try again.
+        StorageError: the controller fails.
+    """
+    epoch = agreement.refresh()
+    if root is None:
+        return _elect_preferred(agreement, epoch, dry_run=dry_run)
+    if root not in epoch.roots:
+        raise InvalidOption(f"{root} is not one of {', '.join(epoch.roots)}")
+    if root_of(epoch.leader) == root:
+        raise InvalidOption(f"{root} leads already, in epoch {epoch.number}")
+    member = next((one for one in epoch.in_sync if root_of(one) == root), None)
+    if member is not None:
+        return _elect_clean(agreement, epoch, member, dry_run=dry_run)
+    member = last_in_sync(epoch, root)
+    if member is None:
+        raise InvalidOption(f"{root} was never in sync: it cannot be elected")
+    if not unclean:
+        raise InvalidOption(
+            f"{root} has not been in sync since epoch {epoch.left[member].epoch}: what was "
+            "acknowledged since then may be lost if it leads. An unclean election elects it "
+            "anyway"
+        )
+    return _elect_unclean(agreement, epoch, member, name_segments, dry_run=dry_run)
+
+
+def _elect_preferred(agreement: Agreement, epoch: Epoch, *, dry_run: bool) -> Election:
+    """Never unclean. Where it leads already that is all."""
+    root = preferred_root(epoch)
+    member = member_of(epoch, root)
+    if member == epoch.leader:
+        return Election(epoch.leader, epoch.leader_since, clean=True)
+    if member not in epoch.in_sync or member is None:
+        url = epoch.roots[root].url
+        raise InvalidOption(
+            f"{root} is preferred, and not in sync: `txnlog replicas add {url}` brings it in. "
+            "Until then another one leads"
+        )
+    return _elect_clean(agreement, epoch, member, dry_run=dry_run)
+
+
+def _elect_clean(agreement: Agreement, epoch: Epoch, member: Member, *, dry_run: bool) -> Election:
+    _check_answers(agreement, epoch, member)
+    keep = _answers(agreement, epoch, epoch.leader)
+    who = agreement.proposer(f"an operator elects {member}")
+    proposed = elected(epoch, member, who, keep=keep)
+    if not dry_run:
+        agreement.propose_alone(proposed)
+    return Election(member, proposed.number, clean=True)
+
+
+def _elect_unclean(
+    agreement: Agreement,
+    epoch: Epoch,
+    member: Member,
+    name_segments: NameSegments,
+    *,
+    dry_run: bool,
+) -> Election:
+    _check_answers(agreement, epoch, member)
+    for other in epoch.in_sync:
+        if _answers(agreement, epoch, other):
+            raise InvalidOption(
+                f"{other} is in sync and answers: with it nothing is lost, so nobody else is "
+                "elected. If its data is damaged, take its disk away first"
+            )
+    others = [one for one in (*epoch.in_sync, *epoch.joining, *epoch.left) if one != member]
+    with Listings([member, *others]) as listings:
+        copies = Copies(listings, epoch, member)
+        try:
+            _look(listings, copies, agreement, epoch, member)
+        except MemberFailed as failed:
+            raise _cannot_lead(epoch, member, failed) from failed
+        unseen = tuple(
+            one for one in others if not _is_seen(listings, copies, agreement, epoch, one)
+        )
+        # Data at other roots that are out is read there, and can be copied.
+        lacked = listings.sum_lacked_by(
+            member, lambda name: not is_placed(epoch, name), _MOST_NAMES
+        )
+        losses: Losses | None = None
+        if places(epoch):
+            named = name_segments(agreement.storage(epoch, member))
+            losses = find_losses(named, copies, _MOST_NAMES)
+    who = agreement.proposer(f"an operator elects {member}, which is not in sync")
+    proposed = elected_unclean(epoch, member, who)
+    if not dry_run:
+        agreement.propose_alone(proposed)
+    left = epoch.left[member]
+    election = Election(
+        member,
+        proposed.number,
+        clean=False,
+        since_epoch=proposed.unclean,
+        since_ms=left.at_ms,
+        missing_count=lacked.count,
+        missing_bytes=lacked.size_bytes,
+        missing=lacked.names,
+        unseen=unseen,
+    )
+    if losses is None:
+        return election
+    return replace(
+        election,
+        older_records=losses.record_count,
+        older_bytes=losses.size_bytes,
+        older_range_count=losses.range_count,
+        older=losses.ranges,
+        unread=losses.unread,
+    )
+
+
+def _look(
+    listings: Listings, copies: Copies, agreement: Agreement, epoch: Epoch, member: Member
+) -> None:
+    """List a member's objects, and those that may be deleted there. Raises MemberFailed."""
+    if places(epoch):
+        copies.read_notes(agreement, member)
+    add_listing(listings, agreement, epoch, member)
+
+
+def _is_seen(
+    listings: Listings, copies: Copies, agreement: Agreement, epoch: Epoch, member: Member
+) -> bool:
+    try:
+        _look(listings, copies, agreement, epoch, member)
+    except MemberFailed:
+        return False
+    return True
+
+
+def _answers(agreement: Agreement, epoch: Epoch, member: Member) -> bool:
+    with suppress(MemberFailed):
+        agreement.check_mark(epoch, member)
+        return True
+    return False
+
+
+def _check_answers(agreement: Agreement, epoch: Epoch, member: Member) -> None:
+    try:
+        agreement.check_mark(epoch, member)
+    except MemberFailed as failed:
+        raise _cannot_lead(epoch, member, failed) from failed
+
+
+def _cannot_lead(epoch: Epoch, member: Member, failed: MemberFailed) -> NotEnoughReplicas:
+    where = epoch.roots[root_of(member)].url
+    return NotEnoughReplicas(f"{member} at {where} cannot lead: {failed}")
+
+
+def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
+    """Propose an epoch without a root, which stays out until an operator adds it again.
+
+    Raises:
+        InvalidOption: there is no such root, or it was taken out before.
+        NotEnoughReplicas: no other one in sync answers, or the set has changed meanwhile.
+        StorageError: the controller fails.
+    """
+    epoch = agreement.refresh()
+    who = agreement.proposer(f"an operator takes {root} out")
+    member = member_of(epoch, root)
+    if member is None:
+        if root not in epoch.roots:
+            raise InvalidOption(f"{root} is not one of {', '.join(epoch.roots)}")
+        if root in epoch.taken_out:
+            raise InvalidOption(f"{root} was taken out before: `txnlog replicas add` brings it in")
+        proposed = kept_out(epoch, root, who)
+    elif member in epoch.joining:
+        proposed = taken_out(without(epoch, member, who), root)
+    else:
+        # The leader first, of those that could go on.
+        others = [one for one in epoch.members if one != member and one in epoch.in_sync]
+        heir = next((one for one in others if _answers(agreement, epoch, one)), None)
+        if heir is None:
+            raise NotEnoughReplicas(f"{root} was not taken out: no other one in sync answers")
+        if member != epoch.leader:
+            proposed = taken_out(without(epoch, member, who), root)
+        else:
+            proposed = taken_out(elected(epoch, heir, who), root)
+    if not dry_run:
+        agreement.propose_alone(proposed)
+
+
+def change_settings(
+    agreement: Agreement, changes: Mapping[str, object | None], *, dry_run: bool = False
+) -> dict[str, str]:
+    """Propose an epoch with other settings; returns those that differ from the defaults.
+
+    Raises:
+        InvalidConfig, InvalidOption: nothing was changed.
+        NotEnoughReplicas: the set has changed meanwhile.
+        StorageError: the controller fails.
+    """
+    epoch = agreement.refresh()
+    settings = changed_settings(epoch, changes)
+    if settings != epoch.settings and not dry_run:
+        who = agreement.proposer(f"an operator changes {', '.join(sorted(changes))}")
+        agreement.propose_alone(configured(epoch, settings, who))
+    return settings

@@ -1,0 +1,217 @@
+"""Old incarnations, from before a root left the in-sync set, and their deletion."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from txnlog import names
+from txnlog.errors import InvalidOption, NotEnoughReplicas, ObjectNotFound, StoreExists
+from txnlog.replication import root_names
+from txnlog.replication.roots.agreement import Agreement, MemberFailed
+from txnlog.replication.roots.epochs import Epoch, Member, forgotten, incarnation_of, root_of
+from txnlog.replication.roots.members import MARK_DECODER, MemberOpener, without_mark
+from txnlog.replication.roots.moving import known_controllers
+from txnlog.replication.roots.placement import places
+from txnlog.replication.roots.reassigning import only_copies
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.soundness import is_sound, sound_bytes
+from txnlog.state import envelope
+from txnlog.storage.base import Storage
+
+_AT_ONCE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """An old incarnation that was deleted, or would be."""
+
+    member: str
+    url: str
+    objects: int
+    bytes: int
+
+
+def old_incarnations(storage: ReplicatedStorage, epoch: Epoch, root: str) -> tuple[Member, ...]:
+    """A root's former members whose folders still exist; oldest first.
+
+    Raises StorageError: the root fails.
+    """
+    if not isinstance(storage.open_member, MemberOpener):
+        return ()
+    known = epoch.roots[root]
+    within = storage.open_member.root(known.url)
+    numbers = [root_names.parse_incarnation_folder(folder) for folder in within.list_folders("")]
+    there = [f"{root}-{number}" for number in sorted(one for one in numbers if one is not None)]
+    old = [one for one in there if not _why_not(epoch, one)]
+    # A disk keeps the empty folder.
+    folders = {one: root_names.incarnation_folder(incarnation_of(one)) for one in old}
+    return tuple(one for one in old if next(iter(within.list_all(folders[one])), None))
+
+
+def _why_not(epoch: Epoch, member: Member) -> str | None:
+    known = epoch.roots.get(root_of(member))
+    if known is None or not member.rpartition("-")[2].isdecimal():
+        return f"{member} is not an incarnation of {', '.join(epoch.roots)}"
+    if member in epoch.members:
+        return f"{member} is a member of epoch {epoch.number}"
+    if incarnation_of(member) >= known.incarnations:
+        return f"{member} is about to join, or was never named: it is not in epoch {epoch.number}"
+    return None
+
+
+def forget(
+    storage: ReplicatedStorage,
+    member: Member,
+    *,
+    lost: bool = False,
+    dry_run: bool = False,
+) -> Forgotten:
+    """Delete an old incarnation; if its root is ``lost`` for good, only drop it from the epochs.
+
+    An epoch drops it first, so no unclean election falls back on a half-deleted one, and no later
+    epoch can name it: incarnations do not come back. Then its mark is deleted, then the rest.
+
+    Raises:
+        InvalidOption: it is a current member, or does not exist, or has the only copies of data
+            files.
+        NotEnoughReplicas: the set has changed meanwhile: try again.
+        StorageError: the root or the controller fails; call it again.
+    """
+    agreement = storage.agreement
+    epoch = agreement.refresh()
+    if why := _why_not(epoch, member):
+        raise InvalidOption(why)
+    url = epoch.roots[root_of(member)].url
+    if lost:
+        return _give_up(storage, epoch, member, dry_run=dry_run)
+    check_root(storage, epoch, root_of(member))
+    try:
+        _check_copies(agreement, epoch, member)
+        _check_whole(agreement, epoch, member)
+        if not dry_run:
+            if member in epoch.left:
+                who = agreement.proposer(f"an operator forgets {member}")
+                agreement.propose_alone(forgotten(epoch, member, who))
+            _check_out(agreement.refresh(), member)
+        done = agreement.ask(
+            epoch, member, lambda found: delete_incarnation(found, member, dry_run=dry_run)
+        )
+    except MemberFailed as failed:
+        raise failed.error from failed
+    if done is None:
+        raise InvalidOption(f"there is nothing of {member} at {url}")
+    return Forgotten(member, url, *done)
+
+
+def _give_up(
+    storage: ReplicatedStorage, epoch: Epoch, member: Member, *, dry_run: bool
+) -> Forgotten:
+    """Nobody waits any more for the data of a root that does not answer."""
+    agreement = storage.agreement
+    with suppress(MemberFailed):
+        agreement.check_mark(epoch, member)
+        raise InvalidOption(f"{member} answers: it is not lost, and need not be given up")
+    if member not in epoch.left:
+        raise InvalidOption(f"{member} was let go of before, or never was in sync")
+    if not dry_run:
+        who = agreement.proposer(f"an operator gives {member} up as lost")
+        agreement.propose_alone(forgotten(epoch, member, who))
+    return Forgotten(member, epoch.roots[root_of(member)].url, 0, 0)
+
+
+def _check_copies(agreement: Agreement, epoch: Epoch, member: Member) -> None:
+    """Check that others have its data; the epoch that drops it follows this one.
+
+    One that never was in sync has only copies: nobody has counted on it.
+    """
+    if not places(epoch) or member not in epoch.left:
+        return
+    count, size_bytes = only_copies(agreement, epoch, member)
+    if count:
+        raise InvalidOption(
+            f"no root in sync has {count} data files of {size_bytes} bytes that {member} has: "
+            "`txnlog replicas reassign` copies them first"
+        )
+
+
+def _check_whole(agreement: Agreement, epoch: Epoch, member: Member) -> None:
+    """Check that members in sync have whole whatever this one has so and was not deleted.
+
+    Of data, a root that has joined since took what was whole.
+    """
+    if member not in epoch.left:
+        return
+
+    def list_framed(storage: Storage) -> list[str]:
+        listed = (name for name, _ in storage.list_all("") if root_names.is_of_store(name))
+        return [name for name in listed if names.is_framed(name)]
+
+    def is_only_here(name: str) -> bool:
+        with suppress(ObjectNotFound):
+            if is_sound(name, sound_bytes(agreement, epoch, name)) is False:
+                return bool(is_sound(name, agreement.ask(epoch, member, partial(_get, name))))
+        return False
+
+    framed = agreement.ask(epoch, member, list_framed)
+    judged = agreement.controller.storage.gather(partial(is_only_here, name) for name in framed)
+    only = [name for name, is_only in zip(framed, judged, strict=True) if is_only]
+    if only:
+        raise InvalidOption(
+            f"{member} has {len(only)} objects of logs whole that no root in sync has whole, such "
+            f"as {only[0]}: look at it there"
+        )
+
+
+def _get(name: str, storage: Storage) -> bytes:
+    return storage.get(name)
+
+
+def _check_out(epoch: Epoch, member: Member) -> None:
+    if member in epoch.members or member in epoch.left:
+        raise NotEnoughReplicas(f"{member} is named by epoch {epoch.number}: it stays")
+
+
+def check_root(storage: ReplicatedStorage, epoch: Epoch, root: str) -> None:
+    """Check that a root answers and is this store's, by the file in it.
+
+    Raises InvalidOption, StoreExists, StorageError.
+    """
+    if not isinstance(storage.open_member, MemberOpener):
+        return
+    found = storage.open_member.root(epoch.roots[root].url)
+    where = f"{found.url}/{root_names.REPLICA_FILE}"
+    try:
+        mark = envelope.decode(found.get(root_names.REPLICA_FILE), MARK_DECODER, where)
+    except ObjectNotFound as error:
+        raise InvalidOption(f"{where} is not there: is the root's disk mounted?") from error
+    known = known_controllers(storage.agreement, epoch)
+    if mark.controller not in known or mark.member not in ("", root):
+        raise StoreExists(f"{where} is of another store, or of another root than {root}")
+
+
+def delete_incarnation(
+    storage: Storage, member: Member, *, dry_run: bool = False
+) -> tuple[int, int] | None:
+    """Delete all below a member's folder, its mark first: how many objects, and their bytes.
+
+    No later epoch may be able to name it. None: there was nothing.
+    """
+    inner = without_mark(storage)
+    mark = root_names.member_mark(member)
+    found_any = bool(inner.list_names(root_names.MEMBER_MARKS))
+    if not dry_run:
+        inner.delete([mark])
+        inner.abort_uploads(inner.list_unfinished_uploads())
+    count = size_bytes = 0
+    listed = inner.list_all("")
+    while some := list(islice(listed, _AT_ONCE)):
+        found_any = True
+        counted = [size for name, size in some if root_names.is_of_store(name)]
+        count, size_bytes = count + len(counted), size_bytes + sum(counted)
+        if not dry_run:
+            inner.delete([name for name, _ in some])
+    return (count, size_bytes) if found_any else None

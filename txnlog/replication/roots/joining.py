@@ -1,0 +1,248 @@
+"""How a root joins, or rejoins: as a new incarnation that copies the leader's objects.
+
+1. Its folder is marked, and the next epoch names it as joining: from then on writers write to it.
+2. Everything in a listing of the leader made *after* that is copied.
+3. Objects deleted meanwhile are deleted there again.
+4. A further epoch of the same leader, under which it has been joining throughout, puts it in sync.
+
+After a failure it gives up: a further epoch ends the joining, and the copies are deleted, so that a
+disk that is too small is not left full. A killed process leaves a member that goes on joining; the
+next attempt replaces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from txnlog import names
+from txnlog.errors import NotEnoughReplicas, ObjectNotFound, TxnlogError
+from txnlog.replication.roots.agreement import Agreement, MemberFailed
+from txnlog.replication.roots.copying import copy_between, put_at
+from txnlog.replication.roots.epochs import (
+    Epoch,
+    Member,
+    Root,
+    gave_up_joining,
+    joined,
+    joining,
+    next_incarnation,
+    root_of,
+    without,
+)
+from txnlog.replication.roots.forgetting import delete_incarnation
+from txnlog.replication.roots.members import put_mark
+from txnlog.replication.roots.placed_data import latest_left, list_whole, source_of
+from txnlog.replication.roots.placement import is_placed, targets
+from txnlog.replication.roots.soundness import IsSound, sound_bytes
+
+T = TypeVar("T")
+
+_PAUSE_S = 0.1
+_ATTEMPTS = 3
+_AT_ONCE = 64
+"""Objects that are copied in one round."""
+
+
+class _HandedOver(NotEnoughReplicas):
+    """Another one leads, and nobody has left: the leader had something damaged, for example."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The cost of adding a root."""
+
+    member: str
+    epoch: int
+    """The epoch in which it is in sync."""
+    objects: int
+    bytes: int
+
+
+def join(agreement: Agreement, root: str, url: str, is_sound: IsSound = lambda *_: None) -> Joined:
+    """Bring a root into the in-sync set, as a new incarnation.
+
+    ``is_sound`` judges data: what is damaged at one member is copied from another one.
+
+    Raises:
+        NotEnoughReplicas: the set has changed too much meanwhile, or a member fails: try again.
+        StorageError: the controller fails.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(_HandedOver):
+            return _join(agreement, root, url, is_sound)
+    return _join(agreement, root, url, is_sound)
+
+
+def _join(agreement: Agreement, root: str, url: str, is_sound: IsSound) -> Joined:
+    member = next_incarnation(agreement.refresh(), root)
+    try:
+        epoch, member = _begin(agreement, agreement.epoch(), root, url)
+        try:
+            count, size = _copy(agreement, epoch, member, is_sound)
+            after = _finish(agreement, epoch, member)
+        except Exception as error:
+            _give_up(agreement, member, f"{member} gives up joining: {error}")
+            raise
+    except MemberFailed as failed:
+        raise NotEnoughReplicas(
+            f"{failed.member} failed while {member} joined: {failed}"
+        ) from failed
+    return Joined(member, after.number, count, size)
+
+
+def _give_up(agreement: Agreement, member: Member, why: str) -> None:
+    """End a member's joining, and delete its objects, if possible."""
+    with suppress(TxnlogError, MemberFailed):
+        while member in (epoch := agreement.refresh()).joining:
+            agreement.propose(gave_up_joining(epoch, member, agreement.proposer(why)))
+        # It may be in sync, by an epoch whose put had an unknown outcome.
+        if member not in epoch.members and member not in epoch.left:
+            agreement.ask(epoch, member, lambda storage: delete_incarnation(storage, member))
+
+
+def _begin(agreement: Agreement, epoch: Epoch, root: str, url: str) -> tuple[Epoch, Member]:
+    """Name the root's next incarnation as joining; returns that epoch, and the incarnation."""
+    if root in epoch.roots and epoch.roots[root].url != url:
+        raise NotEnoughReplicas(f"{root} has become {epoch.roots[root].url}: try again")
+    for other in epoch.joining:
+        if root_of(other) == root:  # an earlier process was killed while joining
+            who = agreement.proposer(f"{other} is replaced by another incarnation")
+            agreement.propose(without(epoch, other, who))
+            epoch = agreement.epoch()
+    if any(root_of(other) == root for other in epoch.members):
+        raise NotEnoughReplicas(f"{root} takes part already, as of epoch {epoch.number}")
+    member = next_incarnation(epoch, root)
+    known = _with_root(epoch, root, url)
+    storage = agreement.storage(known, member)
+    controller = agreement.controller.storage.url
+    agreement.ask(known, member, lambda _: put_mark(storage, member, controller))
+    proposed = joining(epoch, member, url, agreement.proposer(f"{member} joins"))
+    if not agreement.propose(proposed):
+        raise NotEnoughReplicas(f"epoch {proposed.number} was somebody else's: try again")
+    return proposed, member
+
+
+def _with_root(epoch: Epoch, root: str, url: str) -> Epoch:
+    return msgspec.structs.replace(epoch, roots={**epoch.roots, root: Root(url)})
+
+
+def _listing(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
+    agreement.check_mark(epoch, epoch.leader)
+    yield from list_whole(agreement, epoch)
+    agreement.check_mark(epoch, epoch.leader)
+
+
+def _copy(agreement: Agreement, epoch: Epoch, member: Member, is_sound: IsSound) -> tuple[int, int]:
+    """Copy the leader's objects, and then delete those that it no longer has."""
+    copied: set[str] = set()
+    missed: set[str] = set()
+    sizes = []
+
+    def copy(name: str) -> None:
+        try:
+            source = source_of(agreement, epoch, name)
+            agreement.ask(epoch, source, lambda storage: storage.confirm(name))
+            if names.is_framed(name):
+                data = sound_bytes(agreement, epoch, name)
+                put_at(agreement, epoch, member, name, data)
+                sizes.append(len(data))
+            else:
+                source = _sound_source(agreement, epoch, name, source, is_sound)
+                sizes.append(copy_between(agreement, epoch, source, member, name))
+        except ObjectNotFound:
+            missed.add(name)
+        else:
+            copied.add(name)
+
+    waiting = []
+    for name, _ in _asked(agreement, epoch):
+        if member in targets(epoch, name):
+            waiting.append(partial(copy, name))
+        if len(waiting) == _AT_ONCE:
+            _round(agreement, waiting)
+            waiting = []
+    _round(agreement, waiting)
+    # A deletion begins at the leader: an object listed there now is deleted here too, if it ever
+    # is. Data that is moved meanwhile may be seen nowhere: if it comes back, vacuum deletes it.
+    there = {name for name, _ in _asked(agreement, epoch)}
+    _check_missed(epoch, missed & there)
+    doomed = sorted(name for name in copied - there if not is_placed(epoch, name))
+    if doomed:
+        _patiently(
+            agreement,
+            lambda: agreement.ask(epoch, member, lambda storage: storage.delete(doomed)),
+        )
+    return len(sizes), sum(sizes)
+
+
+def _sound_source(
+    agreement: Agreement, epoch: Epoch, name: str, first: Member, is_sound: IsSound
+) -> Member:
+    """A member that has data whole, former ones too; ``first`` if there is none.
+
+    Then that is copied as it is: some of it can be read. Raises ObjectNotFound, MemberFailed:
+    ``first`` does not have it, or fails.
+    """
+    judge = partial(agreement.ask, epoch, call=lambda storage: is_sound(storage, name))
+    if judge(first) is not False:
+        return first
+    for member in (*epoch.in_sync, *latest_left(epoch)):
+        with suppress(ObjectNotFound, MemberFailed):
+            if member != first and judge(member):
+                return member
+    return first
+
+
+def _check_missed(epoch: Epoch, missed: set[str]) -> None:
+    """Raises NotEnoughReplicas: what was not found was not deleted; a disk was not mounted."""
+    if missed:
+        raise NotEnoughReplicas(
+            f"{len(missed)} objects that {epoch.leader} has were not found when they were to be "
+            f"copied, such as {min(missed)}: try again"
+        )
+
+
+def _asked(agreement: Agreement, epoch: Epoch) -> list[tuple[str, int]]:
+    return _patiently(
+        agreement,
+        lambda: agreement.ask(epoch, epoch.leader, lambda _: list(_listing(agreement, epoch))),
+    )
+
+
+def _round(agreement: Agreement, calls: list[partial[None]]) -> None:
+    agreement.controller.storage.gather(partial(_patiently, agreement, one) for one in calls)
+
+
+def _patiently(agreement: Agreement, call: Callable[[], T]) -> T:
+    """Repeat a failing call for as long as a member may fail before it leaves the set."""
+    clock = agreement.clock
+    began_s = clock.monotonic_s()
+    while True:
+        try:
+            return call()
+        except MemberFailed:
+            if clock.monotonic_s() - began_s > agreement.epoch().lag_s:
+                raise
+            clock.sleep(_PAUSE_S * (0.5 + clock.jitter()))
+
+
+def _finish(agreement: Agreement, epoch: Epoch, member: Member) -> Epoch:
+    """Make it in-sync, by a further epoch of the same leader."""
+    since = epoch.joining[member]
+    while True:
+        newest = agreement.refresh()
+        who = agreement.proposer(f"{member} has copied everything")
+        proposed = joined(newest, member, since, epoch.leader_since, who)
+        if proposed is None:
+            why = f"the leader has changed, or {member} was put out, while it copied: try again"
+            if newest.leader != epoch.leader and {*epoch.in_sync} <= {*newest.in_sync}:
+                raise _HandedOver(why)
+            raise NotEnoughReplicas(why)
+        if agreement.propose(proposed):
+            return proposed

@@ -1,0 +1,264 @@
+"""A member's own storage: a folder of its root, known by a mark.
+
+A disk that is not mounted is an empty folder which takes every write. So members on this machine's
+disks are asked for their mark before and after each write, after each folder that is listed, and
+after each name that is not found: who looks later may find the disk mounted again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import ClassVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
+from txnlog.limits import MOST_MARK_BYTES, Name, Text
+from txnlog.replication import root_names
+from txnlog.replication.roots.epochs import Epoch, Member, Root, incarnation_of, root_of
+from txnlog.state import envelope
+from txnlog.storage import open_storage
+from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.base import Storage, Upload
+from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.reach import Reach
+
+
+class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="replica"):
+    """The mark of a folder's owner: in a root, and in each of its incarnations."""
+
+    most_bytes: ClassVar[int] = MOST_MARK_BYTES
+
+    controller: Text
+    """Its URL, without credentials."""
+    member: Name = ""
+
+
+MARK_DECODER = msgspec.json.Decoder(Mark)
+
+
+class MarkGone(StorageError):
+    """A member's folder is not the same any more."""
+
+
+class MarkedDisk(ForwardingStorage):
+    """Refuses to write, and to report absence, if the mark is not found."""
+
+    def __init__(self, inner: Storage, mark: str) -> None:
+        super().__init__(inner)
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return MarkedDisk, (self.inner, self._mark)
+
+    def local_path(self, name: str) -> str | None:
+        return self.inner.local_path(name)
+
+    def open_file(self, name: str) -> int | None:
+        return self.inner.open_file(name)
+
+    def check(self) -> None:
+        if self.inner.local_path(self._mark) is None:
+            return
+        try:
+            self.inner.size(self._mark)
+        except StorageError as error:
+            if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+                raise
+            raise MarkGone(
+                f"{self.url} is not the folder that it was: {self._mark} is gone. Is its disk "
+                "mounted?"
+            ) from error
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self.check()
+        put = super().put_if_absent(name, data)
+        self.check()
+        return put
+
+    def put(self, name: str, data: bytes) -> None:
+        self.check()
+        super().put(name, data)
+        self.check()
+
+    def replace(self, name: str, data: bytes) -> None:
+        self.check()
+        super().replace(name, data)
+        self.check()
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        # Checked afterwards: the listing was made while it existed.
+        found = super().list_names(folder, start_after)
+        self.check()
+        return found
+
+    def list_folders(self, folder: str) -> list[str]:
+        found = super().list_folders(folder)
+        self.check()
+        return found
+
+    def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
+        if isinstance(self.inner, LocalStorage):
+            yield from self.inner.list_all(folder, self.check)
+            return
+        yield from super().list_all(folder)
+        self.check()
+
+    @contextmanager
+    def _absence_checked(self) -> Iterator[None]:
+        try:
+            yield
+        except ObjectNotFound:
+            self.check()
+            raise
+
+    def get(self, name: str) -> bytes:
+        with self._absence_checked():
+            return super().get(name)
+
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        with self._absence_checked():
+            return super().get_range(name, start, stop)
+
+    def size(self, name: str) -> int:
+        with self._absence_checked():
+            return super().size(name)
+
+    def modified_ms(self, name: str) -> int | None:
+        with self._absence_checked():
+            return super().modified_ms(name)
+
+    def confirm(self, name: str) -> None:
+        with self._absence_checked():
+            super().confirm(name)
+
+    def delete(self, names: Iterable[str]) -> None:
+        self.check()
+        super().delete(names)
+        self.check()
+
+    def upload(self, name: str) -> Upload:
+        self.check()
+        return _MarkedUpload(super().upload(name), self.check)
+
+
+def without_mark(storage: Storage) -> Storage:
+    """A member's storage as it is before it is marked, or when its mark is gone."""
+    return storage.inner if isinstance(storage, MarkedDisk) else storage
+
+
+class ControllerDisk(MarkedDisk):
+    """The controller's own mark: its first epoch always exists."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner, root_names.epoch_file(0))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ControllerDisk, (self.inner,)
+
+    def check(self) -> None:
+        try:
+            super().check()
+        except MarkGone as error:
+            where = f"{self.url}/{root_names.epoch_file(0)}"
+            raise StorageError(
+                f"{where} is gone: is the controller's disk mounted? Nothing is acknowledged "
+                "without it"
+            ) from error
+
+
+class _MarkedUpload(Upload):
+    def __init__(self, inner: Upload, check: Callable[[], None]) -> None:
+        self._inner = inner
+        self._check = check
+        self.write = inner.write  # type: ignore[method-assign]
+
+    def write(self, data: bytes) -> int:
+        return self._inner.write(data)
+
+    def close(self) -> None:
+        self._check()
+        self._inner.close()
+        self._check()
+
+    def discard(self) -> None:
+        self._inner.discard()
+
+
+class MemberOpener:
+    """Opens members by the URLs of their roots, with the given options.
+
+    Plain data, so it travels to other processes. The options may hold secrets.
+
+    Args:
+        options: by URL, and for the servers of ``typed``: see :class:`Reach`.
+        typed: the URLs that the user has given.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, object] | None = None,
+        typed: Iterable[str | os.PathLike[str]] = (),
+    ) -> None:
+        self._reach = Reach(options, typed)
+
+    def __repr__(self) -> str:
+        return "MemberOpener()"
+
+    def root(self, url: str | os.PathLike[str]) -> Storage:
+        """The storage of a root, or of the controller. Raises UnnamedUrl."""
+        return open_storage(url, self._reach.options_for(url))
+
+    def controller(self, url: str | os.PathLike[str]) -> Storage:
+        """The storage of a controller that has epochs."""
+        storage = self.root(url)
+        return storage if storage.local_path("") is None else ControllerDisk(storage)
+
+    @property
+    def options(self) -> Mapping[str, object]:
+        """All options, for a process that opens the same storages."""
+        return self._reach.named
+
+    def allow(
+        self, url: str | os.PathLike[str], options: Mapping[str, object] | None = None
+    ) -> None:
+        """The user has given a URL, and perhaps options for it."""
+        self._reach.allow(url, options)
+
+    def at(self, root: Root, member: Member) -> Storage:
+        """The storage of a member of a root."""
+        folder = root_names.incarnation_folder(incarnation_of(member))
+        url = f"{root.url.rstrip('/')}/{folder}"
+        storage = open_storage(url, self._reach.options_for(root.url))
+        if storage.local_path("") is None:
+            return storage
+        return MarkedDisk(storage, root_names.member_mark(member))
+
+    def __call__(self, epoch: Epoch, member: Member) -> Storage:
+        return self.at(epoch.roots[root_of(member)], member)
+
+
+def check_url(url: str) -> None:
+    """Raises InvalidOption: it cannot be written down."""
+    parts = urlsplit(url)
+    if "://" in url and ("@" in parts.netloc or parts.query):
+        raise InvalidOption(
+            "the URL of a replica's root, or of the controller, is written down, and must hold no "
+            "credentials: give them in storage_options"
+        )
+
+
+def is_nested(one: str, other: str) -> bool:
+    """Whether one of two URLs is the other, or below it: then a cleanup there would find it."""
+    inner, outer = sorted((f"{one.rstrip('/')}/", f"{other.rstrip('/')}/"), key=len, reverse=True)
+    return inner.startswith(outer)
+
+
+def put_mark(storage: Storage, member: Member, controller: str) -> None:
+    """Mark a member's folder as its own, before it takes part. Raises StorageError."""
+    inner = without_mark(storage)
+    inner.put_if_absent(root_names.member_mark(member), envelope.encode(Mark(controller, member)))
+    inner.confirm(root_names.member_mark(member))

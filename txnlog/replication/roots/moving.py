@@ -1,0 +1,256 @@
+"""The controller moves to another place while the store is in use.
+
+1. An epoch says where the next one is decided: here. From then on all do, so no copy misleads.
+2. The new place is claimed, and given the newest epoch, then all others, as they are.
+3. The next epoch is put HERE, and says that those after it are decided there. Processes that look
+   at the epochs after that go there; so nothing acknowledged in between is lost.
+4. It is put there; a file in each root says where the controller is now.
+
+A process that is killed on the way leaves copies that say where the controller is; the next attempt
+goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from txnlog.errors import (
+    InvalidOption,
+    NotAStore,
+    NotEnoughReplicas,
+    ObjectNotFound,
+    StorageError,
+    StoreExists,
+    TxnlogError,
+)
+from txnlog.replication import root_names
+from txnlog.replication.roots.agreement import Agreement
+from txnlog.replication.roots.controller import list_epochs
+from txnlog.replication.roots.epochs import Epoch, decided_at, root_of
+from txnlog.replication.roots.members import (
+    MARK_DECODER,
+    Mark,
+    MarkedDisk,
+    MemberOpener,
+    check_url,
+    is_nested,
+)
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.state import envelope
+from txnlog.storage.base import Storage
+from txnlog.storage.probe import probe
+
+_TRIES: Final = 20
+"""Attempts to put the epoch that moves: another process put one first in all but the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerMove:
+    """A controller that was moved, or would be.
+
+    ``epoch`` is the one by which it moves. ``untold`` are roots without the file yet, since they
+    did not answer; ``told`` are the others.
+    """
+
+    url: str
+    epoch: int
+    told: tuple[str, ...]
+    untold: tuple[str, ...]
+
+
+def known_controllers(agreement: Agreement, epoch: Epoch) -> tuple[str, ...]:
+    """The controller's current and earlier places, which files in roots may name."""
+    return epoch.controllers or (agreement.controller.storage.url,)
+
+
+def move_controller(
+    storage: ReplicatedStorage,
+    url: str,
+    options: Mapping[str, object] | None = None,
+    *,
+    dry_run: bool = False,
+) -> ControllerMove:
+    """Move the controller, or go on with a move, and tell all roots that answer.
+
+    Raises:
+        InvalidOption: it is there already, or the URL is a root's, or may not be written down.
+        NotAStore, StoreExists: the place holds something else, or another store's epochs.
+        PutIfAbsentBroken: the place cannot decide races.
+        NotEnoughReplicas: another process has moved it, or keeps changing the set; try again.
+        StorageError: one of the two places fails; call it again.
+    """
+    opener, agreement = storage.open_member, storage.agreement
+    if not isinstance(opener, MemberOpener):
+        raise InvalidOption(f"{storage.url} was opened with members of its own")
+    opener.allow(url, options)
+    to = opener.root(url)
+    check_url(to.url)
+    epoch = agreement.refresh()
+    if epoch.controller != to.url:
+        _check_place(agreement, epoch, to)
+        _check_named(agreement, opener, epoch)
+        if not dry_run:
+            if not to.was_probed():
+                probe(to)
+            epoch = move(agreement, to)
+    elif len(epoch.controllers) == 1:
+        raise InvalidOption(f"{to.url} is the controller already")
+    if dry_run:
+        ahead = 0 if epoch.controller == to.url else 1 if epoch.controllers else 2
+        return ControllerMove(to.url, epoch.number + ahead, (), ())
+    told = [root for root in epoch.roots if tell_root(agreement, opener, epoch, root)]
+    untold = [root for root in epoch.roots if root not in told]
+    return ControllerMove(to.url, epoch.number, tuple(told), tuple(untold))
+
+
+def _check_place(agreement: Agreement, epoch: Epoch, to: Storage) -> None:
+    old = agreement.controller.storage
+    if to.url == old.url:
+        raise InvalidOption(f"{to.url} is the controller already")
+    for root in epoch.roots.values():
+        if is_nested(root.url, to.url):
+            is_what = "is a root" if root.url == to.url else f"and the root {root.url} are nested"
+            raise InvalidOption(f"{to.url} {is_what}: a controller needs a folder of its own")
+    for other in known_controllers(agreement, epoch):
+        if to.url != other and is_nested(to.url, other):
+            raise InvalidOption(f"{to.url} and {other} are nested: it could never move back there")
+    folders = {*filter(root_names.is_of_store, to.list_folders(""))}
+    if folders - {root_names.EPOCHS} or {*to.list_names("")} - {root_names.CONTROLLER_FILE}:
+        raise NotAStore(f"{to.url} is not empty: a controller needs a folder of its own")
+    if longer := [number for number in list_epochs(to) if number > epoch.number]:
+        raise StoreExists(
+            f"{to.url} has an epoch {max(longer)}, and the newest one is {epoch.number}: it is the "
+            "controller of another store"
+        )
+
+
+def _check_named(agreement: Agreement, opener: MemberOpener, epoch: Epoch) -> None:
+    """The URL for the old place in later epochs is the one in the roots."""
+    root = root_of(epoch.leader)
+    mark = _mark_of(opener.root(epoch.roots[root].url))
+    known = known_controllers(agreement, epoch)
+    if mark.controller not in known:
+        raise InvalidOption(
+            f"the roots name {mark.controller} as the controller, and not {known[-1]}: open the "
+            "store by that URL, or by a root's"
+        )
+
+
+def _mark_of(storage: Storage) -> Mark:
+    where = f"{storage.url}/{root_names.REPLICA_FILE}"
+    try:
+        return envelope.decode(storage.get(root_names.REPLICA_FILE), MARK_DECODER, where)
+    except ObjectNotFound as error:
+        raise StorageError(f"{where} is not there: is its disk mounted?") from error
+
+
+def move(agreement: Agreement, to: Storage) -> Epoch:
+    """Have later epochs decided at another place; returns the epoch that says so.
+
+    Raises NotEnoughReplicas, StoreExists, StorageError.
+    """
+    moves = max(len(agreement.refresh().controllers), 1)
+    for _ in range(_TRIES):
+        epoch, old = agreement.refresh(), agreement.controller.storage
+        if to.url == (epoch.controller or old.url):
+            return epoch  # the process that was first wanted the same
+        if len(epoch.controllers) > moves:
+            break
+        if not epoch.controllers:
+            why = f"the controller, {old.url}, is about to move"
+            agreement.propose(decided_at(epoch, old.url, agreement.proposer(why)))
+            continue
+        copy_epochs(old, to, epoch.number)
+        who = agreement.proposer(f"the controller moves to {to.url}")
+        if agreement.propose(moved := decided_at(epoch, to.url, who), at=epoch.controller):
+            return moved
+    raise NotEnoughReplicas(
+        f"the controller was not moved to {to.url}: somebody else has moved it, or the set keeps "
+        "changing. Look at it and try again"
+    )
+
+
+def copy_epochs(old: Storage, to: Storage, newest: int) -> None:
+    """Give a place all epochs, as they are, the newest one first.
+
+    It says where epochs are decided, which the oldest do not: a process that finds those finds it,
+    too.
+
+    Raises StoreExists, StorageError.
+    """
+    claim = envelope.encode(Mark(to.url))
+    if not to.put_if_absent(root_names.CONTROLLER_FILE, claim) and (
+        to.get(root_names.CONTROLLER_FILE) != claim
+    ):
+        raise StoreExists(f"{to.url} was claimed under another URL")
+    to.confirm(root_names.CONTROLLER_FILE)
+    if to.local_path("") is not None:
+        to = MarkedDisk(to, root_names.CONTROLLER_FILE)
+    numbers = sorted(list_epochs(old))
+    if newest not in numbers:
+        raise StorageError(f"{old.url}/{root_names.epoch_file(newest)} is gone")
+    _copy_epoch(old, to, newest)
+    to.gather(partial(_copy_epoch, old, to, number) for number in numbers if number < newest)
+    there = list_epochs(to)
+    if not {number for number in numbers if number <= newest}.issubset(there):
+        raise StorageError(f"{to.url} is not the folder that it was. Is its disk mounted?")
+
+
+def _copy_epoch(old: Storage, to: Storage, number: int) -> None:
+    path = root_names.epoch_file(number)
+    try:
+        data = old.get(path)
+        if not to.put_if_absent(path, data) and to.get(path) != data:
+            raise StoreExists(
+                f"{to.url}/{path} is not what {old.url} has: it is the controller of another store"
+            )
+        to.confirm(path)
+    except ObjectNotFound as error:
+        raise StorageError(f"{path} disappeared while it was copied") from error
+
+
+# -- roots ---------------------------------------------------------------------------------------
+
+
+def tell_root(agreement: Agreement, opener: MemberOpener, epoch: Epoch, root: str) -> bool:
+    """Make a root name the controller as of an epoch; False if it does not answer.
+
+    It is only needed to open the store by that root when the old place is gone for good.
+    """
+    try:
+        put_pointer(agreement, epoch, root, opener.root(epoch.roots[root].url))
+    except TxnlogError:
+        return False
+    return True
+
+
+def put_pointer(agreement: Agreement, epoch: Epoch, root: str, storage: Storage) -> None:
+    """Make an open root name the controller as of an epoch. Raises StorageError, StoreExists."""
+    moves = len(epoch.controllers) - 1
+    mark = _mark_of(storage)
+    if mark.controller not in known_controllers(agreement, epoch) or mark.member != root:
+        raise StoreExists(f"{storage.url} is not root {root}, or is of another store")
+    if moves < 1:
+        return
+    path, data = root_names.controller_pointer(moves), envelope.encode(Mark(epoch.controller, root))
+    if not storage.put_if_absent(path, data) and storage.get(path) != data:
+        raise StoreExists(f"{storage.url}/{path} names another controller")
+    storage.confirm(path)
+
+
+def named_controller(storage: Storage, first: Mark) -> Mark:
+    """The controller that a root names: by its newest pointer, or its original file."""
+    found = map(root_names.parse_controller_pointer, storage.list_names(""))
+    moves = max((number for number in found if number is not None), default=0)
+    if not moves:
+        return first
+    path = root_names.controller_pointer(moves)
+    return envelope.decode(storage.get(path), MARK_DECODER, f"{storage.url}/{path}")
+
+
+def names_controller(storage: Storage, epoch: Epoch) -> bool:
+    """Whether a root names the controller as of an epoch. Raises StorageError."""
+    return named_controller(storage, _mark_of(storage)).controller == epoch.controller

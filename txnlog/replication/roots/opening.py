@@ -1,0 +1,291 @@
+"""Creates a replicated store, and finds one by its controller or by any of its roots."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import msgspec
+
+from txnlog.clock import Clock
+from txnlog.errors import (
+    InvalidOption,
+    NotAStore,
+    ObjectNotFound,
+    StorageError,
+    StoreExists,
+    UnsupportedFilesystem,
+)
+from txnlog.replication import root_names
+from txnlog.replication.roots.controller import Controller, list_epochs
+from txnlog.replication.roots.epochs import (
+    Epoch,
+    Member,
+    Proposer,
+    Root,
+    check_settings,
+    first_epoch,
+    incarnation_of,
+    next_incarnation,
+    root_of,
+)
+from txnlog.replication.roots.joining import Joined
+from txnlog.replication.roots.members import (
+    MARK_DECODER,
+    Mark,
+    MemberOpener,
+    check_url,
+    is_nested,
+    put_mark,
+    without_mark,
+)
+from txnlog.replication.roots.moving import known_controllers, named_controller, put_pointer
+from txnlog.replication.roots.placement import is_share
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.state import envelope
+from txnlog.storage.base import Address, Storage
+from txnlog.storage.left_behind import run_within
+from txnlog.storage.probe import probe
+
+GIVEN_TOGETHER = (
+    "several roots and their controller are given together, and with create=True, to make a "
+    "replicated store; to open it, its controller's URL or that of a root is enough"
+)
+Options = Mapping[str, object] | None
+
+
+def make_replicas(
+    roots: Sequence[str | os.PathLike[str]],
+    controller: str | os.PathLike[str],
+    options: Options,
+    settings: Mapping[str, object],
+    clock: Clock,
+) -> ReplicatedStorage:
+    """Make the roots replicas of one store, or open them if they are already.
+
+    Args:
+        roots: paths or URLs of empty folders; the first one leads.
+        controller: where the epochs are kept: an empty folder of another filesystem, if roots are
+            to fail without it.
+        options: see :class:`~txnlog.replication.roots.members.MemberOpener`.
+        settings: of the replicas.
+        clock: for times.
+
+    Raises:
+        StoreExists: the controller has other roots, or a root belongs to another store.
+        NotAStore: a folder holds something else.
+        InvalidOption, InvalidConfig: an argument makes no sense.
+    """
+    opener = MemberOpener(options, [*roots, controller])
+    storages = [opener.root(url) for url in roots]
+    control = opener.root(controller)
+    epochs = Controller(control, opener.controller)
+    urls = [storage.url for storage in storages]
+    for url in (*urls, control.url):
+        check_url(url)
+        opener.allow(url)
+    if any(is_nested(*pair) for pair in combinations((*urls, control.url), 2)):
+        raise InvalidOption(
+            "the roots and the controller of a replicated store must all differ, and none may lie "
+            "inside another"
+        )
+    checked = check_settings(settings, [f"r{number}" for number in range(len(urls))])
+    if list_epochs(control):
+        found = epochs.newest()
+    else:
+        named = {f"r{number}": url for number, url in enumerate(urls)}
+        first = first_epoch(named, checked, Proposer(clock.token(), clock.now_ms(), "made"))
+        _make(opener, control, dict(zip(named.values(), storages, strict=True)), first)
+        found = epochs.newest()
+    if {root.url for root in found.roots.values()} != {*urls}:
+        there = ", ".join(root.url for root in found.roots.values())
+        raise StoreExists(f"{control.url} is the controller of other roots: {there}")
+    storage = _open(epochs.storage.url, opener, clock)
+    storage.trust(probed=True)
+    return storage
+
+
+def find_replicas(
+    url: str | os.PathLike[str], options: Options, clock: Clock, *, observes: bool = False
+) -> ReplicatedStorage | None:
+    """The replicas whose controller or root this is; None if it is neither.
+
+    ``observes``: whether others decide who is in sync.
+    """
+    opener = MemberOpener(options, [url])
+    try:
+        storage = opener.root(url)
+        opener.allow(storage.url)
+    except UnsupportedFilesystem:
+        return None  # a filesystem for unsafe_single_writer holds no replicas
+    try:
+        data = storage.get(root_names.REPLICA_FILE)
+    except ObjectNotFound:
+        return _open(url, opener, clock, observes) if list_epochs(storage) else None
+    first = envelope.decode(data, MARK_DECODER, f"{storage.url}/{root_names.REPLICA_FILE}")
+    named = named_controller(storage, first).controller
+    found = _open(named, opener, clock, observes)
+    try:
+        found.agreement.refresh()
+    except (StorageError, NotAStore) as error:
+        raise StorageError(
+            f"{storage.url} names {named} as the controller, where no epochs can be read: {error}. "
+            "If it was moved while this root was away, open the store by the new controller's URL "
+            "or by another root; `txnlog replicas move-controller` then tells this one, too"
+        ) from error
+    return found
+
+
+def _open(
+    url: str | os.PathLike[str], opener: MemberOpener, clock: Clock, observes: bool = False
+) -> ReplicatedStorage:
+    control = opener.controller(url)
+    address = Address(control.url, opener.options)
+    return ReplicatedStorage(
+        control, opener, address, clock, run_within=run_within, observes=observes
+    )
+
+
+def _make(
+    opener: MemberOpener, control: Storage, storages: Mapping[str, Storage], first: Epoch
+) -> None:
+    folders = {*filter(root_names.is_of_store, control.list_folders(""))}
+    if folders - {root_names.EPOCHS} or control.list_names(""):
+        raise NotAStore(f"{control.url} is not empty: a controller needs a folder of its own")
+    if not control.was_probed():
+        probe(control)
+    for name, root in first.roots.items():
+        _check_mark(storages[root.url], f"{name}-0", [control.url])  # before any is marked
+    for name, root in first.roots.items():
+        mark_root(opener, storages[root.url], root, f"{name}-0", [control.url])
+    Controller(control).propose(first)
+
+
+def mark_root(
+    opener: MemberOpener,
+    storage: Storage,
+    root: Root,
+    member: Member,
+    controllers: Sequence[str],
+    *,
+    may_be_new: bool = True,
+) -> None:
+    """Check that a root is empty, or this store's; write into it where the controller is.
+
+    ``controllers`` are where it was, and last where it is.
+
+    Unless it ``may_be_new`` an empty one is refused: a disk that is not mounted looks like that.
+
+    Raises NotAStore, StoreExists, PutIfAbsentBroken, StorageError.
+    """
+    controller = controllers[-1]
+    data = envelope.encode(Mark(controller, root_of(member)))
+    if not _check_mark(storage, member, controllers, may_be_new=may_be_new):
+        if not storage.was_probed():
+            probe(storage)
+        if not storage.put_if_absent(root_names.REPLICA_FILE, data) and (
+            storage.get(root_names.REPLICA_FILE) != data
+        ):
+            raise StoreExists(f"{storage.url} is a replica of another store")
+        storage.confirm(root_names.REPLICA_FILE)
+    had = [root_names.parse_incarnation_folder(name) for name in storage.list_folders("")]
+    if any(one is not None and one > incarnation_of(member) for one in had):
+        raise StorageError(
+            f"{storage.url} has had later incarnations than {member}: is {controller} what it was?"
+        )
+    inside = opener.at(root, member)
+    if any(root_names.is_of_store(name) for name, _ in without_mark(inside).list_all("")):
+        raise StorageError(f"{inside.url} is not empty, as a new replica must be")
+    put_mark(inside, member, controller)
+
+
+def _check_mark(
+    storage: Storage, member: Member, controllers: Sequence[str], *, may_be_new: bool = True
+) -> bool:
+    """Whether a root is this store's already. Raises StoreExists, NotAStore, StorageError."""
+    known = [envelope.encode(Mark(one, root_of(member))) for one in controllers]
+    try:
+        if storage.get(root_names.REPLICA_FILE) not in known:
+            raise StoreExists(
+                f"{storage.url} is not root {root_of(member)} of {controllers[-1]}, or is a "
+                "replica of another store"
+            )
+    except ObjectNotFound as error:
+        if not may_be_new:
+            where = f"{storage.url}/{root_names.REPLICA_FILE}"
+            raise StorageError(f"{where} is not there: is its disk mounted?") from error
+        folders = [*filter(root_names.is_of_store, storage.list_folders(""))]
+        if folders or storage.list_names(""):
+            raise NotAStore(f"{storage.url} is not empty: choose an empty folder") from None
+        return False
+    return True
+
+
+def find_root(
+    storage: ReplicatedStorage, url: str, *, is_typed: bool = True
+) -> tuple[str, Storage]:
+    """A root that may join: its name in the epochs, new or old, and its storage.
+
+    Raises InvalidOption: it is in sync, or its URL may not be stored. UnnamedUrl unless it
+    ``is_typed``, by the user.
+    """
+    opener = storage.open_member
+    if not isinstance(opener, MemberOpener):
+        raise InvalidOption(f"{storage.url} was opened with members of its own: join them by name")
+    if is_typed:
+        opener.allow(url)
+    found = opener.root(url)
+    check_url(found.url)
+    if is_typed:
+        opener.allow(found.url)
+    epoch = storage.agreement.refresh()
+    root = next((name for name, one in epoch.roots.items() if one.url == found.url), None)
+    if any(root_of(member) == root for member in epoch.in_sync):
+        raise InvalidOption(f"{found.url} is in sync already, as {root}")
+    others = [one.url for one in epoch.roots.values()] if root is None else []
+    for other in (*others, *known_controllers(storage.agreement, epoch)):
+        if found.url == other:
+            raise InvalidOption(f"{other} is the controller, or was: choose a folder of its own")
+        if is_nested(found.url, other):
+            raise InvalidOption(f"{found.url} and {other} are nested: choose a folder of its own")
+    return root or f"r{len(epoch.roots)}", found
+
+
+def prepare_return(storage: ReplicatedStorage, url: str) -> tuple[str, str]:
+    """:func:`prepare_root` for a root of this store, without an operator. Raises UnnamedUrl."""
+    return prepare_root(storage, url, is_known=True)
+
+
+def prepare_root(
+    storage: ReplicatedStorage, url: str, *, is_known: bool = False
+) -> tuple[str, str]:
+    """Make a root ready to join: its name in the epochs, new or old, and its URL.
+
+    One that ``is_known`` was a root before, and the epochs have named it.
+
+    Raises InvalidOption, NotAStore, StoreExists, StorageError.
+    """
+    root, found = find_root(storage, url, is_typed=not is_known)
+    agreement, opener, url = storage.agreement, storage.open_member, found.url
+    epoch = agreement.epoch()
+    assert isinstance(opener, MemberOpener)
+    controllers = known_controllers(agreement, epoch)
+    member = next_incarnation(epoch, root)
+    mark_root(opener, found, Root(url), member, controllers, may_be_new=not is_known)
+    put_pointer(agreement, epoch, root, found)
+    return root, url
+
+
+def plan_join(storage: ReplicatedStorage, url: str) -> Joined:
+    """The cost of adding a root now. Raises the errors of joining."""
+    root, found = find_root(storage, url)
+    found.list_names("")  # so that an unreachable root is reported now
+    epoch = storage.agreement.epoch()
+    count = size_bytes = 0
+    member = next_incarnation(epoch, root)
+    known = msgspec.structs.replace(epoch, roots={**epoch.roots, root: Root(found.url)})
+    for name, size in storage.list_all(""):
+        if root_names.is_of_store(name) and is_share(known, name, member):
+            count, size_bytes = count + 1, size_bytes + size
+    return Joined(member, epoch.number + 2, count, size_bytes)

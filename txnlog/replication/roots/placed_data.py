@@ -1,0 +1,155 @@
+"""Data files that not every member has: finding one, and listing them all.
+
+A file is first looked for where it belongs. It may have been put under another epoch, be in the
+middle of a move, or be at a member that is out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import Final, TypeVar
+
+from txnlog import names
+from txnlog.errors import NotEnoughReplicas, ObjectNotFound, TxnlogError
+from txnlog.replication import root_names
+from txnlog.replication.roots.agreement import Agreement, MemberFailed
+from txnlog.replication.roots.comparing import Listings
+from txnlog.replication.roots.copying import copy_between
+from txnlog.replication.roots.epochs import Epoch, Member, root_of
+from txnlog.replication.roots.placement import is_placed, may_hold_data, places, targets, topic_of
+from txnlog.replication.roots.slowness import time_for
+from txnlog.storage.base import Storage
+
+T = TypeVar("T")
+
+_AT_ONCE: Final = 1000
+
+
+def latest_left(epoch: Epoch) -> list[Member]:
+    """Former members that were in sync, the most recent first."""
+    return sorted(epoch.left, key=lambda gone: -epoch.left[gone].epoch)
+
+
+def read_elsewhere(
+    agreement: Agreement, epoch: Epoch, name: str, call: Callable[[Storage], T]
+) -> T:
+    """Read a data file that no member in sync had when asked one after the other.
+
+    Raises:
+        ObjectNotFound: no member has it, and all that may have it answer.
+        NotEnoughReplicas: a member that is out may have it.
+        MemberFailed: a member may have it.
+    """
+
+    def ask(member: Member) -> T:
+        return agreement.ask(epoch, member, call, within_s=time_for(epoch), may_be_large=True)
+
+    for member in (*epoch.in_sync, *epoch.joining):  # it may have been moved meanwhile
+        with suppress(ObjectNotFound):
+            return ask(member)
+    for member in epoch.in_sync:
+        agreement.check_mark(epoch, member)  # a disk that is not mounted has nothing
+    unseen = []
+    for member in latest_left(epoch):
+        try:
+            return ask(member)
+        except ObjectNotFound:
+            try:
+                agreement.check_mark(epoch, member)
+            except MemberFailed:
+                unseen.append(member)
+        except (MemberFailed, TxnlogError):
+            unseen.append(member)
+    if unseen:
+        roots = ", ".join(f"{epoch.roots[root_of(one)].url} ({one})" for one in unseen)
+        raise NotEnoughReplicas(
+            f"no root in sync has {name}. It may be on a root that is out, and none of these "
+            f"answers: {roots}"
+        )
+    raise ObjectNotFound(f"no root that is in sync, or was, has {name}")
+
+
+def list_placed(agreement: Agreement, epoch: Epoch, folder: str) -> Iterator[tuple[str, int]]:
+    """The leader's objects below a folder, then data that only others in sync have.
+
+    Raises MemberFailed, ObjectNotFound.
+    """
+    if not (places(epoch) and may_hold_data(folder)):
+        for some in _portions(agreement, epoch, epoch.leader, folder):
+            yield from some
+        return
+    followers = [member for member in epoch.in_sync if member != epoch.leader]
+    with Listings(epoch.in_sync) as listings:
+        for some in _portions(agreement, epoch, epoch.leader, folder):
+            listings.add(epoch.leader, (one for one in some if topic_of(one[0]) is not None))
+            yield from some
+        for member in followers:
+            add_data(listings, agreement, epoch, member, folder or names.TOPICS)
+        yield from listings.lacked_by(epoch.leader)
+
+
+def _portions(
+    agreement: Agreement, epoch: Epoch, member: Member, folder: str
+) -> Iterator[list[tuple[str, int]]]:
+    """What a member has below a folder. Each portion may take long while the member answers.
+
+    Raises MemberFailed, ObjectNotFound.
+    """
+    begun: list[Iterator[tuple[str, int]]] = []
+
+    def go_on(storage: Storage) -> list[tuple[str, int]]:
+        if not begun:
+            begun.append(storage.list_all(folder))
+        return list(islice(begun[0], _AT_ONCE))
+
+    ask = partial(agreement.ask, epoch, member, go_on, may_be_large=True)
+    while some := ask(within_s=time_for(epoch)):
+        yield some
+
+
+def add_data(
+    listings: Listings, agreement: Agreement, epoch: Epoch, member: Member, folder: str
+) -> None:
+    """List a member's data files below a folder. Raises MemberFailed."""
+    agreement.check_mark(epoch, member)
+    try:
+        for some in _portions(agreement, epoch, member, folder):
+            listings.add(member, (one for one in some if topic_of(one[0]) is not None))
+    except ObjectNotFound as error:
+        raise MemberFailed(member, error) from error
+    agreement.check_mark(epoch, member)
+
+
+def list_whole(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
+    """All objects of the store. Raises MemberFailed, StorageError."""
+    for name, size in list_placed(agreement, epoch, ""):
+        if root_names.is_of_store(name):
+            yield name, size
+
+
+def source_of(agreement: Agreement, epoch: Epoch, name: str) -> Member:
+    """A member to copy an object from. Raises ObjectNotFound, MemberFailed."""
+    if not is_placed(epoch, name):
+        return epoch.leader
+    for member in sorted(epoch.in_sync, key=lambda one: one not in targets(epoch, name)):
+        with suppress(ObjectNotFound):
+            agreement.ask(epoch, member, lambda storage: storage.size(name))
+            return member
+    raise ObjectNotFound(f"no root in sync has {name}")
+
+
+def confirm_placed(agreement: Agreement, epoch: Epoch, name: str) -> None:
+    """Confirm that a data file is durable where it belongs.
+
+    Raises ObjectNotFound, MemberFailed.
+    """
+    source = source_of(agreement, epoch, name)
+    for member in targets(epoch, name):
+        try:
+            agreement.ask(epoch, member, lambda storage: storage.size(name))
+        except ObjectNotFound:
+            copy_between(agreement, epoch, source, member, name)
+        agreement.ask(epoch, member, lambda storage: storage.confirm(name))

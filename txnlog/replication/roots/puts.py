@@ -1,0 +1,98 @@
+"""One object on its way to the leader, which says whose it is, and to all other members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from txnlog.errors import ObjectNotFound
+from txnlog.replication.roots.agreement import Agreement, MemberFailed
+from txnlog.replication.roots.copying import help_out, put_at, put_at_all
+from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.replication.roots.slowness import time_for
+from txnlog.replication.roots.soundness import leaders_bytes
+
+
+class PutIfAbsent:
+    """The steps of a put-if-absent, each under one epoch; they tell whether the object is ours.
+
+    Args:
+        agreement: whom to ask.
+        name: the object's.
+        data: its bytes.
+        need: raises NotEnoughReplicas under an epoch with too few members in sync.
+    """
+
+    def __init__(
+        self, agreement: Agreement, name: str, data: bytes, need: Callable[[Epoch], None]
+    ) -> None:
+        self._agreement = agreement
+        self._name = name
+        self._data = data
+        self._need = need
+        self._tried: set[Member] = set()
+        self._won: set[Member] = set()
+
+    def leader_first(self, epoch: Epoch) -> bool:
+        """Have the leader decide, then put it at all others. Raises MemberFailed."""
+        self._need(epoch)
+        again = self._begin(epoch)
+        if not self._wins(epoch):
+            return self._is_ours(epoch) and again
+        put_at_all(self._agreement, epoch, epoch.members[1:], self._name, self._data)
+        return True
+
+    def side_by_side(self, epoch: Epoch) -> bool:
+        """Put it at all members at once: nobody ever puts other bytes. Raises MemberFailed.
+
+        If somebody has all the same (what was damaged, say), the others are compared with what the
+        leader has, not with ours.
+        """
+        self._need(epoch)
+        again = self._begin(epoch)
+        puts: list[Callable[[], bool | MemberFailed]] = [partial(self._wins, epoch)]
+        puts += [partial(self._try_at, epoch, member) for member in epoch.members[1:]]
+        wins, *others = self._agreement.controller.storage.gather(puts)
+        if not (wins or self._is_ours(epoch)):
+            return False
+        for failed in others:
+            if isinstance(failed, MemberFailed):
+                raise failed
+        return bool(wins) or again
+
+    def _begin(self, epoch: Epoch) -> bool:
+        """Note that this leader is asked; True if another try may have been ours already."""
+        again = bool(self._tried)
+        self._tried.add(epoch.leader)
+        return again
+
+    def _wins(self, epoch: Epoch) -> bool:
+        leader, data = epoch.leader, self._data
+        if leader not in self._won and self._agreement.ask(
+            epoch,
+            leader,
+            lambda storage: storage.put_if_absent(self._name, data),
+            within_s=time_for(epoch, size_bytes=len(data)),
+        ):
+            self._won.add(leader)
+        return leader in self._won
+
+    def _try_at(self, epoch: Epoch, member: Member) -> bool | MemberFailed:
+        try:
+            return put_at(self._agreement, epoch, member, self._name, self._data)
+        except MemberFailed as failed:
+            return failed
+
+    def _is_ours(self, epoch: Epoch) -> bool:
+        """Whether the leader has these bytes; who is told of others builds on them.
+
+        So all members are given what is there. False if it has been deleted since.
+        """
+        ask = partial(self._agreement.ask, within_s=time_for(epoch), may_be_large=True)
+        try:
+            found = leaders_bytes(self._agreement, epoch, self._name)
+            ask(epoch, epoch.leader, lambda storage: storage.confirm(self._name))
+            help_out(self._agreement, epoch, self._name, found, epoch.members[1:])
+        except ObjectNotFound:
+            return False
+        return found == self._data

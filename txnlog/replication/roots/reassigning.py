@@ -1,0 +1,244 @@
+"""Copies data files to where they belong, and deletes them where they do not.
+
+First every file that a root in sync should have but lacks is copied, from others in sync or from
+old incarnations of roots that are out. Only then, and under the same epoch, surplus copies are
+deleted. Repeating it does no harm, so a killed process only leaves work to do. Others write,
+compact and clean up meanwhile: a file that they delete while it is copied may come back, and then
+nothing refers to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import ClassVar, Final, TypeAlias
+
+import msgspec
+
+from txnlog import names
+from txnlog.admin.storage_step import StorageStep
+from txnlog.errors import InvalidOption, NotEnoughReplicas, ObjectNotFound, TxnlogError
+from txnlog.replication.roots.agreement import Agreement, MemberFailed
+from txnlog.replication.roots.comparing import Listings
+from txnlog.replication.roots.copying import copy_between
+from txnlog.replication.roots.epochs import Epoch, Left, Member, member_of, root_of
+from txnlog.replication.roots.placed_data import add_data, latest_left
+from txnlog.replication.roots.placement import copies, keepers, places, topic_of
+from txnlog.replication.roots.trimming import Noted, read_notes, trim
+
+Sizes: TypeAlias = Mapping[Member, int]
+
+_AT_ONCE: Final = 64
+_TRIES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Reassigned(StorageStep):
+    """A topic's data files that were copied to roots and deleted at others, or would be.
+
+    ``lacking`` are files that still have fewer copies than ``replication.factor`` says.
+    """
+
+    done: ClassVar = "data moved"
+    why: ClassVar = "it belongs elsewhere"
+
+    topic: str
+    copied: int = 0
+    copied_bytes: int = 0
+    deleted: int = 0
+    deleted_bytes: int = 0
+    lacking: int = 0
+
+
+class _Passed(Exception):
+    """There is a newer epoch."""
+
+
+def reassign(
+    agreement: Agreement,
+    topics: Collection[str] | None = None,
+    *,
+    without: str | None = None,
+    deletes: bool = True,
+    dry_run: bool = False,
+) -> list[Reassigned]:
+    """Copy data files to where they belong, and delete them where they do not.
+
+    Args:
+        agreement: whom to ask.
+        topics: which; None for all.
+        without: a root that is in sync, as if it were out.
+        deletes: also delete files at roots where they do not belong.
+        dry_run: only say what would be done.
+
+    Returns:
+        What was done, for each topic with anything to do.
+
+    Raises:
+        InvalidOption: nothing is placed: every root has everything.
+        NotEnoughReplicas: a root in sync fails, or the set keeps changing; call it again.
+        StorageError: the controller fails.
+    """
+    done: dict[str, Reassigned] = {}
+    for _ in range(_TRIES):
+        epoch = agreement.refresh()
+        if not places(epoch):
+            raise InvalidOption(
+                "every root has everything: `txnlog replicas config replication.factor=2` or "
+                "replication.factor.<topic>=2 comes first"
+            )
+        one = _Pass(agreement, epoch, _as_if_out(epoch, without), done)
+        one.deletes, one.dry_run = deletes, dry_run
+        try:
+            one.run(topics)
+        except _Passed:
+            continue
+        except MemberFailed as failed:
+            if not agreement.is_newest(epoch):
+                continue
+            where = epoch.roots[root_of(failed.member)].url
+            raise NotEnoughReplicas(
+                f"{failed.member} at {where} failed while data was reassigned: {failed}"
+            ) from failed
+        return sorted(done.values(), key=lambda one: one.topic)
+    raise NotEnoughReplicas("the set of roots kept changing: call it again")
+
+
+def _as_if_out(epoch: Epoch, root: str | None) -> Epoch:
+    member = member_of(epoch, root) if root is not None else None
+    if member not in epoch.in_sync or len(epoch.in_sync) == 1:
+        return epoch
+    rest = tuple(one for one in epoch.in_sync if one != member)
+    left = {**epoch.left, member: Left(epoch.number, 0)}
+    return msgspec.structs.replace(epoch, in_sync=rest, left=left)
+
+
+class _Pass:
+    """Everything once, under one epoch."""
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        epoch: Epoch,
+        placing: Epoch,
+        done: dict[str, Reassigned],
+    ) -> None:
+        self._agreement = agreement
+        self._epoch = epoch
+        self._placing = placing
+        self._done = done
+        self._notes: Noted = {}
+        self.deletes = True
+        self.dry_run = False
+
+    def run(self, topics: Collection[str] | None) -> None:
+        """Raises _Passed, MemberFailed, StorageError."""
+        placing = self._placing
+        folders = [names.TOPICS] if topics is None else [f"{names.topic_folder(t)}" for t in topics]
+        for topic, was in self._done.items():
+            self._done[topic] = replace(was, lacking=0)
+        with Listings([*placing.in_sync, *placing.left]) as listings:
+            self._notes = read_notes(self._agreement, placing, placing.in_sync)
+            for folder in folders:
+                self._list(listings, folder)
+            found = iter(listings.holders())
+            while some := list(islice(found, _AT_ONCE)):
+                self._move(some)
+        if not self._agreement.is_newest(self._epoch):
+            raise _Passed
+
+    def _list(self, listings: Listings, folder: str) -> None:
+        for member in self._placing.in_sync:
+            add_data(listings, self._agreement, self._placing, member, folder)
+        for member in latest_left(self._placing):
+            with suppress(MemberFailed, TxnlogError):  # it is out
+                add_data(listings, self._agreement, self._placing, member, folder)
+
+    def _note(self, name: str, **more: int) -> None:
+        topic = topic_of(name)
+        assert topic is not None
+        was = self._done.get(topic, Reassigned(topic))
+        self._done[topic] = replace(was, **{key: getattr(was, key) + n for key, n in more.items()})
+
+    def _move(self, some: Sequence[tuple[str, Sizes]]) -> None:
+        in_sync = set(self._placing.in_sync)
+        tasks: list[tuple[str, Sizes, Member]] = []
+        wanted: dict[str, list[Member]] = {}
+        for name, sizes in some:
+            doomed = [member for member in in_sync if name in self._notes[member]]
+            wanted[name] = keepers(self._placing, name, doomed)
+            tasks += [(name, sizes, member) for member in wanted[name] if member not in sizes]
+        lacking = self._copy_all(tasks)
+        surplus = {}
+        for name, sizes in some:
+            if name in lacking or len(wanted[name]) < copies(self._placing, name):
+                self._note(name, lacking=1)
+                continue
+            over = in_sync.intersection(sizes).difference(wanted[name])
+            # If copies differ in size one is damaged: verification finds out which.
+            if self.deletes and over and len({*sizes.values()}) == 1:
+                surplus[name] = sorted(over)
+        self._trim(surplus, dict(some))
+
+    def _copy_all(self, tasks: Sequence[tuple[str, Sizes, Member]]) -> set[str]:
+        """Copy files to members; returns those that could not be copied."""
+        if self.dry_run:
+            copied: list[int | None] = [max(sizes.values()) for _, sizes, _ in tasks]
+        else:
+            calls = [partial(self._copy, *task) for task in tasks]
+            copied = self._agreement.controller.storage.gather(calls)
+        lacking = set()
+        for (name, *_), size in zip(tasks, copied, strict=True):
+            if size is None:
+                lacking.add(name)
+            else:
+                self._note(name, copied=1, copied_bytes=size)
+        return lacking
+
+    def _copy(self, name: str, sizes: Sizes, target: Member) -> int | None:
+        """The bytes copied; None if no member with it answers."""
+        in_sync = self._placing.in_sync
+        # One that is shorter than others is damaged.
+        for source in sorted(sizes, key=lambda one: (-sizes[one], one not in in_sync)):
+            try:
+                return copy_between(self._agreement, self._placing, source, target, name)
+            except ObjectNotFound:
+                continue
+            except MemberFailed as failed:
+                if failed.member == target:
+                    raise
+        return None
+
+    def _trim(self, surplus: Mapping[str, Sequence[Member]], sizes: Mapping[str, Sizes]) -> None:
+        if not surplus:
+            return
+        chosen = [*surplus]
+        if not self.dry_run:
+            chosen = trim(self._agreement, self._epoch, surplus)
+            if not chosen and not self._agreement.is_newest(self._epoch):
+                raise _Passed
+        for name in chosen:
+            gone = [sizes[name][member] for member in surplus[name]]
+            self._note(name, deleted=len(gone), deleted_bytes=sum(gone))
+
+
+def only_copies(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]:
+    """How many data files only this member has, and no member in sync, and their bytes.
+
+    A copy that a process is about to delete does not count.
+
+    Raises MemberFailed.
+    """
+    count = size_bytes = 0
+    with Listings([member, *epoch.in_sync]) as listings:
+        notes = read_notes(agreement, epoch, epoch.in_sync)
+        for one in (member, *epoch.in_sync):
+            add_data(listings, agreement, epoch, one, names.TOPICS)
+        for name, sizes in listings.holders():
+            others = [one for one in sizes if one != member and name not in notes[one]]
+            if member in sizes and not others:
+                count, size_bytes = count + 1, size_bytes + sizes[member]
+    return count, size_bytes

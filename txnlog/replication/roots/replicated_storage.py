@@ -1,0 +1,478 @@
+"""A storage over the storages of several roots: acknowledged objects are at all in sync.
+
+Everything above treats it as one storage. The leader decides races; nothing that others may lack is
+shown or built on before they have it. The rules are R1 to R11 of docs/PROTOCOL.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from txnlog import names
+from txnlog.clock import Clock, SystemClock
+from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError, TxnlogError
+from txnlog.replication import root_names
+from txnlog.replication.roots.agreement import Agreement, Diverged, MemberFailed, OpenMember
+from txnlog.replication.roots.controller import Controller, OpenPlace
+from txnlog.replication.roots.copying import help_out, put_at_all
+from txnlog.replication.roots.electing import change_settings
+from txnlog.replication.roots.epochs import FACTOR, Epoch, Member
+from txnlog.replication.roots.everywhere import Everywhere
+from txnlog.replication.roots.members import MemberOpener
+from txnlog.replication.roots.placed_data import (
+    confirm_placed,
+    latest_left,
+    list_placed,
+    read_elsewhere,
+)
+from txnlog.replication.roots.placement import is_placed, may_hold_data, places, targets
+from txnlog.replication.roots.puts import PutIfAbsent
+from txnlog.replication.roots.slowness import time_for
+from txnlog.replication.roots.soundness import (
+    bring_back_entries,
+    is_sound,
+    leaders_bytes,
+)
+from txnlog.replication.roots.uploads import ReplicatedUpload
+from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
+from txnlog.storage.base import Address, Kind, Storage, Upload, check_name
+from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.left_behind import RunWithin, run_whole
+
+T = TypeVar("T")
+
+
+class ReplicatedStorage(Storage):
+    """Objects at every member of a set that the epochs on a controller root name.
+
+    Args:
+        controller: the storage of the controller root.
+        open_member: opens a member's own storage: its folder below its root.
+        address: how to open the same elsewhere.
+        clock: for how long members fail; tests bring their own.
+        open_place: opens the place that a controller has moved to.
+        run_within: how requests are made that are left behind when they take too long.
+        observes: whether others decide who is in sync, as they do for who may see fewer roots.
+
+    What costs what: a put-if-absent is a request to the leader, then one to each other member side
+    by side, then a listing of the epochs; of what is decided, one to each member, then the listing;
+    a listing one to each member, and one of the epochs.
+
+    Names are asked for by listings, also where all roots are disks (``lists_whole_folders``): who
+    believes in which name, and when names are freed, must not change with the members. What need
+    not be durable at once is durable all the same, since members must not differ after a power cut.
+    """
+
+    def __init__(
+        self,
+        controller: Storage,
+        open_member: OpenMember,
+        address: Address | None = None,
+        clock: Clock | None = None,
+        open_place: OpenPlace | None = None,
+        run_within: RunWithin = run_whole,
+        observes: bool = False,
+    ) -> None:
+        if open_place is None and isinstance(open_member, MemberOpener):
+            open_place = open_member.controller
+        self._arguments = (open_member, address, clock, open_place, run_within, observes)
+        epochs = Controller(controller, open_place)
+        self.agreement = Agreement(
+            epochs, open_member, clock or SystemClock(), run_within, observes=observes
+        )
+        """For those who describe and change the set."""
+        self.open_member = open_member
+        self._address = address
+        self._everywhere = Everywhere()
+        self._folds_case: bool | None = None
+        self._was_probed = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ReplicatedStorage, (self._controller, *self._arguments)
+
+    @property
+    def _controller(self) -> Storage:
+        return self.agreement.controller.storage
+
+    @property
+    def url(self) -> str:  # type: ignore[override]
+        return self._controller.url
+
+    def address(self) -> Address:
+        known = self._address
+        return replace(known, url=self.url) if known else self._controller.address()
+
+    def folds_case(self) -> bool:
+        if self._folds_case is None:
+            epoch = self.agreement.epoch()
+            found = [self.agreement.storage(epoch, member) for member in epoch.members]
+            self._folds_case = any(storage.folds_case() for storage in found)
+        return self._folds_case
+
+    def trust(self, *, probed: bool = False) -> None:
+        self._was_probed |= probed
+        epoch = self.agreement.epoch()
+        for member in epoch.members:
+            self.agreement.storage(epoch, member).trust(probed=probed)
+        self._controller.trust(probed=probed)
+
+    def was_probed(self) -> bool:
+        return self._was_probed
+
+    def history(self) -> int:
+        return self.agreement.history()
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def _need(self, epoch: Epoch) -> None:
+        if len(epoch.in_sync) < epoch.min_insync:
+            raise NotEnoughReplicas(
+                f"{len(epoch.in_sync)} of the replicas of {self.url} are in sync in epoch "
+                f"{epoch.number} ({', '.join(epoch.in_sync)}), and min.insync.replicas is "
+                f"{epoch.min_insync}: nothing is acknowledged before others are back"
+            )
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        put = PutIfAbsent(self.agreement, check_name(name), bytes(data), self._need)
+        return self.agreement.settle(put.leader_first, writes=True, then=self._knows_now(name))
+
+    def put_decided(self, name: str, data: bytes) -> bool:
+        put = PutIfAbsent(self.agreement, check_name(name), bytes(data), self._need)
+        return self.agreement.settle(put.side_by_side, writes=True, then=self._knows_now(name))
+
+    def _knows_now(self, name: str) -> Callable[[Epoch], None]:
+        return lambda epoch: self._everywhere.add(epoch, [name])
+
+    def _know_one(self, name: str) -> Callable[[Epoch, object], None]:
+        return lambda epoch, _: self._everywhere.add(epoch, [name])
+
+    def put(self, name: str, data: bytes) -> None:
+        check_name(name)
+        data = bytes(data)
+
+        def step(epoch: Epoch) -> None:
+            self._need(epoch)
+            try:
+                put_at_all(self.agreement, epoch, targets(epoch, name), name, data)
+            except MemberFailed as failed:
+                if failed.member == epoch.leader and isinstance(failed.error, Diverged):
+                    raise failed.error from failed  # the name is not unique, which is a bug
+                raise
+
+        self.agreement.settle(step, writes=True, then=self._knows_now(name))
+
+    def upload(self, name: str) -> Upload:
+        return ReplicatedUpload(self.agreement, check_name(name), self._need)
+
+    def confirm(self, name: str) -> None:
+        def step(epoch: Epoch) -> None:
+            # Who has found an object that he may have put acknowledges it, or builds on it.
+            self._need(epoch)
+            if is_placed(epoch, name):
+                confirm_placed(self.agreement, epoch, name)
+                return
+            self._ask(epoch, epoch.leader, lambda storage: storage.confirm(name))
+            if not self._knows(epoch, name):
+                self._help(epoch, name)
+            for member in epoch.members[1:]:
+                try:
+                    self._ask(epoch, member, lambda storage: storage.confirm(name))
+                except ObjectNotFound:
+                    self._help(epoch, name)
+
+        self._settle_shown(step, self._know_one(name))
+
+    def delete(self, names: Iterable[str]) -> None:
+        doomed = [check_name(name) for name in names]
+        if not doomed:
+            return
+        self._everywhere.drop(doomed)
+
+        def step(epoch: Epoch) -> None:
+            # The leader's first: who copies from it looks there again when it has copied.
+            for members in ([epoch.leader], epoch.members[1:]):
+                self.agreement.ask_all(
+                    epoch,
+                    members,
+                    lambda _, storage: storage.delete(doomed),
+                    within_s=time_for(epoch, count=len(doomed)),
+                )
+
+        self.agreement.settle(step)
+        self._everywhere.drop(doomed)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def _ask(self, epoch: Epoch, member: Member, call: Callable[[Storage], T]) -> T:
+        """Ask for what may be large: nobody is slow for that."""
+        within_s = time_for(epoch)
+        return self.agreement.ask(epoch, member, call, within_s=within_s, may_be_large=True)
+
+    def _knows(self, epoch: Epoch, name: str) -> bool:
+        self._everywhere.follow(epoch)
+        return self._everywhere.has(name)
+
+    def _help(self, epoch: Epoch, name: str) -> bytes:
+        data = leaders_bytes(self.agreement, epoch, name)
+        help_out(self.agreement, epoch, name, data, epoch.members[1:])
+        return data
+
+    def _settle_shown(self, step: Callable[[Epoch], T], know: Callable[[Epoch, T], None]) -> T:
+        """Do a step after which every member has what it shows, if no epoch has passed."""
+        done: list[T] = []
+
+        def kept(epoch: Epoch) -> T:
+            done.append(step(epoch))
+            return done[-1]
+
+        return self.agreement.settle(kept, then=lambda epoch: know(epoch, done[-1]))
+
+    def _read_unique(self, name: str, call: Callable[[Storage], T]) -> T:
+        """Read an object that has one writer: any member's will do, the nearest one's first."""
+        epoch = self.agreement.epoch()
+        for member in self._by_nearness(epoch, name):
+            try:
+                return self._ask(epoch, member, call)
+            except (ObjectNotFound, MemberFailed):
+                continue
+        # None of those that were members once: it is the newest epoch's that tell.
+        return self.agreement.settle(partial(self._read_of_any, name, call))
+
+    def copies_of(self, name: str) -> Sequence[Storage]:
+        check_name(name)
+        if not names.is_unique(name):
+            return ()  # which of two entries is right is for the leader alone to say
+        epoch = self.agreement.epoch()
+        found = []
+        others = latest_left(epoch) if is_placed(epoch, name) else []
+        for member in (*self._by_nearness(epoch, name), *others):
+            with suppress(TxnlogError):  # not even its server answers
+                found.append(self.agreement.storage(epoch, member))
+        return found
+
+    def _by_nearness(self, epoch: Epoch, name: str) -> list[Member]:
+        def is_far(member: Member) -> bool:
+            try:
+                return self.agreement.storage(epoch, member).local_path("") is None
+            except TxnlogError:
+                return True  # not even its server answers: the others are asked
+
+        # A joining member may not have it yet.
+        found = sorted(sorted(epoch.in_sync, key=lambda member: member != epoch.leader), key=is_far)
+        if is_placed(epoch, name):
+            placed = targets(epoch, name)
+            found.sort(key=lambda member: member not in placed)
+        return found
+
+    def _read_of_any(self, name: str, call: Callable[[Storage], T], epoch: Epoch) -> T:
+        failed: MemberFailed | None = None
+        for member in self._by_nearness(epoch, name):
+            try:
+                return self._ask(epoch, member, call)
+            except ObjectNotFound:
+                continue
+            except MemberFailed as error:
+                failed = error
+        if failed is not None:
+            raise failed  # that one may have it
+        if is_placed(epoch, name):
+            return read_elsewhere(self.agreement, epoch, name, call)
+        raise ObjectNotFound(f"no replica of {self.url} in sync has {name}")
+
+    def _read(self, name: str, call: Callable[[Storage], T]) -> T:
+        """Read of the leader what everybody has, or is given before it is shown."""
+        check_name(name)
+        if names.is_unique(name):
+            return self._read_unique(name, call)
+        epoch = self.agreement.epoch()
+        if self._knows(epoch, name):
+            for member in epoch.in_sync:
+                try:
+                    return self._ask(epoch, member, call)
+                except ObjectNotFound:
+                    break  # deleted, or never there: the newest epoch tells
+                except MemberFailed:
+                    continue
+
+        def step(epoch: Epoch) -> T:
+            self._help(epoch, name)
+            return self._ask(epoch, epoch.leader, call)
+
+        return self._settle_shown(step, self._know_one(name))
+
+    def get(self, name: str) -> bytes:
+        check_name(name)
+        if names.is_unique(name) or self._knows(self.agreement.epoch(), name):
+            data = self._read(name, lambda storage: storage.get(name))
+            if names.is_unique(name) or is_sound(name, data) is not False:
+                return data
+        return self._settle_shown(partial(self._help, name=name), self._know_one(name))
+
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        return self._read(name, lambda storage: storage.get_range(name, start, stop))
+
+    def small_reads_at_once(self) -> int:
+        return self._controller.small_reads_at_once()
+
+    def size(self, name: str) -> int:
+        return self._read(name, lambda storage: storage.size(name))
+
+    def modified_ms(self, name: str) -> int | None:
+        return self._read(name, lambda storage: storage.modified_ms(name))
+
+    def _is_everywhere(self, name: str) -> bool:
+        """Whether a member that lacks a name is of no account: each had it, or nobody need."""
+        return self._everywhere.has(name) or names.is_unique(name)
+
+    def _show(self, epoch: Epoch, name: str, lacking: list[Member]) -> bool:
+        """See to it that members have what a listing shows; False if it is deleted meanwhile."""
+        if self._is_everywhere(name):
+            return True
+        try:
+            data = leaders_bytes(self.agreement, epoch, name)
+            help_out(self.agreement, epoch, name, data, lacking)
+        except ObjectNotFound:
+            return False
+        return True
+
+    def _listings(
+        self, epoch: Epoch, folder: str, start_after: str
+    ) -> tuple[dict[Member, list[str]], MemberFailed | None]:
+        """What each member has, and how one has failed that an observer goes on without."""
+        unseen: list[MemberFailed] = []
+
+        def listing(member: Member) -> list[str] | None:
+            try:
+                return self._ask(epoch, member, lambda one: one.list_names(folder, start_after))
+            except MemberFailed as failed:
+                if member == epoch.leader or not self.agreement.observes:
+                    raise
+                unseen.append(failed)
+                return None
+
+        calls = [partial(listing, member) for member in epoch.members]
+        listed = zip(epoch.members, self._controller.gather(calls), strict=True)
+        found = {member: shown for member, shown in listed if shown is not None}
+        return found, unseen[0] if unseen else None
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        prefix = f"{folder}/" if folder else ""
+
+        def step(epoch: Epoch) -> list[str]:
+            self._everywhere.follow(epoch)
+            found, unseen = self._listings(epoch, folder, start_after)
+            if places(epoch) and may_hold_data(folder):
+                if unseen is not None:
+                    raise unseen  # that one may have what no other has
+                return sorted(set().union(*(found[member] for member in epoch.in_sync)))
+            listed = found[epoch.leader]
+            there = set(listed)
+            others = {member: set(found[member]) for member in epoch.members[1:] if member in found}
+            if unseen is not None or any(not there.issuperset(one) for one in others.values()):
+                # Being put or deleted, or never acknowledged; or the leader's disk is not mounted.
+                self.agreement.check_mark(epoch, epoch.leader)
+                more = bring_back_entries(self.agreement, epoch, folder, listed, others)
+                if more:
+                    there |= more
+                    listed = sorted(there)
+            if unseen is not None and not all(self._is_everywhere(prefix + last) for last in there):
+                raise unseen  # that one may lack what is shown, and lead
+            lacked = set().union(*(there - theirs for theirs in others.values()))
+            gone = set()
+            for last in sorted(lacked):
+                lacking = [member for member, theirs in others.items() if last not in theirs]
+                if not self._show(epoch, prefix + last, lacking):
+                    gone.add(last)
+            return [last for last in listed if last not in gone]
+
+        def know(epoch: Epoch, listed: list[str]) -> None:
+            if not self.agreement.may_differ(epoch):
+                found = (prefix + last for last in listed)
+                self._everywhere.add(epoch, filter(_tells_all, found))
+
+        return self._settle_shown(step, know)
+
+    def list_folders(self, folder: str) -> list[str]:
+        def step(epoch: Epoch) -> list[str]:
+            self.agreement.check_mark(epoch, epoch.leader)
+            found = self._ask(epoch, epoch.leader, lambda storage: storage.list_folders(folder))
+            if places(epoch) and folder and may_hold_data(folder) and folder != names.TOPICS:
+                theirs = self.agreement.ask_all(
+                    epoch,
+                    epoch.in_sync,
+                    lambda _, storage: storage.list_folders(folder),
+                    within_s=time_for(epoch),
+                    may_be_large=True,
+                )
+                found = sorted(set().union(*theirs.values()))
+            return [name for name in found if folder or name != root_names.MEMBER_MARKS]
+
+        return self.agreement.settle(step)
+
+    def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
+        epoch = self.agreement.refresh()
+        marks = f"{root_names.MEMBER_MARKS}/"
+        try:
+            for name, size_bytes in list_placed(self.agreement, epoch, folder):
+                if not name.startswith(marks):
+                    yield name, size_bytes
+            self.agreement.check_mark(epoch, epoch.leader)
+        except MemberFailed as failed:
+            raise failed.error from failed
+        if not self.agreement.is_newest(epoch):
+            raise StorageError(
+                f"the replicas of {self.url} have changed while {folder or 'the store'} was "
+                "listed: list it again"
+            )
+
+    # -- together --------------------------------------------------------------------------------
+
+    def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
+        return self._controller.gather(map(self.agreement.as_patient, calls))
+
+    def put_round(self, calls: Iterable[Callable[[], object]]) -> None:
+        with self.agreement.round() as done:
+            self.gather(partial(self.agreement.within, done, call) for call in calls)
+
+    def count_later(self) -> AbstractContextManager[Callable[[], None]]:
+        return self.agreement.rounds()
+
+    def wait_up_to(self, for_s: float) -> AbstractContextManager[None]:
+        return self.agreement.wait_up_to(for_s)
+
+    def kind(self) -> Kind:
+        return "replicated"
+
+    def may_be_unlisted(self, name: str) -> bool:
+        return is_placed(self.agreement.epoch(), name)
+
+    def set_replication_factor(self, topic: str, factor: int, *, dry_run: bool = False) -> None:
+        change_settings(self.agreement, {f"{FACTOR}.{topic}": factor}, dry_run=dry_run)
+
+    def run_ahead(
+        self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES
+    ) -> Generator[T]:
+        return self._controller.run_ahead(calls, most_bytes)
+
+    def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
+        return self._controller.race(call, rounds)
+
+
+def _tells_all(name: str) -> bool:
+    """Whether an object that a listing shows at each member is the same there.
+
+    A member may have a completion before the leader has it; and then the leader another one,
+    because the decision was damaged.
+    """
+    return not (names.is_unique(name) or names.is_state(name))
+
+
+def find_replicated(storage: Storage) -> ReplicatedStorage | None:
+    """The replicated storage that this is, or that it wraps; None if there is none."""
+    while isinstance(storage, ForwardingStorage):  # one that counts requests, for example
+        storage = storage.inner
+    return storage if isinstance(storage, ReplicatedStorage) else None

@@ -1,0 +1,135 @@
+"""Roots that left the in-sync set and answer again: they rejoin if a setting says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar, Final, TypeAlias
+
+from txnlog.admin.storage_step import StorageStep
+from txnlog.errors import InvalidOption, StorageError, TxnlogError
+from txnlog.replication.roots.epochs import Epoch, FailedJoins, Member, root_of
+from txnlog.replication.roots.forgetting import check_root, forget, old_incarnations
+from txnlog.replication.roots.joining import Joined, join
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.soundness import IsSound
+from txnlog.storage.reach import UnnamedUrl
+
+_JOINS_IN_MS: Final = 24 * 3600 * 1000
+"""After this time of joining the process counts as killed: another may start over."""
+_FIRST_PAUSE_MS: Final = 10 * 60 * 1000
+_LONGEST_PAUSE_MS: Final = 24 * 3600 * 1000
+Prepare: TypeAlias = Callable[[ReplicatedStorage, str], tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReturn(StorageStep):
+    """A root that was out and is in sync again, or would be."""
+
+    done: ClassVar = "root brought back"
+    why: ClassVar = "it answers again"
+
+    root: str
+    url: str
+    member: str | None
+    objects: int
+    size_bytes: int
+
+
+def roots_to_return(epoch: Epoch, began_ms: Callable[[int], int], now_ms: int) -> list[str]:
+    """The roots that are out and should rejoin, except those that an operator has taken out.
+
+    Args:
+        epoch: the newest one.
+        began_ms: when the epoch with a number was proposed.
+        now_ms: the time.
+    """
+    busy = {root_of(member) for member in epoch.in_sync}
+    for root, failed in epoch.failed_joins.items():
+        # A clock that has jumped keeps no root out.
+        if failed.at_ms <= now_ms < try_again_ms(failed):
+            busy.add(root)
+    for member, since in epoch.joining.items():
+        if now_ms - began_ms(since) < _JOINS_IN_MS:
+            busy.add(root_of(member))
+    return sorted(set(epoch.roots) - busy - set(epoch.taken_out))
+
+
+def try_again_ms(failed: FailedJoins) -> int:
+    """When maintenance retries a root that failed to rejoin: later each time."""
+    pause_ms = _FIRST_PAUSE_MS << min(failed.count - 1, 16)
+    return failed.at_ms + min(pause_ms, _LONGEST_PAUSE_MS)
+
+
+def outdated(epoch: Epoch, old: Sequence[Member]) -> list[Member]:
+    """The old incarnations of a root whose data nobody could miss.
+
+    The one that was last in sync stays. So do those in sync before an unclean election: they may
+    have all that is left of the lost data, and only an operator deletes them. One that never was in
+    sync is a partial copy of what others have.
+    """
+    was_in_sync = [member for member in old if member in epoch.left]
+    kept = {
+        *was_in_sync[-1:],
+        *(member for member in was_in_sync if epoch.left[member].epoch < epoch.last_unclean),
+    }
+    return [member for member in old if member not in kept]
+
+
+def return_roots(
+    storage: ReplicatedStorage,
+    prepare: Prepare,
+    is_sound: IsSound = lambda *_: None,
+    *,
+    dry_run: bool = False,
+) -> Iterator[ReplicaReturn]:
+    """Rejoin the roots that answer, one after the other; their outdated incarnations are deleted.
+
+    Does nothing if ``replica.auto.return`` is false. A root that fails does not stop the others.
+
+    Raises TxnlogError, when all were tried: the first failure. Call it again.
+    """
+    agreement = storage.agreement
+    epoch = agreement.refresh()
+    if not epoch.returns_roots:
+        return
+
+    failed: TxnlogError | None = None
+
+    def began_ms(number: int) -> int:
+        return agreement.controller.at(number).at_ms
+
+    for root in roots_to_return(epoch, began_ms, agreement.clock.now_ms()):
+        url = epoch.roots[root].url
+        if dry_run:
+            with suppress(TxnlogError):
+                check_root(storage, epoch, root)
+                yield ReplicaReturn(root, url, None, 0, 0)
+            continue
+        try:
+            joined = _try_to_join(storage, prepare, url, is_sound)
+            if joined is None:
+                continue
+            yield ReplicaReturn(root, url, joined.member, joined.objects, joined.bytes)
+            newest = agreement.refresh()
+            for old in outdated(newest, old_incarnations(storage, newest, root)):
+                with suppress(InvalidOption):  # it has the only copy of data
+                    forget(storage, old)
+        except TxnlogError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+def _try_to_join(
+    storage: ReplicatedStorage, prepare: Prepare, url: str, is_sound: IsSound
+) -> Joined | None:
+    """None if the root does not answer yet, or another process has added it."""
+    try:
+        root, found = prepare(storage, url)
+    except UnnamedUrl:
+        raise  # somebody must say that it may be asked
+    except (InvalidOption, StorageError):
+        return None
+    return join(storage.agreement, root, found, is_sound)

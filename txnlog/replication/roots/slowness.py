@@ -1,0 +1,79 @@
+"""Requests to members with a time limit, and how many abandoned ones there are.
+
+An abandoned request goes on. It may take effect later at a member that is out by then, which no
+later epoch names except after an unclean election; or at one that stays in, where it is like the
+request of a writer that slept: the look at the epochs, and put-if-absent, are made for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from txnlog.clock import Clock
+from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.storage.fork_safe_lock import ForkSafeLock
+from txnlog.storage.left_behind import RunWithin, TookTooLong
+
+T = TypeVar("T")
+
+_BYTES_A_SECOND: Final = 1 << 20
+"""The speed by which larger requests get more time: slower than any useful root."""
+_NAMES_A_SECOND: Final = 100
+_MOST_LEFT: Final = 8
+_LOCK: Final = ForkSafeLock()
+"""Guards all state here; held only for moments."""
+
+
+def time_for(epoch: Epoch, *, size_bytes: int = 0, count: int = 0) -> float:
+    """How long one request may take before its member is slow, in seconds."""
+    return epoch.lag_s + size_bytes / _BYTES_A_SECOND + count / _NAMES_A_SECOND
+
+
+class Slowness:
+    """Makes requests within a time limit; knows which members have not answered earlier ones.
+
+    Such a member gets no more requests for the time that one may take, and none at all when many
+    hang: so few threads hang. Safe to use from several threads.
+    """
+
+    def __init__(self, run_within: RunWithin, clock: Clock) -> None:
+        self._run_within = run_within
+        self._clock = clock
+        self._left: dict[Member, dict[object, float]] = {}
+
+    def ask(
+        self,
+        member: Member,
+        call: Callable[[], T],
+        within_s: float,
+        go_on: Callable[[], bool] | None = None,
+    ) -> T:
+        """Make a request. Raises TookTooLong, and what the call raises."""
+        self._check(member, within_s)
+        token, ended = object(), []
+
+        def run() -> T:
+            try:
+                return call()
+            finally:
+                with _LOCK.mutex:
+                    ended.append(True)
+                    self._left.get(member, {}).pop(token, None)
+
+        try:
+            return self._run_within(run, within_s, go_on)
+        except TookTooLong:
+            with _LOCK.mutex:
+                if not ended:
+                    self._left.setdefault(member, {})[token] = self._clock.monotonic_s()
+            raise
+
+    def _check(self, member: Member, within_s: float) -> None:
+        with _LOCK.mutex:
+            left = self._left.get(member)
+            if not left:
+                return
+            for_s = self._clock.monotonic_s() - max(left.values())
+            if len(left) >= _MOST_LEFT or for_s < within_s:
+                raise TookTooLong(f"{len(left)} earlier requests to {member} are not answered yet")

@@ -1,0 +1,266 @@
+"""Whether an object is as it was written, by its bytes alone; and what is done where it is not.
+
+Where two members have other bytes, the checksum decides, not who leads:
+
+* A follower's object is damaged: the leader's replaces it, once all others have that. Then nobody
+  can ever put another one there: the name is taken at the damaged one, too, and stays so. So a
+  process that sleeps before it replaces the object does no harm, whatever has happened since.
+* The leader's is damaged, and a member in sync has it whole: that one leads, by the next epoch, and
+  nobody leaves the set. It may not be replaced under the same leader: a writer may have been told
+  that it has won the name, by what is damaged now.
+* The leader has lost entries: what a member in sync has of them was acknowledged, or is in doubt,
+  since only what is below a checkpoint is ever deleted. So it is put at the leader before somebody
+  takes its number; if somebody has, that decides.
+* Nobody in sync has it whole: it stays where it is, so that its name stays taken, and is given to
+  members that lack it. Nobody leaves the set for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
+from typing import TypeAlias, TypeVar
+
+from txnlog import names
+from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.replication.roots.agreement import Agreement, Diverged, MemberFailed
+from txnlog.replication.roots.epochs import Epoch, Member, elected
+from txnlog.replication.roots.slowness import time_for
+from txnlog.state import envelope
+from txnlog.storage.base import CannotReplace, Storage
+
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+
+IsSound: TypeAlias = Callable[[Storage, str], bool | None]
+"""Whether data in a storage is as it was written; None: it cannot be told."""
+
+
+class Damaged(StorageError):
+    """A member's object is not as it was written."""
+
+
+def is_sound(name: str, data: bytes) -> bool | None:
+    """Whether an object is as it was written. None: it has no checksum of its own."""
+    return envelope.is_sound(data) if names.is_framed(name) else None
+
+
+def leaders_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
+    """What the leader has; damaged only if no member in sync has it whole.
+
+    Raises:
+        ObjectNotFound: the leader does not have it.
+        MemberFailed: it fails; or its object is damaged, and another member is to lead.
+    """
+    data = _get(agreement, epoch, epoch.leader, name)
+    if is_sound(name, data) is not False:
+        return data
+    found = _whole_elsewhere(agreement, epoch, name)
+    if found is None:
+        return data
+    member, _ = found
+    why = f"{name} is damaged at the leader {epoch.leader}; {member} has it whole"
+    lead = partial(_hand_over, agreement, epoch, member, why)
+    raise MemberFailed(epoch.leader, Damaged(why), remedy=lead)
+
+
+def sound_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
+    """Bytes to copy: another member's if that one has them whole, since nobody need lead for it."""
+    data = _get(agreement, epoch, epoch.leader, name)
+    if is_sound(name, data) is not False:
+        return data
+    found = _whole_elsewhere(agreement, epoch, name)
+    return data if found is None else found[1]
+
+
+def _whole_elsewhere(agreement: Agreement, epoch: Epoch, name: str) -> tuple[Member, bytes] | None:
+    """A member in sync that has whole what the leader has damaged. Raises MemberFailed."""
+    failed: MemberFailed | None = None
+    for member in epoch.in_sync:
+        if member == epoch.leader:
+            continue
+        try:
+            found = _get(agreement, epoch, member, name)
+        except ObjectNotFound:
+            continue
+        except MemberFailed as error:
+            failed = error
+            continue
+        if is_sound(name, found):
+            return member, found
+    if failed is not None:
+        raise failed  # that one may have it
+    return None
+
+
+def bring_back_entries(
+    agreement: Agreement,
+    epoch: Epoch,
+    folder: str,
+    listed: Sequence[str],
+    others: Mapping[Member, AbstractSet[str]],
+) -> set[str]:
+    """Give the leader the entries of a log that it has lost, and that others in sync have.
+
+    Args:
+        agreement: whom to ask.
+        epoch: under which.
+        folder: what was listed.
+        listed: what the leader has there.
+        others: what other members have.
+
+    Returns:
+        Those that the leader has by now: another process may have put them.
+
+    Raises MemberFailed.
+    """
+    if not names.is_log_folder(folder):
+        return set()
+    theirs = {
+        name
+        for member in epoch.in_sync
+        for name in others.get(member, set()) - {*listed}
+        if _entry(name) >= 0
+    }
+    if not theirs:
+        return set()
+    there = _of_leader(agreement, epoch, folder, min(theirs))
+    found = theirs.intersection(there)
+    for last in sorted(theirs.difference(there)):
+        if _is_lost(folder, last, there):
+            having = (member for member in epoch.in_sync if last in others.get(member, ()))
+            if any(_bring_back(agreement, epoch, one, f"{folder}/{last}") for one in having):
+                found.add(last)
+    return found
+
+
+def _of_leader(agreement: Agreement, epoch: Epoch, folder: str, first: str) -> list[str]:
+    """What the leader has from an entry on; all if that is nothing. It begins after it was missed.
+
+    So a checkpoint because of which the entry was deleted is among it.
+    """
+    start = names.log_file_prefix(max(_entry(first), 0))
+    for start_after in (start, ""):
+        found = _ask(
+            agreement, epoch, epoch.leader, partial(_list, folder=folder, start_after=start_after)
+        )
+        if found:
+            break
+    return found
+
+
+def _list(storage: Storage, folder: str, start_after: str) -> list[str]:
+    return storage.list_names(folder, start_after)
+
+
+def _is_lost(folder: str, name: str, there: Sequence[str]) -> bool:
+    """Whether the leader has lost an entry that it lacks, by what it has: else it was deleted.
+
+    Of a topic or group only what is below a checkpoint is deleted, of an id what is below the
+    newest state; if nothing is there the log is being deleted as a whole, its newest entry last.
+    """
+    of_id = folder.startswith(f"{names.TRANSACTIONS}/")
+    parsed = [found for found in map(names.parse_log_file, there) if found is not None]
+    if not parsed:
+        return False
+    kept_from = names.LogFile.ENTRY if of_id else names.LogFile.CHECKPOINT
+    return _entry(name) > max((number for number, what in parsed if what is kept_from), default=-1)
+
+
+def is_lost_by_leader(agreement: Agreement, epoch: Epoch, name: str) -> bool:
+    """Whether the leader has lost what it lacks: an entry that nobody has deleted.
+
+    Raises MemberFailed.
+    """
+    folder, _, last = name.rpartition("/")
+    if not names.is_log_folder(folder) or _entry(last) < 0:
+        return False
+    return _is_lost(folder, last, _of_leader(agreement, epoch, folder, last))
+
+
+def _entry(name: str) -> int:
+    """The number of an entry by the name of its file; -1 if it is something else."""
+    number, kind = names.parse_log_file(name) or (-1, None)
+    return number if kind is names.LogFile.ENTRY else -1
+
+
+def _bring_back(agreement: Agreement, epoch: Epoch, member: Member, name: str) -> bool:
+    try:
+        data = _get(agreement, epoch, member, name)
+    except ObjectNotFound:
+        return False
+    if not is_sound(name, data):
+        return False
+    _ask(agreement, epoch, epoch.leader, lambda one: one.put_if_absent(name, data))
+    _logger.warning("replicas: the leader %s lacked %s, which %s has", epoch.leader, name, member)
+    return True
+
+
+def _get(agreement: Agreement, epoch: Epoch, member: Member, name: str) -> bytes:
+    within_s = time_for(epoch)
+    return agreement.ask(
+        epoch, member, lambda storage: storage.get(name), within_s=within_s, may_be_large=True
+    )
+
+
+def _hand_over(agreement: Agreement, epoch: Epoch, heir: Member, why: str) -> bool:
+    # If the epoch has passed, the next number is taken.
+    return agreement.propose(elected(epoch, heir, agreement.proposer(why), keep=True))
+
+
+def diverged_at(epoch: Epoch, member: Member, name: str) -> MemberFailed:
+    """A follower's object is as it was written, and not the leader's: it leaves the set."""
+    error = Diverged(f"{name} is not what the leader {epoch.leader} has")
+    return MemberFailed(member, error, useless=True)
+
+
+def damaged_at(
+    agreement: Agreement, epoch: Epoch, member: Member, name: str, data: bytes
+) -> MemberFailed:
+    """A follower's object is damaged: what is done about it is to replace it by the leader's."""
+    error = Damaged(f"{name} is damaged at {member}")
+    mend = partial(_mend, agreement, epoch, member, name, data)
+    return MemberFailed(member, error, remedy=mend)
+
+
+def _mend(agreement: Agreement, epoch: Epoch, member: Member, name: str, data: bytes) -> bool:
+    """Replace a follower's object by the leader's. Raises ObjectNotFound, MemberFailed."""
+    for other in epoch.members:
+        if other == member:
+            continue
+        try:
+            found = _get(agreement, epoch, other, name)
+        except ObjectNotFound:
+            if other == epoch.leader:
+                raise
+            agreement.check_mark(epoch, other)
+            _ask(agreement, epoch, other, lambda one: one.put_if_absent(name, data))
+            return True  # and look again
+        if found == data:
+            continue
+        if other == epoch.leader:
+            return True  # another process has been there: the step tells
+        if is_sound(name, found) is not False:
+            raise diverged_at(epoch, other, name)
+    _ask(agreement, epoch, epoch.leader, lambda one: one.confirm(name))
+    if not agreement.is_newest(epoch):
+        return True
+    agreement.check_mark(epoch, member)
+    try:
+        _ask(agreement, epoch, member, lambda one: one.replace(name, data))
+    except MemberFailed as failed:
+        if isinstance(failed.error, CannotReplace):
+            return agreement.put_out(epoch, member, f"{failed}; it is whole when it joins again")
+        raise
+    _logger.warning(
+        "replicas: %s was damaged at %s, and is replaced by what others have", name, member
+    )
+    return True
+
+
+def _ask(agreement: Agreement, epoch: Epoch, member: Member, call: Callable[[Storage], T]) -> T:
+    return agreement.ask(epoch, member, call, within_s=time_for(epoch))

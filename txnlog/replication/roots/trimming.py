@@ -1,0 +1,156 @@
+"""Deleting a data file at some members, because others have it: never the last copies.
+
+A process that is about to delete may sleep for any time, and others move the file meanwhile. So it
+first puts a note with the files' names at each member where it will delete. After that it looks at
+the others: a copy counts only if no note at its member names it, and notes are read before the
+copies are looked at. Of two processes that rely on each other's copy at least one finds the other's
+note, and deletes nothing. A note is deleted when every deletion has been answered; that of a killed
+process stays with the incarnation, where these files no longer count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Annotated, Final
+
+import msgspec
+
+from txnlog.errors import CorruptEntry, ObjectNotFound
+from txnlog.limits import AnyNumber, LongName
+from txnlog.replication import root_names
+from txnlog.replication.roots.agreement import Agreement, MemberFailed
+from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.replication.roots.placement import copies, keepers
+from txnlog.state import envelope
+from txnlog.storage.base import Storage
+
+
+class TrimNote(msgspec.Struct, frozen=True, tag_field="kind", tag="trim"):
+    """Files that a process is about to delete at the note's member."""
+
+    names: Annotated[tuple[LongName, ...], AnyNumber]
+
+
+_DECODER: Final = msgspec.json.Decoder(TrimNote)
+Noted = dict[Member, frozenset[str]]
+
+
+def read_notes(
+    agreement: Agreement, epoch: Epoch, members: Collection[Member], *, but: str = ""
+) -> Noted:
+    """By member, the files that may be deleted there, by all notes but one.
+
+    Raises MemberFailed.
+    """
+
+    def read(_: Member, storage: Storage) -> frozenset[str]:
+        found: set[str] = set()
+        for name in storage.list_names(root_names.MEMBER_MARKS):
+            path = f"{root_names.MEMBER_MARKS}/{name}"
+            if not root_names.is_trim_note(name) or path == but:
+                continue
+            with suppress(ObjectNotFound):  # deleted since
+                where = f"{storage.url}/{path}"
+                found.update(envelope.decode(storage.get(path), _DECODER, where).names)
+        return frozenset(found)
+
+    try:
+        return agreement.ask_all(epoch, [*members], read)
+    except ObjectNotFound as error:
+        raise CorruptEntry(f"the notes of {', '.join(members)} cannot be listed") from error
+
+
+class OpenNote:
+    """A note while its writer deletes."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.is_used = False
+        """Deletions have begun: if one is not answered, it may take effect late, and the note
+        stays.
+        """
+
+
+@contextmanager
+def noted(
+    agreement: Agreement, epoch: Epoch, doomed: Mapping[Member, Sequence[str]]
+) -> Iterator[OpenNote]:
+    """Put a note of the files about to be deleted at members. Raises MemberFailed."""
+    note = OpenNote(root_names.trim_note(agreement.clock.token()))
+
+    def tear_up() -> None:
+        for member in doomed:
+            agreement.ask(epoch, member, lambda storage: storage.delete([note.path]))
+
+    try:
+        for member, names in doomed.items():
+            data = envelope.encode(TrimNote(tuple(names)))
+            agreement.ask(epoch, member, partial(_put, path=note.path, data=data))
+        yield note
+    except BaseException:
+        if not note.is_used:
+            with suppress(MemberFailed):
+                tear_up()
+        raise
+    tear_up()
+
+
+def _put(storage: Storage, path: str, data: bytes) -> None:
+    storage.put(path, data)
+
+
+def _delete(storage: Storage, names: list[str]) -> None:
+    storage.delete(names)
+
+
+def trim(
+    agreement: Agreement, epoch: Epoch, surplus: Mapping[str, Collection[Member]]
+) -> list[str]:
+    """Delete data files at members where they do not belong; returns which were deleted.
+
+    A file with too few other copies stays. Nothing is deleted under an epoch that has passed.
+
+    Raises MemberFailed: some may be deleted.
+    """
+    doomed: dict[Member, list[str]] = {}
+    for name, members in surplus.items():
+        for member in members:
+            doomed.setdefault(member, []).append(name)
+    with noted(agreement, epoch, doomed) as note:
+        notes = read_notes(agreement, epoch, epoch.in_sync, but=note.path)
+        checks = [
+            partial(_is_enough, agreement, epoch, name, members, notes)
+            for name, members in surplus.items()
+        ]
+        enough = agreement.controller.storage.gather(checks)
+        chosen = [name for name, yes in zip(surplus, enough, strict=True) if yes]
+        if not agreement.is_newest(epoch):
+            return []
+        note.is_used = True
+        for member, names in doomed.items():
+            going = [name for name in names if name in chosen]
+            if going:
+                agreement.ask(epoch, member, partial(_delete, names=going))
+    return chosen
+
+
+def _is_enough(
+    agreement: Agreement, epoch: Epoch, name: str, members: Collection[Member], notes: Noted
+) -> bool:
+    """Whether enough others have a file, with no process about to delete it there."""
+    without = {*members, *(member for member in epoch.in_sync if name in notes[member])}
+    wanted = keepers(epoch, name, without)
+    if len(wanted) < copies(epoch, name):
+        return False
+
+    def durable_size(storage: Storage) -> int:
+        storage.confirm(name)  # a process may be copying it there just now
+        return storage.size(name)
+
+    try:
+        sizes = {agreement.ask(epoch, member, durable_size) for member in wanted}
+    except ObjectNotFound:
+        return False
+    return len(sizes) == 1

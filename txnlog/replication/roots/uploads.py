@@ -1,0 +1,207 @@
+"""One large object on its way to every member at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from threading import Event, Lock
+
+from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.replication.roots.agreement import Agreement, MemberFailed
+from txnlog.replication.roots.copying import copy_between
+from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.replication.roots.placement import targets
+from txnlog.replication.roots.slowness import time_for
+from txnlog.storage.base import Upload
+from txnlog.storage.left_behind import TookTooLong
+
+
+class ReplicatedUpload(Upload):
+    """An upload to each member. One that fails on the way gets its copy from another at the end.
+
+    Args:
+        agreement: whom to ask.
+        name: the object's, which nobody else uses.
+        need: raises NotEnoughReplicas under an epoch with too few members in sync.
+    """
+
+    def __init__(self, agreement: Agreement, name: str, need: Callable[[Epoch], None]) -> None:
+        self._agreement = agreement
+        self._name = name
+        self._need = need
+        self._uploads: dict[Member, Upload] = {}
+        self._whole: set[Member] = set()
+        self._size = 0
+        self._ended = False
+        with suppress(MemberFailed):
+            self._begin(agreement.epoch())
+        if not self._uploads:
+            agreement.settle(self._begin)
+
+    def _begin(self, epoch: Epoch) -> None:
+        """Begin at members that are to have it. Raises MemberFailed: none of them takes it."""
+        failed: MemberFailed | None = None
+        for member in targets(epoch, self._name):
+            if member in self._uploads:
+                continue
+            try:
+                self._uploads[member] = self._agreement.ask(
+                    epoch,
+                    member,
+                    lambda storage: storage.upload(self._name),
+                    within_s=time_for(epoch),
+                )
+            except MemberFailed as error:
+                failed = error
+        if failed is not None and not self._uploads:
+            raise failed
+
+    def _put_out(self) -> None:
+        """All uploads have failed: a retry must find other members."""
+
+        def check(epoch: Epoch) -> None:
+            for member in targets(epoch, self._name):
+                self._agreement.check_mark(epoch, member)
+
+        with suppress(StorageError):
+            self._agreement.settle(check)
+
+    def write(self, data: bytes) -> int:
+        if self._ended:
+            raise ValueError("the upload is closed")
+        self._size += len(data)
+        error = self._each(lambda upload: upload.write(data), len(data))
+        if error is not None and not self._uploads:
+            self._put_out()
+            raise error
+        return len(data)
+
+    def _each(
+        self, call: Callable[[Upload], object], size_bytes: int, *, waits: bool = True
+    ) -> StorageError | None:
+        """Make a call of every upload, side by side; those that fail or are slow are dropped.
+
+        If all are slow, with ``waits`` the first one that ends is waited for: nobody else has what
+        is written, so that it could not be written again.
+        """
+        agreement = self._agreement
+        began_s, epoch = agreement.clock.monotonic_s(), agreement.epoch()
+        within_s = time_for(epoch, size_bytes=size_bytes)
+        slowness = agreement.slowness
+        calls = {
+            member: _Call(partial(call, upload), upload) for member, upload in self._uploads.items()
+        }
+
+        def run(member: Member) -> StorageError | None:
+            try:
+                slowness.ask(member, calls[member].run, within_s)
+            except StorageError as error:
+                return error
+            return None
+
+        gather = agreement.controller.storage.gather
+        errors = dict(zip(calls, gather(partial(run, member) for member in calls), strict=True))
+        pause = agreement.pauses(began_s)
+        while waits and None not in errors.values():
+            slow = [member for member, error in errors.items() if isinstance(error, TookTooLong)]
+            if not slow or not pause(epoch):
+                break
+            for member in slow:
+                one = calls[member]
+                errors[member] = one.outcome(errors[member]) if one.begun else run(member)
+        failed = None
+        for member, error in errors.items():
+            if error is not None:
+                failed = error
+                del self._uploads[member]
+                calls[member].drop()
+        return failed
+
+    def close(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        error = self._each(lambda upload: upload.close(), self._size)
+        self._whole.update(self._uploads)
+        if not self._whole and error is not None:
+            self._put_out()
+            raise error
+        self._agreement.settle(self._complete, writes=True)
+
+    def _complete(self, epoch: Epoch) -> int:
+        """See to it that every member of the epoch that is to have it does."""
+        self._need(epoch)
+        for member in targets(epoch, self._name):
+            if member not in self._whole:
+                self._copy_to(epoch, member)
+                self._whole.add(member)
+        return self._size
+
+    def _copy_to(self, epoch: Epoch, target: Member) -> None:
+        self._agreement.check_mark(epoch, target)
+        failed: MemberFailed | None = None
+        for source in sorted(self._whole, key=lambda member: (member not in epoch.members, member)):
+            try:
+                copy_between(self._agreement, epoch, source, target, self._name)
+            except MemberFailed as error:
+                failed = error
+            except ObjectNotFound:
+                continue
+            else:
+                return
+        raise failed or StorageError(f"no member has the whole of {self._name} any more")
+
+    def discard(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._each(lambda upload: upload.discard(), 0, waits=False)
+
+
+class _Call:
+    """A call of one upload, which may go on when nobody waits for it any more."""
+
+    def __init__(self, call: Callable[[], object], upload: Upload) -> None:
+        self._call = call
+        self._upload = upload
+        self._once = Lock()
+        self._left = Event()
+        self._ended = Event()
+        self._error: BaseException | None = None
+
+    @property
+    def begun(self) -> bool:
+        return self._once.locked()
+
+    def run(self) -> None:
+        """Make the call, once; the upload is dropped at its end if nobody waits for that."""
+        if not self._once.acquire(blocking=False):
+            raise TookTooLong("it began late, and goes on")
+        try:
+            if not self._left.is_set():
+                self._call()
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._ended.set()
+            if self._left.is_set():
+                self._upload.discard()
+
+    def outcome(self, slow: StorageError | None) -> StorageError | None:
+        """The call's StorageError, if it has raised one; ``slow`` while it goes on.
+
+        Raises what else the call has raised.
+        """
+        if not self._ended.is_set():
+            return slow
+        if self._error is None or isinstance(self._error, StorageError):
+            return self._error
+        raise self._error
+
+    def drop(self) -> None:
+        """Drop the upload: now, or when the call to it has ended."""
+        self._left.set()
+        if self._ended.is_set() or not self.begun:  # just then: it may not have seen it
+            with suppress(StorageError):
+                self._upload.discard()

@@ -1,0 +1,348 @@
+"""Compares roots in sync: finds missing and damaged objects, and repairs them.
+
+Differences in listings are checked again, the leader last: a deletion begins there, so an object
+that it still has was not deleted when a follower was asked. Nothing is concluded under an epoch
+that has passed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+from itertools import chain, islice
+from typing import Final, Literal, TypeAlias
+
+from txnlog import names
+from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError
+from txnlog.replication.roots import soundness
+from txnlog.replication.roots.agreement import Agreement, MemberFailed
+from txnlog.replication.roots.comparing import Listings, add_listing
+from txnlog.replication.roots.copying import CHUNK_BYTES, copy_between, help_out
+from txnlog.replication.roots.epochs import Epoch, Member, root_of
+from txnlog.replication.roots.placement import is_placed, places
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.soundness import IsSound
+from txnlog.replication.roots.trimming import noted, read_notes
+from txnlog.storage.base import Storage
+
+Kind: TypeAlias = Literal["missing", "damaged", "differs", "extra", "undecided"]
+"""Read by programs: append only."""
+
+_AT_ONCE: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDifference:
+    """An object that is not the same on all roots in sync.
+
+    ``kind`` is 'missing' (``members`` lack it), 'damaged' (theirs is not as written, by its
+    checksums), 'differs' (theirs are not what most have, and no checksum tells more), 'undecided'
+    (there is no majority either: it is unknown whose is right) or 'extra' (the leader lacks it: it
+    is being deleted, was left by a deletion, or was never acknowledged).
+    ``is_repaired``: it is the same everywhere now.
+    """
+
+    name: str
+    kind: Kind
+    members: tuple[str, ...]
+    size_bytes: int
+    detail: str
+    is_repaired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    size_bytes: int
+    digest: bytes | None
+
+
+def verify(
+    storage: ReplicatedStorage,
+    is_sound: IsSound,
+    *,
+    with_contents: bool,
+    repair: bool,
+    look: Callable[[Epoch, Listings], object] = lambda *_: None,
+) -> Iterator[ReplicaDifference]:
+    """Compare the members that are in sync, name by name.
+
+    ``is_sound`` judges data; what has a checksum of its own is judged by that.
+
+    ``look`` is given what was listed, for whoever wants to know more of it.
+
+    Raises StorageError: the controller fails, or a member.
+    """
+    agreement = storage.agreement
+    epoch = agreement.refresh()
+    is_sound = partial(_is_sound, is_sound)
+    judge = _Judge(agreement, is_sound, with_contents=with_contents)
+    mend = _Repair(storage, is_sound) if repair else None
+    with Listings(epoch.in_sync) as listings:
+        for member in epoch.in_sync:
+            try:
+                add_listing(listings, agreement, epoch, member)
+            except MemberFailed as failed:
+                raise _fails(epoch, failed) from failed
+        look(epoch, listings)
+        doubtful = _doubtful(listings, epoch, with_contents=with_contents)
+        while some := list(islice(doubtful, _AT_ONCE)):
+            found = judge.look(some)
+            if mend is not None:
+                repairs = [partial(mend.repaired, one) for one in found]
+                found = agreement.controller.storage.gather(repairs)
+            yield from found
+
+
+def check_again(agreement: Agreement, doubtful: Iterable[str]) -> Iterator[ReplicaDifference]:
+    """Those of some names that members in sync lack, or have in other sizes.
+
+    Raises NotEnoughReplicas: a member fails. StorageError: the controller does.
+    """
+    judge, found = (
+        _Judge(agreement, partial(_is_sound, _untold), with_contents=False),
+        iter(doubtful),
+    )
+    while some := list(islice(found, _AT_ONCE)):
+        yield from judge.look(some)
+
+
+def _untold(storage: Storage, name: str) -> None:
+    """Of data nothing is read."""
+
+
+def _doubtful(listings: Listings, epoch: Epoch, *, with_contents: bool) -> Iterator[str]:
+    """Names to check. Placed data need not be at every member: only its copies are compared."""
+    if not places(epoch):
+        found = listings.differing()
+        return chain(found, listings.alike()) if with_contents else found
+    placed = listings.names() if with_contents else listings.uneven()
+    others = chain(listings.differing(), listings.alike() if with_contents else ())
+    return chain(
+        (name for name in others if not is_placed(epoch, name)),
+        (name for name in placed if is_placed(epoch, name)),
+    )
+
+
+def _fails(epoch: Epoch, failed: MemberFailed) -> StorageError:
+    where = epoch.roots[root_of(failed.member)].url
+    return NotEnoughReplicas(f"{failed.member} at {where} cannot be compared: {failed}")
+
+
+def _digest(storage: Storage, name: str, size_bytes: int) -> bytes:
+    digest = blake2b(digest_size=16)
+    for start in range(0, size_bytes, CHUNK_BYTES):
+        digest.update(storage.get_range(name, start, min(start + CHUNK_BYTES, size_bytes)))
+    return digest.digest()
+
+
+def _is_sound(judge: IsSound, storage: Storage, name: str) -> bool | None:
+    return (
+        soundness.is_sound(name, storage.get(name))
+        if names.is_framed(name)
+        else judge(storage, name)
+    )
+
+
+class _Judge:
+    """Checks names again, and reports what is wrong with each."""
+
+    def __init__(self, agreement: Agreement, is_sound: IsSound, *, with_contents: bool) -> None:
+        self._agreement = agreement
+        self._is_sound = is_sound
+        self._with_contents = with_contents
+
+    def look(self, some: list[str]) -> list[ReplicaDifference]:
+        """The findings for these names, under an epoch that is still the newest one afterwards."""
+        agreement = self._agreement
+        while True:
+            epoch = agreement.refresh()
+            try:
+                looks = [partial(self._compare, epoch, name) for name in some]
+                found = agreement.controller.storage.gather(looks)
+                # A disk that is not mounted any more lacks everything.
+                for member in epoch.in_sync:
+                    agreement.check_mark(epoch, member)
+            except MemberFailed as failed:
+                if agreement.is_newest(epoch):
+                    raise _fails(epoch, failed) from failed
+                continue
+            if agreement.is_newest(epoch):
+                return [difference for difference in found if difference is not None]
+
+    def _copy(self, epoch: Epoch, member: Member, name: str) -> _Copy | None:
+        def read(storage: Storage) -> _Copy:
+            size_bytes = storage.size(name)
+            digest = _digest(storage, name, size_bytes) if self._with_contents else None
+            return _Copy(size_bytes, digest)
+
+        try:
+            return self._agreement.ask(epoch, member, read)
+        except ObjectNotFound:
+            return None
+
+    def _compare(self, epoch: Epoch, name: str) -> ReplicaDifference | None:
+        leaders_last = [*(one for one in epoch.in_sync if one != epoch.leader), epoch.leader]
+        copies = {member: self._copy(epoch, member, name) for member in leaders_last}
+        leaders = copies[epoch.leader]
+        there = {member: copy for member, copy in copies.items() if copy is not None}
+        lacking = tuple(member for member in copies if member not in there)
+        size_bytes = max((copy.size_bytes for copy in there.values()), default=0)
+        if len({*copies.values()}) == 1:
+            return None
+        if is_placed(epoch, name) and len({*there.values()}) <= 1:
+            return None  # reassigning counts the copies
+        if len({*there.values()}) > 1:
+            try:
+                return self._differing(epoch, name, there, size_bytes)
+            except ObjectNotFound:
+                return None  # it was deleted meanwhile
+        if leaders is None and soundness.is_lost_by_leader(self._agreement, epoch, name):
+            why = f"the leader has lost it, and {_named(there)} still has it"
+            return ReplicaDifference(name, "missing", (epoch.leader,), size_bytes, why)
+        if leaders is None and not names.is_unique(name):
+            why = (
+                "the leader lacks it: it is being deleted, was left by a deletion that was cut "
+                "short, or was never acknowledged"
+            )
+            return ReplicaDifference(name, "extra", tuple(there), size_bytes, why)
+        why = f"{', '.join(there)} {'has' if len(there) == 1 else 'have'} it"
+        if leaders is None:
+            why += "; a deletion that is under way looks the same, and then nothing refers to it"
+        return ReplicaDifference(name, "missing", lacking, size_bytes, why)
+
+    def _differing(
+        self, epoch: Epoch, name: str, there: dict[Member, _Copy], size_bytes: int
+    ) -> ReplicaDifference:
+        """Which copies are right: by their checksums, else by the majority, else nobody can tell.
+
+        Raises MemberFailed, ObjectNotFound.
+        """
+        agreement = self._agreement
+        sound = {
+            member: agreement.ask(epoch, member, lambda one: self._is_sound(one, name))
+            for member in there
+        }
+        damaged = tuple(member for member in there if sound[member] is False)
+        good = {member: copy for member, copy in there.items() if sound[member]}
+        if damaged and not good and len(damaged) == len(there):
+            why = "its bytes are as they were written at none of them"
+            return ReplicaDifference(name, "damaged", damaged, size_bytes, why)
+        if damaged and len({*good.values()}) <= 1:
+            right = good or {m: copy for m, copy in there.items() if m not in damaged}
+            why = f"its bytes are not as they were written; those of {_named(right)} are"
+            return ReplicaDifference(name, "damaged", damaged, size_bytes, why)
+        counted = Counter(good.values() or there.values())
+        copy, count = counted.most_common(1)[0]
+        others = tuple(member for member in there if there[member] != copy)
+        if count <= len(there) / 2:
+            why = (
+                "most of them do not have it alike, and no checksum tells whose is right: look at "
+                "each. `elect` the root that is right, `remove` the others, and `add` them again"
+            )
+            return ReplicaDifference(name, "undecided", tuple(there), size_bytes, why)
+        right = {member: copy for member in there if there[member] == copy}
+        first = "" if epoch.leader in right else f"`elect` {_named(right)} first, then "
+        why = (
+            f"not what {_named(right)} have, which are the majority: {first}`txnlog replicas "
+            f"remove` {_roots(others)} and `add` it again"
+        )
+        return ReplicaDifference(name, "differs", others, size_bytes, why)
+
+
+def _named(members: Iterable[Member]) -> str:
+    return ", ".join(members)
+
+
+def _roots(members: Iterable[Member]) -> str:
+    return ", ".join(root_of(member) for member in members)
+
+
+class _Repair:
+    """Gives members what they lack. This decides nothing.
+
+    Data files and manifests have one writer each, and may be copied by any process: at worst
+    nothing refers to them. For anything else a follower gets the leader's object, as a reader would
+    give it.
+    """
+
+    def __init__(self, storage: ReplicatedStorage, is_sound: IsSound) -> None:
+        self._storage = storage
+        self._agreement = storage.agreement
+        self._is_sound = is_sound
+
+    def repaired(self, found: ReplicaDifference) -> ReplicaDifference:
+        """Repair a finding if possible, and say so in it. Raises StorageError: a member fails."""
+        epoch = self._agreement.refresh()
+        members = [member for member in found.members if member in epoch.in_sync]
+        if found.kind not in ("missing", "damaged") or len(members) < len(found.members):
+            return found
+        try:
+            if names.is_unique(found.name):
+                done = self._copy(epoch, found, members)
+            else:
+                if epoch.leader in members:
+                    self._storage.list_names(found.name.rpartition("/")[0])  # it is given back
+                done = self._help(found.name)
+        except MemberFailed as failed:
+            raise _fails(epoch, failed) from failed
+        except ObjectNotFound:
+            return found  # it was deleted meanwhile
+        how = "it was repaired" if done else "no copy of it is sound: nothing was changed"
+        return replace(found, detail=f"{found.detail}; {how}", is_repaired=done)
+
+    def _help(self, name: str) -> bool:
+        """Replace what is damaged, or have another member lead, which readers do too."""
+
+        def step(epoch: Epoch) -> bool:
+            data = soundness.leaders_bytes(self._agreement, epoch, name)
+            help_out(self._agreement, epoch, name, data, epoch.members[1:])
+            return soundness.is_sound(name, data) is not False
+
+        return self._agreement.settle(step)
+
+    def _copy(self, epoch: Epoch, found: ReplicaDifference, members: list[Member]) -> bool:
+        if not is_placed(epoch, found.name):
+            return self._copy_from(epoch, found, members, epoch.in_sync)
+        # A process may be about to delete the others' copies, since these have it.
+        doomed = {member: [found.name] for member in members}
+        with noted(self._agreement, epoch, doomed) as note:
+            notes = read_notes(self._agreement, epoch, epoch.in_sync, but=note.path)
+            others = [member for member in epoch.in_sync if found.name not in notes[member]]
+            note.is_used = True
+            return self._copy_from(epoch, found, members, others)
+
+    def _copy_from(
+        self,
+        epoch: Epoch,
+        found: ReplicaDifference,
+        members: list[Member],
+        others: Sequence[Member],
+    ) -> bool:
+        name, agreement = found.name, self._agreement
+        source = next(
+            (
+                one
+                for one in others
+                if one not in members and self._may_be_copied(epoch, one, found)
+            ),
+            None,
+        )
+        if source is None or (is_placed(epoch, name) and not agreement.is_newest(epoch)):
+            return False
+        for member in members:
+            agreement.check_mark(epoch, member)
+            if found.kind == "damaged":  # readers find it at others meanwhile
+                agreement.ask(epoch, member, lambda storage: storage.delete([name]))
+            copy_between(agreement, epoch, source, member, name)
+        return True
+
+    def _may_be_copied(self, epoch: Epoch, member: Member, found: ReplicaDifference) -> bool:
+        try:
+            sound = self._agreement.ask(epoch, member, lambda one: self._is_sound(one, found.name))
+        except ObjectNotFound:
+            return False
+        # The replacement is known to be right: the old copy is deleted.
+        return sound is True if found.kind == "damaged" else sound is not False

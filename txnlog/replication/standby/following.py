@@ -1,0 +1,443 @@
+"""One round of a standby: the source is copied, then one put makes the copy visible.
+
+1. At first the data of all topics is copied, however long that takes: nobody sees it.
+2. The source is read as one consistent state (``source.py``), and newer data is copied.
+3. The logs of that state are put under the name of this attempt, each as a checkpoint.
+4. The round is put, if absent: from then on it is what the standby shows.
+
+A process that is killed on the way has changed nothing; data files that it has left are found by
+name, and the rest is deleted with the rounds of its time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+
+from txnlog import names
+from txnlog.errors import (
+    IllegalState,
+    InvalidOption,
+    NotAStore,
+    ObjectNotFound,
+    StorageError,
+    StoreExists,
+)
+from txnlog.log.create_once import create_once
+from txnlog.log.open_logs import Logs
+from txnlog.log.topic_log import TopicLog
+from txnlog.names import LogFile
+from txnlog.replication import root_names
+from txnlog.replication.roots.copying import put_same
+from txnlog.replication.roots.members import MarkedDisk
+from txnlog.replication.standby.data_files import DataFiles
+from txnlog.replication.standby.rounds import LogVersion, Round, Rounds, Standing
+from txnlog.replication.standby.source import (
+    Source,
+    SourceLog,
+    SourceMoved,
+    View,
+    read_newest_states,
+)
+from txnlog.replication.standby.standby_storage import find_shown
+from txnlog.replication.standby.sweeping import sweep_data, sweep_rounds
+from txnlog.state import envelope
+from txnlog.state.store import DECODER
+from txnlog.state.topic import TopicState
+from txnlog.storage import open_storage
+from txnlog.storage.base import Storage
+from txnlog.storage.logged import logged
+from txnlog.storage.probe import probe
+from txnlog.store import Store
+
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """The cost of one round. It shows everything acknowledged at ``reached_ms``.
+
+    ``lost`` are data files that the source should have, but lacks.
+    """
+
+    round: int
+    reached_ms: int
+    logs: int
+    """Logs that have changed since the round before."""
+    files: int
+    bytes: int
+    lost: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _NewestFile:
+    """The newest file of a log as an attempt has put it: the log must continue from it."""
+
+    attempt: str
+    number: int
+    digest: bytes
+
+    @property
+    def name(self) -> str:
+        return names.log_file(self.number, LogFile.ENTRY)
+
+
+class Follower:
+    """Keeps a standby: a copy of a store in another folder. One process is enough; more do no harm.
+
+    Each call of ``follow`` makes one round. Until the next one the standby shows what the store had
+    then; ``txnlog.open(url)`` reads it. See docs/REPLICAS.md.
+
+    Args:
+        store: the source.
+        url: the standby's path or URL, on any filesystem, or its open storage: an empty folder, or
+            a standby of the same store.
+        storage_options: for its filesystem.
+        unsafe_single_writer: as for :func:`txnlog.open`.
+
+    Raises:
+        NotAStore, StoreExists: the folder holds something else.
+        InvalidOption: it is the source's own.
+        UnsupportedFilesystem: its filesystem cannot carry a store.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        url: str | os.PathLike[str] | Storage,
+        *,
+        storage_options: Mapping[str, object] | None = None,
+        unsafe_single_writer: bool = False,
+    ) -> None:
+        of = store.logs
+        logs = Logs(of.storage, of.config, of.clock)  # its own: nothing else folds them
+        target = url
+        if not isinstance(target, Storage):
+            target = logged(
+                open_storage(target, storage_options, unsafe_single_writer=unsafe_single_writer)
+            )
+        if logs.storage.local_path("") is not None:
+            # Asked with each listing: it may be gone for a moment, between any two requests.
+            disk = MarkedDisk(logs.storage, names.STORE_FILE)
+            logs = Logs(disk, logs.config, logs.clock)
+        self._logs = logs
+        self._source = Source(logs)
+        self._target = target
+        self._clock = logs.clock
+        self._rounds = Rounds(target, logs.clock)
+        self._data = DataFiles(logs.storage, target)
+        self._standing: Standing | None = None
+        self._newest_files: dict[str, _NewestFile] = {}
+        self._read_anew: set[str] = set()
+        """Logs for which it is unknown whether the source continues from the standby's state."""
+        self._store_file = self._read_store_file()
+        self._began = False
+
+    def _read_store_file(self) -> bytes:
+        if self._logs.storage.url == self._target.url:
+            raise InvalidOption(f"{self._target.url} is the store itself, not a standby of it")
+        return self._logs.storage.get(names.STORE_FILE)
+
+    def follow(self) -> Followed:
+        """Make one round: the standby then shows the source's state as of this call.
+
+        Raises:
+            IllegalState: the standby was promoted: it is a store of its own.
+            StorageError: the source or the standby fails, or another process has put the round;
+                nothing is lost, the next call goes on.
+            CorruptEntry: the source is damaged.
+        """
+        self._begin()
+        is_first = self._standing is None
+        standing = self._standing = self._newest()
+        before = standing.round if standing else None
+        files, size = self._data.files, self._data.bytes
+        if is_first:
+            self._copy_ahead(before)
+        self._data.lost |= set(before.lost) if before else set()
+        self._data.look_for_lost()
+        failure: Exception | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                view = self._source.look()
+                self._check_source(view, before)
+                found, changed = self._put_round(view, before)
+                break
+            except SourceMoved as error:
+                failure = error
+        else:
+            raise StorageError(
+                f"{self._logs.storage.url} is cleaned up faster than it can be read: {failure}"
+            )
+        sweep_rounds(self._target, found)
+        return Followed(
+            found.number,
+            found.reached_ms,
+            changed,
+            self._data.files - files,
+            self._data.bytes - size,
+            found.lost,
+        )
+
+    def sweep(self) -> int:
+        """Delete data to which nothing here refers, and that the source no longer has.
+
+        It lists everything, so call it now and then. Returns how many files were deleted.
+
+        Raises:
+            StorageError: the source or the standby fails; the next call goes on.
+            CorruptEntry: the source is damaged.
+        """
+
+        def look(newest: Round) -> View:
+            self._check_store_file()
+            view = self._source.look()
+            self._check_source(view, newest)
+            return view
+
+        source = self._logs.storage
+        try:
+            return sweep_data(source, self._target, self._store_file, self._clock, look)
+        except SourceMoved as error:
+            raise StorageError(f"{source.url} was cleaned up while it was read: {error}") from error
+
+    def _copy_ahead(self, before: Round | None) -> None:
+        """Copy what may take hours first, so that the state shown afterwards is not as old."""
+        for log in self._source.topics():
+            log.refresh()
+            known = before.logs.get(log.log.folder) if before else None
+            # The round itself does not need data released meanwhile.
+            with log.lock, suppress(SourceMoved):
+                state = log.state
+                self._data.copy(log, state, known.next_entry if known else 0)
+
+    # -- the target ------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._began:
+            return
+        path = root_names.STANDBY_STORE_FILE
+        try:
+            found = self._target.get(path)
+        except ObjectNotFound:
+            folders = [n for n in self._target.list_folders("") if not n.startswith(".")]
+            if self._target.list_names("") or folders:
+                raise NotAStore(
+                    f"{self._target.url} is not empty: a standby begins in an empty folder"
+                ) from None
+            if not self._target.was_probed():
+                probe(self._target)
+            create_once(self._target, path, self._store_file, self._clock)
+            found = self._target.get(path)
+        if found != self._store_file:
+            raise StoreExists(f"{self._target.url} is a standby of another store")
+        self._began = True
+
+    def _newest(self) -> Standing | None:
+        found = self._rounds.newest(self._standing)
+        if found is not None and found.is_promoted:
+            raise IllegalState(
+                f"{self._target.url} was promoted: it is a store of its own now, and does not "
+                "follow. Begin a new standby in an empty folder"
+            )
+        return found
+
+    # -- the source ------------------------------------------------------------------------------
+
+    def _check_source(self, view: View, before: Round | None) -> None:
+        """Check that the source is still the same store: an unmounted disk has no topics.
+
+        Raises StorageError.
+        """
+        self._check_store_file()
+        if before is not None:
+            self._check_ends(view, before)
+
+    def _check_store_file(self) -> None:
+        try:
+            same = self._logs.storage.get(names.STORE_FILE) == self._store_file
+        except ObjectNotFound:
+            same = False
+        if not same:
+            raise StorageError(
+                f"{self._logs.storage.url} is not the store that it was: is its disk mounted?"
+            )
+
+    def _check_ends(self, view: View, before: Round) -> None:
+        ends = {one.log.log.folder: one.state.next_entry for one in view.logs}
+        for name, (number, _) in view.heads.items():
+            ends[names.transaction_log(name)] = number + 1
+        for folder, known in before.logs.items():
+            if folder.startswith((names.TRANSACTIONS, names.EXPIRED)) and folder not in ends:
+                owner = names.transactional_id_of_folder(folder.rpartition("/")[2])
+                if owner in view.expired or owner in view.damaged or owner in view.heads:
+                    continue  # it has expired, or come back
+            if ends.get(folder, -1) < known.next_entry:
+                raise self._has_lost(folder, f"lacks entry {known.next_entry - 1}, which")
+
+    def _has_lost(self, folder: str, what: str) -> StorageError:
+        return StorageError(
+            f"{self._logs.storage.url}/{folder} {what} the standby has: the source has lost data, "
+            "or is another copy of it. The standby is left as it is; begin another one in an empty "
+            "folder"
+        )
+
+    def _check_that_logs_go_on(self, view: View, known: Mapping[str, LogVersion]) -> None:
+        """Raises StorageError: one does not. SourceMoved: nobody can tell, so all is read again."""
+        changed = [
+            (one, version)
+            for one in view.logs
+            if (version := known.get(one.log.log.folder)) is not None
+            and one.log.log.folder not in self._read_anew
+            and not _version_of(one, version.attempt).shows_same(version)
+        ]
+        storage = self._logs.storage
+        found = storage.gather(partial(self._goes_on, *one) for one in changed)
+        unsure = [one for (one, _), goes_on in zip(changed, found, strict=True) if not goes_on]
+        if not unsure:
+            return
+        for one in unsure:
+            self._read_anew.add(one.log.log.folder)
+            if isinstance(one.log, TopicLog):
+                self._data.forget(one.log.name)
+        self._logs = Logs(storage, self._logs.config, self._logs.clock)
+        self._source = Source(self._logs)
+        raise SourceMoved(f"{unsure[0].log.log.folder} was cleaned up since the standby followed")
+
+    def _goes_on(self, one: SourceLog, known: LogVersion) -> bool:
+        """Whether a log continues where the standby ended; False: it cannot be told.
+
+        A source that was restored, or elected an unclean leader, may have put other entries under
+        the same numbers since. Raises StorageError if it has.
+        """
+        shown = find_shown(self._logs.storage)
+        if shown is not None and not shown.standing(fresh=False).is_promoted:
+            return True  # a standby keeps no older entries, and has looked itself
+        folder = one.log.log.folder
+        newest = self._newest_files.get(folder)
+        if newest is None or newest.attempt != known.attempt:
+            newest = self._read_newest_file(folder, known.attempt)
+        try:
+            found = self._logs.storage.get(f"{folder}/{newest.name}")
+        except ObjectNotFound:
+            return False  # it was cleaned up
+        if blake2b(found).digest() == newest.digest:
+            return True
+        if one.log.log.chapters.is_closed(newest.number):
+            return False  # a stray
+        raise self._has_lost(folder, f"has another entry {newest.number} than")
+
+    def _read_newest_file(self, folder: str, attempt: str) -> _NewestFile:
+        root = root_names.standby_file(attempt, folder)
+        found = map(names.parse_log_file, self._target.list_names(root))
+        numbers = [one[0] for one in found if one is not None and one[1] is LogFile.ENTRY]
+        if not numbers:
+            raise StorageError(
+                f"{self._target.url}/{root} is gone: another process follows the same store: run "
+                "only one"
+            )
+        number = max(numbers)
+        data = self._target.get(f"{root}/{names.log_file(number, LogFile.ENTRY)}")
+        return _NewestFile(attempt, number, blake2b(data).digest())
+
+    # -- the round -------------------------------------------------------------------------------
+
+    def _put_round(self, view: View, before: Round | None) -> tuple[Round, int]:
+        number = self._standing.number + 1 if self._standing else 0
+        attempt = root_names.round_token(number, self._clock.token())
+        known = before.logs if before else {}
+        self._check_that_logs_go_on(view, known)
+        logs: dict[str, LogVersion] = {}
+        files: dict[str, bytes] = {}
+        for one in view.logs:
+            folder = one.log.log.folder
+            logs[folder] = self._version(one, attempt, known.get(folder), files)
+        for name, (at, state) in view.heads.items():
+            folder = names.transaction_log(name)
+            logs[folder] = _kept(LogVersion(attempt, at + 1), known.get(folder))
+            if logs[folder].attempt == attempt:
+                files[f"{folder}/{names.log_file(at, LogFile.ENTRY)}"] = envelope.encode(state)
+        for name, at in view.expired.items():
+            folder = names.expired_log(name)
+            logs[folder] = _kept(LogVersion(attempt, at + 1), known.get(folder))
+            if logs[folder].attempt == attempt:
+                path = f"{folder}/{names.log_file(at, LogFile.ENTRY)}"
+                files[path] = self._get(path)
+        for name in view.damaged:
+            found = read_newest_states(self._logs.storage, name, self._clock)
+            files |= found
+            logs[names.transaction_log(name)] = LogVersion(attempt, 0)
+        self._target.put_round(
+            partial(put_same, self._target, root_names.standby_file(attempt, name), data)
+            for name, data in files.items()
+        )
+        round_ = Round(
+            number,
+            self._clock.token(),
+            self._logs.storage.url,
+            envelope.decode(self._store_file, DECODER, names.STORE_FILE).store_id,
+            view.reached_ms,
+            logs,
+            tuple(sorted(self._data.lost)),
+        )
+        if not self._rounds.put(round_):
+            self._standing = self._newest()
+            raise StorageError(
+                f"round {number} of {self._target.url} was written by another process that follows "
+                "the same store: run only one"
+            )
+        self._standing = Standing(number, round_, is_promoted=False)
+        self._read_anew = set()
+        return round_, sum(version.attempt == attempt for version in logs.values())
+
+    def _version(
+        self, one: SourceLog, attempt: str, known: LogVersion | None, files: dict[str, bytes]
+    ) -> LogVersion:
+        """A round's version of a topic's or a group's log; ``files`` gets its new files."""
+        state, log, folder = one.state, one.log, one.log.log.folder
+        version = _version_of(one, attempt)
+        is_sure = known is not None and folder not in self._read_anew
+        if isinstance(log, TopicLog) and isinstance(state, TopicState):
+            self._data.copy(log, state, known.next_entry if known and is_sure else 0)
+        if version.shows_same(known):
+            assert known is not None
+            return known
+        if one.manifests is not None:
+            self._data.copy_manifests(log.name, one.manifests)
+            path = f"{names.topic_manifests(log.name)}/{names.manifest_list(one.manifests.number)}"
+            files[path] = envelope.encode(one.manifests)
+        beside = [(number, LogFile.ENTRY) for number in one.files]
+        beside += [(number, LogFile(outcome.value)) for number, outcome in one.markers.items()]
+        for kept in beside:
+            path = f"{folder}/{names.log_file(*kept)}"
+            files[path] = self._get(path)
+        newest = state.newest_file
+        data = files[f"{folder}/{names.log_file(newest, LogFile.ENTRY)}"]
+        self._newest_files[folder] = _NewestFile(attempt, newest, blake2b(data).digest())
+        path = f"{folder}/{names.log_file(state.next_entry - 1, LogFile.CHECKPOINT)}"
+        files[path] = envelope.encode(state)
+        return version
+
+    def _get(self, path: str) -> bytes:
+        try:
+            return self._logs.storage.get(path)
+        except ObjectNotFound as error:
+            raise SourceMoved(f"{path} was cleaned up while it was read") from error
+
+
+def _version_of(one: SourceLog, attempt: str) -> LogVersion:
+    return LogVersion(
+        attempt,
+        one.state.next_entry,
+        tuple(sorted(one.state.undecided_entries())),
+        one.manifests.number if one.manifests else -1,
+    )
+
+
+def _kept(version: LogVersion, known: LogVersion | None) -> LogVersion:
+    """The existing version, if it says the same."""
+    return known if known is not None and version.shows_same(known) else version

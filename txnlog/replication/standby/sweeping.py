@@ -1,0 +1,163 @@
+"""Deletes a standby's files of older rounds, and data that the source has deleted.
+
+The newest rounds stay, so readers have time. Files are listed first, and then it is checked that
+the standby was not promoted: so files of its writers are never in that listing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import chain
+
+from msgspec.structs import replace
+
+from txnlog import names
+from txnlog.admin.live_segments import placed_files
+from txnlog.clock import Clock
+from txnlog.config import StoreConfig
+from txnlog.errors import ObjectNotFound
+from txnlog.log.named_folders import list_topics
+from txnlog.log.open_logs import Logs
+from txnlog.log.topic_log import TopicLog
+from txnlog.replication import root_names
+from txnlog.replication.standby.rounds import Round, Rounds
+from txnlog.replication.standby.source import SourceLog, View
+from txnlog.replication.standby.standby_storage import StandbyStorage
+from txnlog.state import envelope
+from txnlog.state.manifest import ManifestList
+from txnlog.state.store import DECODER
+from txnlog.state.topic import TopicState
+from txnlog.storage.base import Storage
+
+KEPT_ROUNDS = 8
+"""How many rounds stay for their readers."""
+
+
+def sweep_rounds(target: Storage, newest: Round) -> None:
+    """Delete files of older rounds to which no newer one refers.
+
+    An attempt at a round whose number is taken can never become visible. Raises StorageError.
+    """
+    end = newest.number - KEPT_ROUNDS + 1
+    old = [number for number in _rounds(target) if number < end]
+    if not old:
+        return
+    rounds = Rounds(target)
+    kept: set[tuple[str, str]] = set()
+    for number in range(end, newest.number + 1):
+        one = newest if number == newest.number else rounds.read(number)
+        kept |= {(version.attempt, log) for log, version in one.logs.items()} if one else set()
+    doomed = []
+    for attempt in target.list_folders(root_names.STANDBY_LOGS):
+        made_for = root_names.parse_round_token(attempt)
+        if made_for is None or made_for >= end:
+            continue
+        root = root_names.standby_file(attempt, "")
+        for name, _ in target.list_all(root.rstrip("/")):
+            if (attempt, root_names.versioned_log(name.removeprefix(root))) not in kept:
+                doomed.append(name)
+    target.delete(doomed)
+    target.delete([root_names.round_file(number) for number in old])
+
+
+def _rounds(target: Storage) -> Iterable[int]:
+    found = map(names.parse_log_file, target.list_names(root_names.STANDBY))
+    return [parsed[0] for parsed in found if parsed is not None]
+
+
+def sweep_data(
+    source: Storage,
+    target: Storage,
+    store_file: bytes,
+    clock: Clock,
+    look: Callable[[Round], View],
+) -> int:
+    """Delete segments and manifests to which nothing refers any more, here or at the source.
+
+    Neither the newest round nor the source's logs, read after it, may refer to a file, and the
+    source must lack it. The logs decide: a disk that is not mounted for a while lacks everything.
+    The source keeps released files for ``file.delete.delay.ms``, so readers have had time. The
+    newest round is put again before anything is deleted.
+
+    Args:
+        source: its storage.
+        target: the standby's.
+        store_file: what makes either of them this store.
+        clock: for fresh names.
+        look: reads the source, which must go on from a round.
+
+    Returns how many files were deleted. Raises StorageError, CorruptEntry, SourceMoved.
+    """
+    listed = {topic: [name for name, _ in _files(target, topic)] for topic in list_topics(target)}
+    rounds = Rounds(target, clock)
+    standing = rounds.newest()
+    if standing is None or standing.is_promoted:
+        return 0
+    found = envelope.decode(store_file, DECODER, names.STORE_FILE)
+    config = StoreConfig.of(found.config)
+    logs = Logs(StandbyStorage(target), config, clock)
+    candidates = {}
+    for topic, files in listed.items():
+        if names.topic_log(topic) not in standing.round.logs:
+            continue  # it was copied for a later round
+        log = logs.topic(topic)
+        log.refresh()
+        with log.lock:
+            state = log.state
+            candidates[topic] = _not_led_to(log, state, log.manifests.newest(), files)
+    there = {one.log.log.folder: one for one in look(standing.round).logs}
+    unneeded = [
+        name
+        for topic, files in candidates.items()
+        if (one := there.get(names.topic_log(topic))) is not None
+        for name in _unneeded_by(one, files)
+    ]
+    gone = source.gather(partial(_is_gone, source, name) for name in unneeded)
+    doomed = [name for name, is_gone in zip(unneeded, gone, strict=True) if is_gone]
+    if doomed:
+        # Another follower that has read the source while it had them loses its round now.
+        again = replace(standing.round, number=standing.number + 1, nonce=clock.token())
+        if not rounds.put(again):
+            return 0  # the next one looks again
+    # Indexes first: what can be opened can be read.
+    for accelerators in (True, False):
+        some = [name for name in doomed if names.is_accelerator(name) is accelerators]
+        if some:
+            target.delete(some)
+    return len(doomed)
+
+
+def _unneeded_by(one: SourceLog, files: Iterable[str]) -> list[str]:
+    assert isinstance(one.log, TopicLog)
+    assert isinstance(one.state, TopicState)
+    return _not_led_to(one.log, one.state, one.manifests, files)
+
+
+def _not_led_to(
+    log: TopicLog, state: TopicState, listing: ManifestList | None, files: Iterable[str]
+) -> list[str]:
+    """Those of a topic's files that neither its log leads to nor its manifest list."""
+    placed = placed_files(log.name, log.manifests.unfold(state, segments_alone=True))
+    named = listing.files if listing else set()
+    return [name for name in files if not _is_named(name, placed, named)]
+
+
+def _files(target: Storage, topic: str) -> Iterable[tuple[str, int]]:
+    folder = names.topic_folder(topic)
+    return chain(target.list_all(f"{folder}/data"), target.list_all(f"{folder}/manifests"))
+
+
+def _is_named(name: str, placed: set[names.FileKey], manifests: Iterable[str]) -> bool:
+    parsed = names.parse_data_file(name)
+    if parsed is None:
+        return name.rpartition("/")[2] in manifests
+    return (parsed[0], parsed[1]) in placed
+
+
+def _is_gone(storage: Storage, name: str) -> bool:
+    try:
+        storage.size(name)
+    except ObjectNotFound:
+        return True
+    return False
