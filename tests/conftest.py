@@ -17,12 +17,14 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import tests
 import txnlog
+from tests.support.steps import new_store
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.adapters.memory import MemoryStorage
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
-from txnlog.testing import VirtualClock
+from txnlog.store import Store
+from txnlog.testing import HeapStorage, VirtualClock
 
 # Processes that tests start, Spark's workers too, import what is installed and not the work tree.
 os.environ["PYTHONSAFEPATH"] = "1"
@@ -158,6 +160,25 @@ def memory_storage() -> Storage:
 def clock() -> VirtualClock:
     """A clock that stands still unless a test moves it."""
     return VirtualClock()
+
+
+@pytest.fixture
+def heap(clock: VirtualClock) -> HeapStorage:
+    """An empty storage of dictionaries, the quickest one, whose times are the clock's."""
+    storage = HeapStorage()
+    storage.time_ms = lambda: clock.time_ms
+    return storage
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, clock: VirtualClock) -> Store:
+    """A store in memory with a topic ``t`` of one partition, or what ``@pytest.mark.store`` asks.
+
+    ``topics`` and ``config`` are those of ``new_store``, ``on`` is the fixture that it lies on.
+    """
+    mark = request.node.get_closest_marker("store")
+    asked = {"on": "memory_storage", **(mark.kwargs if mark else {})}
+    return new_store(request.getfixturevalue(asked.pop("on")), clock, **asked)
 
 
 @pytest.fixture

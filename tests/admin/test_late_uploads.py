@@ -8,23 +8,19 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
-from tests.support.steps import another, append, begin, maintain, new_store, reasons, upload
+from tests.support.steps import another, append, begin, maintain, reasons, upload
 from txnlog import TopicPartition
 from txnlog.errors import CommitStateUnknown, StorageError, UploadExpired
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach
-from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
+from txnlog.testing import FaultyStorage, VirtualClock
 
 T0 = TopicPartition("t", 0)
 DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
 
 
-@pytest.fixture
-def store(clock: VirtualClock) -> Store:
-    storage = HeapStorage()
-    storage.time_ms = lambda: clock.time_ms
-    return new_store(storage, clock)
+pytestmark = pytest.mark.store(on="heap")
 
 
 def test_a_writer_that_sleeps_past_the_age_is_refused(store: Store, clock: VirtualClock) -> None:

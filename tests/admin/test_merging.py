@@ -42,16 +42,7 @@ DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
 
 
-@pytest.fixture
-def heap(clock: VirtualClock) -> HeapStorage:
-    storage = HeapStorage()
-    storage.time_ms = lambda: clock.time_ms
-    return storage
-
-
-@pytest.fixture
-def store(heap: HeapStorage, clock: VirtualClock) -> Store:
-    return new_store(heap, clock)
+pytestmark = pytest.mark.store(on="heap")
 
 
 def merge(store: Store, topic: str = "t") -> list[Merge]:

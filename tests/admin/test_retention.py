@@ -24,9 +24,7 @@ def clock() -> VirtualClock:
     return VirtualClock(1_700_000_000_000)
 
 
-@pytest.fixture
-def store(clock: VirtualClock) -> Store:
-    return new_store(HeapStorage(), clock)
+pytestmark = pytest.mark.store(on="heap")
 
 
 def write(store: Store, count: int = 5, *, age_ms: int = 0, topic: str = "t") -> None:

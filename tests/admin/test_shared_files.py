@@ -25,21 +25,7 @@ PARTITIONS = 3
 WEEK_MS = 7 * 24 * 3_600_000
 
 
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
-def storage(clock: VirtualClock) -> HeapStorage:
-    storage = HeapStorage()
-    storage.time_ms = lambda: clock.time_ms
-    return storage
-
-
-@pytest.fixture
-def store(storage: HeapStorage, clock: VirtualClock) -> Store:
-    return new_store(storage, clock, {"t": PARTITIONS})
+pytestmark = pytest.mark.store(topics={"t": PARTITIONS}, on="heap")
 
 
 def append_to_each(store: Store, value: bytes) -> None:
@@ -53,12 +39,12 @@ def trim(store: Store, partition: int, offset: int) -> None:
     store.topics.delete_records({TopicPartition("t", partition): offset})
 
 
-def shared(storage: HeapStorage) -> list[str]:
-    return [path for path, _ in storage.list_all("topics/t/data")]
+def shared(heap: HeapStorage) -> list[str]:
+    return [path for path, _ in heap.list_all("topics/t/data")]
 
 
-def notes(storage: HeapStorage) -> list[str]:
-    return [path for path, _ in storage.list_all("topics/t/retired")]
+def notes(heap: HeapStorage) -> list[str]:
+    return [path for path, _ in heap.list_all("topics/t/retired")]
 
 
 def deleted(steps: Sequence[MaintenanceStep]) -> list[tuple[str, str]]:
@@ -85,7 +71,7 @@ def settle(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("settled", [False, True])
 def test_a_file_stays_until_its_last_partition_lets_it_go(
     store: Store,
-    storage: HeapStorage,
+    heap: HeapStorage,
     clock: VirtualClock,
     monkeypatch: pytest.MonkeyPatch,
     settled: bool,
@@ -93,7 +79,7 @@ def test_a_file_stays_until_its_last_partition_lets_it_go(
     """Weeks apart; then readers that are pinned have the delay, from the last deletion on."""
     append_to_each(store, b"a")
     append_to_each(store, b"b")
-    first, second = shared(storage)
+    first, second = shared(heap)
     if settled:
         settle(store, monkeypatch)
     for partition in (2, 0):
@@ -101,17 +87,17 @@ def test_a_file_stays_until_its_last_partition_lets_it_go(
         clock.time_ms += 2 * WEEK_MS
         assert maintain(store) == []
     pinned = another(store).scan("t")
-    assert notes(storage) == []
+    assert notes(heap) == []
     trim(another(store), 1, 1)
-    assert len(notes(storage)) == 1
+    assert len(notes(heap)) == 1
     clock.time_ms += WEEK_MS - 1
     assert maintain(store) == []
     assert values(another(store)) == [b"b"] * 3
     assert pinned.to_arrow()["value"].to_pylist() == [b"b", b"a", b"b", b"b"]
     clock.time_ms += 1
     assert {path for _, path in deleted(maintain(store))} <= {first, second}
-    assert len(shared(storage)) == 1
-    assert notes(storage) == []
+    assert len(shared(heap)) == 1
+    assert notes(heap) == []
     assert values(another(store)) == [b"b"] * 3
     with pytest.raises(OffsetOutOfRange):
         pinned.to_arrow()
@@ -119,34 +105,34 @@ def test_a_file_stays_until_its_last_partition_lets_it_go(
 
 @pytest.mark.parametrize("settled", [False, True])
 def test_partitions_that_let_go_together(
-    store: Store, storage: HeapStorage, monkeypatch: pytest.MonkeyPatch, settled: bool
+    store: Store, heap: HeapStorage, monkeypatch: pytest.MonkeyPatch, settled: bool
 ) -> None:
     """One entry lets go of all: the file is noted once."""
     append_to_each(store, b"a")
-    (path,) = shared(storage)
+    (path,) = shared(heap)
     if settled:
         settle(store, monkeypatch)
     store.topics.alter("t", config={"file.delete.delay.ms": 0})
     store.topics.delete_records(
         {TopicPartition("t", partition): 1 for partition in range(PARTITIONS)}
     )
-    (note,) = notes(storage)
-    assert storage.get(note).count(b'[-1,"') == 1
+    (note,) = notes(heap)
+    assert heap.get(note).count(b'[-1,"') == 1
     assert deleted(maintain(store)) == [("deleted records", path)]
-    assert shared(storage) == notes(storage) == []
+    assert shared(heap) == notes(heap) == []
 
 
 def test_a_last_deletion_that_nobody_noted_is_found_by_age(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """The earlier ones have left no note that could be mistaken for it."""
     append_to_each(store, b"a")
-    (path,) = shared(storage)
+    (path,) = shared(heap)
     trim(store, 0, 1)
     trim(store, 1, 1)
     clock.time_ms += 10 * WEEK_MS
     trim(store, 2, 1)
-    storage.delete(notes(storage))
+    heap.delete(notes(heap))
     (found,) = maintain(store)
     assert isinstance(found, FileRetirement)
     assert found.paths == (path,)
@@ -157,7 +143,7 @@ def test_a_last_deletion_that_nobody_noted_is_found_by_age(
 
 
 def test_retention_lets_go_partition_by_partition(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """Where one partition's records are younger, the file stays."""
     now_ms = clock.time_ms
@@ -169,15 +155,15 @@ def test_retention_lets_go_partition_by_partition(
     store.topics.alter("t", config={"retention.ms": 1000, "file.delete.delay.ms": 0})
     clock.time_ms += WEEK_MS
     maintain(store)
-    assert len(shared(storage)) == 1
+    assert len(shared(heap)) == 1
     assert values(another(store)) == [b"1"]
     clock.time_ms += 2000
     maintain(store)
-    assert shared(storage) == []
+    assert shared(heap) == []
 
 
 def test_aborted_and_undecided_records_keep_their_file(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """As those of a file of their own do."""
     for how in ("aborted", "open"):
@@ -187,17 +173,17 @@ def test_aborted_and_undecided_records_keep_their_file(
         producer.flush()
         if how == "aborted":
             producer.abort_transaction()
-    before = shared(storage)
+    before = shared(heap)
     assert len(before) == 2
     clock.time_ms += 10 * WEEK_MS
     for _ in range(3):
         assert deleted(maintain(store)) == []
         clock.time_ms += WEEK_MS
-    assert shared(storage) == before
+    assert shared(heap) == before
 
 
 def test_what_was_never_placed_goes_by_its_age(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """And a writer that has slept over it is told."""
     producer = store.producer()
@@ -206,14 +192,14 @@ def test_what_was_never_placed_goes_by_its_age(
     late = producer._records.finish()["t"]
     assert len({segment.name for segment in late}) == 1
     clock.time_ms += WEEK_MS
-    storage.delete(notes(storage))
+    heap.delete(notes(heap))
     assert [reason for reason, _ in deleted(maintain(store))] == ["never placed"]
     with pytest.raises(UploadExpired, match="/shared/"):
         store.logs.topic("t").place(late)
 
 
 def test_a_note_of_the_file_is_enough_to_refuse_it(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """The file is there still: whoever has noted it is about to delete it."""
     append_to_each(store, b"a")
@@ -225,21 +211,21 @@ def test_a_note_of_the_file_is_enough_to_refuse_it(
     clock.time_ms += WEEK_MS
     (found,) = maintain(store)
     assert isinstance(found, FileRetirement)
-    assert len(shared(storage)) == 2
+    assert len(shared(heap)) == 2
     with pytest.raises(UploadExpired, match="/shared/"):
         store.logs.topic("t").place(late)
 
 
-def test_a_deleted_topic_takes_shared_files_along(store: Store, storage: HeapStorage) -> None:
+def test_a_deleted_topic_takes_shared_files_along(store: Store, heap: HeapStorage) -> None:
     """Each once, also where a partition had let go of its part."""
     append_to_each(store, b"a")
     append_to_each(store, b"b")
     append(store, b"own", partition=1)
     trim(store, 0, 2)
-    faulty = FaultyStorage(storage)
+    faulty = FaultyStorage(heap)
     another(store, faulty).topics.delete("t")
     assert "delete 3 objects" in faulty.requests
-    assert shared(storage) == []
+    assert shared(heap) == []
 
 
 def merge(store: Store, monkeypatch: pytest.MonkeyPatch, only: int) -> None:
@@ -260,7 +246,7 @@ def merge(store: Store, monkeypatch: pytest.MonkeyPatch, only: int) -> None:
 @pytest.mark.parametrize("settled", [False, True])
 def test_merging_lets_go_of_a_file_when_its_last_segment_is_merged(
     store: Store,
-    storage: HeapStorage,
+    heap: HeapStorage,
     clock: VirtualClock,
     monkeypatch: pytest.MonkeyPatch,
     settled: bool,
@@ -268,7 +254,7 @@ def test_merging_lets_go_of_a_file_when_its_last_segment_is_merged(
     """Weeks apart, one by one; a partition trims instead. The delay counts from the last."""
     append_to_each(store, b"a")
     append_to_each(store, b"b")
-    before = shared(storage)
+    before = shared(heap)
     assert len(before) == 2
     if settled:
         settle(store, monkeypatch)
@@ -281,52 +267,52 @@ def test_merging_lets_go_of_a_file_when_its_last_segment_is_merged(
         log.checkpoint()
     clock.time_ms += 2 * WEEK_MS
     assert maintain(store) == []
-    assert notes(storage) == []
+    assert notes(heap) == []
     pinned = another(store).scan("t")
     expected = pinned.to_arrow()
     merge(store, monkeypatch, 0)
-    (note,) = notes(storage)
-    assert storage.get(note).count(b'[-1,"') == 2
+    (note,) = notes(heap)
+    assert heap.get(note).count(b'[-1,"') == 2
     clock.time_ms += WEEK_MS - 1
     assert maintain(store) == []
     assert pinned.to_arrow() == expected
     clock.time_ms += 1
     gone = deleted(maintain(store))
     assert {("rewritten", path) for path in before} <= {*gone}
-    assert not {*before} & {*shared(storage)}
+    assert not {*before} & {*shared(heap)}
     assert another(store).scan("t").to_arrow() == expected
     assert not [f for f in another(store).examine(with_contents=True) if f.state == "damage"]
 
 
 def test_old_segments_in_shared_files_stay_while_the_new_one_is_lost(
-    store: Store, storage: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+    store: Store, heap: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are all that is left of its records (V3)."""
     append_to_each(store, b"a")
     append_to_each(store, b"b")
-    before = shared(storage)
+    before = shared(heap)
     for partition in range(PARTITIONS):
         merge(store, monkeypatch, partition)
-    new = [path for path in shared(storage) if path not in before]
+    new = [path for path in shared(heap) if path not in before]
     (lost,) = (path for path in new if path.startswith("topics/t/data/1/"))
-    data = storage.get(lost)
-    storage.delete([lost])
+    data = heap.get(lost)
+    heap.delete([lost])
     clock.time_ms += 3 * WEEK_MS
     maintain(store)
-    assert {*before} <= {*shared(storage)}
-    storage.put(lost, data)
+    assert {*before} <= {*shared(heap)}
+    heap.put(lost, data)
     clock.time_ms += 3 * WEEK_MS
     assert {path for _, path in deleted(maintain(store))} == {*before}
     assert values(another(store)) == [b"a", b"b"] * PARTITIONS
 
 
 def test_segments_that_are_placed_again_are_found_in_shared_files(
-    store: Store, storage: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+    store: Store, heap: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a rewriter slept, the old ones hold the records again, until others do."""
     append_to_each(store, b"a")
     append_to_each(store, b"b")
-    before = shared(storage)
+    before = shared(heap)
     with monkeypatch.context() as patched:
         # Behind the entry: what was uploaded is gone.
         error = StorageError("gone")
@@ -344,7 +330,7 @@ def test_segments_that_are_placed_again_are_found_in_shared_files(
     assert values(another(store)) == [b"a", b"b"] * PARTITIONS
     merge(store, monkeypatch, 0)
     merge(store, monkeypatch, 2)
-    assert notes(storage) == []
+    assert notes(heap) == []
     clock.time_ms += 3 * WEEK_MS
     assert not {*before} & {path for _, path in deleted(maintain(store))}
     assert values(another(store)) == [b"a", b"b"] * PARTITIONS
@@ -352,7 +338,7 @@ def test_segments_that_are_placed_again_are_found_in_shared_files(
     for _ in range(3):
         clock.time_ms += 3 * WEEK_MS
         maintain(store)
-    assert not {*before} & {*shared(storage)}
+    assert not {*before} & {*shared(heap)}
     assert values(another(store)) == [b"a", b"b"] * (PARTITIONS - 1)
 
 

@@ -30,16 +30,13 @@ from txnlog.inspect.descriptions import HangingTransaction, TransactionDescripti
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.producer import Producer
 from txnlog.state.transaction import TransactionState
-from txnlog.storage.base import Storage
 from txnlog.store import Store
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
 TIMEOUT_MS = 60_000
 
 
-@pytest.fixture
-def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    return new_store(memory_storage, clock, {"t": 2})
+pytestmark = pytest.mark.store(topics={"t": 2})
 
 
 def decide(store: Store, name: str) -> Producer:

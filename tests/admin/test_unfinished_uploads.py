@@ -40,11 +40,6 @@ class WithUploads(ForwardingStorage):
             self.uploads.remove(upload)
 
 
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
 def killed(clock: VirtualClock, name: str, age_ms: int) -> UnfinishedUpload:
     return UnfinishedUpload(f"topics/t/data/0/{name}.log", name, clock.time_ms - age_ms, 1000)
 

@@ -18,13 +18,6 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def heap(clock: VirtualClock) -> HeapStorage:
-    heap = HeapStorage()
-    heap.time_ms = lambda: clock.time_ms
-    return heap
-
-
-@pytest.fixture
 def store(heap: HeapStorage, clock: VirtualClock) -> Store:
     store = new_store(heap, clock)
     store.topics.alter("t", config={"retention.ms": str(HOUR_MS)})

@@ -36,21 +36,12 @@ DAY_MS = 24 * HOUR_MS
 WEEK_MS = 7 * DAY_MS
 
 
-@pytest.fixture
-def storage(clock: VirtualClock) -> HeapStorage:
-    storage = HeapStorage()
-    storage.time_ms = lambda: clock.time_ms
-    return storage
+pytestmark = pytest.mark.store(on="heap")
 
 
-@pytest.fixture
-def store(storage: HeapStorage, clock: VirtualClock) -> Store:
-    return new_store(storage, clock)
-
-
-def data_files(storage: HeapStorage) -> list[str]:
+def data_files(heap: HeapStorage) -> list[str]:
     """What lies in topics, but for their logs."""
-    return [path for path, _ in storage.list_all("topics") if path.split("/")[2] != "log"]
+    return [path for path, _ in heap.list_all("topics") if path.split("/")[2] != "log"]
 
 
 def put_orphan(storage: Storage, name: str = "w-0", topic: str = "t") -> list[str]:
@@ -61,48 +52,46 @@ def put_orphan(storage: Storage, name: str = "w-0", topic: str = "t") -> list[st
 
 
 def test_files_of_deleted_records_wait_for_the_delay(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """From the deletion on, by the storage's clock, however old the files are; then they go."""
     for value in (b"a", b"b", b"c"):
         append(store, value)
-    before = data_files(storage)
+    before = data_files(heap)
     clock.time_ms += 10 * WEEK_MS
     store.topics.delete_records({T0: 2})
     pinned = store.scan("t")
     clock.time_ms += WEEK_MS - 1
     assert maintain(store) == []
-    assert set(before) < {*data_files(storage)}
+    assert set(before) < {*data_files(heap)}
     clock.time_ms += 1
     (done,) = maintain(store)
     assert isinstance(done, FileDeletion)
     assert (done.topic, done.reason, len(done.paths)) == ("t", "deleted records", 2)
     assert done.size_bytes > 0
-    assert data_files(storage) == sorted(set(before) - set(done.paths))
+    assert data_files(heap) == sorted(set(before) - set(done.paths))
     assert pinned.to_arrow()["value"].to_pylist() == [b"c"]
     assert maintain(store) == []
 
 
-def test_the_delay_is_the_topics_own(
-    store: Store, storage: HeapStorage, clock: VirtualClock
-) -> None:
+def test_the_delay_is_the_topics_own(store: Store, heap: HeapStorage, clock: VirtualClock) -> None:
     """With 0 they go at once."""
     store.topics.alter("t", config={"file.delete.delay.ms": 0, "retention.ms": 1000})
     append(store, b"a")
     clock.time_ms += 2000
     steps = maintain(store)
     assert [type(step).__name__ for step in steps] == ["RetentionDeletion", "FileDeletion"]
-    assert data_files(storage) == []
+    assert data_files(heap) == []
 
 
 def test_a_deletion_that_nobody_noted_is_found_by_age(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """The process was killed behind the entry: the delay counts from when it is found."""
     append(store, b"a")
     clock.time_ms += 10 * WEEK_MS
     store.topics.delete_records({T0: 1})
-    storage.delete([path for path in data_files(storage) if "/retired/" in path])
+    heap.delete([path for path in data_files(heap) if "/retired/" in path])
     (found,) = maintain(store)
     assert isinstance(found, FileRetirement)
     assert (len(found.paths), found.delete_after_ms) == (1, WEEK_MS)
@@ -110,28 +99,28 @@ def test_a_deletion_that_nobody_noted_is_found_by_age(
     assert maintain(store) == []
     clock.time_ms += 1
     assert reasons(maintain(store)) == ["never placed"]
-    assert data_files(storage) == []
+    assert data_files(heap) == []
 
 
 def test_what_was_never_placed_goes_by_its_age(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """With its indexes; at once where no records were ever deleted. What is younger may come."""
     append(store, b"a")
-    kept = data_files(storage)
-    orphans = put_orphan(storage)
+    kept = data_files(heap)
+    orphans = put_orphan(heap)
     clock.time_ms += WEEK_MS - 1
-    young = put_orphan(storage, "w-1")
+    young = put_orphan(heap, "w-1")
     assert maintain(store) == []
     clock.time_ms += 1
     (done,) = maintain(store)
     assert isinstance(done, FileDeletion)
     assert (done.reason, done.paths, done.size_bytes) == ("never placed", tuple(orphans), 18)
-    assert data_files(storage) == sorted([*kept, *young])
+    assert data_files(heap) == sorted([*kept, *young])
 
 
 def test_what_is_placed_before_its_note_is_put_stays(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """Its writer has found no note, before its entry nor after it: so the log is read again."""
     late = upload(store, b"late")
@@ -143,7 +132,7 @@ def test_what_is_placed_before_its_note_is_put_stays(
             placed.append(text)
             another(store).logs.topic("t").place(late)
 
-    maintainer = another(store, FaultyStorage(storage, before_request=place))
+    maintainer = another(store, FaultyStorage(heap, before_request=place))
     assert maintainer.maintain() == []
     assert placed
     assert values(another(store)) == [b"late"]
@@ -153,7 +142,7 @@ def test_what_is_placed_before_its_note_is_put_stays(
 
 
 def test_a_note_that_is_younger_than_the_listing_stays(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """Its files may be there though the listing lacks them: notes are read first."""
     looks: list[str] = []
@@ -165,22 +154,22 @@ def test_a_note_that_is_younger_than_the_listing_stays(
                 append(store, b"a")
                 store.topics.delete_records({T0: 1})
 
-    another(store, FaultyStorage(storage, before_request=delete_meanwhile)).maintain()
+    another(store, FaultyStorage(heap, before_request=delete_meanwhile)).maintain()
     assert len(looks) >= 2
     clock.time_ms += WEEK_MS
     assert reasons(maintain(store)) == ["deleted records"]
-    assert data_files(storage) == []
+    assert data_files(heap) == []
 
 
 def test_an_index_without_its_segment_goes_too(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """A deletion had stopped half way. A segment stays until all of its files are old."""
-    storage.put("topics/t/data/0/w-0.index", b"")
-    storage.put("topics/t/data/0/w-1.log", b"x")
-    storage.put("topics/t/data/0/README.txt", b"not ours")
+    heap.put("topics/t/data/0/w-0.index", b"")
+    heap.put("topics/t/data/0/w-1.log", b"x")
+    heap.put("topics/t/data/0/README.txt", b"not ours")
     clock.time_ms += WEEK_MS - 1
-    storage.put("topics/t/data/0/w-1.index", b"")
+    heap.put("topics/t/data/0/w-1.index", b"")
     clock.time_ms += 1
     (done,) = maintain(store)
     assert isinstance(done, FileDeletion)
@@ -188,33 +177,33 @@ def test_an_index_without_its_segment_goes_too(
 
 
 def test_a_deleted_topic_leaves_nothing_but_its_log(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """Also of records that were deleted before; at once, since its readers have failed already."""
     append(store, b"a")
     append(store, b"b")
     store.topics.delete_records({T0: 1})
     store.topics.delete("t")
-    assert len(data_files(storage)) == 2
+    assert len(data_files(heap)) == 2
     assert reasons(maintain(store)) == ["deleted topic"]
-    assert data_files(storage) == []
-    assert storage.list_names("topics/t/log") != []
-    put_orphan(storage)
+    assert data_files(heap) == []
+    assert heap.list_names("topics/t/log") != []
+    put_orphan(heap)
     assert maintain(store) == []
     clock.time_ms += WEEK_MS
     assert reasons(maintain(store, "t")) == ["deleted topic"]
-    assert data_files(storage) == []
+    assert data_files(heap) == []
 
 
 def test_what_an_earlier_topic_of_the_name_has_left(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """It goes; what the new topic has stays, with what is on its way."""
     append(store, b"old")
     append(store, b"older")
     store.topics.delete_records({T0: 1})
     store.topics.delete("t")
-    put_orphan(storage)
+    put_orphan(heap)
     store.topics.create("t")
     append(store, b"new")
     assert reasons(maintain(store)) == ["deleted topic"]
@@ -226,102 +215,102 @@ def test_what_an_earlier_topic_of_the_name_has_left(
 
 
 def test_without_a_log_nothing_is_deleted(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """It may be lost, and what is left be all there is. Whoever asks for the topic is told."""
-    orphans = put_orphan(storage, topic="lost")
+    orphans = put_orphan(heap, topic="lost")
     clock.time_ms += 10 * WEEK_MS
     assert maintain(store) == []
     (failure,) = store.maintain("lost")
     assert isinstance(failure, MaintenanceFailure)
     assert (failure.part, failure.topic) == ("vacuum", "lost")
     assert "lost" in str(failure.error)
-    assert data_files(storage) == orphans
+    assert data_files(heap) == orphans
 
 
 def test_aborted_and_undecided_records_are_referred_to(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """read_uncommitted shows them."""
     aborted = begin(store, "aborted")
     send(aborted, b"aborted")
     aborted.abort_transaction()
     send(begin(store, "open", timeout_ms=900_000), b"undecided")
-    before = data_files(storage)
+    before = data_files(heap)
     clock.time_ms += 10 * WEEK_MS
     for _ in range(3):
         assert reasons(maintain(store)) == []
         clock.time_ms += WEEK_MS
-    assert data_files(storage) == before
+    assert data_files(heap) == before
     assert another(store).scan("t", isolation_level="read_uncommitted").to_arrow().num_rows == 2
 
 
 def test_where_the_storage_tells_no_time_only_what_is_proven_goes(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """Files of a deleted topic, of which it was noted that they were its own."""
-    storage.time_ms = None
+    heap.time_ms = None
     append(store, b"a")
-    put_orphan(storage)
-    storage.put("staging/t-000000.json", b"{}")
+    put_orphan(heap)
+    heap.put("staging/t-000000.json", b"{}")
     store.topics.delete_records({T0: 1})
-    before = data_files(storage)
+    before = data_files(heap)
     clock.time_ms += 100 * WEEK_MS
     assert maintain(store) == []
-    assert data_files(storage) == before
+    assert data_files(heap) == before
     store.topics.delete("t")
     assert reasons(maintain(store)) == ["deleted topic"]
 
 
 def test_a_clock_that_runs_ahead_deletes_nothing(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """Neither records nor files: the storage's clock is behind, and it counts."""
     store.topics.alter("t", config={"retention.ms": DAY_MS})
     append(store, b"a")
     append(store, b"b")
     store.topics.delete_records({T0: 1})
-    put_orphan(storage)
-    before = data_files(storage)
+    put_orphan(heap)
+    before = data_files(heap)
     ahead = VirtualClock(clock.time_ms + 52 * WEEK_MS, seed=7)
-    assert attach(storage, clock=ahead).maintain() == []
-    assert data_files(storage) == before
+    assert attach(heap, clock=ahead).maintain() == []
+    assert data_files(heap) == before
 
 
 def test_what_jobs_and_processes_have_left(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """Manifests and notes of Spark, temporary files, what a probe has left: when they are old."""
     left = [".probe/x/twice", ".tmp/abc", "staging/t-000000.json"]
     for path in left:
-        storage.put(path, b"x")
+        heap.put(path, b"x")
     clock.time_ms += WEEK_MS - 1
-    storage.put("staging/t-000001.json", b"x")
+    heap.put("staging/t-000001.json", b"x")
     assert maintain(store) == []
     clock.time_ms += 1
     assert maintain(store, "t") == []
     (done,) = maintain(store)
     assert isinstance(done, FileDeletion)
     assert (done.topic, done.reason, sorted(done.paths)) == (None, "left behind", left)
-    assert [path for path, _ in storage.list_all("staging")] == ["staging/t-000001.json"]
+    assert [path for path, _ in heap.list_all("staging")] == ["staging/t-000001.json"]
 
 
 def test_a_dry_run_tells_the_same_and_changes_nothing(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """Retention, files that go, files that are found, what was left behind, ids and groups."""
-    build_everything(store, storage, clock)
-    before = sorted(storage.list_all(""))
+    build_everything(store, heap, clock)
+    before = sorted(heap.list_all(""))
     told = maintain(store, dry_run=True)
-    assert sorted(storage.list_all("")) == before
+    assert sorted(heap.list_all("")) == before
     assert maintain(store) == told
     assert {type(step).__name__ for step in told} == {
         *("RetentionDeletion", "FileDeletion", "FileRetirement", "Expiry")
     }
-    assert sorted(storage.list_all("")) != before
+    assert sorted(heap.list_all("")) != before
 
 
-def build_everything(store: Store, storage: HeapStorage, clock: VirtualClock) -> None:
+def build_everything(store: Store, heap: HeapStorage, clock: VirtualClock) -> None:
     """Something to do for each part: topics ``t``, ``gone``, ``old``; an id and a group."""
     for topic in ("gone", "old"):
         store.topics.create(topic)
@@ -336,8 +325,8 @@ def build_everything(store: Store, storage: HeapStorage, clock: VirtualClock) ->
     store.topics.delete_records({T0: 1, TopicPartition("gone", 0): 2})
     store.topics.delete("gone")
     store.topics.alter("old", config={"retention.ms": 1})
-    put_orphan(storage)
-    storage.put("staging/t-000000.json", b"x")
+    put_orphan(heap)
+    heap.put("staging/t-000000.json", b"x")
     clock.time_ms += 2 * WEEK_MS
 
 
@@ -402,15 +391,15 @@ def test_pinned_readers_read_until_the_delay_is_over(store: Store, clock: Virtua
 
 
 def test_an_import_into_a_deleted_topic_is_on_its_way(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """Its files come before its topic does: vacuum must not take them for the old topic's."""
     append(store, b"a")
     store.topics.delete("t")
-    put_orphan(storage)
+    put_orphan(heap)
     clock.time_ms += WEEK_MS - 1
     assert maintain(store) == []
-    assert len(data_files(storage)) == 3
+    assert len(data_files(heap)) == 3
 
 
 @pytest.mark.parametrize("age_ms", [0, DAY_MS - 1, 1.5, True])
@@ -420,35 +409,33 @@ def test_an_orphan_age_below_a_day_is_refused(store: Store, age_ms: int) -> None
 
 
 def test_one_topic_that_fails_stops_no_other(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """Nor ids nor groups; what cannot be read loses nothing."""
-    build_everything(store, storage, clock)
-    entry = next(path for path, _ in storage.list_all("topics/old/log"))
-    data = storage.get(entry)
-    storage.delete([entry])
-    storage.put(entry, data[:-9] + b"somewhat}")
+    build_everything(store, heap, clock)
+    entry = next(path for path, _ in heap.list_all("topics/old/log"))
+    data = heap.get(entry)
+    heap.delete([entry])
+    heap.put(entry, data[:-9] + b"somewhat}")
     steps = another(store).maintain()
     failed = [(step.part, step.topic) for step in steps if isinstance(step, MaintenanceFailure)]
     assert failed == [(part, "old") for part in ("retention", "compaction", "merging", "vacuum")]
     assert {*reasons(steps)} == {"deleted topic", "deleted records", "left behind"}
-    assert [path for path, _ in storage.list_all("topics/old/data")] != []
+    assert [path for path, _ in heap.list_all("topics/old/data")] != []
 
 
-def test_a_damaged_note_says_nothing(
-    store: Store, storage: HeapStorage, clock: VirtualClock
-) -> None:
+def test_a_damaged_note_says_nothing(store: Store, heap: HeapStorage, clock: VirtualClock) -> None:
     """It is deleted; what it named is found by its age."""
     append(store, b"a")
     store.topics.delete_records({T0: 1})
-    (note,) = [path for path in data_files(storage) if "/retired/" in path]
-    storage.delete([note])
-    storage.put(note, b"{}")
+    (note,) = [path for path in data_files(heap) if "/retired/" in path]
+    heap.delete([note])
+    heap.put(note, b"{}")
     clock.time_ms += WEEK_MS
     assert [type(step).__name__ for step in maintain(store)] == ["FileRetirement"]
     clock.time_ms += WEEK_MS
     maintain(store)
-    assert data_files(storage) == []
+    assert data_files(heap) == []
 
 
 def test_on_every_storage(any_storage: Storage) -> None:
@@ -483,13 +470,13 @@ class _Deleting(ForwardingStorage):
 
 
 def test_a_segment_that_can_be_opened_can_be_read(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """Accelerators go first, then the segment, then what tells its aborted records; notes last."""
     for ending in ("index", "log", "timeindex", "txnindex"):
-        storage.put(f"topics/t/data/0/w-0.{ending}", b"x")
+        heap.put(f"topics/t/data/0/w-0.{ending}", b"x")
     clock.time_ms += WEEK_MS
-    deleting = _Deleting(storage)
+    deleting = _Deleting(heap)
     attach(deleting, clock=clock).maintain("t")
     _, *notes, accelerators, segment, transactions, finished = deleting.requests
     assert [len(note) for note in notes] == [1, 1]
@@ -500,12 +487,12 @@ def test_a_segment_that_can_be_opened_can_be_read(
 
 
 def test_the_note_of_a_deletion_comes_behind_its_entry(
-    store: Store, storage: HeapStorage, clock: VirtualClock
+    store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """Its time must not be before that of the deletion. Where no segment goes there is none."""
     append(store, b"a", b"b")
     append(store, b"c")
-    deleting = _Deleting(storage)
+    deleting = _Deleting(heap)
     process = attach(deleting, clock=clock)
     process.topics.delete_records({T0: 1})
     assert len(deleting.requests) == 1
@@ -515,14 +502,14 @@ def test_the_note_of_a_deletion_comes_behind_its_entry(
 
 
 def test_many_segments_take_several_notes(
-    store: Store, storage: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+    store: Store, heap: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is done with when its own files are gone."""
     monkeypatch.setattr("txnlog.log.retired_segments._PER_NOTE", 2)
     for _ in range(5):
         append(store, b"x")
     store.topics.delete_records({T0: 5})
-    assert len(data_files(storage)) == 5 + 3
+    assert len(data_files(heap)) == 5 + 3
     clock.time_ms += WEEK_MS
     maintain(store)
-    assert data_files(storage) == []
+    assert data_files(heap) == []

@@ -22,17 +22,13 @@ from txnlog import Store, TopicPartition
 from txnlog.errors import CorruptRecord, InvalidOption
 from txnlog.results import MaintenanceFailure
 from txnlog.segments.indexes.transactions import AbortedTransaction, TransactionIndex
-from txnlog.storage.base import Storage
 from txnlog.store import attach
 from txnlog.testing import HeapStorage, VirtualClock
 
 P, Q = 7, 8
 
 
-@pytest.fixture
-def store(memory_storage: Storage) -> Store:
-    """An empty store in memory."""
-    return attach(memory_storage, create=True)
+pytestmark = pytest.mark.store(topics={})
 
 
 # -- transactions --------------------------------------------------------------------------------

@@ -36,10 +36,7 @@ FORMATS = [
 ]
 
 
-@pytest.fixture
-def store(memory_storage: Storage) -> Store:
-    """An empty store in memory."""
-    return attach(memory_storage, create=True)
+pytestmark = pytest.mark.store(topics={})
 
 
 def fill(store: Store, topic: str, **config: str) -> None:

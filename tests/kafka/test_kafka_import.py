@@ -30,10 +30,7 @@ LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "read_uncommitted")
 ALL = TOPICS | OLD_TOPICS
 
 
-@pytest.fixture
-def store(memory_storage: Storage) -> Store:
-    """An empty store in memory."""
-    return attach(memory_storage, create=True)
+pytestmark = pytest.mark.store(topics={})
 
 
 @pytest.fixture

@@ -16,8 +16,6 @@ from tests.kafka.folder_judges import JUDGES, batches, committed_records, record
 from tests.support.segments.typed_formats import in_either_format
 from txnlog import Producer, Store, TopicPartition
 from txnlog.read import json_records
-from txnlog.storage.base import Storage
-from txnlog.store import attach
 
 SCHEMA = pa.schema(
     [
@@ -30,10 +28,7 @@ SCHEMA = pa.schema(
 )
 
 
-@pytest.fixture
-def store(memory_storage: Storage) -> Store:
-    """An empty store in memory."""
-    return attach(memory_storage, create=True)
+pytestmark = pytest.mark.store(topics={})
 
 
 def rows(first: int, stop: int) -> pa.Table:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.steps import another, append, begin, checkpoint, new_store, values
+from tests.support.steps import another, append, begin, checkpoint, values
 from tests.support.storage.disturbed_storages import HookedStorage
 from txnlog.log import state_log
 from txnlog.names import parse_log_file
-from txnlog.storage.base import Storage
 from txnlog.store import Store
 from txnlog.testing import VirtualClock
 
-pytestmark = pytest.mark.usefixtures("short_chapters")
 AGE_MS = 3_600_000
 
-
-@pytest.fixture
-def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    return new_store(memory_storage, clock, config={"log.cleanup.age.ms": AGE_MS})
+pytestmark = [
+    pytest.mark.usefixtures("short_chapters"),
+    pytest.mark.store(config={"log.cleanup.age.ms": AGE_MS}),
+]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from tests.support.steps import begin, new_store
+from tests.support.steps import begin
 from tests.support.storage.timed_storage import TimedStorage
 from txnlog.errors import CommitStateUnknown, ProducerFenced, StorageError
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE
@@ -17,7 +17,6 @@ from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef
 from txnlog.state.topic import CHECKPOINT_DECODER, TopicState
 from txnlog.state.topic_entries import Append, Created
-from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, VirtualClock
 
@@ -29,10 +28,9 @@ MANY = SETTLED_AT_ONCE + KEPT_ENTRIES + 100
 """So many appends that some of them are settled."""
 
 
-@pytest.fixture
-def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    topics = dict.fromkeys("abc", 1)
-    return new_store(memory_storage, clock, topics, {"transaction.max.timeout.ms": TIMEOUT_MS})
+pytestmark = pytest.mark.store(
+    topics=dict.fromkeys("abc", 1), config={"transaction.max.timeout.ms": TIMEOUT_MS}
+)
 
 
 @pytest.fixture

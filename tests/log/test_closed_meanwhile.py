@@ -11,14 +11,14 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.log.settling import settle_early
-from tests.support.steps import another, append, begin, new_store, send, values
+from tests.support.steps import another, append, begin, send, values
 from txnlog.admin.merging import merge_topic
 from txnlog.errors import StorageError
 from txnlog.log.chapters import CHAPTER, STAY_OPEN
 from txnlog.names import TopicPartition
 from txnlog.state.group import OffsetCommit
 from txnlog.store import Store, attach
-from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
+from txnlog.testing import FaultyStorage, HeapStorage
 
 MANY = (2 + STAY_OPEN) * CHAPTER
 """After so many entries the chapter of an earlier one is closed."""
@@ -44,9 +44,7 @@ def heap() -> HeapStorage:
     return HeapStorage(like_disk=True)
 
 
-@pytest.fixture
-def store(heap: HeapStorage, clock: VirtualClock) -> Store:
-    return new_store(heap, clock)
+pytestmark = pytest.mark.store(on="heap")
 
 
 @pytest.fixture

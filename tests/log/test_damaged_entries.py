@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.steps import another, append, new_store, values
+from tests.support.steps import another, append, values
 from txnlog.errors import CorruptEntry
 from txnlog.state import envelope
 from txnlog.state.placement import Placement
 from txnlog.state.topic_entries import Append
-from txnlog.storage.base import Storage
 from txnlog.store import Store
 from txnlog.testing import VirtualClock
-
-
-@pytest.fixture
-def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    return new_store(memory_storage, clock)
 
 
 @pytest.mark.parametrize("position", [0, 3, 12, 25, 40, 90, -2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.log.settling import settle_early
-from tests.support.steps import another, append, new_store, send, upload, values
+from tests.support.steps import another, append, send, upload, values
 from tests.support.storage.disturbed_storages import HookedStorage
 from txnlog import names
 from txnlog.admin.vacuum import Ages, _vacuum_manifests, vacuum_topic
@@ -30,16 +30,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     settle_early(monkeypatch)
 
 
-@pytest.fixture
-def heap(clock: VirtualClock) -> HeapStorage:
-    storage = HeapStorage()
-    storage.time_ms = lambda: clock.time_ms
-    return storage
-
-
-@pytest.fixture
-def store(heap: HeapStorage, clock: VirtualClock) -> Store:
-    return new_store(heap, clock, {"t": 2})
+pytestmark = pytest.mark.store(topics={"t": 2}, on="heap")
 
 
 def append_each(store: Store, what: str, count: int, partition: int = 0) -> list[bytes]:

@@ -38,14 +38,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     settle_early(monkeypatch)
 
 
-@pytest.fixture
-def heap() -> HeapStorage:
-    return HeapStorage()
-
-
-@pytest.fixture
-def store(heap: HeapStorage, clock: VirtualClock) -> Store:
-    return new_store(heap, clock, {"t": 2})
+pytestmark = pytest.mark.store(topics={"t": 2}, on="heap")
 
 
 def fold_entries(store: Store, outcomes: Mapping[int, Any]) -> TopicState:

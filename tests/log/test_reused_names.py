@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.steps import another, append, begin, checkpoint, new_store, upload, values
+from tests.support.steps import another, append, begin, checkpoint, upload, values
 from txnlog.errors import ProducerFenced
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.names import TopicPartition
 from txnlog.state import transaction as transitions
-from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, VirtualClock
 
@@ -19,13 +18,12 @@ T0 = TopicPartition("t", 0)
 CLEANUP_AGE_MS = 60_000
 
 
-pytestmark = pytest.mark.usefixtures("short_chapters")
-
-
-@pytest.fixture
-def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    config = {"log.cleanup.age.ms": CLEANUP_AGE_MS, "transaction.max.timeout.ms": 60_000}
-    return new_store(memory_storage, clock, config=config)
+pytestmark = [
+    pytest.mark.usefixtures("short_chapters"),
+    pytest.mark.store(
+        config={"log.cleanup.age.ms": CLEANUP_AGE_MS, "transaction.max.timeout.ms": 60_000}
+    ),
+]
 
 
 A_QUARTER = "both, a quarter of the cleaning age"

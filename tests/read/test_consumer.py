@@ -6,23 +6,19 @@ import pyarrow as pa
 import pytest
 
 from tests.support.groups.alone import read_alone
-from tests.support.steps import another, elsewhere, new_store, send, values
+from tests.support.steps import ANYWHERE, another, elsewhere, send, values
 from txnlog.errors import (
     NoOffsetForPartition,
     OffsetOutOfRange,
 )
 from txnlog.names import TopicPartition
-from txnlog.storage.base import Storage
 from txnlog.store import Store
 from txnlog.testing import VirtualClock
 
 T0 = TopicPartition("t", 0)
 
 
-@pytest.fixture
-def store(any_storage: Storage, clock: VirtualClock) -> Store:
-    """A store with a topic ``t`` of one partition and ``wide`` of four."""
-    return new_store(any_storage, clock, {"t": 1, "wide": 4})
+pytestmark = ANYWHERE
 
 
 @pytest.mark.condition(36)

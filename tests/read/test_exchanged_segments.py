@@ -28,9 +28,7 @@ TIME_MS = 1_700_000_000_000
 FORMATS = pytest.mark.parametrize("record_format", ["columns", "kafka", "parquet"])
 
 
-@pytest.fixture
-def store(memory_storage: Storage) -> Store:
-    return attach(memory_storage, create=True, clock=VirtualClock())
+pytestmark = pytest.mark.store(topics={})
 
 
 def fill(store: Store, topic: str, record_format: str, partitions: int = 2) -> None:

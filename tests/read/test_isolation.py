@@ -11,22 +11,19 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.steps import another, begin, new_store, send
+from tests.support.steps import another, begin, send
 from txnlog import ConsumerIsolationLevel
 from txnlog.errors import InvalidTxnState, ProducerFenced
 from txnlog.names import TopicPartition
-from txnlog.storage.base import Storage
 from txnlog.store import Store
-from txnlog.testing import Choose, Process, Simulation, VirtualClock, preemptions, random_choice
+from txnlog.testing import Choose, Process, Simulation, preemptions, random_choice
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 Body = Callable[[Process], None]
 _STORES = itertools.count()
 
 
-@pytest.fixture
-def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    return new_store(memory_storage, clock, {"t": 2})
+pytestmark = pytest.mark.store(topics={"t": 2})
 
 
 def stable(store: Store) -> list[int]:

@@ -13,16 +13,10 @@ from tests.support.steps import another, append, new_store
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
 from txnlog.read import joined_reads
-from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 
 T0 = TopicPartition("t", 0)
-
-
-@pytest.fixture
-def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    return new_store(memory_storage, clock)
 
 
 def test_kafkas_loop_with_one_consumer(store: Store) -> None:

@@ -72,11 +72,6 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not [t for t in threading.enumerate() if t.name.startswith("txnlog-ahead")]
 
 
-@pytest.fixture
-def heap() -> HeapStorage:
-    return HeapStorage()
-
-
 def _fill(storage: Storage, segments: int = SEGMENTS, *, record_format: str = "columns") -> Store:
     """A topic of two partitions with small segments, each of a commit of its own."""
     store = attach(storage, create=True, clock=SystemClock())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.groups.alone import read_alone
-from tests.support.steps import another, begin, new_store
+from tests.support.steps import another, begin
 from txnlog.errors import (
     CommitFailed,
     CorruptRecord,
@@ -14,7 +14,6 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
 )
 from txnlog.names import TopicPartition
-from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, VirtualClock
 
@@ -22,9 +21,7 @@ T0, T2 = TopicPartition("t", 0), TopicPartition("t", 2)
 U0 = TopicPartition("u", 0)
 
 
-@pytest.fixture
-def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    return new_store(memory_storage, clock, {"t": 3, "u": 1})
+pytestmark = pytest.mark.store(topics={"t": 3, "u": 1})
 
 
 def fill(store: Store, *values: bytes, topic: str = "t") -> None:

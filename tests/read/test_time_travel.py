@@ -16,7 +16,7 @@ import pytest
 from crc32c import crc32c
 
 from tests.support.admin.compacted_topics import compact
-from tests.support.steps import another, append, begin, elsewhere, new_store
+from tests.support.steps import another, append, begin, elsewhere
 from txnlog.errors import (
     InvalidOption,
     OffsetOutOfRange,
@@ -37,16 +37,7 @@ MANY = SETTLED_AT_ONCE + KEPT_ENTRIES + 100
 """So many appends that some of them are settled."""
 
 
-@pytest.fixture
-def heap(clock: VirtualClock) -> HeapStorage:
-    heap = HeapStorage()
-    heap.time_ms = clock.now_ms
-    return heap
-
-
-@pytest.fixture
-def store(heap: HeapStorage, clock: VirtualClock) -> Store:
-    return new_store(heap, clock, {"t": 2, "u": 2})
+pytestmark = pytest.mark.store(topics={"t": 2, "u": 2}, on="heap")
 
 
 def values(snapshot: Snapshot) -> dict[str, list[tuple[int, bytes]]]:

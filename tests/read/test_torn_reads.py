@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.support.steps import begin, elsewhere, new_store, send, values
+from tests.support.steps import ANYWHERE, begin, elsewhere, send, values
 from txnlog.producer import Producer
-from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, VirtualClock
 
-
-@pytest.fixture
-def store(any_storage: Storage, clock: VirtualClock) -> Store:
-    """A store with a topic ``t`` of one partition and ``wide`` of four."""
-    return new_store(any_storage, clock, {"t": 1, "wide": 4})
+pytestmark = ANYWHERE
 
 
 def commit_behind_an_open_transaction(store: Store) -> Producer:

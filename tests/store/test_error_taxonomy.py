@@ -17,9 +17,7 @@ import txnlog
 from tests.support.steps import begin
 from txnlog import errors
 from txnlog.errors import InvalidTxnState, TxnlogError
-from txnlog.storage.base import Storage
-from txnlog.store import Store, attach
-from txnlog.testing import VirtualClock
+from txnlog.store import Store
 
 FATAL = {"ForkedProducer", "InvalidProducerEpoch", "LogTruncated", "ProducerFenced"}
 ABORTABLE = {
@@ -146,13 +144,6 @@ def test_public_errors_are_in_one_place() -> None:
     inner = {"Diverged", "MarkGone", "SegmentTooLarge", "UnknownCodec", "UnknownMagic"}
     inner |= {"CannotReplace", "Damaged", "TookTooLong", "UnnamedUrl", "_HandedOver"}
     assert set(errors.__all__) == set(CLASSES) - inner | {"TxnlogError"}
-
-
-@pytest.fixture
-def store(memory_storage: Storage) -> Store:
-    store = attach(memory_storage, create=True, clock=VirtualClock())
-    store.topics.create("t")
-    return store
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.log.settling import settle_early
 from tests.support.runtime.held_sizes import held_sizes
-from tests.support.steps import another, append, new_store
+from tests.support.steps import another, append
 from txnlog.clock import Signal
 from txnlog.consumer import Consumer
 from txnlog.log import arrivals, recent, settlement, state_log
@@ -36,9 +36,7 @@ CORRECTNESS = {
 """What stays until the producer ends, since it tells a repeat, or a first write, from others."""
 
 
-@pytest.fixture
-def store(clock: VirtualClock) -> Store:
-    return new_store(HeapStorage(), clock)
+pytestmark = pytest.mark.store(on="heap")
 
 
 class Passing:

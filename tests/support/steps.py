@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from txnlog import IsolationLevel
 from txnlog.admin.maintenance import MaintenanceStep
@@ -21,6 +22,12 @@ from txnlog.testing import VirtualClock
 from txnlog.write.segment_uploads import SegmentUploader
 
 _SEEDS = itertools.count(1)
+
+ANYWHERE = [
+    pytest.mark.usefixtures("any_storage"),
+    pytest.mark.store(topics={"t": 1, "wide": 4}, on="any_storage"),
+]
+"""Marks of tests whose ``store`` is on each kind of storage, and has a wide topic, too."""
 
 
 def new_store(

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.log.settling import settling_early
 from tests.support.steps import (
+    ANYWHERE,
     another,
     append,
     begin,
@@ -33,10 +34,7 @@ from txnlog.write.segment_uploads import SegmentUploader
 T0 = TopicPartition("t", 0)
 
 
-@pytest.fixture
-def store(any_storage: Storage, clock: VirtualClock) -> Store:
-    """A store with a topic ``t`` of one partition and ``wide`` of four."""
-    return new_store(any_storage, clock, {"t": 1, "wide": 4})
+pytestmark = ANYWHERE
 
 
 @pytest.mark.condition(13, 28)

@@ -15,7 +15,6 @@ from txnlog.errors import InvalidTxnState, TxnlogError
 from txnlog.log import group_commit, group_metadata, topic_log
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 from txnlog.write import plain_writer
@@ -155,11 +154,6 @@ def test_what_is_sent_without_a_transaction_is_written_once_or_is_known_to_be_lo
     told.remove("")
     (lost,) = told
     assert "what was sent since the last flush is lost" in lost
-
-
-@pytest.fixture
-def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    return new_store(memory_storage, clock)
 
 
 @pytest.fixture

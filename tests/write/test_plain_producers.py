@@ -13,17 +13,13 @@ from txnlog.errors import (
     StorageError,
     UnknownTopicOrPartition,
 )
-from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 
 EXPIRATION_MS = 1_000_000
 
 
-@pytest.fixture
-def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    config = {"producer.id.expiration.ms": EXPIRATION_MS}
-    return new_store(memory_storage, clock, {"t": 2}, config)
+pytestmark = pytest.mark.store(topics={"t": 2}, config={"producer.id.expiration.ms": EXPIRATION_MS})
 
 
 def let_all_expire(store: Store, clock: VirtualClock) -> None:

@@ -35,11 +35,6 @@ from txnlog.write.retries import Retries
 T0 = TopicPartition("t", 0)
 
 
-@pytest.fixture
-def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    return new_store(memory_storage, clock)
-
-
 # -- acks ----------------------------------------------------------------------------------------
 
 

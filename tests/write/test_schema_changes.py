@@ -28,12 +28,9 @@ from txnlog.read.schema import scan_columns
 from txnlog.schema import encode_columns
 from txnlog.segments.schema_columns import DEFAULT
 from txnlog.store import Store, attach
-from txnlog.testing import HeapStorage, VirtualClock
+from txnlog.testing import VirtualClock
 
-
-@pytest.fixture
-def store(clock: VirtualClock) -> Store:
-    return attach(HeapStorage(), create=True, clock=clock)
+pytestmark = pytest.mark.store(topics={}, on="heap")
 
 
 def send(store: Store, rows: list[dict[str, Any]] | pa.Table, topic: str = "t") -> None:

@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.steps import begin, new_store
+from tests.support.steps import begin
 from txnlog.errors import CommitStateUnknown, OutOfOrderSequence, StorageError
 from txnlog.log.uploads import UploadedSegment, Writer
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import VirtualClock
 
 LAST = 2**31 - 1
 T0 = TopicPartition("t", 0)
-
-
-@pytest.fixture
-def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    return new_store(memory_storage, clock)
 
 
 def huge(store: Store, record_count: int) -> UploadedSegment:

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from tests.support.steps import begin, new_store, send, upload
+from tests.support.steps import begin, send, upload
 from txnlog.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
@@ -22,7 +22,6 @@ from txnlog.log.uploads import Appended, UploadedSegment, Writer
 from txnlog.names import TopicPartition
 from txnlog.state import envelope
 from txnlog.state.producers import ProducerRef, ProducerState
-from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, VirtualClock
 
@@ -31,13 +30,13 @@ EXPIRATION_MS = 1000
 PRODUCER = ProducerRef(producer_id=9, producer_epoch=3)
 
 
-@pytest.fixture
-def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    config = {
+pytestmark = pytest.mark.store(
+    topics={"t": 2},
+    config={
         "producer.id.expiration.ms": EXPIRATION_MS,
         "transaction.max.timeout.ms": EXPIRATION_MS,
-    }
-    return new_store(memory_storage, clock, {"t": 2}, config)
+    },
+)
 
 
 def place(

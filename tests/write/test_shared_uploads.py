@@ -35,14 +35,7 @@ PARTITIONS = 8
 FORMATS = pytest.mark.parametrize("record_format", ["columns", "kafka"])
 
 
-@pytest.fixture
-def storage() -> HeapStorage:
-    return HeapStorage()
-
-
-@pytest.fixture
-def store(storage: HeapStorage, clock: VirtualClock) -> Store:
-    return new_store(storage, clock, {"t": PARTITIONS})
+pytestmark = pytest.mark.store(topics={"t": PARTITIONS}, on="heap")
 
 
 def send_to_each(store: Store, *words: bytes, topic: str = "t") -> None:
@@ -77,7 +70,7 @@ def by_file(segments: list[UploadedSegment]) -> list[list[int]]:
 # -- which segments share a file -----------------------------------------------------------------
 
 
-def test_small_segments_lie_one_after_another(store: Store, storage: HeapStorage) -> None:
+def test_small_segments_lie_one_after_another(store: Store, heap: HeapStorage) -> None:
     """In one file, without a gap, in the order of their partitions, whatever came first."""
     segments = upload(store, dict.fromkeys((5, 1, 3), 100))
     assert by_file(segments) == [[1, 3, 5]]
@@ -87,7 +80,7 @@ def test_small_segments_lie_one_after_another(store: Store, storage: HeapStorage
     for segment in segments:
         assert segment.position == end
         end += segment.size_bytes
-    assert storage.size(path) == end
+    assert heap.size(path) == end
     assert len({segment.tag for segment in segments}) == 3
 
 
@@ -235,14 +228,14 @@ def test_not_more_than_a_megabyte_is_read_together(
 
 
 def test_a_file_is_read_once_for_all_partitions(
-    store: Store, storage: HeapStorage, monkeypatch: pytest.MonkeyPatch
+    store: Store, heap: HeapStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the plan has one partition after the other; again only for what may not wait."""
     commits = 40
     for turn in range(commits):
         send_to_each(store, b"%d" % turn)
     expected = [b"%d %d" % (p, turn) for p in range(PARTITIONS) for turn in range(commits)]
-    counting = CountingStorage(storage)
+    counting = CountingStorage(heap)
     fresh = another(store, counting)
     scan = fresh.scan("t", columns=["value"])
     assert len(scan.ranges) == PARTITIONS * commits
@@ -307,15 +300,15 @@ def test_parts_that_changed_places_are_noticed(clock: VirtualClock, record_forma
 
 
 @pytest.mark.parametrize("end", ["cut", "gone"])
-def test_a_file_that_is_cut_or_gone(store: Store, storage: HeapStorage, end: str) -> None:
+def test_a_file_that_is_cut_or_gone(store: Store, heap: HeapStorage, end: str) -> None:
     """The part before the truncation is read, the rest reported, by readers and the doctor."""
     send_to_each(store, b"x")
     segments = store.topics.segments("t")
     path = segments[0].paths.log
-    data = storage.get(path)
-    storage.delete([path])
+    data = heap.get(path)
+    heap.delete([path])
     if end == "cut":
-        storage.put(path, data[: segments[5].position + 10])
+        heap.put(path, data[: segments[5].position + 10])
     readable = 5 if end == "cut" else 0
     for segment in segments:
         starts = {p: 0 if p == segment.partition else 1 for p in range(PARTITIONS)}

@@ -9,7 +9,14 @@ import pyarrow as pa
 import pytest
 
 from tests.support.groups.alone import read_alone
-from tests.support.steps import begin, begin_with_offsets, elsewhere, new_store, send, values
+from tests.support.steps import (
+    ANYWHERE,
+    begin,
+    begin_with_offsets,
+    elsewhere,
+    send,
+    values,
+)
 from tests.support.storage.timed_storage import TimedStorage
 from txnlog.errors import (
     CommitFailed,
@@ -22,7 +29,6 @@ from txnlog.errors import (
 )
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
-from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import VirtualClock
 
@@ -30,10 +36,7 @@ T0 = TopicPartition("t", 0)
 TIMEOUT_MS = 60_000
 
 
-@pytest.fixture
-def store(any_storage: Storage, clock: VirtualClock) -> Store:
-    """A store with a topic ``t`` of one partition and ``wide`` of four."""
-    return new_store(any_storage, clock, {"t": 1, "wide": 4})
+pytestmark = ANYWHERE
 
 
 @pytest.mark.condition(24)

@@ -73,9 +73,7 @@ ROW: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def store(clock: VirtualClock) -> Store:
-    return attach(HeapStorage(), create=True, clock=clock)
+pytestmark = pytest.mark.store(topics={}, on="heap")
 
 
 @pytest.fixture

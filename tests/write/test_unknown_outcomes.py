@@ -18,7 +18,6 @@ from txnlog.errors import (
 )
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 
@@ -26,11 +25,6 @@ T0 = TopicPartition("t", 0)
 
 
 pytestmark = pytest.mark.usefixtures("short_chapters")
-
-
-@pytest.fixture
-def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    return new_store(memory_storage, clock)
 
 
 @pytest.fixture
