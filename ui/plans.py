@@ -177,7 +177,7 @@ def plan_record(store: Store, topic: str, typed: Typed) -> Plan:
 
     def send() -> str:
         with store.producer() as producer:
-            sent = producer.submit(topic, value, key, partition, headers=headers or None)
+            sent = producer.send(topic, value, key, partition, headers=headers or None)
             producer.flush()
         placed = sent.result()
         return f"wrote a record to {topic}:{placed.partition} at offset {placed.offset}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from html import escape
 from typing import Final
 from urllib.parse import quote
 
@@ -63,6 +64,7 @@ def make_environment() -> Environment:
         cell=show_cell,
         line=show_line,
         words=show_setting,
+        prose=show_prose,
     )
     return environment
 
@@ -126,6 +128,16 @@ class _Markup(str):
 
     def __html__(self) -> str:
         return self
+
+
+def show_prose(text: str) -> str:
+    """A sentence of ours, in which a command or a name stands between backticks."""
+    pieces = [escape(str(write_out(piece))) for piece in text.split("`")]
+    for at in range(1, len(pieces) - 1, 2):
+        pieces[at] = f"<code>{pieces[at]}</code>"
+    if len(pieces) % 2 == 0:  # one that is not closed
+        pieces[-2:] = [f"{pieces[-2]}`{pieces[-1]}"]
+    return _Markup("".join(pieces))
 
 
 def mark_time(timestamp_ms: int | None) -> str:
