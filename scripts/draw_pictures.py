@@ -312,8 +312,8 @@ def floors() -> str:
         picture.box(20 + 270 * column, top(row), 240, 32)
         picture.text(140 + 270 * column, top(row) + 21, f"{room}/", "code bold middle")
     for row, modules in (
-        (2, "store, producer, consumer, polling, snapshot, scan, results"),
-        (12, "clock, config, display, errors, hooks, limits, names, schema"),
+        (2, "store, producer, consumer, snapshot, scan, results"),
+        (12, "clock, config, display, errors, hooks, limits, metric, names, schema, serializers"),
     ):
         picture.box(20, top(row), 780, 32)
         picture.text(410, top(row) + 21, modules, "code bold middle")

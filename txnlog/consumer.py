@@ -10,37 +10,48 @@ from __future__ import annotations
 import logging
 import operator
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Self
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Self, TypeVar
+
+import pyarrow as pa
 
 from txnlog.config import check_whole_number
 from txnlog.errors import (
     ConcurrentTransactions,
     IllegalState,
     InvalidOption,
+    UnknownTopicOrPartition,
 )
 from txnlog.groups.member import MemberSettings
 from txnlog.groups.sharing import ConsumerRebalanceListener, Sharing
-from txnlog.groups.standing import GroupStanding
+from txnlog.groups.standing import CommitCallback, GroupStanding
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
 from txnlog.log.open_logs import Logs
+from txnlog.metric import Meter, Metric
 from txnlog.names import TopicPartition, check_group_id, check_topic
-from txnlog.polling import Polling
 from txnlog.read.auto_commit import AutoCommit
+from txnlog.read.consumer_record import ConsumerRecord
 from txnlog.read.fetcher import FetchSettings
 from txnlog.read.isolation import check_reading_on
+from txnlog.read.lookout import Lookout
+from txnlog.read.reading import Reading
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.start_positions import StartPositions
 from txnlog.read.topic_pattern import TopicPattern, check_metadata_age
 from txnlog.read.topic_view import OffsetAndTimestamp, TopicView
+from txnlog.serializers import Serializers
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.state.group import CommittedOffset, GroupState
 from txnlog.state.membership import Committer
 
+Taken = TypeVar("Taken", list[ConsumerRecord], dict[TopicPartition, list[pa.RecordBatch]])
+
 _logger = logging.getLogger(__name__)
 
 
-class Consumer(Polling):
+class Consumer:
     """Reads topics in the order of their offsets, partition by partition.
 
     Made by :meth:`txnlog.Store.consumer`; for one thread at a time, but for :meth:`wakeup`.
@@ -64,14 +75,30 @@ class Consumer(Polling):
         auto_commit: AutoCommit | None,
         metadata_max_age_ms: int,
         membership: MemberSettings | None = None,
+        deserializers: Serializers | None = None,
     ) -> None:
         if auto_commit is not None and group_id is None:
             raise InvalidOption(
                 "enable_auto_commit is for a group: give a group_id, or turn it off"
             )
-        super().__init__(
-            logs, fetch, max_poll_records, stop_at_end=stop_at_end, auto_commit=auto_commit
-        )
+        check_whole_number(max_poll_records, "max_poll_records", InvalidOption, least=1)
+        self._logs = logs
+        self._fetch = fetch.check()
+        self._max_poll_records = max_poll_records
+        self._stop_at_end = stop_at_end
+        self._auto_commit = auto_commit
+        self._assigned: dict[TopicPartition, None] = {}
+        self._topic_ids: dict[str, str] = {}
+        self._ids_before: dict[str, str] | None = None
+        """The topics' ids before this poll; None if it has not needed them."""
+        self._meter = Meter("txnlog_consumer", logs.clock)
+        self._reading = Reading(logs.storage, fetch, self._meter, deserializers)
+        self._as_records = True
+        """Whether what is planned to be read becomes records, or batches of columns."""
+        self._lookout = Lookout(logs.clock, logs.storage.url, fetch.max_wait_ms)
+        self._held_back_since_s: float | None = None
+        """Since when there have been too few bytes to be read."""
+        self._closed = False
         self._group_id = None if group_id is None else check_group_id(group_id)
         self._isolation_level = check_reading_on(isolation_level)
         self._start_positions = StartPositions.of(auto_offset_reset, group_id)
@@ -112,9 +139,20 @@ class Consumer(Polling):
             self._sharing.check_may_close("close()")
         self._close(commit=True)
 
-    def _leave(self) -> None:
-        if self._sharing is not None:
-            self._sharing.close(self)
+    def _close(self, *, commit: bool) -> None:
+        try:
+            if self._standing is not None:
+                self._standing.finish()
+                self._standing.report()
+            if commit and self._auto_commit is not None and not self._closed:
+                self._auto_commit.commit_at_end(self.commit, self._positions)
+        finally:
+            try:
+                if self._sharing is not None:
+                    self._sharing.close(self)  # again, if it was interrupted
+            finally:
+                self._drop_buffered()
+                self._closed = True
 
     # -- what is read ----------------------------------------------------------------------------
 
@@ -232,6 +270,8 @@ class Consumer(Polling):
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
         """These are about to be taken away: commit their positions, with auto commit."""
+        if self._standing is not None:
+            self._standing.finish()
         if self._auto_commit is not None:
             positions = self._positions
             self._auto_commit.commit_before(
@@ -251,6 +291,9 @@ class Consumer(Polling):
             self._sharing.poll(self)
 
     def _take_part(self) -> None:
+        """Do what its group asks for. Raises IllegalState: there is nothing that it reads."""
+        if self._standing is not None:
+            self._standing.report()
         self._join_in()
         if self._pattern is not None and self._pattern.is_due():
             self._drop_buffered()  # so that it looks
@@ -283,6 +326,142 @@ class Consumer(Polling):
     def paused(self) -> list[TopicPartition]:
         """The partitions that are paused."""
         return sorted(self._paused)
+
+    # -- polling ---------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        reading = self._reading
+        take_one = partial(reading.take_records, 1)
+        timeout_ms = 0 if self._stop_at_end else None
+        while True:
+            # Each so many records are a poll of their own, as in Kafka's clients.
+            first: list[ConsumerRecord] = self._polled(take_one, [], timeout_ms)
+            if not first:
+                return
+            yield first[0]
+            records = reading.records
+            for record in islice(records, self._max_poll_records - 1):
+                # Leaving the loop leaves the position behind the last record seen.
+                reading.seen = record
+                yield record
+                if reading.records is not records:  # they were dropped: it was moved, say
+                    break
+
+    def poll(
+        self, *unnamed: object, timeout_ms: int = 0, max_records: int | None = None
+    ) -> list[ConsumerRecord]:
+        """The next records; an empty list if none came in time.
+
+        Args:
+            unnamed: not allowed: a bare number could be meant as a time or as a count.
+            timeout_ms: how long to wait for the first record, in milliseconds. With 0 it looks
+                once. Otherwise it sees at once what this process writes, and what others write
+                within ``fetch_max_wait_ms``.
+            max_records: the most that it returns; ``max_poll_records`` if left out.
+
+        Raises:
+            UnknownTopicOrPartition: all topics were deleted, or an assigned partition is gone.
+            NoOffsetForPartition: no committed offset, and ``auto_offset_reset`` is none.
+            OffsetOutOfRange: the position is gone, and ``auto_offset_reset`` is none.
+            Wakeup: another thread called :meth:`wakeup`.
+        """
+        if unnamed:
+            raise _ambiguous("poll", unnamed[0], "max_records=...")
+        limit = self._max_poll_records
+        if max_records is not None:
+            limit = check_whole_number(max_records, "max_records", InvalidOption, least=1)
+        take = partial(self._reading.take_records, limit)
+        return self._polled(take, [], _check_timeout(timeout_ms))
+
+    def poll_batches(
+        self, *unnamed: object, timeout_ms: int = 0
+    ) -> dict[TopicPartition, list[pa.RecordBatch]]:
+        """The next records as Arrow, by partition; an empty dict if none came in time.
+
+        The fast way: records do not become Python objects. Batches have the columns of
+        :meth:`txnlog.Store.scan`; those of typed topics have the schema's columns, ``_offset``,
+        ``_timestamp``, ``_headers`` and, if there is a key, ``_deleted``. They are as long as they
+        were stored. Together they have at most ``fetch_max_bytes``, and those of one partition
+        ``max_partition_fetch_bytes``; but a single batch may be larger. Afterwards the positions
+        are behind all of them: :meth:`commit` without offsets commits everything returned.
+
+        Arguments and errors are those of :meth:`poll`.
+        """
+        if unnamed:
+            raise _ambiguous("poll_batches", unnamed[0], "fetch_max_bytes=... of the consumer")
+        take = self._reading.take_batches
+        return self._polled(take, {}, _check_timeout(timeout_ms), as_records=False)
+
+    def wakeup(self) -> None:
+        """Make the poll that waits, or the next one, raise Wakeup. May be called by any thread."""
+        self._lookout.wake()
+
+    def _polled(
+        self,
+        take: Callable[[], Taken],
+        nothing: Taken,
+        timeout_ms: int | None,
+        *,
+        as_records: bool = True,
+    ) -> Taken:
+        """The result of ``take`` from fetched records, or those that exist or arrive in time."""
+        self._open()
+        self._lookout.check()
+        self._take_part()
+        if self._auto_commit is not None and not self._auto_commit.commit_if_due(
+            self.commit, self._positions
+        ):
+            self._take_part()  # partitions are somebody else's by now
+        if as_records is not self._as_records:
+            self._drop_buffered()
+            self._as_records = as_records
+        self._reading.begin_poll()
+        self._ids_before = None
+        try:
+            return self._take_left(take, nothing) or self._lookout.until_found(
+                partial(self._look, take), nothing, timeout_ms
+            )
+        except BaseException:
+            # The caller has not got them, so they must come again: unless they are of a topic
+            # that was found to be gone.
+            before = self._reading.before_poll()
+            topic_ids = self._topic_ids if self._ids_before is None else self._ids_before
+            self._positions = {
+                where: at
+                for where, at in before.items()
+                if where in self._assigned
+                and self._topic_ids.get(where.topic) == topic_ids.get(where.topic)
+            }
+            self._drop_buffered()
+            raise
+
+    def _take_left(self, take: Callable[[], Taken], nothing: Taken) -> Taken:
+        """The rest of the planned ranges."""
+        try:
+            return take()
+        except UnknownTopicOrPartition:
+            # Deleted while it was read: refreshing tells what is left.
+            return nothing
+
+    def _look(self, take: Callable[[], Taken]) -> Taken:
+        self._reading.before_poll()
+        self._ids_before = dict(self._topic_ids) if self._ids_before is None else self._ids_before
+        self._refresh()
+        return take()
+
+    def _holds_back(self, ranges: Iterable[SegmentRange]) -> bool:
+        """Whether that is so little that it is better to wait for more."""
+        now_s = self._logs.clock.monotonic_s()
+        found_bytes = sum(part.size_bytes for part in ranges) if self._fetch.min_bytes > 1 else 1
+        if self._stop_at_end or not 0 < found_bytes < self._fetch.min_bytes:
+            self._held_back_since_s = None
+            return False
+        if self._held_back_since_s is None:
+            self._held_back_since_s = now_s
+        if (now_s - self._held_back_since_s) * 1000 < self._fetch.max_wait_ms:
+            return True
+        self._held_back_since_s = None
+        return False
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -461,6 +640,20 @@ class Consumer(Polling):
             ends[where] = found[where.partition]
         return ends
 
+    def highwater(self, where: TopicPartition) -> int | None:
+        """The end of a partition, undecided records included, as it was seen last.
+
+        Asks the storage for nothing; None if it has not been looked at since the consumer was
+        assigned partitions or moved.
+        """
+        self._open()
+        if where not in self._assigned:
+            raise IllegalState(f"{where} is not assigned to this consumer")
+        for view in self._reading.views:
+            if view.topic == where.topic:
+                return view.log_end_offsets[where.partition]
+        return None
+
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
@@ -494,8 +687,40 @@ class Consumer(Polling):
         """
         given = self._positions if offsets is None else offsets
         group = self._group()
+        group.finish()
+        group.report()
         if given:
-            group.commit(given, metadata, self._committer())
+            with self._meter.timed("commit"):
+                group.commit(given, metadata, self._committer())
+        if self._auto_commit is not None:
+            self._auto_commit.forget(given)
+
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        metadata: str = "",
+        callback: CommitCallback | None = None,
+    ) -> None:
+        """Commit offsets in a thread, as :meth:`commit` does, and go on meanwhile.
+
+        One at a time: the next commit waits for it, as does everything that asks what the group
+        has. What became of it is told at a later poll or commit, or by :meth:`close`, in the thread
+        that calls these: to ``callback``, or without one an error is logged.
+
+        Args:
+            offsets: the next offset to read, by partition; the positions if left out.
+            metadata: the metadata for those without.
+            callback: called with the offsets, and with the error or None.
+
+        Raises:
+            InvalidOption, OffsetMetadataTooLarge, UnknownTopicOrPartition: see the message.
+        """
+        given = dict(self._positions if offsets is None else offsets)
+        group = self._group()
+        group.finish()
+        group.report()
+        self._meter.add("async_commit")
+        group.commit_async(given, metadata, self._committer(), callback)
         if self._auto_commit is not None:
             self._auto_commit.forget(given)
 
@@ -515,7 +740,42 @@ class Consumer(Polling):
             read = self._all_partitions(self._snapshot())
         return standing.metadata(read, self._committer())
 
+    # -- monitoring ------------------------------------------------------------------------------
+
+    def metrics(self) -> list[Metric]:
+        """What it has done since it was made, as numbers for monitoring.
+
+        ``txnlog_consumer_fetch_total`` and ``_fetch_seconds_total`` are of batches that were waited
+        for, ``_records_total`` and ``_bytes_total`` what was in them, ``_commit_total``,
+        ``_commit_error_total`` and ``_commit_seconds_total`` of commits that it made itself,
+        ``_async_commit_total`` of those in a thread; ``_records_lag`` is how far each partition's
+        position lies behind the end that was seen last. What has not happened is left out. Asks
+        the storage for nothing.
+        """
+        found = self._meter.metrics()
+        for where, at in self.positions().items():
+            if (end := self.highwater(where)) is not None:
+                labels = {"topic": where.topic, "partition": str(where.partition)}
+                found.append(Metric("txnlog_consumer_records_lag", labels, max(end - at, 0)))
+        return found
+
     # -- helpers ---------------------------------------------------------------------------------
+
+    @property
+    def _positions(self) -> dict[TopicPartition, int]:
+        return self._reading.positions
+
+    @_positions.setter
+    def _positions(self, positions: dict[TopicPartition, int]) -> None:
+        self._reading.positions = positions
+
+    def _open(self) -> None:
+        if self._closed:
+            raise IllegalState("the consumer is closed")
+
+    def _drop_buffered(self) -> None:
+        self._reading.drop()
+        self._lookout.look_soon()
 
     def _group(self) -> GroupStanding:
         if self._standing is None:
@@ -591,3 +851,19 @@ class Consumer(Polling):
             for topic in snapshot.topics
             for number in snapshot.partitions(topic)
         ]
+
+
+def _check_timeout(timeout_ms: int) -> int:
+    if isinstance(timeout_ms, float):
+        raise InvalidOption(
+            f"timeout_ms is {timeout_ms!r}; it is a whole number of milliseconds: for so many "
+            f"seconds give timeout_ms={round(timeout_ms * 1000)}"
+        )
+    return check_whole_number(timeout_ms, "timeout_ms", InvalidOption, least=0)
+
+
+def _ambiguous(call: str, given: object, count: str) -> InvalidOption:
+    return InvalidOption(
+        f"{call}({given!r}): is that a time or a count? Say {call}(timeout_ms=...), in "
+        f"milliseconds, or {count}"
+    )

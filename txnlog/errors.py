@@ -8,6 +8,7 @@ happened, where (path, topic, partition, offset) and what to do about it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from txnlog.segments.errors import (
     CorruptRecord,
@@ -55,6 +56,7 @@ __all__ = [
     "ProducerFenced",
     "PutIfAbsentBroken",
     "RebalanceInProgress",
+    "RecordDeserializationFailed",
     "RecordTooLarge",
     "SnapshotExpired",
     "StorageError",
@@ -360,6 +362,17 @@ class OffsetOutOfRange(TxnlogError):
 
 class NoOffsetForPartition(TxnlogError):
     """The group has no committed offset here and ``auto_offset_reset`` is ``none``."""
+
+
+class RecordDeserializationFailed(TxnlogError):
+    """A consumer's ``key_deserializer`` or ``value_deserializer`` raised: see ``__cause__``.
+
+    The consumer stays before the record; to pass it by, seek to the offset after it.
+    """
+
+    where: Any
+    """The record's TopicPartition."""
+    offset: int
 
 
 class Wakeup(TxnlogError):

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Self, TypeVar
 
 from txnlog.config import Acks
@@ -19,25 +20,26 @@ from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import UploadedSegment
+from txnlog.metric import Meter, Metric
 from txnlog.names import TopicPartition
+from txnlog.serializers import Serializers
 from txnlog.state.group import OffsetCommit
 from txnlog.state.transaction import Outcome, Version, check_version
 from txnlog.write.begin_result import BeginResult
 from txnlog.write.coordinator import Coordinator
-from txnlog.write.deliveries import Delivery, refusing, resolve
+from txnlog.write.deliveries import FutureRecordMetadata, refusing
 from txnlog.write.linger import Linger, tell_unsent
 from txnlog.write.plain_writer import BackgroundWriter, PlainWriter
 from txnlog.write.producer_lock import ProducerLock, exclusive
 from txnlog.write.producer_phase import Phase
 from txnlog.write.record_buffers import Batch, RecordBuffers
-from txnlog.write.record_checks import Headers, Value
+from txnlog.write.record_checks import Headers
 from txnlog.write.sent_offsets import SentOffsets, group_now
 from txnlog.write.topic_buffer import WritesAs
 from txnlog.write.writer_settings import WriterSettings
 
 _logger = logging.getLogger(__name__)
 
-Key = bytes | str | None
 Placed = dict[TopicPartition, list[range]]
 DecidedT = TypeVar("DecidedT")
 
@@ -61,8 +63,10 @@ class Producer:
         *,
         transactional_id: str | None,
         transaction_timeout_ms: int,
+        serializers: Serializers | None = None,
     ) -> None:
         self._logs = logs
+        self._serializers = serializers
         self._retries = settings.retries
         self._plain = PlainWriter(logs, settings.retries)
         self._background = BackgroundWriter(self._plain) if settings.acks is Acks.NONE else None
@@ -72,7 +76,9 @@ class Producer:
         if transactional_id is not None:
             coordinator = Coordinator(logs, transactional_id, transaction_timeout_ms)
             self._coordinator, writes_as = coordinator, lambda _: coordinator.state.ref
-        self._records = RecordBuffers(logs, writes_as, settings)
+        self._records = RecordBuffers(
+            logs, writes_as, settings, flush=weakref.WeakMethod(self.flush)
+        )
         self._phase = Phase.READY if transactional_id is None else Phase.NEW
         self._sending = Phase.READY if transactional_id is None else Phase.IN_TRANSACTION
         """The phase in which records may be sent."""
@@ -88,6 +94,7 @@ class Producer:
             self, tell_unsent, self._records, self._lock, self._linger, pending
         )
         self._version: Version | None = None
+        self._meter = Meter("txnlog_producer", logs.clock)
 
     # -- the context -----------------------------------------------------------------------------
 
@@ -120,7 +127,7 @@ class Producer:
         late, self._late = self._late, None
         try:
             if self._coordinator is None and flush and self._phase is Phase.READY:
-                self._flush_plain()
+                self._flush()
                 if isinstance(late, CommitStateUnknown):
                     late = None  # what was unknown is written now
             elif self._phase in (Phase.IN_TRANSACTION, Phase.FAILED):
@@ -238,7 +245,7 @@ class Producer:
         if self._phase is not Phase.UNKNOWN:
             self._raise_late()
             self._require(Phase.IN_TRANSACTION, "commit_transaction")
-            self._place_all(with_offsets=True)
+            self._flush(with_offsets=True)
         try:
             self._decide(partial(coordinator.commit, version=self._version))
         except CommitStateUnknown:
@@ -267,6 +274,7 @@ class Producer:
         self._offsets.note_commit({e.name: e.number for e in decided if e.log == "group"})
         self._last_outcome = Outcome.COMMIT
         self._phase = Phase.READY
+        self._meter.add("committed_transactions")
 
     @exclusive
     def abort_transaction(self) -> None:
@@ -303,6 +311,7 @@ class Producer:
         self._offsets.end()
         self._last_outcome = Outcome.ABORT
         self._phase = Phase.READY
+        self._meter.add("aborted_transactions")
 
     @contextmanager
     def transaction(self) -> Iterator[Producer]:
@@ -326,28 +335,38 @@ class Producer:
     def send(
         self,
         topic: str,
-        value: Value,
-        key: Key = None,
+        value: object,
+        key: object = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
-    ) -> None:
-        """Buffer one record.
+        on_delivery: Callable[[FutureRecordMetadata], object] | None = None,
+    ) -> FutureRecordMetadata:
+        """Buffer one record; its future tells its partition and offset.
+
+        It is done after the flush that places the record, by whomever. To wait for one flushes, so
+        send many, then wait.
 
         Args:
             topic: the topic to write to; it must exist.
             value: bytes, or a string, which is encoded as UTF-8; None is a tombstone. For a topic
                 with a schema, a mapping of column names to values. Columns that may be null, or
-                have a default, may be left out; ``_deleted=True`` makes it a deletion.
-            key: bytes or a string; equal keys go to the same partition. Leave it out if the
-                topic's schema has a key.
+                have a default, may be left out; ``_deleted=True`` makes it a deletion. With a
+                ``value_serializer`` whatever that takes.
+            key: bytes or a string, or what the ``key_serializer`` takes; equal keys go to the same
+                partition. Leave it out if the topic's schema has a key.
             partition: the partition, whatever the key is.
             timestamp_ms: milliseconds since the epoch; now if left out.
             headers: pairs of a name and bytes, or None in place of the bytes.
+            on_delivery: called with the future when it is done, in the thread that flushes; it
+                must not use the producer.
 
         Raises:
-            UnknownTopicOrPartition, InvalidRecord, RecordTooLarge: the record was not taken.
+            UnknownTopicOrPartition, InvalidRecord, RecordTooLarge: the record was not taken. Nor
+                was it if a serializer raises, whatever it is.
         """
+        if self._serializers is not None:
+            key, value = self._serializers(key, value)
         lock = self._lock
         if lock.inherited:
             lock.check()
@@ -358,50 +377,15 @@ class Producer:
             if self._phase is not self._sending:
                 raise self._phase.refusal("send")
             try:
-                self._records.send(topic, value, key, partition, timestamp_ms, headers)
+                future = self._records.send(topic, value, key, partition, timestamp_ms, headers)  # type: ignore[arg-type]
             except BaseException as error:
                 self._fail(error)
                 raise
+            if on_delivery is not None:
+                future.add_done_callback(on_delivery)
             if self._linger is not None:
                 self._linger.arm()
-
-    @exclusive
-    def submit(
-        self,
-        topic: str,
-        value: Value,
-        key: Key = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: Headers | None = None,
-        *,
-        on_delivery: Callable[[Delivery], object] | None = None,
-    ) -> Delivery:
-        """Buffer one record like :meth:`send`; its future tells its partition and offset.
-
-        It is done after the flush that places the record, by whomever. To wait for one flushes;
-        so wait after many. It costs several times what ``send`` does.
-
-        Args:
-            topic: as for :meth:`send`.
-            value: as there.
-            key: as there.
-            partition: as there.
-            timestamp_ms: as there.
-            headers: as there.
-            on_delivery: called with the future when it is done, in the thread that flushes; it
-                must not use the producer.
-        """
-        self._raise_late()
-        self._require(self._sending, "submit")
-        delivery = Delivery(self.flush)
-        if on_delivery is not None:
-            delivery.add_done_callback(lambda _: on_delivery(delivery))
-        with self._fail_on_error():
-            self._records.submit(topic, value, key, partition, timestamp_ms, headers, delivery)
-        if self._linger is not None:
-            self._linger.arm()
-        return delivery
+        return future
 
     @exclusive
     def send_batch(self, topic: str, batch: Batch, partition: int | None = None) -> None:
@@ -444,11 +428,24 @@ class Producer:
                 producer cannot go on: send what came since the last flush with a new one.
         """
         self._raise_late()
-        if self._coordinator is None:
-            self._require(Phase.READY, "flush")
-            return self._flush_plain()
-        self._require(Phase.IN_TRANSACTION, "flush")
-        return self._place_all(with_offsets=False)
+        self._require(self._sending, "flush")
+        return self._flush()
+
+    @exclusive
+    def metrics(self) -> list[Metric]:
+        """What it has done since it was made, and what waits in it, as numbers for monitoring.
+
+        ``txnlog_producer_flush_total``, ``_flush_error_total`` and ``_flush_seconds_total`` are of
+        flushes, those of commits and of ``linger_ms`` too; ``_records_total`` counts the records
+        that these have placed (none with acks=0), ``_committed_transactions_total`` and
+        ``_aborted_transactions_total`` what became of them; ``_buffered_records`` are not flushed
+        yet, by topic. What has not happened is left out. Asks the storage for nothing.
+        """
+        waiting = self._records.unsent().items()
+        return [
+            *self._meter.metrics(),
+            *(Metric("txnlog_producer_buffered_records", {"topic": t}, n) for t, n in waiting),
+        ]
 
     def _flush_lingering(self) -> None:
         """A flush by the thread of ``linger_ms``; its error is for the next call."""
@@ -456,11 +453,7 @@ class Producer:
             if self._phase is not self._sending:
                 return
             try:
-                _ = (
-                    self._place_all(with_offsets=False)
-                    if self._coordinator
-                    else self._flush_plain()
-                )
+                self._flush()
             except Exception as error:  # noqa: BLE001 - also what a user's partitioner raises
                 self._late = error
                 _logger.warning("records that linger_ms was to send: %s", error)
@@ -471,6 +464,16 @@ class Producer:
             raise late
 
     # -- the steps -------------------------------------------------------------------------------
+
+    def _flush(self, *, with_offsets: bool = False) -> Placed:
+        with self._meter.timed("flush"):
+            if self._coordinator is None:
+                placed = self._flush_plain()
+            else:
+                placed = self._place_all(with_offsets=with_offsets)
+        counts = (len(offsets) for ranges in placed.values() for offsets in ranges)
+        self._meter.add("records", sum(counts))
+        return placed
 
     def _place_all(self, *, with_offsets: bool) -> Placed:
         """Place what is buffered, in the transaction; with the offsets too, or without."""
@@ -494,15 +497,15 @@ class Producer:
         count: Callable[[], None] = lambda: None,
     ) -> Placed:
         assert self._coordinator is not None
-        sent = {topic: self._records.deliveries(topic) for topic in segments}
+        sent = {topic: self._records.batches(topic) for topic in segments}
         try:
-            deliveries = (one.delivery for some in sent.values() for one in some)
             waiting = self._retries.waiting(self._logs.storage)
-            with self._fail_on_error(), refusing(deliveries), waiting:
+            with self._fail_on_error(), refusing(chain.from_iterable(sent.values())), waiting:
                 placed = self._coordinator.place(segments, offsets, self._offsets.committers, count)
-                for topic, some in sent.items():
-                    resolve(some, topic, placed)
-                    self._records.forget_deliveries(topic)
+                for topic, batches in sent.items():
+                    for batch in batches:
+                        batch.resolve(topic, placed)
+                    self._records.forget_batches(topic)
         finally:
             # Also if it failed: perhaps because a topic was recreated.
             self._records.forget_outdated(segments)
@@ -522,8 +525,8 @@ class Producer:
         # As in _place_all: what an interrupt takes on its way no later flush may leave out.
         self._phase = Phase.BROKEN
         for name, segments in self._finish_records().items():
-            self._plain.add(name, segments, self._records.deliveries(name))
-            self._records.forget_deliveries(name)
+            self._plain.add(name, segments, self._records.batches(name))
+            self._records.forget_batches(name)
         self._phase = Phase.READY
         placed: Placed = {}
         refused: TxnlogError | None = None

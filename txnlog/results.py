@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from txnlog.admin.found import Found
     from txnlog.admin.maintenance import MaintenanceFailure
     from txnlog.admin.merging import Merge
-    from txnlog.admin.metrics import Metric
     from txnlog.admin.offsets import ListedOffset
     from txnlog.admin.record_times import FutureRecords
     from txnlog.admin.retention import RetentionDeletion
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from txnlog.kafka.exporting import ExportedPartition, KafkaExport
     from txnlog.kafka.importing import DamagedBytes, ImportedPartition, KafkaImport
     from txnlog.kafka.transaction_tracker import OpenTransaction
+    from txnlog.metric import Metric
     from txnlog.read.sound_ranges import DamagedRecords
     from txnlog.schema import FormerName, TopicSchema
     from txnlog.segments.identity import SegmentIdentity
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
     from txnlog.tables.publication import TablePublication
     from txnlog.write.begin_result import BeginResult
-    from txnlog.write.deliveries import Delivery, RecordMetadata
+    from txnlog.write.deliveries import FutureRecordMetadata, RecordMetadata
 
 __all__ = [
     "BeginResult",
@@ -64,7 +64,6 @@ __all__ = [
     "Compaction",
     "DamagedBytes",
     "DamagedRecords",
-    "Delivery",
     "DumpedEntry",
     "EntryRef",
     "Expiry",
@@ -74,6 +73,7 @@ __all__ = [
     "Finding",
     "FormerName",
     "Found",
+    "FutureRecordMetadata",
     "FutureRecords",
     "GroupDescription",
     "GroupLogEntry",
@@ -115,7 +115,6 @@ __all__ = [
 
 _HOMES = {
     "BeginResult": "write.begin_result",
-    "Delivery": "write.deliveries",
     "RecordMetadata": "write.deliveries",
     "CommittedOffset": "state.group",
     "Compaction": "admin.compaction.compact",
@@ -128,6 +127,7 @@ _HOMES = {
     "FileDeletion": "admin.vacuum",
     "FileRetirement": "admin.vacuum",
     "Finding": "doctor.finding",
+    "FutureRecordMetadata": "write.deliveries",
     "FormerName": "schema",
     "Found": "admin.found",
     "FutureRecords": "admin.record_times",
@@ -144,7 +144,7 @@ _HOMES = {
     "MaintenanceFailure": "admin.maintenance",
     "MemberDescription": "inspect.descriptions",
     "Merge": "admin.merging",
-    "Metric": "admin.metrics",
+    "Metric": "metric",
     "OffsetReset": "inspect.descriptions",
     "OpenTransaction": "kafka.transaction_tracker",
     "Outcome": "state.transaction",

@@ -41,6 +41,7 @@ from txnlog.read.fetcher import FetchSettings
 from txnlog.read.isolation import ConsumerIsolationLevel, IsolationLevel, check_isolation_level
 from txnlog.read.topic_view import Offsets
 from txnlog.scan import Scan
+from txnlog.serializers import Serializer, Serializers
 from txnlog.snapshot import Snapshot, take_changes, take_snapshot
 from txnlog.state import envelope
 from txnlog.state.store import DECODER, StoreFile
@@ -65,11 +66,11 @@ if TYPE_CHECKING:
     from txnlog.admin.kafka import KafkaAdmin
     from txnlog.admin.maintaining import MaintenanceAdmin
     from txnlog.admin.maintenance import MaintenanceStep
-    from txnlog.admin.metrics import Metric
     from txnlog.admin.tables import TableAdmin
     from txnlog.admin.topics import TopicAdmin
     from txnlog.admin.transactions import TransactionAdmin
     from txnlog.doctor.finding import Finding
+    from txnlog.metric import Metric
 
 
 def open_store(
@@ -371,6 +372,8 @@ class Store:
         compression_type: CompressionType | None = None,
         compression_level: int | None = None,
         partitioner: str | PartitionFunction = DEFAULT_PARTITIONER,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
         linger_ms: int | None = None,
         acks: AcksValue = "all",
         delivery_timeout_ms: int = 120_000,
@@ -388,6 +391,8 @@ class Store:
             partitioner: by a hash of the key: 'murmur2', 'crc32', 'sticky'; whatever the keys are:
                 'round_robin', 'random'; or a function from a record batch and the number of
                 partitions, or its name as ``package.module:function``. See docs/CLIENTS.md.
+            key_serializer: makes of the keys that are sent what ``send`` takes, ``str.encode`` say.
+            value_serializer: of the values. Neither is called for None, nor for batches.
             linger_ms: flush by itself so long after a send; None: only when told to.
             acks: what a flush waits for. 'all': written, and safe from a power cut. 1: written. 0:
                 nothing; failures are only logged. With a transactional id it must be 'all'.
@@ -411,6 +416,7 @@ class Store:
             ),
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
+            serializers=Serializers.of(key_serializer, value_serializer, "serializer"),
         )
 
     def consumer(
@@ -437,6 +443,8 @@ class Store:
         heartbeat_interval_ms: int = 3_000,
         max_poll_interval_ms: int = 300_000,
         metadata_max_age_ms: int = 300_000,
+        key_deserializer: Serializer | None = None,
+        value_deserializer: Serializer | None = None,
     ) -> Consumer:
         """Make a consumer of ``topics``, or of all topics that match ``pattern``.
 
@@ -473,6 +481,9 @@ class Store:
             heartbeat_interval_ms: how often it shows that it is alive, from a thread of its own.
             max_poll_interval_ms: it leaves when it has not polled for so long; others wait as long.
             metadata_max_age_ms: how soon a new topic that matches the pattern is read; a listing.
+            key_deserializer: makes of a record's key what its ``key`` is, ``bytes.decode`` say.
+            value_deserializer: of the value, ``json.loads`` say. Neither is called for None, nor
+                for batches; where one raises, a poll raises RecordDeserializationFailed.
 
         Raises:
             UnknownTopicOrPartition, InvalidGroupId, InvalidOption: a topic does not exist, or an
@@ -506,6 +517,7 @@ class Store:
             auto_commit=auto_commit if enable_auto_commit else None,
             metadata_max_age_ms=metadata_max_age_ms,
             membership=membership,
+            deserializers=Serializers.of(key_deserializer, value_deserializer, "deserializer"),
         )
         if topics or pattern is not None:
             consumer.subscribe(topics, pattern)

@@ -8,7 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import txnlog
 from tests.support.cli.cli_command import cli
-from txnlog.admin.metrics import MEANINGS, Metric, to_prometheus
+from txnlog.admin.metrics import MEANINGS, to_prometheus
+from txnlog.metric import Metric
 
 
 def read_samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -90,7 +90,10 @@ INSIDE = {
     ),
 }
 """The same for the rooms of a face or a wing, each a folder or a module."""
-VOCABULARY = {"clock", "config", "display", "errors", "hooks", "limits", "names", "schema"}
+VOCABULARY = {
+    *("clock", "config", "display", "errors", "hooks", "limits", "metric", "names", "schema"),
+    "serializers",
+}
 """Modules in the root of txnlog/ that users import, and so does everything else."""
 
 pytestmark = pytest.mark.xdist_group("checkout")  # the process that has parsed all modules

@@ -67,8 +67,9 @@ def returned_types(owner: type) -> dict[str, type]:
                 return
             found[kind.__name__] = kind
             if dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__"):
-                for field in typing.get_type_hints(kind).values():
-                    collect(field)
+                for name, field in typing.get_type_hints(kind).items():
+                    if not name.startswith("_"):
+                        collect(field)
         for part in typing.get_args(kind):
             collect(part)
         if isinstance(origin := typing.get_origin(kind), type):

@@ -10,8 +10,6 @@ import pytest
 
 from tests.support.checkout import PYPROJECT, ROOT, Module, modules
 
-LONGEST_FILE_LINES = 600
-
 pytestmark = pytest.mark.xdist_group("checkout")  # the process that has parsed all modules
 MODULES = [module for module in modules() if module.name != "pyspark_txnlog"]
 
@@ -74,12 +72,6 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
         if name.split(".")[0] not in sys.stdlib_module_names | {"txnlog"} | allowed[module.layer]
     ]
     assert undeclared == []
-
-
-def test_files_are_short() -> None:
-    """A file is about one thing and can be read in one sitting."""
-    lines = {module.where: len(module.path.read_text().splitlines()) for module in MODULES}
-    assert {where: n for where, n in lines.items() if n > LONGEST_FILE_LINES} == {}
 
 
 def test_modules_say_what_they_are_for() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
-from concurrent.futures import wait
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,10 +14,17 @@ import txnlog
 from tests.support.storage.disturbed_storages import LosingStorage
 from txnlog import Store
 from txnlog.config import AcksValue
-from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError, UnknownTopicOrPartition
-from txnlog.results import Delivery
+from txnlog.errors import (
+    CommitStateUnknown,
+    IllegalState,
+    InvalidTxnState,
+    TxnlogError,
+    UnknownTopicOrPartition,
+)
+from txnlog.results import FutureRecordMetadata
 from txnlog.store import attach
 from txnlog.testing import HeapStorage, VirtualClock
+from txnlog.write.deliveries import SentBatch
 
 
 @pytest.fixture
@@ -36,8 +43,8 @@ def values(store: Store) -> dict[tuple[int, int], bytes]:
 @pytest.mark.parametrize("transactional", [False, True])
 def test_each_future_has_its_records_place(store: Store, transactional: bool) -> None:
     """Among others that were sent alone and in batches, over segments, flushes and partitions."""
-    waiting: dict[bytes, Delivery] = {}
-    called: list[Delivery] = []
+    waiting: dict[bytes, FutureRecordMetadata] = {}
+    called: list[FutureRecordMetadata] = []
     producer = store.producer(transactional_id="x" if transactional else None)
     if transactional:
         producer.init_transactions()
@@ -45,7 +52,7 @@ def test_each_future_has_its_records_place(store: Store, transactional: bool) ->
     for number in range(400):
         value, key = b"%d" % number, b"k%d" % (number % 7)
         if number % 3:
-            waiting[value] = producer.submit("t", value, key, on_delivery=called.append)
+            waiting[value] = producer.send("t", value, key, on_delivery=called.append)
         elif number % 2:
             producer.send("t", value, key)
         else:
@@ -72,7 +79,7 @@ def test_records_of_a_typed_topic_have_futures() -> None:
     store = attach(HeapStorage(), create=True)
     store.topics.create("t", partitions=2, schema=pa.schema([("a", pa.int64())]))
     with store.producer() as producer:
-        waiting = {number: producer.submit("t", {"a": number}) for number in range(50)}
+        waiting = {number: producer.send("t", {"a": number}) for number in range(50)}
     found = store.scan("t", columns=["_partition", "_offset", "a"]).to_arrow().to_pylist()
     places = {(row["_partition"], row["_offset"]): row["a"] for row in found}
     for number, delivery in waiting.items():
@@ -82,14 +89,13 @@ def test_records_of_a_typed_topic_have_futures() -> None:
 
 @pytest.mark.parametrize("how", ["abort", "close", "delete"])
 def test_a_record_that_is_dropped_has_an_error(store: Store, how: str) -> None:
-    """Whoever waits for it waits for nothing no longer; nor can it be cancelled."""
+    """Whoever waits for it waits for nothing no longer."""
     transactional = how == "abort"
     producer = store.producer(transactional_id="x" if transactional else None)
     if transactional:
         producer.init_transactions()
         producer.begin_transaction()
-    delivery = producer.submit("t", b"v")
-    assert not delivery.cancel()
+    delivery = producer.send("t", b"v")
     if how == "abort":
         producer.abort_transaction()
     elif how == "close":
@@ -107,7 +113,7 @@ def test_a_record_in_doubt_is_told_by_the_flush_that_clears_it_up(store: Store) 
     """Its future is neither done nor wrong before, and then has the record's place."""
     storage = LosingStorage(store.storage)
     producer = attach(storage, clock=VirtualClock()).producer(delivery_timeout_ms=1)
-    delivery = producer.submit("t", b"v", partition=1)
+    delivery = producer.send("t", b"v", partition=1)
     storage.losing = "/log/"
     with pytest.raises(CommitStateUnknown):
         delivery.result()
@@ -120,7 +126,7 @@ def test_a_record_in_doubt_is_told_by_the_flush_that_clears_it_up(store: Store) 
 def test_without_waiting_for_records_their_futures_are_done(store: Store) -> None:
     """With acks=0, when they are written after all."""
     producer = store.producer(acks=0)
-    delivery = producer.submit("t", b"v", partition=2)
+    delivery = producer.send("t", b"v", partition=2)
     producer.close()
     assert txnlog.TopicPartition("t", delivery.result().partition) == ("t", 2)
     assert delivery.result().offset == 0
@@ -152,7 +158,7 @@ def test_a_subscription_is_told(store: Store) -> None:
 def test_a_dropped_producer_is_collected_and_its_futures_have_errors(store: Store) -> None:
     """A future does not keep it alive, nor waits for it: lost records and those in doubt."""
     producer = store.producer()
-    lost = producer.submit("t", b"v")
+    lost = producer.send("t", b"v")
     gone = weakref.ref(producer)
     del producer
     gc.collect()
@@ -162,7 +168,7 @@ def test_a_dropped_producer_is_collected_and_its_futures_have_errors(store: Stor
     for how in ("drop", "close"):
         storage.losing = ""
         producer = attach(storage, clock=clock).producer(delivery_timeout_ms=1)
-        doubtful = producer.submit("t", b"v")
+        doubtful = producer.send("t", b"v")
         storage.losing = "/log/"
         with pytest.raises(CommitStateUnknown):
             producer.flush()
@@ -181,8 +187,8 @@ def test_a_record_that_a_partitioner_fails_on_has_its_error(store: Store, acks: 
         raise ValueError("no partition")
 
     producer = store.producer(acks=acks, partitioner=fail)
-    waiting = [producer.submit("t", b"v", partition=1) for _ in range(2)]
-    waiting.append(producer.submit("t", b"v", b"k"))
+    waiting = [producer.send("t", b"v", partition=1) for _ in range(2)]
+    waiting.append(producer.send("t", b"v", b"k"))
     with pytest.raises(ValueError, match="no partition"):
         producer.flush()
     assert all(delivery.done() for delivery in waiting)
@@ -194,9 +200,9 @@ def test_a_refused_topic_is_told_beside_a_good_one(store: Store) -> None:
     """Each future has what became of its own record, and is told once."""
     store.topics.create("good")
     producer = store.producer()
-    called: list[Delivery] = []
+    called: list[FutureRecordMetadata] = []
     waiting = [
-        producer.submit(topic, b"v", on_delivery=called.append) for topic in ("t", "good", "t")
+        producer.send(topic, b"v", on_delivery=called.append) for topic in ("t", "good", "t")
     ]
     store.topics.delete("t")
     with pytest.raises(UnknownTopicOrPartition):
@@ -214,6 +220,101 @@ def test_a_lingering_producer_does_not_wait_to_be_asked(tmp_path: Path) -> None:
     store = txnlog.open(str(tmp_path / "s"), create=True)
     store.topics.create("t")
     with store.producer(linger_ms=1) as producer:
-        delivery = producer.submit("t", b"v")
-        assert [*wait([delivery], timeout=60).done] == [delivery]
+        delivery = producer.send("t", b"v")
+        told = threading.Event()
+        delivery.add_done_callback(lambda _: told.set())
+        assert told.wait(60)
         assert delivery.result().offset == 0
+
+
+def test_futures_that_nobody_keeps_are_forgotten(store: Store) -> None:
+    """Also before a flush: what is sent in a long transaction takes no memory for them."""
+
+    def living() -> int:
+        gc.collect()
+        return sum(isinstance(one, SentBatch) for one in gc.get_objects())
+
+    before = living()
+    with store.producer() as producer:
+        kept = producer.send("t", b"v", b"k")
+        for _ in range(30_000):  # three batches
+            producer.send("t", b"v", b"k")
+        assert living() - before == 2, "that of the future, and the one that grows"
+        assert kept.result().offset == 0
+
+
+def test_callbacks_need_nobody_to_keep_the_future(store: Store) -> None:
+    """They are called in the order of the records, each once; one that fails stops none."""
+    called: list[int] = []
+
+    def call(future: FutureRecordMetadata) -> None:
+        called.append(future.result().offset)
+        raise ValueError("a fault of the user's")
+
+    with store.producer() as producer:
+        producer.send("t", b"v", partition=0, on_delivery=call)
+        producer.send("t", b"v", partition=0).add_done_callback(call)
+        for _ in range(10_000):  # their batch is full
+            producer.send("t", b"v", partition=0)
+        gc.collect()
+        late = producer.send("t", b"v", partition=0)
+        producer.flush()
+        late.add_done_callback(call)
+    assert called == [0, 1, 10_002]
+
+
+def test_what_a_producer_has_done_is_told(store: Store) -> None:
+    """Flushes, records, transactions by their outcome, and what waits."""
+    producer = store.producer(transactional_id="x")
+    producer.init_transactions()
+    for outcome in ("commit", "abort", "commit"):
+        producer.begin_transaction()
+        producer.send_batch("t", [{"value": b"v"}] * 3)
+        if outcome == "abort":
+            producer.flush()
+        getattr(producer, f"{outcome}_transaction")()
+    producer.begin_transaction()
+    producer.send("t", b"v")
+    numbers = {metric.name: metric.value for metric in producer.metrics()}
+    producer.close()
+    assert numbers.pop("txnlog_producer_flush_seconds_total") >= 0
+    assert numbers == {
+        "txnlog_producer_flush_total": 3,
+        "txnlog_producer_records_total": 9,
+        "txnlog_producer_committed_transactions_total": 2,
+        "txnlog_producer_aborted_transactions_total": 1,
+        "txnlog_producer_buffered_records": 1,
+    }
+    storage = LosingStorage(store.storage)
+    failing = attach(storage, clock=VirtualClock()).producer(delivery_timeout_ms=1)
+    failing.send("t", b"v")
+    storage.losing = "/log/"
+    with pytest.raises(CommitStateUnknown):
+        failing.flush()
+    numbers = {metric.name: metric.value for metric in failing.metrics()}
+    assert numbers["txnlog_producer_flush_error_total"] == 1
+
+
+def test_what_a_consumer_has_done_is_told(store: Store) -> None:
+    """Records, commits, and how far it lies behind what it has seen; without a request."""
+    where = txnlog.TopicPartition("t", 0)
+    with store.producer() as producer:
+        producer.send_batch("t", [{"value": b"v"}] * 10, partition=0)
+    consumer = store.consumer(group_id="g", auto_offset_reset="earliest")
+    consumer.assign([where])
+    assert consumer.highwater(where) is None
+    consumer.poll(max_records=4)
+    consumer.commit()
+    with store.producer() as producer:
+        producer.send_batch("t", [{"value": b"v"}] * 10, partition=0)
+    found = {metric.name: metric for metric in consumer.metrics()}
+    assert found["txnlog_consumer_records_total"].value == 10, "in batches that it has begun"
+    assert found["txnlog_consumer_commit_total"].value == 1
+    lag = found["txnlog_consumer_records_lag"]
+    assert ({**lag.labels}, lag.value) == ({"topic": "t", "partition": "0"}, 6)
+    ends = [(consumer.highwater(where), len(consumer.poll())) for _ in range(2)]
+    assert ends == [(10, 6), (10, 10)], "as it was seen last"
+    assert consumer.highwater(where) == 20
+    with pytest.raises(IllegalState):
+        consumer.highwater(txnlog.TopicPartition("t", 1))
+    consumer.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +13,7 @@ from txnlog.admin.topics import TopicAdmin
 from txnlog.admin.transactions import TransactionAdmin
 from txnlog.errors import TxnlogError
 from txnlog.log.open_logs import Logs
+from txnlog.metric import Metric
 
 if TYPE_CHECKING:
     from txnlog.inspect.descriptions import (
@@ -21,15 +21,6 @@ if TYPE_CHECKING:
         TopicDescription,
         TransactionDescription,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One number, with its name and labels in Prometheus' form."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
 
 
 MEANINGS: Final[Mapping[str, str]] = {

@@ -6,13 +6,35 @@ readers of the same records cannot both commit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeAlias
 
+from txnlog.errors import TxnlogError
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit, Standing
 from txnlog.state.membership import Committer
+
+CommitCallback: TypeAlias = Callable[[Mapping[TopicPartition, int], TxnlogError | None], object]
+"""Called with the offsets of a commit, and with the error if they were not committed."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A commit in the thread, of the process that began it."""
+
+    commits: list[OffsetCommit]
+    future: Future[int | None]
+    callback: CommitCallback | None
+    pid: int
 
 
 class GroupStanding:
@@ -29,9 +51,15 @@ class GroupStanding:
         self._start_entries: dict[TopicPartition, int] = {}
         self._looked_up: dict[TopicPartition, tuple[Standing, Standing]] = {}
         """The group's offset when it was asked for, and the start known then."""
+        self._under_way: _UnderWay | None = None
+        self._reports: deque[
+            tuple[CommitCallback | None, dict[TopicPartition, int], TxnlogError | None]
+        ] = deque()
+        """What became of commits that were made in the thread, and who is to be told."""
 
     def read(self) -> GroupState:
         """A copy of the group's committed offsets as they are now."""
+        self.finish()
         log = self._logs.fresh_group(self._group_id)
         with log.lock:
             state = log.state
@@ -39,11 +67,13 @@ class GroupStanding:
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
         """Forget where it began in all other partitions."""
+        self.finish()
         for where in self._starts.keys() - {*partitions}:
             self.forget(where)
 
     def forget(self, where: TopicPartition) -> None:
         """Forget where it began in a partition."""
+        self.finish()
         self._starts.pop(where, None)
         self._start_entries.pop(where, None)
         self._looked_up.pop(where, None)
@@ -57,6 +87,7 @@ class GroupStanding:
 
     def begin_anew(self, where: TopicPartition, offset: int) -> None:
         """Begin at the offset that :meth:`committed` returned, if it is the one sought."""
+        self.finish()
         if where not in self._starts:
             self._note_start(where)
         if where not in self._looked_up:
@@ -68,6 +99,7 @@ class GroupStanding:
 
     def committed(self, where: TopicPartition) -> CommittedOffset | None:
         """See :meth:`txnlog.Consumer.committed`."""
+        self.finish()
         topic_id = self._topic_id(where.topic)
         log = self._logs.fresh_group(self._group_id)
         with log.lock:
@@ -84,25 +116,83 @@ class GroupStanding:
         committer: Committer | None,
     ) -> None:
         """Commit these offsets, and go on from them. See :meth:`txnlog.Consumer.commit`."""
+        self.finish()
+        commits = self._checked(given, metadata)
+        self._note(commits, self._append(commits, committer))
+
+    def commit_async(
+        self,
+        given: Mapping[TopicPartition, int | OffsetAndMetadata],
+        metadata: str,
+        committer: Committer | None,
+        callback: CommitCallback | None,
+    ) -> None:
+        """Commit these in a thread, after what is under way. See ``Consumer.commit_async``."""
+        self.finish()
+        commits = self._checked(given, metadata)
+        thread = ThreadPoolExecutor(1, thread_name_prefix="txnlog-commit")
+        future = thread.submit(self._append, commits, committer)
+        thread.shutdown(wait=False)
+        self._under_way = _UnderWay(commits, future, callback, os.getpid())
+
+    def finish(self) -> None:
+        """Wait for a commit that is under way; what it has committed is where this one began."""
+        waiting = self._under_way
+        if waiting is None:
+            return
+        if waiting.pid != os.getpid():  # a forked child has not got the thread
+            self._under_way = None
+            return
+        error = waiting.future.exception()
+        self._under_way = None
+        if error is None:
+            self._note(waiting.commits, waiting.future.result())
+        elif not isinstance(error, TxnlogError):
+            raise error
+        offsets = {TopicPartition(c.topic, c.partition): c.offset for c in waiting.commits}
+        self._reports.append((waiting.callback, offsets, error))
+
+    def report(self) -> None:
+        """Tell what became of commits that have ended, in the order in which they were made."""
+        if self._under_way is not None and self._under_way.future.done():
+            self.finish()
+        while self._reports:
+            callback, offsets, error = self._reports.popleft()
+            if callback is not None:
+                callback(offsets, error)
+            elif error is not None:
+                _logger.warning("offsets were not committed: %s", error)
+
+    def _checked(
+        self, given: Mapping[TopicPartition, int | OffsetAndMetadata], metadata: str
+    ) -> list[OffsetCommit]:
         offsets = {where: check_offset(where, at, metadata) for where, at in given.items()}
-        commits = [
+        return [
             OffsetCommit(*where, at.offset, at.metadata, topic_id=self._topic_id(where.topic))
             for where, at in sorted(offsets.items())
         ]
+
+    def _append(self, commits: list[OffsetCommit], committer: Committer | None) -> int | None:
+        """Commit; returns the entry's number, or None."""
         if not commits:
-            return
+            return None
         log = self._logs.fresh_group(self._group_id)
         number = log.commit(commits, committer=committer, refreshed=True)
         self._logs.tidy([log])
-        if number is None:
-            return
-        for where, at in offsets.items():
-            self.start_from(where, Standing(at.offset, number))
+        return number
+
+    def _note(self, commits: Iterable[OffsetCommit], number: int | None) -> None:
+        """Go on from what was committed."""
+        if number is not None:
+            for commit in commits:
+                where = TopicPartition(commit.topic, commit.partition)
+                self.start_from(where, Standing(commit.offset, number))
 
     def metadata(
         self, partitions: Iterable[TopicPartition], committer: Committer | None
     ) -> GroupMetadata:
         """Where it began in these partitions; if not known yet, the current offsets."""
+        self.finish()
         for where in partitions:
             if where not in self._starts:
                 self._note_start(where)

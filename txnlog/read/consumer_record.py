@@ -27,7 +27,8 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
     """One record. ``timestamp`` is in milliseconds; ``timestamp_type``: 0 create, 1 append.
 
     ``value`` is bytes, or None; of a typed topic, a dict of its columns, as ``send`` takes it, in
-    which a record that deletes has ``_deleted``. ``key`` is bytes in both; see docs/TYPED.md.
+    which a record that deletes has ``_deleted``. ``key`` is bytes in both; see docs/TYPED.md. With
+    deserializers both are what these make of it.
     """
 
     topic: str
@@ -35,7 +36,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
     offset: int
     timestamp: int
     timestamp_type: int
-    key: bytes | None
+    key: Any
     value: Any
     headers: Pairs
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
+import msgspec
 import pyarrow as pa
 
-from txnlog.errors import CorruptRecord, UnknownTopicOrPartition
+from txnlog.errors import CorruptRecord, RecordDeserializationFailed, UnknownTopicOrPartition
+from txnlog.metric import Meter
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import ConsumerRecord, each_record
 from txnlog.read.fetcher import Fetched, Fetcher, FetchSettings
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import TopicView
+from txnlog.serializers import Serializers
 from txnlog.storage.base import Storage
 
 
@@ -25,7 +28,15 @@ class Reading:
     ``views`` are the topics that it reads, or has read to their ends; none once it was dropped.
     """
 
-    def __init__(self, storage: Storage, settings: FetchSettings) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        settings: FetchSettings,
+        meter: Meter,
+        deserializers: Serializers | None = None,
+    ) -> None:
+        self._meter = meter
+        self._deserializers = deserializers
         self.views: list[TopicView] = []
         self.records: Iterator[ConsumerRecord] = iter(())
         """The fetched records, all of one partition. A new iterator after they were dropped."""
@@ -36,7 +47,7 @@ class Reading:
         self._current: Fetched | None = None
         """The one whose records are in ``records``."""
         self._held: Fetched | None = None
-        self._damage: CorruptRecord | None = None
+        self._damage: CorruptRecord | RecordDeserializationFailed | None = None
         """The error of the next poll."""
         self._positions: dict[TopicPartition, int] = {}
         self._moved: dict[TopicPartition, int] = {}
@@ -133,7 +144,21 @@ class Reading:
             self._current = fetched
             if fetched.batch is not None:
                 self.records = each_record(fetched.where, fetched.batch)
+                if self._deserializers is not None:
+                    self.records = self._deserialized(self.records, self._deserializers)
         return found
+
+    def _deserialized(
+        self, records: Iterator[ConsumerRecord], deserialize: Serializers
+    ) -> Iterator[ConsumerRecord]:
+        """The records in the user's form; ends before one that has none, whose error is next."""
+        for record in records:
+            try:
+                key, value = deserialize(record.key, record.value)
+            except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+                self._damage = _undeserializable(record, error)
+                return
+            yield msgspec.structs.replace(record, key=key, value=value)
 
     def take_batches(self) -> dict[TopicPartition, list[pa.RecordBatch]]:
         """The next batches by partition: as many bytes as the settings allow, or one batch.
@@ -169,10 +194,13 @@ class Reading:
         if held is not None:
             return held
         if self._damage is not None:
+            if ending:
+                return None
             damage, self._damage = self._damage, None
             raise damage
         try:
-            fetched = self._fetcher.next()
+            with self._meter.timed("fetch"):
+                fetched = self._fetcher.next()
         except CorruptRecord as error:
             if not ending:
                 raise
@@ -183,7 +211,23 @@ class Reading:
             if ending:
                 return None
             raise
-        if fetched is not None and fetched.batch is None:
+        if fetched is None:
+            return None
+        if fetched.batch is None:
             at = self.positions[fetched.where]
             self._move(fetched.where, max(at, fetched.next_offset))
+        else:
+            self._meter.add("records", fetched.batch.num_rows)
+            self._meter.add("bytes", fetched.batch.nbytes)
         return fetched
+
+
+def _undeserializable(record: ConsumerRecord, error: Exception) -> RecordDeserializationFailed:
+    where = TopicPartition(record.topic, record.partition)
+    failed = RecordDeserializationFailed(
+        f"the record at offset {record.offset} of {where} cannot be deserialized: "
+        f"{type(error).__name__}: {error}. It comes again with each poll, until the consumer seeks "
+        f"past it: consumer.seek({where!r}, {record.offset + 1})"
+    )
+    failed.where, failed.offset, failed.__cause__ = where, record.offset, error
+    return failed

@@ -1,17 +1,31 @@
-"""Records whose sender wants to know where they are: futures, done when their offsets are known."""
+"""Futures of records that were sent: where each is, once that is known.
+
+As in Kafka's producer, records share the state of the batch that they become part of, and a future
+is no more than that batch and a number in it: thousands cost little.
+"""
 
 from __future__ import annotations
 
+import logging
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from txnlog.names import TopicPartition
+
+_logger = logging.getLogger(__name__)
+
+Flush: TypeAlias = Callable[[], Callable[[], object] | None]
+"""Tells how records are flushed, if that can still be done: ``weakref.WeakMethod``, say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,99 +37,157 @@ class RecordMetadata:
     offset: int
 
 
-class Delivery(Future[RecordMetadata]):
-    """The future of a record, made by :meth:`txnlog.Producer.submit`; it cannot be cancelled.
+@dataclass(frozen=True, slots=True)
+class _Placement:
+    """Where the records of a batch are: ``partitions`` of each record, and their offsets.
 
-    To wait for it flushes the producer, if nobody has: nothing else might ever do so. It holds the
-    producer weakly, whose records hold it: one that is dropped is still noticed.
+    ``before`` is how many records of a partition come before the batch in ``offsets``.
     """
 
-    def __init__(self, flush: Callable[[], object]) -> None:
-        super().__init__()
-        self._flush = weakref.WeakMethod(flush)
+    partitions: npt.NDArray[np.int32]
+    before: Mapping[int, int]
+    topic: str
+    offsets: Mapping[TopicPartition, Sequence[range]]
 
-    def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record is. Raises what a flush raises, and what became of it otherwise."""
-        self._send()
-        return super().result(timeout)
+    def of(self, row: int) -> RecordMetadata:
+        partition = int(self.partitions[row])
+        left = self.before[partition] + int(np.count_nonzero(self.partitions[:row] == partition))
+        for offsets in self.offsets[TopicPartition(self.topic, partition)]:
+            if left < len(offsets):
+                return RecordMetadata(self.topic, partition, offsets[left])
+            left -= len(offsets)
+        raise AssertionError(f"record {row} of a batch was placed nowhere")
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Why the record was not written; None if it was."""
-        self._send()
-        return super().exception(timeout)
 
-    def cancel(self) -> bool:
-        """A record that was sent cannot be taken back."""
-        return False
+class SentBatch:
+    """Records that were sent one by one and become a batch; what their futures share.
 
-    def _send(self) -> None:
-        flush = None if self.done() else self._flush()
+    Who waits for it holds it. Only if somebody is to be called it is in ``held``, a set of its
+    buffer: so what nobody asks for takes no memory until it is placed.
+    """
+
+    __slots__ = ("__weakref__", "_before", "_calls", "_flush", "_held", "_partitions", "_placement")
+
+    def __init__(self, flush: Flush, held: set[SentBatch]) -> None:
+        self._flush = flush
+        self._held = held
+        self._partitions: npt.NDArray[np.int32] | None = None
+        self._before: Mapping[int, int] = {}
+        self._placement: Future[_Placement] = Future()
+        self._calls: deque[Callable[[], object]] = deque()
+
+    def number(self, partitions: npt.NDArray[np.int32], before: Mapping[int, int]) -> None:
+        """Note the partition of each record, and how many of each are placed before these."""
+        self._partitions, self._before = partitions, before
+
+    def resolve(self, topic: str, offsets: Mapping[TopicPartition, Sequence[range]]) -> None:
+        """Tell where the records were placed, unless that is known.
+
+        After an interrupt it is called again.
+        """
+        if not self.done:
+            assert self._partitions is not None
+            placed = _Placement(self._partitions, self._before, topic, offsets)
+            self._placement.set_result(placed)
+        self._call_all()
+
+    def refuse(self, error: BaseException) -> None:
+        """Tell that the records were not written."""
+        if not self.done:
+            self._placement.set_exception(error)
+        self._call_all()
+
+    @property
+    def done(self) -> bool:
+        """Whether it is known what became of the records."""
+        return self._placement.done()
+
+    def wait(self, timeout: float | None) -> Future[_Placement]:
+        """What is known in time. Flushes the producer, if nobody has: nothing else ever might.
+
+        Raises what a flush raises, and TimeoutError.
+        """
+        flush = None if self.done else self._flush()
         if flush is not None:
             flush()
+        self._placement.exception(timeout)
+        return self._placement
+
+    def call_when_done(self, call: Callable[[], object]) -> None:
+        """Call it when it is known what became of the records, in the thread that learns it."""
+        self._held.add(self)
+        self._calls.append(call)
+        if self.done:
+            self._call_all()
+
+    def _call_all(self) -> None:
+        """Once each, in order, also if an interrupt comes between two."""
+        while self._calls:
+            call = self._calls.popleft()
+            try:
+                call()
+            except Exception:
+                _logger.exception("on_delivery failed")
+        self._held.discard(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A delivery, and which one it is among those of its partition that are placed together."""
+class FutureRecordMetadata(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """The future of a record, as :meth:`txnlog.Producer.send` returns it.
 
-    delivery: Delivery
-    partition: int
-    number: int
-
-
-def number_deliveries(
-    deliveries: Mapping[int, Delivery],
-    partitions: npt.NDArray[np.int32],
-    count_before: Callable[[int], int],
-) -> list[Sent]:
-    """The deliveries of a batch, by row.
-
-    Args:
-        deliveries: by the number of their row.
-        partitions: of each row.
-        count_before: tells how many records of a partition come before the batch.
+    It is done when a flush has placed the record. It does not keep the producer alive.
     """
-    order = np.argsort(partitions, kind="stable")
-    counts = np.bincount(partitions)
-    ranks = np.empty(len(partitions), np.int64)
-    ranks[order] = np.arange(len(partitions)) - (np.cumsum(counts) - counts)[partitions[order]]
-    before = {int(number): count_before(int(number)) for number in np.flatnonzero(counts)}
-    return [
-        Sent(delivery, int(partitions[row]), before[int(partitions[row])] + int(ranks[row]))
-        for row, delivery in deliveries.items()
-    ]
 
+    _batch: SentBatch
+    _row: int
 
-def resolve(
-    sent: Iterable[Sent], topic: str, placed: Mapping[TopicPartition, Sequence[range]]
-) -> None:
-    """Tell the deliveries of a topic where their records were placed, unless they know.
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Where the record is; flushes its producer, if nobody has.
 
-    After an interrupt it is called again.
-    """
-    for one in sent:
-        if one.delivery.done():
-            continue
-        left = one.number
-        for offsets in placed[TopicPartition(topic, one.partition)]:
-            if left < len(offsets):
-                one.delivery.set_result(RecordMetadata(topic, one.partition, offsets[left]))
-                break
-            left -= len(offsets)
+        Args:
+            timeout: in seconds; None waits as long as it takes.
+
+        Raises:
+            TxnlogError: what the flush raises, and what became of the record otherwise.
+            TimeoutError: it is not known in time.
+        """
+        return self._batch.wait(timeout).result().of(self._row)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Why the record was not written; None if it was. Flushes as :meth:`result` does."""
+        return self._batch.wait(timeout).exception()
+
+    def done(self) -> bool:
+        """Whether it is known what became of the record. Flushes nothing."""
+        return self._batch.done
+
+    def add_done_callback(self, call: Callable[[FutureRecordMetadata], object]) -> None:
+        """Call it with this future when it is done, in the thread that flushes; at once if it is.
+
+        It must not use the producer. What it raises is logged.
+        """
+        self._batch.call_when_done(partial(call, self))
+
+    def __repr__(self) -> str:
+        state = "done" if self.done() else "pending"
+        return f"<{type(self).__name__} {state}>"
 
 
 @contextmanager
-def refusing(deliveries: Iterable[Delivery]) -> Iterator[None]:
-    """An error within the block is the deliveries' too."""
+def refusing(batches: Iterable[SentBatch]) -> Iterator[None]:
+    """An error within the block is the records' too."""
     try:
         yield
     except BaseException as error:
-        refuse(deliveries, error)
+        refuse(batches, error)
         raise
 
 
-def refuse(deliveries: Iterable[Delivery], error: BaseException) -> None:
-    """Tell deliveries that their records were not written."""
-    for delivery in deliveries:
-        if not delivery.done():
-            delivery.set_exception(error)
+def refuse(batches: Iterable[SentBatch], error: BaseException) -> None:
+    """Tell those who wait for records that these were not written."""
+    for batch in batches:
+        batch.refuse(error)
+
+
+def living(batches: Iterable[weakref.ref[SentBatch]]) -> list[SentBatch]:
+    """Those that somebody still waits for."""
+    return [batch for one in batches if (batch := one()) is not None]

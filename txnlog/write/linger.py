@@ -98,7 +98,7 @@ def tell_unsent(
     has_lock = lock.mutex.acquire(timeout=_END_S)
     try:
         unsent = records.unsent()
-        records.refuse_deliveries()
+        records.refuse_batches()
         if plain is not None:
             plain.close()
     finally:

@@ -17,7 +17,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import UploadedSegment, Writer
 from txnlog.names import TopicPartition
 from txnlog.state.producers import ProducerRef
-from txnlog.write.deliveries import Sent, refuse, resolve
+from txnlog.write.deliveries import SentBatch, refuse
 from txnlog.write.retries import Retries
 from txnlog.write.topic_buffer import TopicBuffer
 
@@ -39,7 +39,7 @@ class _PendingAppend:
     topic: str
     segments: list[UploadedSegment]
     since_entry: int
-    sent: Sequence[Sent]
+    sent: Sequence[SentBatch]
 
 
 class PlainWriter:
@@ -63,7 +63,9 @@ class PlainWriter:
         # Of two threads with acks=0 one makes it.
         return known or self._writers.setdefault(topic, Writer.new(self._logs.clock.token()))
 
-    def add(self, topic: str, segments: list[UploadedSegment], sent: Sequence[Sent] = ()) -> None:
+    def add(
+        self, topic: str, segments: list[UploadedSegment], sent: Sequence[SentBatch] = ()
+    ) -> None:
         """Add segments of one topic for the next :meth:`place`."""
         since_entry = self._logs.topic(topic).next_entry
         self._pending.append(_PendingAppend(topic, segments, since_entry, sent))
@@ -92,7 +94,8 @@ class PlainWriter:
         except TxnlogError as error:
             self.give_up(error)
             raise
-        resolve(waiting.sent, waiting.topic, {at: [offsets] for at, offsets in placed.items()})
+        for batch in waiting.sent:
+            batch.resolve(waiting.topic, {at: [offsets] for at, offsets in placed.items()})
         self._pending.pop(0)  # after that: what an interrupt leaves here is recognised, and told
         _commits.info(
             "%s: appended, %d records",
@@ -119,7 +122,7 @@ class PlainWriter:
     def give_up(self, error: TxnlogError) -> None:
         """Drop the pending segments of the first topic."""
         given_up = self._pending.pop(0)
-        refuse((one.delivery for one in given_up.sent), error)
+        refuse(given_up.sent, error)
         topic = given_up.topic
         # The next append gets a new producer id: it must not be taken for a repeat of this.
         self._writers.pop(topic, None)
@@ -131,7 +134,7 @@ class PlainWriter:
                 f"records for topic {waiting.topic!r} may or may not have been written: their "
                 "producer was closed before that was known"
             )
-            refuse((one.delivery for one in waiting.sent), error)
+            refuse(waiting.sent, error)
         self._pending = []
 
 
@@ -177,8 +180,8 @@ class BackgroundWriter:
                 buffer.discard()
                 continue
             if segments:
-                self._plain.add(topic, segments, buffer.deliveries)
-                buffer.forget_deliveries()
+                self._plain.add(topic, segments, buffer.batches)
+                buffer.forget_batches()
 
     def _place(self) -> None:
         while (waiting := self._plain.waiting) is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field
 from functools import partial
-from typing import Any, ClassVar, Final, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -16,12 +16,13 @@ from txnlog.errors import InvalidRecord
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import UploadedSegment
 from txnlog.segments.records import CONVERSION_ERRORS
-from txnlog.write.deliveries import Delivery, Sent
+from txnlog.write.deliveries import Flush, FutureRecordMetadata, SentBatch
 from txnlog.write.record_checks import Headers, Value
 from txnlog.write.segment_uploads import UploadBudget
 from txnlog.write.topic_buffer import BYTES_PER_BATCH, ROWS_PER_BATCH, TopicBuffer, WritesAs
 from txnlog.write.writer_settings import WriterSettings
 
+SentT = TypeVar("SentT")
 _KEPT_TOPICS = 100
 """So many topics are always known, and of more those with metadata that is not outdated."""
 _INSTEAD: Final = {
@@ -55,9 +56,12 @@ class RecordBuffers:
         logs: Logs,
         writes_as: WritesAs,
         settings: WriterSettings | None = None,
+        *,
+        flush: Flush = lambda: None,
     ) -> None:
         self._logs = logs
         self._writes_as = writes_as
+        self._flush = flush
         self._settings = settings or WriterSettings()
         self._budget = UploadBudget(self._settings.memory_bytes)
         self._topics: dict[str, TopicBuffer] = {}
@@ -78,7 +82,7 @@ class RecordBuffers:
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
-    ) -> None:
+    ) -> FutureRecordMetadata:
         """Take one record. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
         # This runs for each record, so bytes without rare attributes take no further call.
         buffer = self._topics.get(topic)
@@ -94,6 +98,7 @@ class RecordBuffers:
             size_bytes = len(value) if key is None else len(key) + len(value)
             if size_bytes <= buffer.most_bytes:
                 rows = buffer.rows
+                future = FutureRecordMetadata(buffer.sent, len(rows.keys))
                 try:
                     rows.values.append(value)
                     rows.keys.append(key)
@@ -103,37 +108,21 @@ class RecordBuffers:
                     raise
                 if len(rows.keys) >= ROWS_PER_BATCH or rows.size_bytes >= BYTES_PER_BATCH:
                     buffer.flush_rows()
-                return
+                return future
         if buffer is None or partition is not None or buffer.outdated:
             buffer = self._buffer_of(topic, partition)
         if buffer.spec.schema is None:
-            buffer.send(value, key, partition, timestamp_ms, headers)
-            return
+            return buffer.send(value, key, partition, timestamp_ms, headers)
         sending = partial(buffer.send, value, key, partition, timestamp_ms, headers)
-        self._send_by_newest_schema(buffer, sending)
+        return self._send_by_newest_schema(buffer, sending)
 
-    def submit(
-        self,
-        topic: str,
-        value: Value,
-        key: bytes | str | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers | None,
-        delivery: Delivery,
-    ) -> None:
-        """Take one record whose place is to be told. Raises as :meth:`send` does."""
-        buffer = self._buffer_of(topic, partition)
-        sending = partial(buffer.send, value, key, partition, timestamp_ms, headers, delivery)
-        self._send_by_newest_schema(buffer, sending)
+    def batches(self, topic: str) -> list[SentBatch]:
+        """Those in segments that :meth:`finish` has returned, until :meth:`forget_batches`."""
+        return self._topics[topic].batches
 
-    def deliveries(self, topic: str) -> Sequence[Sent]:
-        """Those of segments that :meth:`finish` has returned, until :meth:`forget_deliveries`."""
-        return self._topics[topic].deliveries
-
-    def forget_deliveries(self, topic: str) -> None:
+    def forget_batches(self, topic: str) -> None:
         """Others tell them. What an interrupt leaves here is refused by :meth:`discard`."""
-        self._topics[topic].forget_deliveries()
+        self._topics[topic].forget_batches()
 
     def send_batch(self, topic: str, batch: Batch, partition: int | None = None) -> None:
         """Take a whole batch. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
@@ -144,10 +133,10 @@ class RecordBuffers:
             sending = partial(buffer.send_batches, _to_batches(batch), partition)
         self._send_by_newest_schema(buffer, sending)
 
-    def _send_by_newest_schema(self, buffer: TopicBuffer, sending: Callable[[], None]) -> None:
+    def _send_by_newest_schema(self, buffer: TopicBuffer, sending: Callable[[], SentT]) -> SentT:
         """Retry a refused send if the topic's schema has changed since."""
         try:
-            sending()
+            return sending()
         except InvalidRecord:  # none of it was taken
             if buffer.spec.schema is None:
                 raise
@@ -155,7 +144,7 @@ class RecordBuffers:
             if spec.schema == buffer.spec.schema:
                 raise
             buffer.change_spec(spec)
-            sending()
+            return sending()
 
     def _buffer_of(self, topic: str, partition: int | None) -> TopicBuffer:
         """The topic's buffer.
@@ -169,7 +158,7 @@ class RecordBuffers:
             if len(self._topics) >= self._most:
                 self._forget_idle()
             self._topics[topic] = TopicBuffer(
-                self._logs, spec, self._settings, self._budget, self._writes_as
+                self._logs, spec, self._settings, self._budget, self._writes_as, self._flush
             )
         buffer = self._topics[topic]
         unknown = isinstance(partition, int) and partition >= buffer.spec.partitions
@@ -223,10 +212,10 @@ class RecordBuffers:
         counts = {topic: buffer.record_count for topic, buffer in [*self._topics.items()]}
         return {topic: count for topic, count in counts.items() if count}
 
-    def refuse_deliveries(self) -> None:
+    def refuse_batches(self) -> None:
         """Tell those who wait for records that these are not written any more."""
         for buffer in [*self._topics.values()]:
-            buffer.refuse_deliveries()
+            buffer.refuse_batches()
 
     def discard(self) -> None:
         """Drop everything, best effort."""

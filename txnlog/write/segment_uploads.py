@@ -357,12 +357,6 @@ class SegmentUploader:
         growing = sum(open_.writer.record_count for open_ in [*self._open.values(), *self._full])
         return growing + sum(segment.record_count for segment in self._finished)
 
-    def count_of(self, partition: int) -> int:
-        """How many records of a partition were added."""
-        growing = [s for s in (*self._open.values(), *self._full) if s.partition == partition]
-        finished = (s.record_count for s in self._finished if s.partition == partition)
-        return sum(open_.writer.record_count for open_ in growing) + sum(finished)
-
     def finish(self) -> list[UploadedSegment]:
         """Upload the open segments and return all, those of a partition in order."""
         segments = list(self._open.values())

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from types import MappingProxyType
 from typing import Final, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.config import TopicConfig
@@ -38,7 +40,7 @@ from txnlog.segments.records import (
 )
 from txnlog.state.producers import ProducerRef
 from txnlog.state.transaction import TransactionRef
-from txnlog.write.deliveries import Delivery, Sent, number_deliveries, refuse, refusing
+from txnlog.write.deliveries import Flush, FutureRecordMetadata, SentBatch, living, refuse, refusing
 from txnlog.write.partitioner import choose_partitions, make_partitioner
 from txnlog.write.record_checks import (
     Headers,
@@ -87,12 +89,10 @@ _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 class SentRows:
     """Records sent one by one, not in Arrow yet.
 
-    Rare attributes are kept by the record's number: explicit timestamps, headers and partitions,
-    and who wants to know where it goes.
+    Rare attributes are kept by the record's number: explicit timestamps, headers and partitions.
     """
 
     __slots__ = (
-        "deliveries",
         "headers",
         "keys",
         "partitions",
@@ -107,7 +107,6 @@ class SentRows:
         self.timestamps: dict[int, int] = {}
         self.headers: dict[int, list[tuple[str, bytes | None]]] = {}
         self.partitions: dict[int, int] = {}
-        self.deliveries: dict[int, Delivery] = {}
         self.size_bytes = 0
 
     def to_batch(self) -> pa.RecordBatch:
@@ -136,7 +135,7 @@ class TopicBuffer:
     It is ``lost`` once an error has lost records that were sent. :meth:`RecordBuffers.send` adds to
     ``rows`` itself until the metadata is older than ``fresh_until_s``, on the monotonic clock:
     records of ``most_bytes`` of key and value at most, and if it ``needs_keys`` only those that
-    have one.
+    have one. ``sent`` is the batch that records become that are sent one by one now.
     """
 
     def __init__(
@@ -146,14 +145,21 @@ class TopicBuffer:
         settings: WriterSettings,
         budget: UploadBudget,
         writes_as: WritesAs,
+        flush: Flush,
     ) -> None:
         self.lost = False
         self._writes_as = writes_as
         self.rows = SentRows()
         self.fresh_until_s = 0.0
-        self._records: list[tuple[pa.RecordBatch, int | None, Delivery | None]] = []
+        self._records: list[tuple[pa.RecordBatch, int | None]] = []
         """Records of a typed topic that were sent one by one, and their explicit partitions."""
-        self._deliveries: list[Sent] = []
+        self._flush = flush
+        self._held: set[SentBatch] = set()
+        self.sent = SentBatch(flush, self._held)
+        self._batches: list[weakref.ref[SentBatch]] = []
+        """Earlier ones, whose records are not handed out yet."""
+        self._counts: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        """How many records were added, by partition, since segments were handed out."""
         self._logs = logs
         self._settings = settings
         self._storage = settings.uploads_to(logs.storage)
@@ -182,7 +188,9 @@ class TopicBuffer:
 
     def successor(self, budget: UploadBudget) -> TopicBuffer:
         """An empty buffer with the same metadata of the topic."""
-        after = TopicBuffer(self._logs, self.spec, self._settings, budget, self._writes_as)
+        after = TopicBuffer(
+            self._logs, self.spec, self._settings, budget, self._writes_as, self._flush
+        )
         after.fresh_until_s = self.fresh_until_s
         return after
 
@@ -196,7 +204,7 @@ class TopicBuffer:
     @property
     def is_empty(self) -> bool:
         """True if nothing waits here, nobody for it, and nothing was lost."""
-        return not (self.lost or self.record_count or self._deliveries)
+        return not (self.lost or self.record_count or self._batches)
 
     @property
     def outdated(self) -> bool:
@@ -242,12 +250,10 @@ class TopicBuffer:
         partition: int | None,
         timestamp_ms: int | None,
         headers: Headers | None,
-        delivery: Delivery | None = None,
-    ) -> None:
+    ) -> FutureRecordMetadata:
         """Take one record. Raises InvalidRecord, InvalidTimestamp, RecordTooLarge."""
         if self._typed is not None:
-            self._send_typed(self._typed, value, key, partition, timestamp_ms, headers, delivery)
-            return
+            return self._send_typed(self._typed, value, key, partition, timestamp_ms, headers)
         if key is None:
             self._keys.check_one(None)
         elif type(key) is not bytes:
@@ -265,6 +271,7 @@ class TopicBuffer:
         if whole_bytes > self._max_record_bytes:
             self._check_size(whole_bytes)
         rows = self.rows
+        future = FutureRecordMetadata(self.sent, len(rows.keys))
         try:
             if timestamp_ms is not None:
                 rows.timestamps[len(rows.keys)] = timestamp_ms
@@ -272,8 +279,6 @@ class TopicBuffer:
                 rows.headers[len(rows.keys)] = pairs
             if partition is not None:
                 rows.partitions[len(rows.keys)] = partition
-            if delivery is not None:
-                rows.deliveries[len(rows.keys)] = delivery
             rows.values.append(value)
             rows.keys.append(key)
             rows.size_bytes += size_bytes
@@ -282,6 +287,7 @@ class TopicBuffer:
             raise
         if len(rows.keys) >= ROWS_PER_BATCH or rows.size_bytes >= BYTES_PER_BATCH:
             self.flush_rows()
+        return future
 
     def _send_typed(
         self,
@@ -291,8 +297,7 @@ class TopicBuffer:
         partition: int | None,
         timestamp_ms: int | None,
         headers: Headers | None,
-        delivery: Delivery | None,
-    ) -> None:
+    ) -> FutureRecordMetadata:
         if key is not None:
             raise InvalidRecord(
                 f"topic {self.spec.topic!r} has a schema, whose columns are the key: leave key out"
@@ -305,9 +310,11 @@ class TopicBuffer:
         self._timestamps.check(timestamps_ms(record), now_ms)
         if record.nbytes > self._max_record_bytes:  # which measures a little more, at once
             self._check_size(int(record_sizes(record)[0]))
-        self._records.append((record, checked, delivery))
+        future = FutureRecordMetadata(self.sent, len(self._records))
+        self._records.append((record, checked))
         if len(self._records) >= _TYPED_ROWS_PER_BATCH:
             self.flush_rows()
+        return future
 
     def _check_size(self, size_bytes: int) -> None:
         if size_bytes > self._max_record_bytes:
@@ -363,25 +370,23 @@ class TopicBuffer:
 
     def flush_rows(self) -> None:
         """Make an Arrow batch of the records sent one by one."""
-        if self._records:
-            wanted = {at: one for at, (_, _, one) in enumerate(self._records) if one is not None}
-            with self._lost_on_error(), refusing(wanted.values()):
-                sent, self._records = self._records, []
-                table = pa.Table.from_batches([record for record, _, _ in sent]).combine_chunks()
-                chosen = pa.array([partition for _, partition, _ in sent], pa.int32())
-                self._add(table.to_batches()[0], chosen, wanted)
-        if not self.rows.keys:
+        if not (self._records or self.rows.keys):
             return
-        with self._lost_on_error(), refusing(self.rows.deliveries.values()):
+        sent = self.sent
+        with self._lost_on_error(), refusing([sent]):
+            self.sent = SentBatch(self._flush, self._held)
+            if self._records:
+                typed, self._records = self._records, []
+                table = pa.Table.from_batches([record for record, _ in typed]).combine_chunks()
+                chosen = pa.array([partition for _, partition in typed], pa.int32())
+                self._add(table.to_batches()[0], chosen, sent)
+                return
             rows, self.rows = self.rows, SentRows()
             records = normalize(rows.to_batch(), now_ms=self._logs.clock.now_ms())
-            self._add(records, rows.explicit_partitions(), rows.deliveries)
+            self._add(records, rows.explicit_partitions(), sent)
 
     def _add(
-        self,
-        records: pa.RecordBatch,
-        explicit: pa.Array | None,
-        deliveries: Mapping[int, Delivery] = MappingProxyType({}),
+        self, records: pa.RecordBatch, explicit: pa.Array | None, sent: SentBatch | None = None
     ) -> None:
         """Upload records, to their explicit partitions or where the partitioner sends them."""
         with self._lost_on_error():
@@ -395,23 +400,32 @@ class TopicBuffer:
                     self._budget,
                     self._writes_as(self.spec.topic),
                 )
-            if deliveries:
-                self._deliveries += number_deliveries(deliveries, partitions, self._count_of)
+            before = self._count(partitions)
+            if sent is not None:
+                sent.number(partitions, before)
+                self._batches.append(weakref.ref(sent))
             self._uploader.write(records, partitions)
 
-    def _count_of(self, partition: int) -> int:
-        """How many records of a partition will be placed before those that come now."""
-        finished = sum(s.record_count for s in self._finished if s.partition == partition)
-        return finished + (self._uploader.count_of(partition) if self._uploader else 0)
+    def _count(self, partitions: npt.NDArray[np.int32]) -> dict[int, int]:
+        """How many records will be placed before these, in the partitions that these go to."""
+        counts = np.bincount(partitions, minlength=len(self._counts))
+        self._counts = np.pad(self._counts, (0, len(counts) - len(self._counts)))
+        chosen = np.flatnonzero(counts)
+        before = dict(zip(chosen.tolist(), self._counts[chosen].tolist(), strict=True))
+        self._counts += counts
+        return before
 
     @property
-    def deliveries(self) -> Sequence[Sent]:
-        """Those of what :meth:`finish` has returned, until :meth:`forget_deliveries`."""
-        return self._deliveries
+    def batches(self) -> list[SentBatch]:
+        """Those of what :meth:`finish` has returned that somebody waits for.
 
-    def forget_deliveries(self) -> None:
-        """Others tell them."""
-        self._deliveries = []
+        Until :meth:`forget_batches`.
+        """
+        return living(self._batches)
+
+    def forget_batches(self) -> None:
+        """Others tell where they are placed."""
+        self._batches = []
 
     def upload(self) -> None:
         """Upload all buffered records."""
@@ -426,6 +440,7 @@ class TopicBuffer:
         """
         self.upload()
         finished, self._finished = self._finished, []
+        self._counts = np.zeros(0, np.int64)
         return finished
 
     def _end_uploads(self) -> None:
@@ -433,22 +448,21 @@ class TopicBuffer:
             self._finished += self._uploader.finish()
             self._uploader = None
 
-    def refuse_deliveries(self) -> None:
+    def refuse_batches(self) -> None:
         """Tell those who wait for records that these are not written any more."""
-        wanted = [*self.rows.deliveries.values(), *(one.delivery for one in self._deliveries)]
-        wanted += [one for _, _, one in self._records if one is not None]
-        if wanted:
-            why = (
-                f"a record for topic {self.spec.topic!r} was dropped before it was written: its "
-                "transaction was aborted, or its producer has failed or was closed without a flush"
-            )
-            refuse(wanted, InvalidTxnState(why))
+        why = (
+            f"a record for topic {self.spec.topic!r} was dropped before it was written: its "
+            "transaction was aborted, or its producer has failed or was closed without a flush"
+        )
+        refuse([self.sent, *self.batches], InvalidTxnState(why))
+        self.sent = SentBatch(self._flush, self._held)
 
     def discard(self) -> None:
         """Drop everything, best effort."""
         self.lost = False
-        self.refuse_deliveries()
-        self._deliveries = []
+        self.refuse_batches()
+        self._batches = []
+        self._counts = np.zeros(0, np.int64)
         self.rows = SentRows()
         self._records = []
         uploader, self._uploader = self._uploader, None

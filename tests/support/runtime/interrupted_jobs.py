@@ -19,14 +19,14 @@ from txnlog.errors import InvalidTxnState
 from txnlog.log.state_log import StateLog
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.results import Delivery
+from txnlog.results import FutureRecordMetadata
 from txnlog.storage.base import Storage
 from txnlog.storage.together import THREADS
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 
 GROUP = "g"
-WATCHED = ("state/", "log/", "write/", "groups/", "producer.py", "consumer.py", "polling.py")
+WATCHED = ("state/", "log/", "write/", "groups/", "producer.py", "consumer.py")
 WATCHED_READS = ("read/reading.py", "read/fetcher.py", "read/auto_commit.py", "read/lookout.py")
 IN = [TopicPartition("in", 0), TopicPartition("in", 1)]
 INPUT = [b"%d" % number for number in range(6)]
@@ -434,15 +434,15 @@ class Submit(Plain):
     def prepare(self) -> None:
         super().prepare()
         self.calls = 0
-        self.submitted: list[Delivery] = []
+        self.submitted: list[FutureRecordMetadata] = []
 
     def call(self) -> None:
         for topic in ("out", "notes", "out"):
-            delivery = self.producer.submit(topic, b"s", on_delivery=self.count)
+            delivery = self.producer.send(topic, b"s", on_delivery=self.count)
             self.submitted.append(delivery)
         self.producer.flush()
 
-    def count(self, _: Delivery) -> None:
+    def count(self, _: FutureRecordMetadata) -> None:
         self.calls += 1
 
     def go_on(self) -> None:
@@ -464,12 +464,12 @@ class SubmitInTransaction(Flush):
     """In a transaction: after an abort no future is left that nobody will ever tell."""
 
     def prepare(self) -> None:
-        self.submitted: list[Delivery] = []
+        self.submitted: list[FutureRecordMetadata] = []
         super().prepare()
 
     def send(self, values: list[bytes]) -> None:
         for value in values:
-            self.submitted.append(self.producer.submit("out", value))
+            self.submitted.append(self.producer.send("out", value))
 
     def judge(self, fresh: Store) -> None:
         super().judge(fresh)
