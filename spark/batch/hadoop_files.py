@@ -119,7 +119,7 @@ def _ask_within(timeout_s: float, key: tuple[str, str], ask: Callable[[], int]) 
         return answer
 
     try:
-        return run_within(timeout_s, ask_and_note)
+        return run_within(ask_and_note, timeout_s)
     except NoAnswer as error:
         with _LOCK:
             _remember(_silent, key)

@@ -38,11 +38,11 @@ from txnlog.replication.roots.joining import join
 from txnlog.replication.roots.placement import keepers, places, targets
 from txnlog.replication.roots.reassigning import reassign
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.slowness import TookTooLong
 from txnlog.replication.roots.verifying import verify
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
-from txnlog.storage.left_behind import TookTooLong
 from txnlog.testing import HeapStorage, VirtualClock
 
 WHO = Proposer("x", 0, "test")

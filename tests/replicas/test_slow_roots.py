@@ -23,10 +23,10 @@ from tests.support.replication.replica_folders import (
 from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replication import Replicas
 from txnlog.replication.roots.epochs import Proposer, first_epoch
-from txnlog.replication.roots.slowness import Slowness, time_for
+from txnlog.replication.roots.slowness import Slowness, TookTooLong, time_for
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Upload
-from txnlog.storage.left_behind import TookTooLong
+from txnlog.storage.time_limits import NoAnswer
 from txnlog.testing import VirtualClock
 
 LAG_MS = 200
@@ -411,7 +411,7 @@ def test_who_does_not_answer_is_asked_no_more_for_a_while() -> None:
     def leave_behind(call: Callable[[], object], for_s: float, go_on: object = None) -> Any:
         assert go_on is None
         asked.append(call)
-        raise TookTooLong(f"no answer for {for_s} s")
+        raise NoAnswer(f"no answer for {for_s} s")
 
     slowness = Slowness(leave_behind, clock)
 

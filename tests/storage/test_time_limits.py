@@ -1,70 +1,139 @@
-"""Calls that are waited for so long and no longer."""
+"""Calls that are waited for so long and no longer, and then left behind."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
-from tests.support.runtime.forked_child import in_child
-from txnlog.storage.time_limits import NoAnswer, run_within
+from txnlog.errors import ObjectNotFound
+from txnlog.storage.time_limits import NoAnswer, _Job, run_within
+
+SOON_S = 0.01
 
 
-def test_a_call_returns_and_raises_what_it_does() -> None:
-    """Also an error that is of the kind of ours."""
-    assert run_within(60, lambda: 7) == 7
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    opened = threading.Event()
+    yield opened
+    opened.set()
 
+
+def waiting() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "txnlog-wait"]
+
+
+def test_what_a_call_returns_or_raises() -> None:
+    def fail() -> None:
+        raise ObjectNotFound("x")
+
+    assert run_within(lambda: 5, 10) == 5
+    with pytest.raises(ObjectNotFound, match="x"):
+        run_within(fail, 10)
+
+
+def test_an_error_of_the_kind_of_ours_is_the_calls_own() -> None:
     def time_out() -> None:
         raise TimeoutError("the call's own")
 
     for _ in range(2):
         with pytest.raises(TimeoutError, match="the call's own") as caught:
-            run_within(60, time_out)
+            run_within(time_out, 10)
         assert not isinstance(caught.value, NoAnswer)
 
 
-def test_a_call_that_does_not_end_is_left_behind() -> None:
-    """Others are made meanwhile, and by its thread too when it has ended after all."""
-    going, ended = threading.Event(), threading.Event()
-    threads: list[int] = []
+def test_calls_one_after_the_other_use_one_thread() -> None:
+    first = run_within(threading.get_ident, 10)
+    assert {run_within(threading.get_ident, 10) for _ in range(50)} == {first}
 
-    def hang() -> None:
-        threads.append(threading.get_ident())
-        going.wait(60)
+
+def test_a_call_that_takes_too_long_goes_on(gate: threading.Event) -> None:
+    ended = threading.Event()
+
+    def slow() -> None:
+        gate.wait()
         ended.set()
 
     with pytest.raises(NoAnswer, match=r"no answer for 0\.01 s"):
-        run_within(0.01, hang)
+        run_within(slow, SOON_S)
     assert not ended.is_set()
-    assert run_within(60, threading.get_ident) != threads[0]
-    going.set()
-    assert ended.wait(60)
+    assert run_within(lambda: 5, 10) == 5
+    gate.set()
+    assert ended.wait(10)
 
 
-def test_threads_are_kept() -> None:
-    """From one call to the next."""
-    assert run_within(60, threading.get_ident) == run_within(60, threading.get_ident)
+def test_it_is_waited_for_as_long_as_there_is_hope(gate: threading.Event) -> None:
+    hopes = [True, True, False]
+
+    def go_on() -> bool:
+        if len(hopes) == 2:
+            gate.set()
+        return hopes.pop(0)
+
+    assert run_within(gate.wait, SOON_S, go_on)
+    with pytest.raises(NoAnswer):
+        run_within(threading.Event().wait, SOON_S, lambda: False)
 
 
-def test_a_child_of_a_fork_begins_its_own() -> None:
-    """Its parent's threads are missing there."""
-    run_within(60, threading.get_ident)
-    assert in_child(lambda: run_within(60, lambda: 7)) == "7"
+@pytest.mark.parametrize("hope", [True, False])
+def test_whether_there_is_hope_is_asked_within_the_time(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch, hope: bool
+) -> None:
+    """Who is asked may hang as well: then it is over when the time is."""
+    waits: list[float] = []
+    asked, said = threading.Event(), threading.Event()
+
+    def wait(job: _Job, for_s: float) -> bool:
+        waits.append(for_s)
+        if len(waits) == 2:
+            assert (said if hope else asked).wait(10)
+        if len(waits) > 2:
+            gate.set()
+            return wait_whole(job, 10)
+        return False
+
+    def go_on() -> bool:
+        asked.set()
+        return hope or gate.wait()
+
+    def end(job: _Job) -> None:
+        if job.result is True:
+            said.set()
+        end_whole(job)
+
+    wait_whole, end_whole = _Job.wait, _Job.end
+    monkeypatch.setattr(_Job, "wait", wait)
+    monkeypatch.setattr(_Job, "end", end)
+    if hope:
+        assert run_within(gate.wait, 8, go_on)
+    else:
+        with pytest.raises(NoAnswer):
+            run_within(gate.wait, 8, go_on)
+    assert waits == [2, 6, 2][: 3 if hope else 2]
 
 
-def test_a_process_ends_while_a_call_hangs() -> None:
-    """Nobody waits for what was given up."""
-    program = """
-import threading
-from txnlog.storage.time_limits import NoAnswer, run_within
-try:
-    run_within(0.01, threading.Event().wait)
-except NoAnswer:
-    print("given up")
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
+def test_a_fork_copies_no_idle_thread() -> None:
+    run_within(lambda: 5, 10)
+    assert waiting()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if run_within(lambda: 5, 10) == 5 and len(waiting()) == 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert run_within(lambda: 5, 10) == 5
+
+
+def test_what_hangs_keeps_no_process_from_ending() -> None:
+    program = (
+        "import threading\n"
+        "from txnlog.storage.time_limits import NoAnswer, _Job, run_within\n"
+        "try: run_within(threading.Event().wait, 0.001)\n"
+        "except NoAnswer: print('left')\n"
     )
-    assert done.stdout == "given up\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "left\n"

@@ -1,7 +1,8 @@
-"""Time limits for calls into libraries that may wait forever.
+"""Time limits for calls that may wait forever: they are abandoned, and go on in their threads.
 
-Such a call cannot be cancelled: it stays behind in a thread, which does not keep the process from
-ending. Threads are reused. Knows nothing of what the calls do.
+No request to a filesystem can be cancelled, nor a call into a library. Threads are reused, and are
+daemons: one whose call hangs does not keep a process from ending. Knows nothing of what the calls
+do; callers bound how many they abandon.
 """
 
 from __future__ import annotations
@@ -9,59 +10,144 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Final, Protocol, TypeVar, cast
 
 T = TypeVar("T")
 
+_SLICES: Final = 8
+"""Into how many parts the time is divided: a process that was stopped counts as having waited for
+one.
+"""
+_MOST_IDLE: Final = 64
+_ASKED_AFTER: Final = 0.25
+"""The part of the time after which it is asked whether to go on."""
+
 
 class NoAnswer(TimeoutError):
-    """A call had not ended in time: it may still take effect."""
+    """A call has not ended in time: it may take effect at any time, or never."""
 
     hint = "the server may hang or be cut off: check it and the network, then try again"
     retriable = True
 
 
-class _Worker(threading.Thread):
-    """Makes one call after the other."""
+class RunWithin(Protocol):
+    """Runs a call and returns its result, or raises its error, within a time.
 
-    def __init__(self) -> None:
-        super().__init__(name="txnlog-time-limit", daemon=True)
-        self.calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+    ``go_on``, if given, is asked beside the call when a quarter of the time is over. If it has said
+    yes at the end, the call has as long again. Raises NoAnswer: the call goes on.
+    """
+
+    def __call__(
+        self, call: Callable[[], T], for_s: float, go_on: Callable[[], bool] | None = None
+    ) -> T:
+        """Run a call."""
+        ...
+
+
+def run_whole(
+    call: Callable[[], T],
+    for_s: float,  # noqa: ARG001
+    go_on: Callable[[], bool] | None = None,  # noqa: ARG001
+) -> T:
+    """Wait for the end, however long it takes: nothing is abandoned."""
+    return call()
+
+
+class _Job:
+    """A call and its outcome."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        self._running = threading.Lock()  # much quicker than an event
+        self._running.acquire()
+        self.result: object = None
+        self.error: BaseException | None = None
 
     def run(self) -> None:
-        while True:
-            future, call = self.calls.get()
-            try:
-                result = call()
-            except BaseException as error:  # noqa: BLE001 - raised to who waits
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-            del future, call
-            _idle.append(self)
+        try:
+            self.result = self._call()
+        except BaseException as error:  # noqa: BLE001 - raised to who waits
+            self.error = error
+
+    def end(self) -> None:
+        self._running.release()
+
+    def wait(self, for_s: float) -> bool:
+        """Whether it has ended."""
+        return any(self._running.acquire(timeout=for_s / _SLICES) for _ in range(_SLICES))
 
 
-_idle: list[_Worker] = []
+class _Workers:
+    """Threads that wait for calls. Idle ones are ended before a fork, so that it copies none."""
+
+    def __init__(self) -> None:
+        self._forget()
+        os.register_at_fork(
+            before=self._before_fork,
+            after_in_parent=self._after_fork_here,
+            after_in_child=self._forget,
+        )
+
+    def _forget(self) -> None:
+        self._mutex = threading.RLock()
+        self._idle: list[tuple[threading.Thread, SimpleQueue[_Job | None]]] = []
+
+    def begin(self, job: _Job) -> None:
+        """Run a job. Raises RuntimeError: no thread can be started any more."""
+        with self._mutex:
+            if self._idle:
+                self._idle.pop()[1].put(job)
+                return
+        inbox: SimpleQueue[_Job | None] = SimpleQueue()
+        threading.Thread(target=self._work, args=(inbox,), name="txnlog-wait", daemon=True).start()
+        inbox.put(job)
+
+    def _work(self, inbox: SimpleQueue[_Job | None]) -> None:
+        while (job := inbox.get()) is not None:
+            job.run()
+            with self._mutex:  # before the caller is woken: its next call finds this thread
+                if kept := len(self._idle) < _MOST_IDLE:
+                    self._idle.append((threading.current_thread(), inbox))
+            job.end()
+            if not kept:
+                return
+
+    def _after_fork_here(self) -> None:
+        self._mutex.release()
+
+    def _before_fork(self) -> None:
+        self._mutex.acquire()
+        while self._idle:
+            thread, inbox = self._idle.pop()
+            inbox.put(None)
+            thread.join()
 
 
-def run_within(timeout_s: float, call: Callable[[], T]) -> T:
-    """A call's result or error. Raises NoAnswer if it has not ended in time."""
+_WORKERS: Final = _Workers()
+
+
+def _begin(call: Callable[[], object]) -> _Job:
+    job = _Job(call)
     try:
-        worker = _idle.pop()
-    except IndexError:
-        worker = _Worker()
-        worker.start()
-    future: Future[T] = Future()
-    worker.calls.put((future, call))
-    try:
-        return future.result(timeout_s)
-    except TimeoutError as error:
-        if future.done():
-            return future.result()  # just now, or the error is the call's own
-        raise NoAnswer(f"there was no answer for {timeout_s:g} s") from error
+        _WORKERS.begin(job)
+    except RuntimeError:  # at the interpreter's exit
+        job.run()
+        job.end()
+    return job
 
 
-# A child of a fork has none of the threads.
-os.register_at_fork(after_in_child=_idle.clear)
+def run_within(call: Callable[[], T], for_s: float, go_on: Callable[[], bool] | None = None) -> T:
+    """See :class:`RunWithin`."""
+    job = _begin(call)
+    first_s = for_s if go_on is None else _ASKED_AFTER * for_s
+    while not job.wait(first_s):
+        # In the time that the call has left: one after the other would take twice as long.
+        asked = None if go_on is None else _begin(go_on)
+        if asked is not None and job.wait(for_s - first_s):
+            break
+        if asked is None or not asked.result:
+            raise NoAnswer(f"there was no answer for {for_s:.3g} s")
+    if job.error is not None:
+        raise job.error
+    return cast("T", job.result)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from txnlog.errors import StorageError
 from txnlog.replication.roots.members import MarkedDisk, MarkGone
+from txnlog.replication.roots.slowness import TookTooLong
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
-from txnlog.storage.left_behind import TookTooLong
 from txnlog.testing import HeapStorage, Process, Simulation
 
 if TYPE_CHECKING:

@@ -33,9 +33,9 @@ from txnlog.replication.roots.epochs import (
 )
 from txnlog.replication.roots.members import MarkGone
 from txnlog.replication.roots.placement import places
-from txnlog.replication.roots.slowness import Slowness, time_for
+from txnlog.replication.roots.slowness import Slowness, TookTooLong, time_for
 from txnlog.storage.base import Storage
-from txnlog.storage.left_behind import RunWithin, TookTooLong, run_whole
+from txnlog.storage.time_limits import RunWithin, run_whole
 
 T = TypeVar("T")
 Step = Callable[[Epoch], T]

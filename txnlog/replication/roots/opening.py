@@ -45,8 +45,8 @@ from txnlog.replication.roots.placement import is_share
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
 from txnlog.storage.base import Address, Storage
-from txnlog.storage.left_behind import run_within
 from txnlog.storage.probe import probe
+from txnlog.storage.time_limits import run_within
 
 GIVEN_TOGETHER = (
     "several roots and their controller are given together, and with create=True, to make a "

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from txnlog.clock import Clock
+from txnlog.errors import StorageError
 from txnlog.replication.roots.epochs import Epoch, Member
 from txnlog.storage.fork_safe_lock import ForkSafeLock
-from txnlog.storage.left_behind import RunWithin, TookTooLong
+from txnlog.storage.time_limits import NoAnswer, RunWithin
 
 T = TypeVar("T")
 
@@ -23,6 +24,10 @@ _NAMES_A_SECOND: Final = 100
 _MOST_LEFT: Final = 8
 _LOCK: Final = ForkSafeLock()
 """Guards all state here; held only for moments."""
+
+
+class TookTooLong(StorageError):
+    """A member has not answered in time. The request may take effect at any time, or never."""
 
 
 def time_for(epoch: Epoch, *, size_bytes: int = 0, count: int = 0) -> float:
@@ -63,11 +68,11 @@ class Slowness:
 
         try:
             return self._run_within(run, within_s, go_on)
-        except TookTooLong:
+        except NoAnswer as error:
             with _LOCK.mutex:
                 if not ended:
                     self._left.setdefault(member, {})[token] = self._clock.monotonic_s()
-            raise
+            raise TookTooLong(str(error)) from None
 
     def _check(self, member: Member, within_s: float) -> None:
         with _LOCK.mutex:

@@ -12,9 +12,8 @@ from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.copying import copy_between
 from txnlog.replication.roots.epochs import Epoch, Member
 from txnlog.replication.roots.placement import targets
-from txnlog.replication.roots.slowness import time_for
+from txnlog.replication.roots.slowness import TookTooLong, time_for
 from txnlog.storage.base import Upload
-from txnlog.storage.left_behind import TookTooLong
 
 
 class ReplicatedUpload(Upload):

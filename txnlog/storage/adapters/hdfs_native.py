@@ -139,7 +139,7 @@ class NativeHdfsClient(HdfsClient):
         client = self._client
         try:
             with _translated():
-                return run_within(self._timeout_s, partial(call, *arguments, **named))
+                return run_within(partial(call, *arguments, **named), self._timeout_s)
         except NoAnswer:
             self._give_up(client)
             raise
