@@ -15,6 +15,7 @@ import pyarrow as pa
 from timing import interleaved
 
 import txnlog
+from txnlog import ConsumerConfig
 from txnlog.store import Store
 
 _VALUE = b"v" * 100
@@ -186,7 +187,10 @@ def _read_large(url: str, way: str, most_bytes: int) -> None:
 
     store = attach(Waiting(open_storage(url)), clock=SystemClock())
     consumer = store.consumer(
-        "read", auto_offset_reset="earliest", fetch_max_bytes=most_bytes, stop_at_end=True
+        "read",
+        auto_offset_reset="earliest",
+        config=ConsumerConfig(fetch_max_bytes=most_bytes),
+        stop_at_end=True,
     )
     if way == "iterate":
         assert sum(1 for _ in consumer) == _LARGE

@@ -312,7 +312,7 @@ def floors() -> str:
         picture.box(20 + 270 * column, top(row), 240, 32)
         picture.text(140 + 270 * column, top(row) + 21, f"{room}/", "code bold middle")
     for row, modules in (
-        (2, "store, producer, consumer, snapshot, scan, results"),
+        (2, "store, producer, consumer, consumer_config, snapshot, scan, results"),
         (12, "clock, config, display, errors, hooks, limits, metric, names, schema, serializers"),
     ):
         picture.box(20, top(row), 780, 32)

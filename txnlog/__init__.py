@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from txnlog.admin.transactions import TransactionAdmin
     from txnlog.config import AcksValue, AutoOffsetReset, CompressionType, OnCorrupt
     from txnlog.consumer import Consumer
+    from txnlog.consumer_config import ConsumerConfig
     from txnlog.errors import TxnlogError
     from txnlog.groups.assignors import Assignor
     from txnlog.groups.sharing import ConsumerRebalanceListener
@@ -50,6 +51,7 @@ __all__ = [
     "CompressionType",
     "Consistency",
     "Consumer",
+    "ConsumerConfig",
     "ConsumerIsolationLevel",
     "ConsumerRebalanceListener",
     "ConsumerRecord",
@@ -90,6 +92,7 @@ _HOMES = {
     "CompressionType": "config",
     "Consistency": "read.isolation",
     "Consumer": "consumer",
+    "ConsumerConfig": "consumer_config",
     "ConsumerIsolationLevel": "read.isolation",
     "ConsumerRebalanceListener": "groups.sharing",
     "ConsumerRecord": "read.consumer_record",

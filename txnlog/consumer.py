@@ -83,7 +83,7 @@ class Consumer:
             )
         check_whole_number(max_poll_records, "max_poll_records", InvalidOption, least=1)
         self._logs = logs
-        self._fetch = fetch.check()
+        self._fetch = fetch
         self._max_poll_records = max_poll_records
         self._stop_at_end = stop_at_end
         self._auto_commit = auto_commit

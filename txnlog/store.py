@@ -23,6 +23,7 @@ from txnlog.config import (
     check_store_config,
 )
 from txnlog.consumer import Consumer
+from txnlog.consumer_config import ConsumerConfig
 from txnlog.errors import (
     InvalidOption,
     NotAStore,
@@ -30,14 +31,10 @@ from txnlog.errors import (
     StoreExists,
     StoreNotFound,
 )
-from txnlog.groups.assignors import DEFAULT as DEFAULT_ASSIGNORS
-from txnlog.groups.assignors import Assignors, check_assignors
-from txnlog.groups.member import MemberSettings
 from txnlog.log.create_once import create_once
 from txnlog.log.open_logs import Logs
 from txnlog.producer import Producer
 from txnlog.read.auto_commit import AutoCommit
-from txnlog.read.fetcher import FetchSettings
 from txnlog.read.isolation import ConsumerIsolationLevel, IsolationLevel, check_isolation_level
 from txnlog.read.topic_view import Offsets
 from txnlog.scan import Scan
@@ -426,25 +423,14 @@ class Store:
         group_id: str | None = None,
         isolation_level: ConsumerIsolationLevel = "read_committed",
         auto_offset_reset: AutoOffsetReset = "latest",
-        on_corrupt: OnCorrupt = "raise",
-        as_json: bool = False,
+        enable_auto_commit: bool = False,
         max_poll_records: int = 500,
         stop_at_end: bool = False,
-        fetch_min_bytes: int = 1,
-        fetch_max_bytes: int = 50 << 20,
-        max_partition_fetch_bytes: int = 1 << 20,
-        fetch_max_wait_ms: int = 500,
-        enable_auto_commit: bool = False,
-        auto_commit_interval_ms: int = 5000,
-        group_instance_id: str | None = None,
-        client_id: str = "",
-        partition_assignment_strategy: Assignors = DEFAULT_ASSIGNORS,
-        session_timeout_ms: int = 45_000,
-        heartbeat_interval_ms: int = 3_000,
-        max_poll_interval_ms: int = 300_000,
-        metadata_max_age_ms: int = 300_000,
+        on_corrupt: OnCorrupt = "raise",
+        as_json: bool = False,
         key_deserializer: Serializer | None = None,
         value_deserializer: Serializer | None = None,
+        config: ConsumerConfig | None = None,
     ) -> Consumer:
         """Make a consumer of ``topics``, or of all topics that match ``pattern``.
 
@@ -460,63 +446,35 @@ class Store:
             isolation_level: 'read_committed' or 'read_uncommitted'.
             auto_offset_reset: where to start without a committed offset, or with one that is out
                 of range: 'earliest', 'latest', or 'none' (an error).
-            on_corrupt: 'raise' CorruptRecord at damage, after what is sound, or 'skip' it and log.
-            as_json: values of typed topics are JSON (see docs/TYPED.md), not dicts of columns.
+            enable_auto_commit: commit what polls have returned, at a later poll and by ``close``.
             max_poll_records: how many records a poll returns at most.
             stop_at_end: iterating ends when all that was visible is read.
-            fetch_min_bytes: a waiting poll returns nothing before this many bytes (as stored) have
-                come, or ``fetch_max_wait_ms`` have passed since the first.
-            fetch_max_bytes: at most this much is read ahead, or returned by ``poll_batches``.
-            max_partition_fetch_bytes: as much of one partition, before the others have their turn.
-            fetch_max_wait_ms: how often a waiting poll looks for more: one listing per topic.
-            enable_auto_commit: commit what polls have returned, at a later poll and by ``close``.
-            auto_commit_interval_ms: how often that is.
-            group_instance_id: makes it a static member: back within the session timeout, it still
-                has its partitions. Of two with one id the older one is fenced.
-            client_id: a name that is shown to operators.
-            partition_assignment_strategy: 'cooperative-sticky', 'sticky', 'range', 'roundrobin', an
-                :class:`Assignor`, a function, or a list of these, the best first. All members must
-                have one in common.
-            session_timeout_ms: others take it for dead if it is silent for longer.
-            heartbeat_interval_ms: how often it shows that it is alive, from a thread of its own.
-            max_poll_interval_ms: it leaves when it has not polled for so long; others wait as long.
-            metadata_max_age_ms: how soon a new topic that matches the pattern is read; a listing.
+            on_corrupt: 'raise' CorruptRecord at damage, after what is sound, or 'skip' it and log.
+            as_json: values of typed topics are JSON (see docs/TYPED.md), not dicts of columns.
             key_deserializer: makes of a record's key what its ``key`` is, ``bytes.decode`` say.
             value_deserializer: of the value, ``json.loads`` say. Neither is called for None, nor
                 for batches; where one raises, a poll raises RecordDeserializationFailed.
+            config: how it fetches, and how it is a member: what is seldom changed.
 
         Raises:
             UnknownTopicOrPartition, InvalidGroupId, InvalidOption: a topic does not exist, or an
                 argument is not valid.
         """
-        auto_commit = AutoCommit(self._clock, auto_commit_interval_ms)
-        membership = MemberSettings(
-            assignors=check_assignors(partition_assignment_strategy),
-            session_timeout_ms=session_timeout_ms,
-            heartbeat_interval_ms=heartbeat_interval_ms,
-            max_poll_interval_ms=max_poll_interval_ms,
-            rebalance_timeout_ms=max_poll_interval_ms,
-            instance_id=group_instance_id or "",
-            client_id=client_id,
-        )
+        chosen = ConsumerConfig() if config is None else config
+        if not isinstance(chosen, ConsumerConfig):
+            raise InvalidOption(f"config must be a ConsumerConfig, not {config!r:.200}")
+        auto_commit = AutoCommit(self._clock, chosen.auto_commit_interval_ms)
         consumer = Consumer(
             self._logs,
             group_id=group_id,
             isolation_level=isolation_level,
             auto_offset_reset=auto_offset_reset,
             max_poll_records=max_poll_records,
-            fetch=FetchSettings(
-                fetch_min_bytes,
-                fetch_max_bytes,
-                max_partition_fetch_bytes,
-                fetch_max_wait_ms,
-                on_corrupt,
-                as_json,
-            ),
+            fetch=chosen.fetching(on_corrupt, as_json=as_json),
             stop_at_end=stop_at_end,
             auto_commit=auto_commit if enable_auto_commit else None,
-            metadata_max_age_ms=metadata_max_age_ms,
-            membership=membership,
+            metadata_max_age_ms=chosen.metadata_max_age_ms,
+            membership=chosen.membership(),
             deserializers=Serializers.of(key_deserializer, value_deserializer, "deserializer"),
         )
         if topics or pattern is not None:

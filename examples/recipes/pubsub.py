@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Sequence
 
 import txnlog
+from txnlog import ConsumerConfig
 from txnlog.consumer import Consumer
 
 ORDERS = 1_000
@@ -44,7 +45,10 @@ def run(root: str) -> dict[str, int]:
 def subscribe(store: txnlog.Store, service: str) -> Consumer:
     """A consumer for a service; real ones are processes of their own."""
     return store.consumer(
-        "orders", group_id=service, auto_offset_reset="earliest", heartbeat_interval_ms=200
+        "orders",
+        group_id=service,
+        auto_offset_reset="earliest",
+        config=ConsumerConfig(heartbeat_interval_ms=200),
     )
 
 

@@ -15,6 +15,7 @@ import time
 from multiprocessing.synchronize import Event
 
 import txnlog
+from txnlog import ConsumerConfig
 from txnlog.errors import CommitFailed
 
 WORKERS = 6
@@ -36,10 +37,10 @@ def do_jobs(store: txnlog.Store, name: str, ended: Event) -> None:
         store.consumer(
             "jobs",
             group_id="workers",
-            client_id=name,
+            config=ConsumerConfig(
+                client_id=name, session_timeout_ms=3_000, heartbeat_interval_ms=500
+            ),
             auto_offset_reset="earliest",
-            session_timeout_ms=3_000,
-            heartbeat_interval_ms=500,
         ) as consumer,
         store.producer(transactional_id=name, transaction_timeout_ms=5_000) as producer,
     ):

@@ -13,7 +13,7 @@ import txnlog
 from tests.support.checkout import ROOT
 from tests.support.cli.cli_command import FIRST_MS
 from tests.support.documents import Block, Runner, blocks_of
-from txnlog import Store, TopicPartition
+from txnlog import ConsumerConfig, Store, TopicPartition
 from txnlog.replication import Follower, Replicas, open_replicas
 
 BLOCKS = [block for block in blocks_of(ROOT / "docs" / "CLI.md") if block.reason is None]
@@ -67,7 +67,9 @@ def move_groups(store: Store) -> None:
             producer.init_transactions()
             with producer.transaction():
                 producer.send_offsets_to_transaction(offsets, group)
-    with store.consumer("orders", group_id="workers", group_instance_id="worker-3") as consumer:
+    with store.consumer(
+        "orders", group_id="workers", config=ConsumerConfig(group_instance_id="worker-3")
+    ) as consumer:
         consumer.poll()
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import txnlog
 from tests.support.cli.cli_command import cli
+from txnlog import ConsumerConfig
 
 
 def show(store: Path, *arguments: str) -> Any:
@@ -20,7 +21,7 @@ def show(store: Path, *arguments: str) -> Any:
 def test_members_are_shown_and_removed(own_store: Path) -> None:
     """They are shown with what they have; the group is moved with force, or without them."""
     store = txnlog.open(str(own_store))
-    consumer = store.consumer("orders", group_id="etl", client_id="worker")
+    consumer = store.consumer("orders", group_id="etl", config=ConsumerConfig(client_id="worker"))
     consumer.poll()
     (member,) = store.groups.describe("etl").members
     (listed,) = [found for found in show(own_store, "ls") if found["group_id"] == "etl"]

@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.groups.group_in_steps import Group, take_part
 from tests.support.simulation.slow_requests import SlowRequests
-from txnlog import names
+from txnlog import ConsumerConfig, names
 from txnlog.errors import FencedInstanceId, InconsistentGroupProtocol
 from txnlog.groups.joining import Joining
-from txnlog.groups.member import Member, MemberSettings
+from txnlog.groups.member import Member
 from txnlog.log.group_log import GroupLog
 from txnlog.names import JoinRequest
 from txnlog.state import envelope
@@ -61,7 +61,9 @@ class Crowd:
         requests = SlowRequests(process)
         store = process.store()
         process.clock.sleep(at_s)
-        consumer = store.consumer("t", group_id="g", partition_assignment_strategy=strategy)
+        consumer = store.consumer(
+            "t", group_id="g", config=ConsumerConfig(partition_assignment_strategy=strategy)
+        )
         while self.simulation.clock.time_ms < self.end_ms:
             now_ms = self.simulation.clock.time_ms
             self.counts[number] += requests.counts.total() if now_ms >= self.begun_ms else 0
@@ -270,7 +272,7 @@ def test_nobody_is_joined_under_an_id_that_is_gone() -> None:
 
 def test_who_was_joined_and_taken_for_dead_before_it_knew_joins_anew(group: Group) -> None:
     logs = group.process().logs
-    late = Member(logs, "g", MemberSettings(), ("t",))
+    late = Member(logs, "g", ConsumerConfig().membership(), ("t",))
     before = late.member_id
     log = log_of(group)
     log.append(lambda _: MembersJoined("n", 0, (member(before),)))
@@ -284,8 +286,8 @@ def test_who_is_joined_by_others_leaves_assigning_to_them(group: Group) -> None:
     """It tells that it is there, and looks when the next heartbeat is due."""
     storage = CountingStorage(group.heap)
     logs = group.process(storage).logs
-    joined = Member(logs, "g", MemberSettings(), ("t",))
-    others = Member(group.process().logs, "g", MemberSettings(), ("t",))
+    joined = Member(logs, "g", ConsumerConfig().membership(), ("t",))
+    others = Member(group.process().logs, "g", ConsumerConfig().membership(), ("t",))
     others.join()
     log = log_of(group)
     with log.lock:
@@ -318,7 +320,9 @@ def test_the_dead_fence_no_static_member_that_has_begun_anew(group: Group) -> No
 
 
 def test_who_was_joined_by_others_and_fenced_does_not_fence_the_newer_one(group: Group) -> None:
-    late = Member(group.process().logs, "g", MemberSettings(instance_id="i"), ("t",))
+    late = Member(
+        group.process().logs, "g", ConsumerConfig(group_instance_id="i").membership(), ("t",)
+    )
     for name in (late.member_id, SECOND):
         put(group, MembersJoined("n", 0, (member(name, instance_id="i"),)))
     with pytest.raises(FencedInstanceId):
@@ -344,7 +348,7 @@ def test_commits_keep_nobody_waiting_for_the_dead(group: Group) -> None:
 
 def test_who_sleeps_for_too_long_joins_under_another_id(group: Group) -> None:
     """Nobody knows any more whether it was a member meanwhile, and is gone."""
-    late = Member(group.process().logs, "g", MemberSettings(), ("t",))
+    late = Member(group.process().logs, "g", ConsumerConfig().membership(), ("t",))
     before = late.member_id
     ask_first = Joining._go_on
 

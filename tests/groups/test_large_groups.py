@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from txnlog import ConsumerConfig
 from txnlog.consumer import Consumer
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import attach
@@ -33,7 +34,7 @@ class Large:
     def add(self) -> None:
         storage = CountingStorage(self.heap)
         consumer = attach(storage, clock=self.clock).consumer(
-            "t", group_id="g", partition_assignment_strategy=self.assignor
+            "t", group_id="g", config=ConsumerConfig(partition_assignment_strategy=self.assignor)
         )
         self.storages.append(storage)
         self.consumers.append(consumer)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.groups.group_in_steps import Group, take_part
 from tests.support.simulation.slow_requests import SlowRequests
-from txnlog import names
+from txnlog import ConsumerConfig, names
 from txnlog.consumer import Consumer
 from txnlog.errors import StorageError
 from txnlog.groups.leaving import Leaving
@@ -41,7 +41,7 @@ def test_who_leaves_at_one_instant_leaves_together(members: int, strategy: str) 
     def take_part_and_leave(number: int, process: Process) -> None:
         slow = SlowRequests(process)
         consumer = process.store().consumer(
-            "t", group_id="g", partition_assignment_strategy=strategy
+            "t", group_id="g", config=ConsumerConfig(partition_assignment_strategy=strategy)
         )
         while (left_ms := leave_ms - simulation.clock.time_ms) > 0:
             consumer._join_in()

@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.groups.consumer_options import consumer_options
 from tests.support.groups.group_in_steps import Group, Told, take_part
+from txnlog import ConsumerConfig
 from txnlog.clock import Signal
 from txnlog.consumer import Consumer
 from txnlog.errors import InvalidOption, StorageError, UnknownTopicOrPartition
@@ -50,7 +52,7 @@ def begin(group: Group, pattern: str = "logs-.*", name: str = "", **options: obj
     consumer = group.process(options.pop("storage", None)).consumer(
         group_id=options.pop("group_id", "g"),  # type: ignore[arg-type]
         auto_offset_reset="earliest",
-        **options,  # type: ignore[arg-type]
+        **consumer_options(options),
     )
     consumer.subscribe(pattern=pattern, listener=Told(group, name, consumer))
     return consumer
@@ -300,7 +302,7 @@ def test_what_is_no_pattern(group: Group, wrong: object) -> None:
     with pytest.raises(InvalidOption, match="at least one"):
         consumer.subscribe()
     with pytest.raises(InvalidOption, match="metadata_max_age_ms"):
-        group.process().consumer(pattern="t", metadata_max_age_ms=-1)
+        group.process().consumer(pattern="t", config=ConsumerConfig(metadata_max_age_ms=-1))
     assert consumer._topics == ("t",)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.groups.consumer_options import consumer_options
 from tests.support.groups.group_in_steps import Group, T, take_part
 from txnlog.consumer import Consumer
 from txnlog.errors import (
@@ -39,8 +40,7 @@ def begin(
         group_id="g",
         auto_offset_reset="earliest",
         enable_auto_commit=auto,
-        auto_commit_interval_ms=1_000,
-        **options,
+        **consumer_options({"auto_commit_interval_ms": 1_000, **options}),
     )
     consumer.subscribe(["t"], listener=listener)
     return consumer

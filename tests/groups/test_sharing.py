@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import txnlog
 from tests.support.groups.group_in_steps import COOPERATIVE, Group, T, take_part
 from tests.support.runtime.forked_child import Child
+from txnlog import ConsumerConfig
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     CommitFailed,
@@ -165,7 +167,7 @@ def test_who_does_not_let_go_is_expelled_after_the_rebalance_timeout(group: Grou
     one.poll(max_records=1)
     member = one._sharing._member  # type: ignore[union-attr]
     assert member is not None
-    member._settings = type(member._settings)(max_poll_interval_ms=10_000_000)
+    member._settings = replace(member._settings, max_poll_interval_ms=10_000_000)
     for _ in range(60):
         take_part(two)
         member.tick()
@@ -486,7 +488,11 @@ def test_a_consumer_that_nobody_uses_any_more_leaves(tmp_path: Path) -> None:
     store = txnlog.open(str(tmp_path / "store"), create=True)
     store.topics.create("t", partitions=2)
     others = set(threading.enumerate())
-    consumer = store.consumer("t", group_id="g", heartbeat_interval_ms=20, session_timeout_ms=60)
+    consumer = store.consumer(
+        "t",
+        group_id="g",
+        config=ConsumerConfig(heartbeat_interval_ms=20, session_timeout_ms=60),
+    )
     assert len(consumer.assignment()) == 2
     begun = set(threading.enumerate()) - others
     (thread,) = [thread for thread in begun if thread.name.startswith("txnlog-heartbeat")]
@@ -531,7 +537,7 @@ def test_what_a_member_hands_over_is_committed_if_it_commits_by_itself(
             group_id="g",
             auto_offset_reset="earliest",
             enable_auto_commit=True,
-            partition_assignment_strategy=assignor,
+            config=ConsumerConfig(partition_assignment_strategy=assignor),
         )
         for _ in range(2)
     )

@@ -16,7 +16,7 @@ import pytest
 from crc32c import crc32c
 
 import txnlog
-from txnlog import limits
+from txnlog import ConsumerConfig, limits
 from txnlog.errors import CorruptEntry, InvalidConfig, InvalidOption, InvalidPartitions
 from txnlog.log.named_folders import list_groups, list_topics, list_transactional_ids
 from txnlog.names import STORE_FILE, TopicPartition
@@ -262,7 +262,7 @@ def test_what_users_ask_for_has_the_same_limits() -> None:
     with pytest.raises(InvalidOption, match="at most"):
         store.transactions.abort("id", reason="r" * (limits.MOST_TEXT + 1))
     with pytest.raises(InvalidOption, match="session_timeout_ms"):
-        store.consumer("t", group_id="g", session_timeout_ms=1 << 31)
+        store.consumer("t", group_id="g", config=ConsumerConfig(session_timeout_ms=1 << 31))
     producer = store.producer(transactional_id="id")
     producer.init_transactions()
     with pytest.raises(InvalidOption, match="at most 4096"):

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.segments.decoded_rows import count_decoded
+from txnlog import ConsumerConfig
 from txnlog.names import TopicPartition
 from txnlog.segments.parquet import encodings, open_segment
 from txnlog.store import Store, attach
@@ -59,7 +60,11 @@ def test_a_poll_decodes_what_it_returns(store: Store, decoded: list[int]) -> Non
 def test_batches_of_a_poll_are_pages(store: Store, decoded: list[int]) -> None:
     """As many as the bytes of a partition allow."""
     with closing(
-        store.consumer("t", auto_offset_reset="earliest", max_partition_fetch_bytes=10_000)
+        store.consumer(
+            "t",
+            auto_offset_reset="earliest",
+            config=ConsumerConfig(max_partition_fetch_bytes=10_000),
+        )
     ) as consumer:
         found = consumer.poll_batches()[TopicPartition("t", 0)]
     assert sum(batch.num_rows for batch in found) < 150

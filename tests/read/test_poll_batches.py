@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.steps import another, append, new_store
+from txnlog import ConsumerConfig
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
 from txnlog.read.fetcher import in_turns
@@ -56,11 +57,11 @@ def test_batches_are_those_of_a_scan(store: Store) -> None:
 def test_what_a_poll_returns_is_bounded(store: Store) -> None:
     """By all its bytes, and by those of a partition; a batch that is larger comes alone."""
     for settings, most in (
-        ({"fetch_max_bytes": 5_500}, 5),
-        ({"max_partition_fetch_bytes": 3_300}, 6),
-        ({"fetch_max_bytes": 1}, 1),
+        (ConsumerConfig(fetch_max_bytes=5_500), 5),
+        (ConsumerConfig(max_partition_fetch_bytes=3_300), 6),
+        (ConsumerConfig(fetch_max_bytes=1), 1),
     ):
-        consumer = store.consumer("t", auto_offset_reset="earliest", **settings)  # type: ignore[arg-type]
+        consumer = store.consumer("t", auto_offset_reset="earliest", config=settings)
         sizes: list[int] = []
         seen: dict[TopicPartition, list[int]] = {T0: [], T1: []}
         while found := consumer.poll_batches():
@@ -92,7 +93,9 @@ def test_records_and_batches_may_be_mixed(memory_storage: Storage, clock: Virtua
     store = new_store(memory_storage, clock, {"t": 2})
     for _ in range(8):
         append(store, *[bytes(100)] * 20)
-    consumer = store.consumer("t", auto_offset_reset="earliest", max_partition_fetch_bytes=5_000)
+    consumer = store.consumer(
+        "t", auto_offset_reset="earliest", config=ConsumerConfig(max_partition_fetch_bytes=5_000)
+    )
     seen: dict[TopicPartition, list[int]] = {T0: [], T1: []}
     for turn in range(60):
         if turn % 2:

@@ -10,7 +10,9 @@ from itertools import islice
 import pytest
 
 from tests.support.groups.alone import read_alone
+from tests.support.groups.consumer_options import consumer_options
 from tests.support.steps import another, append, begin_with, new_store
+from txnlog import ConsumerConfig
 from txnlog.clock import Signal, SystemClock
 from txnlog.errors import InvalidOption, StorageError, Wakeup
 from txnlog.log import open_logs
@@ -118,7 +120,9 @@ def test_what_others_write_is_found_by_looking(
 ) -> None:
     """Another process cannot wake this one: its record comes after one pause at most."""
     monkeypatch.setattr(open_logs, "announce", lambda _: None)
-    consumer = store.consumer("t", auto_offset_reset="earliest", fetch_max_wait_ms=300)
+    consumer = store.consumer(
+        "t", auto_offset_reset="earliest", config=ConsumerConfig(fetch_max_wait_ms=300)
+    )
     assert consumer.poll(timeout_ms=5_000) == []
     begun_ms = eventful.time_ms
     eventful.happenings = [lambda: append(store, b"1")]
@@ -187,7 +191,9 @@ def test_wakeup_from_a_thread() -> None:
 def test_few_bytes_wait_for_more_but_not_for_long(store: Store, eventful: EventfulClock) -> None:
     """fetch_min_bytes: until they have come, or fetch_max_wait_ms have passed since the first."""
     lazy = store.consumer(
-        "t", auto_offset_reset="earliest", fetch_min_bytes=2_000, fetch_max_wait_ms=400
+        "t",
+        auto_offset_reset="earliest",
+        config=ConsumerConfig(fetch_min_bytes=2_000, fetch_max_wait_ms=400),
     )
     append(store, b"0")
     assert lazy.poll() == []
@@ -202,7 +208,10 @@ def test_few_bytes_wait_for_more_but_not_for_long(store: Store, eventful: Eventf
     assert eventful.time_ms - begun_ms < 400
     append(store, b"3")
     ending = store.consumer(
-        "t", auto_offset_reset="earliest", fetch_min_bytes=1 << 30, stop_at_end=True
+        "t",
+        auto_offset_reset="earliest",
+        config=ConsumerConfig(fetch_min_bytes=1 << 30),
+        stop_at_end=True,
     )
     assert [record.offset for record in ending] == [0, 1, 2, 3]
 
@@ -225,13 +234,41 @@ def test_what_is_no_timeout(store: Store, call: str) -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    ["fetch_max_bytes", "max_partition_fetch_bytes", "fetch_max_wait_ms", "max_poll_records"],
+    [
+        "fetch_max_bytes",
+        "max_partition_fetch_bytes",
+        "fetch_max_wait_ms",
+        "auto_commit_interval_ms",
+        "session_timeout_ms",
+        "heartbeat_interval_ms",
+        "max_poll_interval_ms",
+        "max_poll_records",
+    ],
 )
 def test_settings_that_make_no_sense(store: Store, setting: str) -> None:
-    """Refused when the consumer is made."""
+    """Refused when the consumer, or its config, is made; the setting is named."""
     for wrong in (0, -1, 1.5, "1"):
         with pytest.raises(InvalidOption, match=setting):
-            store.consumer("t", **{setting: wrong})  # type: ignore[arg-type]
+            store.consumer("t", **consumer_options({setting: wrong}))
+
+
+def test_a_consumers_config_is_checked_as_it_is_made(store: Store) -> None:
+    """Texts, times and assignors, too; and it cannot be changed, nor be a mere mapping."""
+    wrong: dict[str, object] = {"metadata_max_age_ms": -1, "fetch_min_bytes": -1, "client_id": 7}
+    wrong |= {"group_instance_id": "x" * 250, "partition_assignment_strategy": "fair"}
+    for setting, value in wrong.items():
+        with pytest.raises(InvalidOption, match=setting):
+            ConsumerConfig(**{setting: value})  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="heartbeat_interval_ms 30000 is more than half"):
+        ConsumerConfig(heartbeat_interval_ms=30_000)
+    with pytest.raises(InvalidOption, match="config must be a ConsumerConfig"):
+        store.consumer("t", config={"client_id": "a"})  # type: ignore[arg-type]
+    with pytest.raises(AttributeError):
+        ConsumerConfig().client_id = "b"  # type: ignore[misc]
+
+
+def test_auto_commit_needs_a_group(store: Store) -> None:
+    """There is nobody for whom it could commit."""
     with pytest.raises(InvalidOption, match="enable_auto_commit is for a group"):
         store.consumer("t", enable_auto_commit=True)
 
@@ -259,7 +296,7 @@ def test_what_polls_have_returned_is_committed_in_time(
         group_id="g",
         auto_offset_reset="earliest",
         enable_auto_commit=True,
-        auto_commit_interval_ms=1000,
+        config=ConsumerConfig(auto_commit_interval_ms=1000),
     )
     consumer.poll(max_records=3)
     eventful.sleep(0.9)

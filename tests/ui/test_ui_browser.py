@@ -17,7 +17,7 @@ import uvicorn
 
 import txnlog
 from tests.ui.ui_browser import HOSTILE
-from txnlog import TopicPartition
+from txnlog import ConsumerConfig, TopicPartition
 from txnlog.replication import Follower, Replicas, open_replicas
 from txnlog.store import Store
 from txnlog.ui import look
@@ -131,7 +131,10 @@ def lived_in(store: Store) -> Iterator[str]:
     store.topics.create("flights", schema=flights, key=["carrier"])
     store.topics.create("payments", config={"index.interval.bytes": 0})
     consumer = store.consumer(
-        "payments", group_id="billing", client_id="host-7", auto_offset_reset="earliest"
+        "payments",
+        group_id="billing",
+        config=ConsumerConfig(client_id="host-7"),
+        auto_offset_reset="earliest",
     )
     with store.producer() as producer:
         rows = {"carrier": ["AA", "DL"], "late": [[3, 4], None], "_deleted": [False, True]}

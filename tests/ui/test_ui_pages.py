@@ -14,7 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.ui.ui_browser import HOSTILE, PORT, browser_of, text_of
-from txnlog import TopicPartition
+from txnlog import ConsumerConfig, TopicPartition
 from txnlog.inspect.describing import describe_segments_within
 from txnlog.inspect.placed_indexes import dump_placed_indexes
 from txnlog.log.segment_outline import SegmentOutline
@@ -228,7 +228,9 @@ def test_a_group_shows_its_lag_over_time(browser: TestClient, store: Store) -> N
 
 def test_a_group_shows_its_members(browser: TestClient, store: Store) -> None:
     """Who they are, and what each has."""
-    consumer = store.consumer(group_id="team", client_id=HOSTILE, auto_offset_reset="earliest")
+    consumer = store.consumer(
+        group_id="team", config=ConsumerConfig(client_id=HOSTILE), auto_offset_reset="earliest"
+    )
     consumer.subscribe(["orders"])
     assert consumer.poll(timeout_ms=5000)
     consumer.commit()

@@ -11,7 +11,7 @@ import logging
 import socket
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from txnlog import names
 from txnlog.config import check_whole_number
@@ -23,7 +23,7 @@ from txnlog.errors import (
     UnknownMemberId,
 )
 from txnlog.groups import heartbeats
-from txnlog.groups.assignors import BUILT_IN, DEFAULT, Assignor
+from txnlog.groups.assignors import Assignor
 from txnlog.groups.heartbeats import Observer
 from txnlog.groups.joining import Joining
 from txnlog.groups.leaving import Leaving
@@ -65,17 +65,15 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """A consumer's settings for its group. Times in ms, as in :meth:`Store.consumer`."""
+    """A consumer's settings for its group. Times in ms, as in :class:`txnlog.ConsumerConfig`."""
 
-    assignors: tuple[Assignor, ...] = field(
-        default_factory=lambda: tuple(BUILT_IN[name] for name in DEFAULT)
-    )
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 3_000
-    max_poll_interval_ms: int = 300_000
-    rebalance_timeout_ms: int = 300_000
-    instance_id: str = ""
-    client_id: str = ""
+    assignors: tuple[Assignor, ...]
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_poll_interval_ms: int
+    rebalance_timeout_ms: int
+    instance_id: str
+    client_id: str
 
     def __post_init__(self) -> None:
         for name in (

@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from txnlog.config import OnCorrupt, check_whole_number
+from txnlog.config import OnCorrupt
 from txnlog.errors import InvalidOption
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import RECORD_COLUMNS, ConsumerRecord
@@ -63,23 +63,16 @@ class FetchSettings:
     ``as_json``: whether values of typed topics are JSON, or rows.
     """
 
-    min_bytes: int = 1
-    max_bytes: int = 50 << 20
-    max_partition_bytes: int = 1 << 20
-    max_wait_ms: int = 500
-    on_corrupt: OnCorrupt = "raise"
-    as_json: bool = False
+    min_bytes: int
+    max_bytes: int
+    max_partition_bytes: int
+    max_wait_ms: int
+    on_corrupt: OnCorrupt
+    as_json: bool
 
-    def check(self) -> FetchSettings:
-        """Return it. Raises InvalidOption for a value that makes no sense."""
-        check_whole_number(self.min_bytes, "fetch_min_bytes", InvalidOption, least=0)
-        check_whole_number(self.max_bytes, "fetch_max_bytes", InvalidOption, least=1)
-        most = "max_partition_fetch_bytes"
-        check_whole_number(self.max_partition_bytes, most, InvalidOption, least=1)
-        check_whole_number(self.max_wait_ms, "fetch_max_wait_ms", InvalidOption, least=1)
+    def __post_init__(self) -> None:
         if self.on_corrupt not in ("raise", "skip"):
             raise InvalidOption(f"on_corrupt {self.on_corrupt!r} is not one of raise, skip")
-        return self
 
 
 class Fetcher:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from tests.support.groups.consumer_options import consumer_options
 from txnlog.consumer import Consumer
 from txnlog.groups.sharing import ConsumerRebalanceListener
 from txnlog.names import TopicPartition
@@ -46,7 +47,9 @@ class Group:
 
     def consumer(self, name: str = "", storage: Any = None, **options: Any) -> Consumer:
         chosen = {"partition_assignment_strategy": COOPERATIVE, "auto_offset_reset": "earliest"}
-        consumer = self.process(storage).consumer(group_id="g", **{**chosen, **options})
+        consumer = self.process(storage).consumer(
+            group_id="g", **consumer_options({**chosen, **options})
+        )
         consumer.subscribe(["t"], listener=Told(self, name, consumer))
         return consumer
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from txnlog import ConsumerConfig
 from txnlog.consumer import Consumer
 from txnlog.errors import CommitFailed, FencedInstanceId, TxnlogError
 from txnlog.groups.sharing import ConsumerRebalanceListener
@@ -166,12 +167,14 @@ class GroupRun:
         consumer = store.consumer(
             group_id="g",
             auto_offset_reset="earliest",
-            partition_assignment_strategy=self.assignors[number % len(self.assignors)],
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=3_000,
-            max_poll_interval_ms=30_000,
-            group_instance_id=f"i{number}" if self.static else None,
-            metadata_max_age_ms=10_000,
+            config=ConsumerConfig(
+                partition_assignment_strategy=self.assignors[number % len(self.assignors)],
+                session_timeout_ms=SESSION_MS,
+                heartbeat_interval_ms=3_000,
+                max_poll_interval_ms=30_000,
+                group_instance_id=f"i{number}" if self.static else None,
+                metadata_max_age_ms=10_000,
+            ),
         )
         listener = _Listener(self, consumer)
         if self.pattern:

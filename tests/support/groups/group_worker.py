@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import txnlog
+from txnlog import ConsumerConfig
 from txnlog.consumer import Consumer
 from txnlog.errors import TxnlogError
 from txnlog.names import TopicPartition
@@ -24,10 +25,12 @@ def open_consumer(store: Store, name: str) -> Consumer:
         "in",
         group_id="g",
         auto_offset_reset="earliest",
-        client_id=name,
-        session_timeout_ms=2_000,
-        heartbeat_interval_ms=400,
-        max_poll_interval_ms=10_000,
+        config=ConsumerConfig(
+            client_id=name,
+            session_timeout_ms=2_000,
+            heartbeat_interval_ms=400,
+            max_poll_interval_ms=10_000,
+        ),
     )
 
 

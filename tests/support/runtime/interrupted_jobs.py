@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from tests.support.runtime.interrupts import Point, Tracer
 from tests.support.steps import append, begin_with, new_store, stop_before_marking
+from txnlog import ConsumerConfig
 from txnlog.errors import InvalidTxnState
 from txnlog.log.state_log import StateLog
 from txnlog.names import TopicPartition
@@ -503,7 +504,7 @@ class AutoCommit(Poll):
 
     options: ClassVar[dict[str, Any]] = {
         "enable_auto_commit": True,
-        "auto_commit_interval_ms": 1000,
+        "config": ConsumerConfig(auto_commit_interval_ms=1000),
     }
 
     def prepare(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import txnlog
 from tests.support.simulation.histories.history import Notebook
-from txnlog import IsolationLevel
+from txnlog import ConsumerConfig, IsolationLevel
 from txnlog.clock import SystemClock
 from txnlog.errors import CommitStateUnknown, TxnlogError
 from txnlog.log.open_logs import Logs
@@ -199,8 +199,7 @@ def belong(worker: Worker) -> None:
             *sorted(TOPICS),
             group_id=MEMBERS,
             auto_offset_reset="earliest",
-            session_timeout_ms=2_000,
-            heartbeat_interval_ms=300,
+            config=ConsumerConfig(session_timeout_ms=2_000, heartbeat_interval_ms=300),
             max_poll_records=50,
         ) as consumer,
     ):
