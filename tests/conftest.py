@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import logging
 import os
 import sys
 import threading
@@ -18,6 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 import tests
 import txnlog
 from tests.support.steps import new_store
+from tests.support.storage.disturbed_storages import HookedStorage
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.adapters.memory import MemoryStorage
@@ -179,6 +181,31 @@ def store(request: pytest.FixtureRequest, clock: VirtualClock) -> Store:
     mark = request.node.get_closest_marker("store")
     asked = {"on": "memory_storage", **(mark.kwargs if mark else {})}
     return new_store(request.getfixturevalue(asked.pop("on")), clock, **asked)
+
+
+@pytest.fixture
+def hooked(store: Store) -> HookedStorage:
+    """The store's storage, with something that happens before a request."""
+    return HookedStorage(store.storage)
+
+
+@pytest.fixture
+def unlogged() -> Iterator[None]:
+    """No warnings are logged: a run has one for each epoch."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def frozen_heap() -> Iterator[None]:
+    """A child collects what its test made, and not what the tests before it have left.
+
+    Among that may be a session of Spark's, whose objects speak to its JVM when they go.
+    """
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

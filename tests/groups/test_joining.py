@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from tests.support.groups.group_in_steps import Group, take_part
+from tests.support.groups.group_in_steps import Group, log_of, take_part
 from tests.support.simulation.slow_requests import SlowRequests
 from txnlog import ConsumerConfig, names
 from txnlog.errors import FencedInstanceId, InconsistentGroupProtocol
@@ -137,11 +137,6 @@ def test_what_several_let_go_of_is_given_away_together(group: Group) -> None:
 # -- requests, one by one ------------------------------------------------------------------------
 
 
-@pytest.fixture
-def group() -> Group:
-    return Group()
-
-
 def member(member_id: str, **options: object) -> GroupMember:
     known = {"topics": ("t",), "assignors": ("range",), "instance_id": "", **options}
     return GroupMember(
@@ -150,12 +145,6 @@ def member(member_id: str, **options: object) -> GroupMember:
         rebalance_timeout_ms=60_000,
         **known,  # type: ignore[arg-type]
     )
-
-
-def log_of(group: Group, storage: object = None) -> GroupLog:
-    log = group.process(storage).logs.group("g")
-    log.refresh()
-    return log
 
 
 def put(group: Group, entry: MembersJoined | MembersLeft) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.support.groups.group_in_steps import Group, take_part
+from tests.support.groups.group_in_steps import Group, log_of, take_part
 from tests.support.simulation.slow_requests import SlowRequests
 from txnlog import ConsumerConfig, names
 from txnlog.consumer import Consumer
@@ -73,12 +73,6 @@ def group() -> Group:
     joined = MembersJoined("n", 0, (*told,))
     log_of(group).append(lambda _: joined)
     return group
-
-
-def log_of(group: Group, storage: object = None) -> GroupLog:
-    log = group.process(storage).logs.group("g")
-    log.refresh()
-    return log
 
 
 def members(group: Group) -> list[str]:

@@ -22,11 +22,6 @@ from txnlog.testing import Fault, FaultyStorage
 MAX_AGE_MS = 300_000
 
 
-@pytest.fixture
-def group() -> Group:
-    return Group()
-
-
 class EntriesRefused(FaultyStorage):
     """Puts nothing into the group's log while it is told not to."""
 

@@ -24,11 +24,6 @@ from txnlog.names import TopicPartition
 Partitions = Collection[TopicPartition]
 
 
-@pytest.fixture
-def group() -> Group:
-    return Group()
-
-
 def begin(
     group: Group,
     listener: ConsumerRebalanceListener | None = None,

@@ -41,11 +41,6 @@ EAGER = "range"
 PROTOCOLS = pytest.mark.parametrize("assignor", [EAGER, COOPERATIVE])
 
 
-@pytest.fixture
-def group() -> Group:
-    return Group()
-
-
 def numbers(consumer: Consumer) -> list[int]:
     return sorted(where.partition for where in consumer.assignment())
 

@@ -19,11 +19,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def hooked(store: Store) -> HookedStorage:
-    return HookedStorage(store.storage)
-
-
 def test_checkpoints_stand_in_for_deleted_entries(store: Store, clock: VirtualClock) -> None:
     """Old entries go only behind a checkpoint that is old enough; nothing is lost with them."""
     for turn in range(70):

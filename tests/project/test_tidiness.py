@@ -275,6 +275,18 @@ def test_documents_name_code_that_is_there() -> None:
     assert gone == []
 
 
+def test_no_test_is_imported() -> None:
+    """What tests share stands beside them or in tests/support, where it is looked for."""
+    imports = re.compile(r"^\s*(?:from|import) tests\.\w+(?:\.| import )test_\w+", re.MULTILINE)
+    importing = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("*.py")
+        for found in imports.findall(path.read_text())
+        if not found.endswith(path.stem)  # by children, which run one of its functions
+    ]
+    assert importing == []
+
+
 def test_no_generator_holds_a_lock_while_it_waits() -> None:
     """Ctrl-C in what drives it would leave it held, for as long as the traceback is kept.
 

@@ -13,7 +13,14 @@ import pytest
 import txnlog
 from tests.support.replication.controller_model import Model
 from tests.support.replication.controller_model import Violation as Broken
-from tests.support.replication.replica_folders import lose, make, make_written, values, write
+from tests.support.replication.replica_folders import (
+    lose,
+    make,
+    make_written,
+    reopened,
+    values,
+    write,
+)
 from txnlog.errors import (
     CorruptEntry,
     InvalidOption,
@@ -32,20 +39,11 @@ from txnlog.replication.roots.members import Mark
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
-from txnlog.testing import VirtualClock
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> txnlog.Store:
     return make_written(tmp_path, "1")
-
-
-_SEEDS = count(1)
-
-
-def reopened(folder: Path, which: str = "control") -> txnlog.Store:
-    """By another process, with a chance of its own."""
-    return txnlog.open(str(folder / which), clock=VirtualClock(seed=next(_SEEDS)))
 
 
 def epochs(folder: Path) -> dict[str, bytes]:

@@ -11,7 +11,7 @@ import pytest
 import txnlog
 from tests.support.checkout import ROOT
 from tests.support.cli.cli_command import cli
-from tests.support.replication.replica_folders import lose, make, skip_probes, write
+from tests.support.replication.replica_folders import lose, make, skip_probes, values, write
 from tests.support.replication.replica_world import LAG_MS, Roots
 from tests.support.replication.world_entries import entry_name, entry_of
 from txnlog.errors import NotEnoughReplicas
@@ -66,10 +66,6 @@ class Seen:
 
     def in_sync(self) -> set[str]:
         return {root_of(member) for member in self.roots.epoch().in_sync}
-
-
-def values(store: txnlog.Store) -> list[str]:
-    return [value.decode() for value in store.scan("t").to_arrow()["value"].to_pylist()]
 
 
 @pytest.mark.parametrize("hidden", ["bc", "ab", "a", "c", "abc"])

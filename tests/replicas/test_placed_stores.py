@@ -34,13 +34,7 @@ from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
 
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Every epoch is logged."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("unlogged")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -48,12 +47,7 @@ from txnlog.testing import HeapStorage, VirtualClock
 WHO = Proposer("x", 0, "test")
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Every epoch is logged."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("unlogged")
 
 
 # -- where it belongs ----------------------------------------------------------------------------

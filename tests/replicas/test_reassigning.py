@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -29,13 +28,7 @@ from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Every epoch is logged."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("unlogged")
 
 
 def test_data_is_moved_when_the_settings_change() -> None:

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 import txnlog
-from tests.replicas.test_slow_roots import Gate, end_at_a_pause, gate, made
+from tests.replicas.stalled_roots import Gate, end_at_a_pause
 from tests.support.replication.replica_folders import FIRST, SECOND, reopened, values
 from txnlog.errors import CommitStateUnknown, NotEnoughReplicas
-
-__all__ = ["gate", "made"]
 
 Step = Callable[[txnlog.Producer], object]
 REQUESTS = ("put_if_absent", "upload", "get", "list_names", "confirm")
@@ -73,22 +71,22 @@ STEPS: dict[str, tuple[str | None, Step, Step]] = {
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("stalled", [(FIRST,), (SECOND,), (FIRST, SECOND)], ids=["a", "b", "all"])
 def test_it_goes_on_without_a_root_or_once_one_does(
-    made: txnlog.Store,
+    lagging: txnlog.Store,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     gate: Gate,
     step: str,
     stalled: tuple[str, ...],
 ) -> None:
-    made.topics.create("t", partitions=1)
+    lagging.topics.create("t", partitions=1)
     transactional_id, before, then = STEPS[step]
     settings = {"transactional_id": transactional_id, "delivery_timeout_ms": 10**9}
-    producer = made.producer(**settings)  # type: ignore[arg-type]
+    producer = lagging.producer(**settings)  # type: ignore[arg-type]
     before(producer)
     for folder in stalled:
         gate.close(tmp_path / folder, *REQUESTS)
     if len(stalled) == 2:
-        end_at_a_pause(made, monkeypatch, gate)
+        end_at_a_pause(lagging, monkeypatch, gate)
     then(producer)
     assert gate.asked
     gate.let_go()
@@ -98,21 +96,21 @@ def test_it_goes_on_without_a_root_or_once_one_does(
 
 @pytest.mark.parametrize("step", STEPS)
 def test_it_ends_where_all_roots_stall_for_ever(
-    made: txnlog.Store, tmp_path: Path, gate: Gate, step: str
+    lagging: txnlog.Store, tmp_path: Path, gate: Gate, step: str
 ) -> None:
     """After the delivery timeout; a decision after half of what the transaction has left."""
-    made.topics.create("t", partitions=1)
+    lagging.topics.create("t", partitions=1)
     transactional_id, before, then = STEPS[step]
     settings = {
         "transactional_id": transactional_id,
         "delivery_timeout_ms": TIMEOUT_MS,
         "transaction_timeout_ms": 3 * TIMEOUT_MS,
     }
-    producer = made.producer(**settings)  # type: ignore[arg-type]
+    producer = lagging.producer(**settings)  # type: ignore[arg-type]
     before(producer)
     for folder in (FIRST, SECOND):
         gate.close(tmp_path / folder, *REQUESTS)
-    clock = made.storage.agreement.clock  # type: ignore[attr-defined]
+    clock = lagging.storage.agreement.clock  # type: ignore[attr-defined]
     began_s = clock.monotonic_s()
     with pytest.raises((NotEnoughReplicas, CommitStateUnknown)):
         then(producer)

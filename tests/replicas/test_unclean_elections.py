@@ -16,7 +16,6 @@ from tests.support.replication.replica_folders import (
     make_written,
     objects,
     reopened,
-    skip_probes,
     values,
     write,
 )
@@ -43,11 +42,6 @@ from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
 
 PARTITIONS = 4
-
-
-@pytest.fixture(autouse=True)
-def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
-    skip_probes(monkeypatch)
 
 
 # -- who had the store open ----------------------------------------------------------------------

@@ -5,12 +5,11 @@ Each rule of the replicas has a broken variant here that is caught by the same r
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -41,12 +40,7 @@ from txnlog.storage.base import Storage
 Patch = pytest.MonkeyPatch
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Every epoch is logged."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("unlogged")
 
 
 @pytest.mark.condition(59)

@@ -5,8 +5,7 @@ Each rule has a broken variant here that is caught by the same runs.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -30,11 +29,7 @@ from txnlog.testing import FaultRates
 Patch = pytest.MonkeyPatch
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("unlogged")
 
 
 def test_a_standby_shows_what_the_source_had() -> None:

@@ -5,9 +5,6 @@ Each rule has a broken variant that is caught.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support.replication import unclean_model, unclean_world
@@ -22,12 +19,7 @@ FIRST = {"counts what is noted": 83, "counts who was out later": 262}
 """Seeds that notice what is broken; where none is named, one of the first ones does."""
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Every epoch is logged."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("unlogged")
 
 
 @pytest.mark.condition(60)

@@ -13,6 +13,7 @@ import pytest
 
 import txnlog
 from tests.spark.plain_disk import write_entry_point
+from tests.spark.spark_helpers import fill
 from txnlog import Store
 
 if TYPE_CHECKING:
@@ -93,3 +94,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def store(tmp_path: Path) -> Store:
     """An empty store on the local filesystem."""
     return txnlog.open(str(tmp_path / "store"), create=True)
+
+
+@pytest.fixture
+def topics(store: Store) -> Store:
+    """Topics in (3 partitions), out (2), odd (1); 100 numbers are in ``in``."""
+    for topic, partitions in (("in", 3), ("out", 2), ("odd", 1)):
+        store.topics.create(topic, partitions=partitions)
+    fill(store, "in", 0, 100)
+    return store

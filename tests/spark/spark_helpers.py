@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +74,10 @@ def placed_files(store: Store) -> list[str]:
 def rows(frame: DataFrame, columns: Sequence[str]) -> list[tuple[Any, ...]]:
     """The rows as sorted tuples."""
     return sorted(tuple(row) for row in frame.select(*columns).collect())
+
+
+def explained(frame: DataFrame) -> str:
+    """The plan, in full."""
+    with redirect_stdout(StringIO()) as plan:
+        frame.explain("formatted")
+    return plan.getvalue()

@@ -9,20 +9,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tests.spark.spark_helpers import data_files, fill, numbers, placed_files, save, stored
+from tests.spark.spark_helpers import data_files, numbers, placed_files, save, stored
 from tests.spark.stream_helpers import folder, forget_last_commit, reads_streams, run, stream
 from txnlog import Store
 from txnlog.errors import InvalidOption, InvalidTxnState
 from txnlog.spark import SparkTransaction, foreach_batch, transaction
-
-
-@pytest.fixture
-def topics(store: Store) -> Store:
-    """Topics in (3 partitions), out (2), odd (1); 100 numbers are in ``in``."""
-    for topic, partitions in (("in", 3), ("out", 2), ("odd", 1)):
-        store.topics.create(topic, partitions=partitions)
-    fill(store, "in", 0, 100)
-    return store
 
 
 class FanOut:

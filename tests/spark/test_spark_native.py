@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import redirect_stdout
-from io import StringIO
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +10,7 @@ import pytest
 from py4j.clientserver import JavaClient
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.spark_helpers import save
+from tests.spark.spark_helpers import explained, save
 from txnlog import Store
 from txnlog.segments.writer import DEFAULT_ROW_GROUP_BYTES
 from txnlog.spark import read, transaction
@@ -28,13 +26,6 @@ def send_numbers(store: Store, start: int, stop: int, partition: int | None = No
     rows = pa.table({"id": ids, "name": pa.array(ids).cast(pa.string())})
     with store.producer() as producer:
         producer.send_batch("t", rows, partition=partition)
-
-
-def explained(frame: DataFrame) -> str:
-    """The plan, in full."""
-    with redirect_stdout(StringIO()) as plan:
-        frame.explain("formatted")
-    return plan.getvalue()
 
 
 def scan_metric(frame: DataFrame, name: str) -> int:

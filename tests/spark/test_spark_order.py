@@ -14,7 +14,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from tests.spark.test_spark_native import explained
+from tests.spark.spark_helpers import explained
 from txnlog import Store
 from txnlog.segments import writer
 from txnlog.spark import read, transaction

@@ -25,15 +25,6 @@ from txnlog import Store, TopicPartition
 pytestmark = reads_streams
 
 
-@pytest.fixture
-def topics(store: Store) -> Store:
-    """Topics in (3 partitions), out (2), odd (1); 100 numbers are in ``in``."""
-    for topic, partitions in (("in", 3), ("out", 2), ("odd", 1)):
-        store.topics.create(topic, partitions=partitions)
-    fill(store, "in", 0, 100)
-    return store
-
-
 def copy(spark: SparkSession, store: Store, **options: object) -> DataFrame:
     return stream(spark, store, "in", **options).select("key", "value")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -14,16 +13,7 @@ from txnlog.errors import StorageError
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.spool import Spool
 
-
-@pytest.fixture(autouse=True)
-def frozen_heap() -> Iterator[None]:
-    """A child collects what its test made, and not what the tests before it have left.
-
-    Among that may be a session of Spark's, whose objects speak to its JVM when they go.
-    """
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("frozen_heap")
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,15 +23,7 @@ from txnlog.store import Store, open_store
 T0 = TopicPartition("t", 0)
 
 
-@pytest.fixture(autouse=True)
-def frozen_heap() -> Iterator[None]:
-    """A child collects what its test made, and not what the tests before it have left.
-
-    Among that may be a session of Spark's, whose objects speak to its JVM when they go.
-    """
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("frozen_heap")
 
 
 @pytest.fixture

@@ -156,11 +156,6 @@ def test_what_is_sent_without_a_transaction_is_written_once_or_is_known_to_be_lo
     assert "what was sent since the last flush is lost" in lost
 
 
-@pytest.fixture
-def hooked(store: Store) -> HookedStorage:
-    return HookedStorage(store.storage)
-
-
 def test_an_interrupted_commit_is_not_half_repeated(store: Store, hooked: HookedStorage) -> None:
     """After Ctrl-C between placements only abort is left; no part of it is committed."""
     store.topics.create("u")

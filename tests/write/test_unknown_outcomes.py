@@ -27,11 +27,6 @@ T0 = TopicPartition("t", 0)
 pytestmark = pytest.mark.usefixtures("short_chapters")
 
 
-@pytest.fixture
-def hooked(store: Store) -> HookedStorage:
-    return HookedStorage(store.storage)
-
-
 @pytest.mark.condition(23)
 @pytest.mark.parametrize("effect", [True, False])
 @pytest.mark.parametrize("then", ["commit", "abort", "init"])

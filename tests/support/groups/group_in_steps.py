@@ -8,6 +8,7 @@ from typing import Any
 from tests.support.groups.consumer_options import consumer_options
 from txnlog.consumer import Consumer
 from txnlog.groups.sharing import ConsumerRebalanceListener
+from txnlog.log.group_log import GroupLog
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import ConsumerRecord
 from txnlog.store import Store, attach
@@ -83,3 +84,10 @@ class Told(ConsumerRebalanceListener):
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
         self._note("lost", partitions)
+
+
+def log_of(group: Group, storage: object = None) -> GroupLog:
+    """The group's log, as a process that reads it now has it."""
+    log = group.process(storage).logs.group("g")
+    log.refresh()
+    return log
