@@ -22,6 +22,7 @@ from txnlog.errors import (
     CommitFailed,
     ConcurrentTransactions,
     CorruptEntry,
+    CorruptTransactionState,
     IncompleteResult,
     InvalidRecord,
     InvalidTxnState,
@@ -291,7 +292,7 @@ def test_a_damaged_transaction_stops_no_other(store: Store, clock: VirtualClock)
     with pytest.raises(IncompleteResult, match=r"transactions/bad/0{20}\.json") as failed:
         listed.extend(found.transactional_id for found in store.transactions.list())
     assert listed == ["good"]
-    assert [type(error) for error in failed.value.errors] == [CorruptEntry]
+    assert [type(error) for error in failed.value.errors] == [CorruptTransactionState]
 
 
 @pytest.mark.condition(20)
