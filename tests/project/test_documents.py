@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from tests.support.checkout import ROOT
+from tests.support.checkout import ROOT, modules
 from tests.support.documents import DOCUMENTS, SPARK_DOCUMENTS, Runner, blocks_of
 
 MOST_NOT_RUN = 18
@@ -168,3 +170,35 @@ def test_a_link_within_the_site_that_leads_nowhere_is_found(tmp_path: Path) -> N
     assert script("check_site").broken_links(tmp_path) == [
         f"a/index.html: {link}" for link in ("#gone", "../c.md", "/b.html#there")
     ]
+
+
+def members_of_classes() -> dict[str, set[str]]:
+    """What each class of the code has, by its name; of two classes of one name, what both have."""
+    found: dict[str, set[str]] = {}
+    for module in modules():
+        for node in module.nodes():
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, set()).update(names_in(node))
+    return found
+
+
+def names_in(class_: ast.ClassDef) -> Iterator[str]:
+    for node in ast.walk(class_):
+        if isinstance(node, ast.FunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    yield target.id
+                elif isinstance(target, ast.Attribute):
+                    yield target.attr
+
+
+@pytest.mark.parametrize("document", ["PROTOCOL", "ARCHITECTURE", "FORMAT"])
+def test_what_documents_call_by_its_name_exists(document: str) -> None:
+    """Classes, and what they have: whoever searches for the name finds the code."""
+    text = (ROOT / "docs" / f"{document}.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([A-Z][A-Za-z]+)\.([a-z_]\w*)(?:\(.*?\))?`", text))
+    members = members_of_classes()
+    assert {(of, name) for of, name in named if name not in members.get(of, ())} == set()
