@@ -88,7 +88,7 @@ def check_done(store: Store, records: int, group: str = "g") -> list[str]:
 
 _ORPHAN = re.compile(
     r"topics/[^/]+/data/(\d+|shared)/[0-9a-zA-Z_-]+\.(log|index|timeindex)"
-    r"|staging/[^/]+\.json"
+    r"|staging/[^/]+\.(json|read)"
     r"|\.tmp/[0-9a-f]{32}"
 )
 _PROTOCOL = re.compile(

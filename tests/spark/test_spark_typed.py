@@ -30,7 +30,6 @@ from txnlog.spark.batch.typed_rows import check_typed, named_as_in_topic
 from txnlog.spark.batch.write_plan import check_columns
 
 INNER = pa.struct([("x", pa.int32()), ("Y.z", pa.string())])
-PRICES = pa.list_(pa.decimal128(9, 2))
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.int64()),

@@ -37,7 +37,6 @@ CONFIG = {
 NEAR = ("a", "b")
 FAR = ("k", "d")
 TOPICS = ("a", "b", "d", "k", "r", "y")
-IDS = ("idle", "w", "x")
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 
 
