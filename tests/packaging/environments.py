@@ -20,8 +20,15 @@ STRING_REDACTION = '(?s)key: "storage[.].+?"[^ -~]+ *[}]'
 
 def run(python: str | Path, *arguments: str, cwd: Path) -> str:
     """Output of a Python that sees neither this folder nor this user's settings."""
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [python, *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=300
+        [python, *arguments],
+        cwd=cwd,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
