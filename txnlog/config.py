@@ -207,8 +207,8 @@ _TOPIC_KEYS = {
     "retention.ms": _Key(
         "-1",
         _integer(-1, _LONG_MAX),
-        "segments whose newest record is older are deleted, by Store.maintain and by writers now "
-        "and then; -1: none. In Kafka the default is 7 days",
+        "segments whose newest record is older are deleted, by `maintain` and by writers now and "
+        "then; -1: none. In Kafka the default is 7 days",
     ),
     "retention.bytes": _Key(
         "-1",
@@ -219,7 +219,7 @@ _TOPIC_KEYS = {
     "file.delete.delay.ms": _Key(
         "604800000",
         _integer(0, _LONG_MAX),
-        "Store.maintain deletes files of deleted records after this, by the storage's clock: no "
+        "`maintain` deletes files of deleted records after this, by the storage's clock: no "
         "reader may be pinned for longer. In Kafka the default is a minute",
     ),
 }
@@ -234,7 +234,7 @@ _STORE_KEYS = {
     "transactional.id.expiration.ms": _Key(
         "604800000",
         _integer(1, (1 << 53)),
-        "Store.transactions.expire_ids forgets ids that were idle for this long",
+        "`maintain` forgets ids that were idle for this long",
     ),
     "producer.id.expiration.ms": _Key(
         "86400000", _integer(1, (1 << 53)), "an idle idempotent producer is forgotten after this"
@@ -248,7 +248,7 @@ _STORE_KEYS = {
     "offsets.retention.ms": _Key(
         "-1",
         _integer(-1, (1 << 53)),
-        "Store.groups.expire deletes groups that were idle for this long; -1: none. In Kafka it is "
+        "`maintain` deletes groups that were idle for this long; -1: none. In Kafka it is "
         "offsets.retention.minutes",
     ),
 }

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from txnlog.config import OnCorrupt, check_whole_number
 from txnlog.errors import InvalidOption
@@ -11,6 +14,9 @@ from txnlog.groups.assignors import Assignors, check_assignors
 from txnlog.groups.member import MemberSettings
 from txnlog.read.fetcher import FetchSettings
 from txnlog.read.topic_pattern import check_metadata_age
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,3 +89,19 @@ class ConsumerConfig:
             instance_id=self.group_instance_id or "",
             client_id=self.client_id,
         )
+
+
+_FIELDS = frozenset(field.name for field in fields(ConsumerConfig))
+
+
+def names_config(make: Callable[P, R]) -> Callable[P, R]:
+    """Let ``make`` say of a setting in its arguments that it is one of ConsumerConfig."""
+
+    @wraps(make)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        if misplaced := sorted(_FIELDS.intersection(kwargs)):
+            config = f"ConsumerConfig({', '.join(f'{name}=...' for name in misplaced)})"
+            raise InvalidOption(f"{', '.join(misplaced)}: give it as config=txnlog.{config}")
+        return make(*args, **kwargs)
+
+    return checked

@@ -23,7 +23,7 @@ from txnlog.config import (
     check_store_config,
 )
 from txnlog.consumer import Consumer
-from txnlog.consumer_config import ConsumerConfig
+from txnlog.consumer_config import ConsumerConfig, names_config
 from txnlog.errors import (
     InvalidOption,
     NotAStore,
@@ -416,6 +416,7 @@ class Store:
             serializers=Serializers.of(key_serializer, value_serializer, "serializer"),
         )
 
+    @names_config
     def consumer(
         self,
         *topics: str,

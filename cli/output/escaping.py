@@ -52,13 +52,16 @@ def shorten(message: str) -> str:
 
 @contextmanager
 def shortening() -> Iterator[None]:
-    """Wrong usage that is found in the block is said in a message of moderate length."""
+    """Wrong usage that is found in the block is said in a message of moderate length.
+
+    Without the words that pydantic, by which typer converts values, puts before each.
+    """
     try:
         yield
     except Exception as error:
         message = getattr(error, "message", None)
         if isinstance(message, str):  # an exception of typer's, which prints it
-            error.message = shorten(message)  # type: ignore[attr-defined]
+            error.message = shorten(message.removeprefix("Value error, "))  # type: ignore[attr-defined]
         raise
 
 

@@ -55,7 +55,7 @@ def test_wrong_usage_is_exit_2_and_repeats_no_secret(store_path: Path) -> None:
     cases = (
         (("topics", "ls"), "TXNLOG_STORE"),
         (("topics", "ls", *store, "--nope"), "--nope"),
-        (("topics", "ls", *store, "-o", "xml"), "xml"),
+        (("topics", "ls", *store, "-o", "xml"), "'-o': 'xml' is not one of"),
         (("topic", "ls", *store), "topics"),
         (("records", "read", "orders:x", *store), "orders:x"),
         (("records", "read", "orders:\u0660", *store), "orders:\u0660"),

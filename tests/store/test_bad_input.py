@@ -311,6 +311,12 @@ def test_consumers_check_their_arguments(store: Store) -> None:
     for arguments in ({"auto_offset_reset": "first"}, {"isolation_level": "x"}):
         with pytest.raises(errors.InvalidOption):
             store.consumer("t", **arguments)  # type: ignore[arg-type]
+    misplaced: dict[str, Any] = {"fetch_max_bytes": 1 << 20, "client_id": "a"}
+    told = r"config=txnlog\.ConsumerConfig\(client_id=\.\.\., fetch_max_bytes=\.\.\.\)"
+    with pytest.raises(errors.InvalidOption, match=told):
+        store.consumer("t", **misplaced)
+    with pytest.raises(TypeError, match="'consumer_timeout_ms'"):
+        store.consumer("t", consumer_timeout_ms=1)  # type: ignore[call-arg]
     with pytest.raises(errors.IllegalState, match="group_id"):
         store.consumer("t").commit()
     with pytest.raises(errors.IllegalState, match="subscribe"):

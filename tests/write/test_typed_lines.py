@@ -15,7 +15,8 @@ from txnlog.write.typed_lines import read_typed_lines
 
 SCHEMA = make_schema(
     parse_columns(
-        "carrier string not null, flight int not null, at timestamptz, seat struct<row: int>"
+        "carrier string not null, flight int not null, at timestamptz, seat struct<row: int>, "
+        "seen timestamp_ntz"
     ).columns,
     ["carrier", "flight"],
 )
@@ -29,10 +30,12 @@ WRONG = {
     lines({"carrier": "AA", "flight": 1}) + '\n{"carrier": "AA", "flight": "x"}\n': "line 3",
     lines({"carrier": "AA", "flight": 1}, {"carrier": "AA"}): "line 2",
     lines({"carrier": "AA", "flight": 3_000_000_000}): "line 1",
-    lines({"carrier": "AA", "flight": 1, "gat": "x"}): "`gat`",
-    lines({"carrier": "AA", "flight": 1, "at": "2024-01-01T10:00:00"}): "timezone",
+    lines({"carrier": "AA", "flight": 1, "gat": "x"}): "`gat`; the columns are carrier, flight",
+    lines({"carrier": "AA", "flight": 1, "at": "2024-01-01T10:00:00"}): "as 2024-05-01T12:00:00Z",
+    lines({"carrier": "AA", "flight": 1, "at": "today"}): "as 2024-05-01T12:00:00Z",
+    lines({"carrier": "AA", "flight": 1, "seen": "2024-01-01T10:00:00Z"}): "as 2024-05-01T12:00:00",
     lines({"carrier": "AA", "flight": 1, "seat": {"rows": 1}}): "`rows`",
-    lines({"carrier": "AA", "flight": 1, "_partition": 4}): "no partition 4",
+    lines({"carrier": "AA", "flight": 1, "_partition": 4}): "chooses by key",
     lines({"value": None}): "there is no key",
     lines({"value": '{"carrier": 1}', "offset": 0}): "$.carrier",
     "text\n": "line 1",

@@ -406,8 +406,8 @@ _Row = tuple[bytes | None, bytes | None, list[dict[str, object]], int | None, in
 def _to_row(record: _JsonRecord, headers: Headers, partition_count: int | None) -> _Row:
     if partition_count is not None and (record.partition or 0) >= partition_count:
         raise ValueError(
-            f"there is no partition {record.partition}; the topic has {partition_count} "
-            "partitions, numbered from 0"
+            f"there is no partition {record.partition}; the topic has {partition_count}, numbered "
+            "from 0; null, or no partition, chooses by key"
         )
     own: list[dict[str, object]] = [
         {"key": header.key, "value": decode_bytes(header.value)} for header in record.headers

@@ -87,7 +87,10 @@ def read_typed_lines(
                 rows.append(lines.row(line))
                 numbers.append(number)
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                wrong = InvalidRecord(f"line {number} is no record of topic {topic!r}: {error}")
+                wrong = InvalidRecord(
+                    f"line {number} is no record of topic {topic!r}: "
+                    f"{error}{_advice(str(error), schema)}"
+                )
                 break
         if rows or chunk is None:
             batch, refused = lines.batch(rows, numbers)
@@ -95,6 +98,17 @@ def read_typed_lines(
             wrong = refused or wrong
         if wrong is not None:
             raise wrong
+
+
+def _advice(why: str, schema: TopicSchema) -> str:
+    """What to do about a line that the decoder refuses, where its own words do not tell."""
+    if why.startswith("Object contains unknown field") and " at `$" not in why:
+        return f"; the columns are {', '.join(schema.columns.names)}"
+    if why.startswith(("Expected `datetime` with a timezone", "Invalid RFC3339 encoded datetime")):
+        return "; write it as 2024-05-01T12:00:00Z"
+    if why.startswith("Expected `datetime` with no timezone"):
+        return "; write it as 2024-05-01T12:00:00"
+    return ""
 
 
 class _Envelope(JsonEnvelope, kw_only=True):
@@ -142,8 +156,8 @@ class _TypedLines:
         partition = row.get(PARTITION) or 0
         if self._count is not None and partition >= self._count:
             raise ValueError(
-                f"there is no partition {partition}; the topic has {self._count} partitions, "
-                "numbered from 0"
+                f"there is no partition {partition}; the topic has {self._count}, numbered "
+                "from 0; null, or no partition, chooses by key"
             )
         if self._headers:
             row[HEADERS] = [*(row.get(HEADERS) or ()), *self._headers]
