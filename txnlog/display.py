@@ -1,4 +1,4 @@
-"""The display of stores, topics, scans and results in a notebook: as tables.
+"""What people see of values: tables in notebooks, and settings in words.
 
 Nothing is read for the display, and everything shown is escaped: names and reasons are untrusted
 text.
@@ -7,11 +7,19 @@ text.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
-from typing import Any
+from typing import Any, Final
 
+_TIME_UNITS: Final = (
+    *(("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000)),
+    ("ms", 1),
+)
+BYTE_UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+_BYTE_UNITS: Final = (*BYTE_UNITS, ("byte", 1))
+_SHORT_UNITS: Final = {"day": "d", "hour": "h", "minute": "m", "second": "s", "byte": "b"}
 _MOST_ROWS = 50
 
 
@@ -77,3 +85,50 @@ def _text(value: object) -> str:
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         return ", ".join(map(str, value))
     return str(value)
+
+
+def show_count(value: int | None) -> str:
+    """A number with its thousands apart."""
+    return "\u2013" if value is None else f"{value:,}".replace(",", "\u202f")
+
+
+def show_setting(value: str, key: str) -> str:
+    """The value of a setting in words: ``7 days`` for milliseconds, ``1 GiB`` for bytes."""
+    number = int(value) if re.fullmatch(r"-?\d{1,19}", value, re.ASCII) else None
+    kind = key.rpartition(".")[2]
+    if number is None or kind not in ("ms", "bytes"):
+        return value
+    if number in (-1, (1 << 63) - 1):
+        return "no limit"
+    if kind == "bytes":
+        return _count_units(number, _BYTE_UNITS)
+    return _count_units(number, _TIME_UNITS)
+
+
+def parse_setting(text: str, key: str) -> str:
+    """A setting as it is typed: in the words of ``show_setting``, or short, as ``7d``.
+
+    What is not understood stays as it is.
+    """
+    kind = key.rpartition(".")[2]
+    if kind in ("ms", "bytes") and text.casefold() == "no limit":
+        return "-1" if key.startswith("retention.") else str((1 << 63) - 1)
+    found = re.fullmatch(r"([0-9][0-9 \u202f]{0,24}?)\s*([a-z]+)", text, re.ASCII | re.IGNORECASE)
+    if found is None or kind not in ("ms", "bytes"):
+        return text
+    number = int(re.sub(r"\D", "", found[1]))
+    word = found[2].casefold()
+    for unit, each in _TIME_UNITS if kind == "ms" else _BYTE_UNITS:
+        if word in (unit.casefold(), f"{unit.casefold()}s", _SHORT_UNITS.get(unit)):
+            return str(number * each)
+    return text
+
+
+def _count_units(number: int, units: Sequence[tuple[str, int]]) -> str:
+    """A number in the largest unit of which it is a whole multiple."""
+    for unit, each in units:
+        if number and number % each == 0:
+            count = number // each
+            plural = "s" if count != 1 and unit.islower() and unit != "ms" else ""
+            return f"{show_count(count)} {unit}{plural}"
+    return "0"

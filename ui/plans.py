@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from txnlog.admin.resets import Target
 from txnlog.columns.schema_files import parse_description
 from txnlog.config import topic_settings
+from txnlog.display import parse_setting, show_count, show_setting
 from txnlog.errors import (
     InvalidConfig,
     InvalidOption,
@@ -23,10 +24,7 @@ from txnlog.store import Store
 from txnlog.ui.changes import Plan, WrongField
 from txnlog.ui.record_query import choose_partitions, find_zone, parse_time
 from txnlog.ui.rendering import (
-    parse_setting,
-    show_count,
     show_counted,
-    show_setting,
     show_size,
     show_time,
 )

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from html import escape
 from typing import Final
 from urllib.parse import quote
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
+from txnlog.display import BYTE_UNITS, show_count, show_setting
 from txnlog.hooks import registered
 
 _UNSEEN: Final = re.compile(
@@ -21,13 +21,6 @@ _UNSEEN: Final = re.compile(
     "\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff]|\\r(?!\\n)"
 )
 """Controls, and what changes the direction of all that follows."""
-_TIME_UNITS: Final = (
-    *(("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000)),
-    ("ms", 1),
-)
-_UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
-_BYTE_UNITS: Final = (*_UNITS, ("byte", 1))
-_SHORT_UNITS: Final = {"day": "d", "hour": "h", "minute": "m", "second": "s", "byte": "b"}
 _ABSENT: Final = "\u2013"
 _SHOWN_BYTES: Final = 20_000
 """Of a key or value no more is shown: a page of records stays one that a browser can lay out."""
@@ -94,11 +87,6 @@ def address_of(kind: str, name: str, verb: str = "") -> str:
     return f"/{kind}/{quote(name, safe='')}{verb}"
 
 
-def show_count(value: int | None) -> str:
-    """A number with its thousands apart."""
-    return _ABSENT if value is None else f"{value:,}".replace(",", "\u202f")
-
-
 def show_counted(number: int, what: str) -> str:
     """So many of something: ``what`` is a single one, and takes an s."""
     return f"{show_count(number)} {what}{'' if number == 1 else 's'}"
@@ -106,7 +94,7 @@ def show_counted(number: int, what: str) -> str:
 
 def show_size(size_bytes: int) -> str:
     """Bytes in the largest unit that leaves a whole number before the point."""
-    for unit, bytes_each in _UNITS:
+    for unit, bytes_each in BYTE_UNITS:
         if size_bytes >= bytes_each:
             return f"{size_bytes / bytes_each:.1f} {unit}"
     return f"{size_bytes} B"
@@ -203,48 +191,6 @@ def show_line(data: bytes | None) -> str:
             text = begin[: _LINE_BYTES // 4].hex(" ")
     line = " ".join(text.split(None))
     return f"{line} \u2026" if len(begin) < len(data) else line
-
-
-def show_setting(value: str, key: str) -> str:
-    """The value of a setting in words: ``7 days`` for milliseconds, ``1 GiB`` for bytes."""
-    number = int(value) if re.fullmatch(r"-?\d{1,19}", value, re.ASCII) else None
-    kind = key.rpartition(".")[2]
-    if number is None or kind not in ("ms", "bytes"):
-        return value
-    if number in (-1, (1 << 63) - 1):
-        return "no limit"
-    if kind == "bytes":
-        return _count_units(number, _BYTE_UNITS)
-    return _count_units(number, _TIME_UNITS)
-
-
-def parse_setting(text: str, key: str) -> str:
-    """A setting as it is typed: in the words of ``show_setting``, or short, as ``7d``.
-
-    What is not understood stays as it is.
-    """
-    kind = key.rpartition(".")[2]
-    if kind in ("ms", "bytes") and text.casefold() == "no limit":
-        return "-1" if key.startswith("retention.") else str((1 << 63) - 1)
-    found = re.fullmatch(r"([0-9][0-9 \u202f]{0,24}?)\s*([a-z]+)", text, re.ASCII | re.IGNORECASE)
-    if found is None or kind not in ("ms", "bytes"):
-        return text
-    number = int(re.sub(r"\D", "", found[1]))
-    word = found[2].casefold()
-    for unit, each in _TIME_UNITS if kind == "ms" else _BYTE_UNITS:
-        if word in (unit.casefold(), f"{unit.casefold()}s", _SHORT_UNITS.get(unit)):
-            return str(number * each)
-    return text
-
-
-def _count_units(number: int, units: Sequence[tuple[str, int]]) -> str:
-    """A number in the largest unit of which it is a whole multiple."""
-    for unit, each in units:
-        if number and number % each == 0:
-            count = number // each
-            plural = "s" if count != 1 and unit.islower() and unit != "ms" else ""
-            return f"{show_count(count)} {unit}{plural}"
-    return "0"
 
 
 def show_cell(data: bytes | None) -> str:

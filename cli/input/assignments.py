@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import typer
 
+from txnlog.display import parse_setting
+
 
 def split_assignment(text: str) -> tuple[str, str] | None:
     """Both sides of the first ``=``; None if there is none, or nothing before it."""
@@ -14,7 +16,10 @@ def split_assignment(text: str) -> tuple[str, str] | None:
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:
-    """A topic's settings by key. Raises BadParameter; the library checks keys."""
+    """Settings by key, with times and sizes in words, ``7d`` or ``1 GiB``, as numbers.
+
+    Raises BadParameter; the library checks keys and values.
+    """
     parsed: dict[str, str] = {}
     for setting in settings:
         assignment = split_assignment(setting)
@@ -23,7 +28,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
         key, value = assignment
         if key in parsed:
             raise typer.BadParameter(f"setting {key} is given twice")
-        parsed[key] = value
+        parsed[key] = parse_setting(value, key)
     return parsed
 
 

@@ -50,7 +50,7 @@ def neglected_store(clock: VirtualClock, *, has_clock: bool) -> HeapStorage:
 
 RUNS: dict[str, Callable[[Store], object]] = {
     "maintain": lambda store: store.maintain(dry_run=True),
-    "end hanging": lambda store: store.transactions.end_hanging(dry_run=True),
+    "end hanging": lambda store: [*store.transactions.end_hanging(dry_run=True)],
     "ids": lambda store: store.transactions.expire_ids(dry_run=True),
     "groups": lambda store: store.groups.expire(dry_run=True),
     "compact": lambda store: store.maintenance.compact("keys", dry_run=True),

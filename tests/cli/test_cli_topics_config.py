@@ -28,3 +28,22 @@ def test_config_is_shown_with_its_source_and_changed_whole(own_store: Path) -> N
     assert txnlog.open(str(own_store)).topics.describe("orders").config == {
         "compression.type": "none"
     }
+
+
+def test_times_and_sizes_may_be_in_words(own_store: Path) -> None:
+    """As the pages show them, or short; wherever settings are given. Nonsense is refused."""
+    store = ("--store", own_store)
+    words = ("retention.ms=7d", "segment.bytes=256 MiB", "file.delete.delay.ms=90 minutes")
+    assert cli("topics", "config", "set", "orders", *words, *store).code == 0
+    assert cli("topics", "create", "new", "-c", "retention.ms=2 hours", *store).code == 0
+    topics = txnlog.open(str(own_store)).topics
+    found = topics.describe("orders").config
+    assert [found[word.partition("=")[0]] for word in words] == [
+        "604800000",
+        "268435456",
+        "5400000",
+    ]
+    assert topics.describe("new").config["retention.ms"] == "7200000"
+    refused = cli("topics", "config", "set", "orders", "retention.ms=7 apples", *store)
+    assert refused.code == 1
+    assert "'7 apples'" in refused.err

@@ -159,7 +159,7 @@ def test_each_way_to_misbehave_is_reported(
 ) -> None:
     """By its seed, and the seeds after it are tried."""
     if misbehave is never_end:
-        monkeypatch.setattr("mutation_runs.CPU_S", 1)
+        monkeypatch.setattr("tests.hostile.mutation_runs.CPU_S", 1)
 
     def attempt(seed: int) -> Outcome:
         if seed == 1:

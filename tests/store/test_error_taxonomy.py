@@ -70,6 +70,7 @@ CALLERS_MISTAKE_OR_STATE_OF_THE_STORE = {
     "ObjectNotFound",
     "OffsetOutOfRange",
     "PutIfAbsentBroken",
+    "RecordDeserializationFailed",
     "SnapshotExpired",
     "StoreExists",
     "StoreNotFound",

@@ -21,10 +21,11 @@ from tests.ui.ui_browser import (
     text_of,
 )
 from txnlog import TopicPartition
+from txnlog.display import parse_setting, show_setting
 from txnlog.store import Store
 from txnlog.ui.access import Access, loopback_hosts
 from txnlog.ui.console import Console
-from txnlog.ui.rendering import address_of, parse_setting, show_setting
+from txnlog.ui.rendering import address_of
 from txnlog.ui.server import make_console
 
 ORIGIN = {"origin": ADDRESS}

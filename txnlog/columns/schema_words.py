@@ -139,7 +139,7 @@ class _Parser:
     def _base_type(self, depth: int) -> pa.DataType:
         token = self._peek()
         if token.kind != "word":
-            raise self._refusal("a type is needed here")
+            raise self._refusal("a type is needed here, as in 'flight bigint'")
         self._next += 1
         if token.word in _PLAIN:
             if token.word in ("varchar", "char") and self._take("("):

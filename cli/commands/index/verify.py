@@ -75,4 +75,5 @@ def _check_placed(
         reporter.report(damage)
         for check in checks:
             if check.state == "missing":
-                reporter.report(f"{check.path} is missing; `txnlog index rebuild` rebuilds it")
+                rebuild = f"`txnlog index rebuild {segment.topic}`"
+                reporter.report(f"{check.path} is missing; {rebuild} rebuilds it")
