@@ -163,7 +163,7 @@ BAD_LINES = {
     b'{"value": "x", "timestamp_ms": -99999999999999999999}': "`$.timestamp_ms`",
     b'{"value": "x", "partition": 2147483648}': "`$.partition`",
     b'{"value": "x", "partition": -1}': "`$.partition`",
-    b'{"value": "x", "partition": 2}': "has 2 partitions",
+    b'{"value": "x", "partition": 2}': "the topic has 2, numbered from 0",
 }
 
 

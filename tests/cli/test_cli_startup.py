@@ -17,8 +17,8 @@ HEAVY = ("pyarrow", "numpy", "fsspec", "s3fs", "pyspark", "msgspec", "rich", "pa
 
 
 def test_help_costs_little() -> None:
-    """CPU time of the whole process, interpreter included: the best of three runs."""
-    best_s = min(_cpu_s([*COMMAND, "--help"]) for _ in range(3))
+    """CPU time of the whole process, interpreter included: the best of five runs."""
+    best_s = min(_cpu_s([*COMMAND, "--help"]) for _ in range(5))
     assert best_s < HELP_CPU_S
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -318,3 +319,22 @@ def test_what_a_consumer_has_done_is_told(store: Store) -> None:
     with pytest.raises(IllegalState):
         consumer.highwater(txnlog.TopicPartition("t", 1))
     consumer.close()
+
+
+def test_an_interrupted_producer_is_collected_at_once(store: Store) -> None:
+    """An error that no future asks for holds nothing: no cycle waits for the garbage collector."""
+
+    def interrupt(*_: object) -> object:
+        raise KeyboardInterrupt
+
+    producer = store.producer(partitioner=interrupt)
+    producer.send("t", b"v")
+    gone = weakref.ref(producer)
+    gc.disable()
+    try:
+        with suppress(KeyboardInterrupt):
+            producer.flush()
+        del producer
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -66,19 +66,15 @@ class SentBatch:
     buffer: so what nobody asks for takes no memory until it is placed.
     """
 
-    __slots__ = ("__weakref__", "_before", "_calls", "_flush", "_held", "_partitions", "_placement")
+    __slots__ = ("__weakref__", "_calls", "_flush", "_held", "_placement", "before", "partitions")
 
     def __init__(self, flush: Flush, held: set[SentBatch]) -> None:
         self._flush = flush
         self._held = held
-        self._partitions: npt.NDArray[np.int32] | None = None
-        self._before: Mapping[int, int] = {}
+        self.partitions: npt.NDArray[np.int32] | None = None
+        self.before: Mapping[int, int] = {}
         self._placement: Future[_Placement] = Future()
         self._calls: deque[Callable[[], object]] = deque()
-
-    def number(self, partitions: npt.NDArray[np.int32], before: Mapping[int, int]) -> None:
-        """Note the partition of each record, and how many of each are placed before these."""
-        self._partitions, self._before = partitions, before
 
     def resolve(self, topic: str, offsets: Mapping[TopicPartition, Sequence[range]]) -> None:
         """Tell where the records were placed, unless that is known.
@@ -86,8 +82,8 @@ class SentBatch:
         After an interrupt it is called again.
         """
         if not self.done:
-            assert self._partitions is not None
-            placed = _Placement(self._partitions, self._before, topic, offsets)
+            assert self.partitions is not None
+            placed = _Placement(self.partitions, self.before, topic, offsets)
             self._placement.set_result(placed)
         self._call_all()
 
@@ -188,6 +184,16 @@ def refuse(batches: Iterable[SentBatch], error: BaseException) -> None:
         batch.refuse(error)
 
 
-def living(batches: Iterable[weakref.ref[SentBatch]]) -> list[SentBatch]:
-    """Those that somebody still waits for."""
-    return [batch for one in batches if (batch := one()) is not None]
+def number(
+    batch: weakref.ref[SentBatch], partitions: npt.NDArray[np.int32], before: Mapping[int, int]
+) -> None:
+    """Note the partition of each record, and how many of each are placed before these."""
+    for one in living([batch]):
+        one.partitions, one.before = partitions, before
+
+
+def living(batches: Iterable[weakref.ref[SentBatch]]) -> Iterator[SentBatch]:
+    """Those that somebody waits for when they are taken from here."""
+    for one in batches:
+        if (batch := one()) is not None:
+            yield batch

@@ -40,7 +40,15 @@ from txnlog.segments.records import (
 )
 from txnlog.state.producers import ProducerRef
 from txnlog.state.transaction import TransactionRef
-from txnlog.write.deliveries import Flush, FutureRecordMetadata, SentBatch, living, refuse, refusing
+from txnlog.write.deliveries import (
+    Flush,
+    FutureRecordMetadata,
+    SentBatch,
+    living,
+    number,
+    refuse,
+    refusing,
+)
 from txnlog.write.partitioner import choose_partitions, make_partitioner
 from txnlog.write.record_checks import (
     Headers,
@@ -372,8 +380,9 @@ class TopicBuffer:
         """Make an Arrow batch of the records sent one by one."""
         if not (self._records or self.rows.keys):
             return
-        sent = self.sent
-        with self._lost_on_error(), refusing([sent]):
+        # Weakly: an error that nobody asks for would hold the frames that it came through.
+        sent = weakref.ref(self.sent)
+        with self._lost_on_error(), refusing(living([sent])):
             self.sent = SentBatch(self._flush, self._held)
             if self._records:
                 typed, self._records = self._records, []
@@ -386,7 +395,10 @@ class TopicBuffer:
             self._add(records, rows.explicit_partitions(), sent)
 
     def _add(
-        self, records: pa.RecordBatch, explicit: pa.Array | None, sent: SentBatch | None = None
+        self,
+        records: pa.RecordBatch,
+        explicit: pa.Array | None,
+        sent: weakref.ref[SentBatch] | None = None,
     ) -> None:
         """Upload records, to their explicit partitions or where the partitioner sends them."""
         with self._lost_on_error():
@@ -402,8 +414,8 @@ class TopicBuffer:
                 )
             before = self._count(partitions)
             if sent is not None:
-                sent.number(partitions, before)
-                self._batches.append(weakref.ref(sent))
+                number(sent, partitions, before)
+                self._batches.append(sent)
             self._uploader.write(records, partitions)
 
     def _count(self, partitions: npt.NDArray[np.int32]) -> dict[int, int]:
@@ -421,7 +433,7 @@ class TopicBuffer:
 
         Until :meth:`forget_batches`.
         """
-        return living(self._batches)
+        return [*living(self._batches)]
 
     def forget_batches(self) -> None:
         """Others tell where they are placed."""
