@@ -76,7 +76,6 @@ WRONG: Final = {
     "store.producer(transactional_id=7)": "transactional_id",
     'store.topics.create("t", partitions="4")': "partitions",
     'store.scan("t").to_arow()': "to_arow",
-    'store.producer().send("t", value=3)': "value",
 }
 """Calls on a store, and the argument or attribute that each is wrong in."""
 
