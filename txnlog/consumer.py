@@ -142,8 +142,7 @@ class Consumer:
     def _close(self, *, commit: bool) -> None:
         try:
             if self._standing is not None:
-                self._standing.finish()
-                self._standing.report()
+                self._standing.report(wait=True)
             if commit and self._auto_commit is not None and not self._closed:
                 self._auto_commit.commit_at_end(self.commit, self._positions)
         finally:
@@ -650,9 +649,9 @@ class Consumer:
         if where not in self._assigned:
             raise IllegalState(f"{where} is not assigned to this consumer")
         for view in self._reading.views:
-            if view.topic == where.topic:
+            if view.topic == where.topic and where.partition < len(view.log_end_offsets):
                 return view.log_end_offsets[where.partition]
-        return None
+        return None  # also of a partition that was added since
 
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int]
@@ -685,10 +684,9 @@ class Consumer:
                 polled yet, or has its partitions by ``assign``.
             ConcurrentTransactions: an undecided transaction is about to move one of them.
         """
-        given = self._positions if offsets is None else offsets
         group = self._group()
-        group.finish()
-        group.report()
+        group.report(wait=True)  # first: who is told may seek
+        given = self._positions if offsets is None else offsets
         if given:
             with self._meter.timed("commit"):
                 group.commit(given, metadata, self._committer())
@@ -715,10 +713,9 @@ class Consumer:
         Raises:
             InvalidOption, OffsetMetadataTooLarge, UnknownTopicOrPartition: see the message.
         """
-        given = dict(self._positions if offsets is None else offsets)
         group = self._group()
-        group.finish()
-        group.report()
+        group.report(wait=True)
+        given = dict(self._positions if offsets is None else offsets)
         self._meter.add("async_commit")
         group.commit_async(given, metadata, self._committer(), callback)
         if self._auto_commit is not None:
@@ -745,12 +742,12 @@ class Consumer:
     def metrics(self) -> list[Metric]:
         """What it has done since it was made, as numbers for monitoring.
 
-        ``txnlog_consumer_fetch_total`` and ``_fetch_seconds_total`` are of batches that were waited
-        for, ``_records_total`` and ``_bytes_total`` what was in them, ``_commit_total``,
-        ``_commit_error_total`` and ``_commit_seconds_total`` of commits that it made itself,
-        ``_async_commit_total`` of those in a thread; ``_records_lag`` is how far each partition's
-        position lies behind the end that was seen last. What has not happened is left out. Asks
-        the storage for nothing.
+        ``txnlog_consumer_fetch_total`` and ``_fetch_seconds_total`` are of requests for the next
+        batch, found or not; ``_records_total`` and ``_bytes_total`` what was in them.
+        ``_commit_total``, ``_commit_error_total`` and ``_commit_seconds_total`` are of commits that
+        it made itself, ``_async_commit_total`` of those in a thread. ``_records_lag`` is how far
+        each partition's position lies behind the end that was seen last. What has not happened is
+        left out. Asks the storage for nothing.
         """
         found = self._meter.metrics()
         for where, at in self.positions().items():

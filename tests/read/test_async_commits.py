@@ -197,3 +197,14 @@ def test_a_forked_child_does_not_wait_for_the_parents_thread(
         return "none" if found is None else str(found.offset)
 
     assert in_child(child) == "'none'"
+
+
+def test_who_is_told_may_seek_before_the_next_commit(consumer: Consumer) -> None:
+    """Positions are committed as they are when all callbacks were called."""
+    for commit in (consumer.commit, consumer.commit_async):
+        consumer.poll(max_records=3)
+        consumer.commit_async(callback=lambda *_: consumer.seek(T0, 1))
+        commit()
+        found = consumer.committed(T0)
+        assert found is not None
+        assert found.offset == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
 from contextlib import suppress
@@ -13,7 +14,7 @@ import pytest
 
 import txnlog
 from tests.support.storage.disturbed_storages import LosingStorage
-from txnlog import Store
+from txnlog import ConsumerConfig, Store
 from txnlog.config import AcksValue
 from txnlog.errors import (
     CommitStateUnknown,
@@ -338,3 +339,23 @@ def test_an_interrupted_producer_is_collected_at_once(store: Store) -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_a_partition_that_was_added_has_no_end_yet(store: Store) -> None:
+    """It is assigned by a look that holds back what it has found, and has not been read."""
+    consumer = store.consumer(
+        auto_offset_reset="earliest", config=ConsumerConfig(fetch_min_bytes=1000)
+    )
+    consumer.subscribe(["t"])
+    with store.producer() as producer:
+        producer.send_batch("t", [{"value": os.urandom(2000)}], partition=0)
+    assert len(consumer.poll()) == 1
+    store.topics.alter("t", partitions=4)
+    with store.producer() as producer:
+        producer.send("t", b"v", partition=3)
+    assert consumer.poll() == []
+    where = txnlog.TopicPartition("t", 3)
+    assert where in consumer.assignment()
+    assert consumer.highwater(where) is None
+    assert {metric.name for metric in consumer.metrics()} >= {"txnlog_consumer_records_lag"}
+    consumer.close()

@@ -152,9 +152,12 @@ class GroupStanding:
         offsets = {TopicPartition(c.topic, c.partition): c.offset for c in waiting.commits}
         self._reports.append((waiting.callback, offsets, error))
 
-    def report(self) -> None:
-        """Tell what became of commits that have ended, in the order in which they were made."""
-        if self._under_way is not None and self._under_way.future.done():
+    def report(self, *, wait: bool = False) -> None:
+        """Tell what became of commits that have ended, in the order in which they were made.
+
+        With ``wait`` also of the one that is under way.
+        """
+        if self._under_way is not None and (wait or self._under_way.future.done()):
             self.finish()
         while self._reports:
             callback, offsets, error = self._reports.popleft()
