@@ -41,17 +41,19 @@ class RecordMetadata:
 class _Placement:
     """Where the records of a batch are: ``partitions`` of each record, and their offsets.
 
-    ``before`` is how many records of a partition come before the batch in ``offsets``.
+    ``before`` is how many records of each partition come before the batch in ``offsets``; those of
+    partitions behind its end, none.
     """
 
     partitions: npt.NDArray[np.int32]
-    before: Mapping[int, int]
+    before: npt.NDArray[np.int64]
     topic: str
     offsets: Mapping[TopicPartition, Sequence[range]]
 
     def of(self, row: int) -> RecordMetadata:
         partition = int(self.partitions[row])
-        left = self.before[partition] + int(np.count_nonzero(self.partitions[:row] == partition))
+        left = int(np.count_nonzero(self.partitions[:row] == partition))
+        left += int(self.before[partition : partition + 1].sum())
         for offsets in self.offsets[TopicPartition(self.topic, partition)]:
             if left < len(offsets):
                 return RecordMetadata(self.topic, partition, offsets[left])
@@ -72,7 +74,7 @@ class SentBatch:
         self._flush = flush
         self._held = held
         self.partitions: npt.NDArray[np.int32] | None = None
-        self.before: Mapping[int, int] = {}
+        self.before: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._placement: Future[_Placement] = Future()
         self._calls: deque[Callable[[], object]] = deque()
 
@@ -185,7 +187,9 @@ def refuse(batches: Iterable[SentBatch], error: BaseException) -> None:
 
 
 def number(
-    batch: weakref.ref[SentBatch], partitions: npt.NDArray[np.int32], before: Mapping[int, int]
+    batch: weakref.ref[SentBatch],
+    partitions: npt.NDArray[np.int32],
+    before: npt.NDArray[np.int64],
 ) -> None:
     """Note the partition of each record, and how many of each are placed before these."""
     for one in living([batch]):

@@ -412,20 +412,14 @@ class TopicBuffer:
                     self._budget,
                     self._writes_as(self.spec.topic),
                 )
-            before = self._count(partitions)
             if sent is not None:
-                number(sent, partitions, before)
+                number(sent, partitions, self._counts)
                 self._batches.append(sent)
+            # A new array: what is placed before a batch stays as it was.
+            counts = np.bincount(partitions, minlength=self.spec.partitions)
+            counts[: len(self._counts)] += self._counts
+            self._counts = counts
             self._uploader.write(records, partitions)
-
-    def _count(self, partitions: npt.NDArray[np.int32]) -> dict[int, int]:
-        """How many records will be placed before these, in the partitions that these go to."""
-        counts = np.bincount(partitions, minlength=len(self._counts))
-        self._counts = np.pad(self._counts, (0, len(counts) - len(self._counts)))
-        chosen = np.flatnonzero(counts)
-        before = dict(zip(chosen.tolist(), self._counts[chosen].tolist(), strict=True))
-        self._counts += counts
-        return before
 
     @property
     def batches(self) -> list[SentBatch]:
