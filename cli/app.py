@@ -31,6 +31,7 @@ GROUPS: Final = {
     "log": "Logs: a topic's entries and markers as they lie.",
     "records": "Records: what is in a topic.",
     "tables": "Tables: topics as Delta and Iceberg tables.",
+    "catalog": "Catalog: topics as tables of an Iceberg REST catalog.",
     "groups": "Consumer groups: how far they have read, who shares the work.",
     "txns": "Transactions: which are open, who waits, how they ended.",
 }

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from enum import Enum
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
@@ -24,6 +25,7 @@ TRANSACTIONS = "transactions"
 GROUPS = "groups"
 EXPIRED = "expired"
 STAGING = "staging"
+TABLES = "tables"
 
 NUMBER_DIGITS = 20
 _MAX_TOPIC_CHARS = 249
@@ -567,6 +569,20 @@ def staging_file(token: str, number: int) -> str:
     All in one folder: a filesystem keeps a folder of its own for each when the files are gone.
     """
     return f"{STAGING}/{_encode(token)}-{number:06d}.json"
+
+
+def table_folder(topic: str, day: date) -> str:
+    """The folder of the metadata that a catalog has put for a topic's table on a day."""
+    return f"{TABLES}/{day.isoformat()}/{check_topic(topic)}"
+
+
+def day_of_tables(folder: str) -> date | None:
+    """The day that a folder in ``tables/`` is of; None if it is something else."""
+    try:
+        found = date.fromisoformat(folder)
+    except ValueError:
+        return None
+    return found if found.isoformat() == folder else None
 
 
 def read_note(transactional_id: str, execution: str) -> str:

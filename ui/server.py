@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from ipaddress import ip_address
-from secrets import randbelow
 
 from txnlog.errors import InvalidOption
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.ui.access import Access, loopback_hosts, named_hosts
+from txnlog.ui.addresses import is_loopback, listen, listen_alone
 from txnlog.ui.app import make_app
 from txnlog.ui.changes import ChangeLog
 from txnlog.ui.console import Console
-
-LOOPBACK = "127.0.0.1"
 
 
 def serve(
@@ -54,7 +51,7 @@ def serve(
         raise InvalidOption(
             f"{host} can be reached from other machines: set a password, or leave the host out"
         )
-    with _listen_alone(port) if host is None else _listen(host, port) as listener:
+    with listen_alone(port) if host is None else listen(host, port) as listener:
         host, actual = (host or listener.getsockname()[0]), listener.getsockname()[1]
         named = f"[{host}]" if ":" in host else host
         hosts = loopback_hosts(actual) | named_hosts([named], actual)
@@ -86,28 +83,3 @@ def make_console(
     """A console that counts what it asks of the storage."""
     counting = CountingStorage(store.storage)
     return Console(attach(counting), counting, access, allow_changes, changes=ChangeLog(log))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _listen_alone(port: int) -> socket.socket:
-    """At an address of our own, where all of 127.0.0.0/8 is this machine, as on Linux."""
-    own = f"127.{randbelow(254) + 1}.{randbelow(256)}.{randbelow(254) + 1}"
-    try:
-        return socket.create_server((own, port))
-    except OSError:
-        return _listen(LOOPBACK, port)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise InvalidOption(f"cannot listen at {host}:{port}: {error.strerror or error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
 
 import pytest
 
@@ -513,3 +514,23 @@ def test_many_segments_take_several_notes(
     clock.time_ms += WEEK_MS
     maintain(store)
     assert data_files(heap) == []
+
+
+def test_what_catalogs_put_goes_when_its_day_is_long_past(
+    store: Store, heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """By its folder's name, a week after the day has ended; what has no day for a name stays."""
+    today = clock.now_ms() // DAY_MS * DAY_MS
+    clock.time_ms = today + WEEK_MS + DAY_MS - 1
+    day = datetime.fromtimestamp(today / 1000, UTC).date()
+    for folder in (day.isoformat(), "2999-01-01", "20000101", "own"):
+        heap.put(f"tables/{folder}/t/a.avro", b"1234")
+    assert "left behind" not in reasons(maintain(store))
+    clock.time_ms += 1
+    (planned,) = store.maintain(dry_run=True)
+    (done,) = maintain(store)
+    assert done == planned
+    paths = (f"tables/{day.isoformat()}/t/a.avro",)
+    assert done == FileDeletion(None, "left behind", 4, paths)
+    left = [path.split("/")[1] for path, _ in heap.list_all("tables")]
+    assert left == ["20000101", "2999-01-01", "own"]

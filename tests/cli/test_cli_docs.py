@@ -72,6 +72,7 @@ def keys(*fields: Field[Any]) -> list[str]:
 KEYS = {
     "doctor": keys(*doctor.FIELDS),
     "maintain": keys(*maintain.FIELDS),
+    "catalog serve": [],
     "ui": [],
     "metrics": keys(*metrics.FIELDS),
     "demo": [*keys(*demo.DEMO), "records", *keys(*demo.RECORDS)],
@@ -187,6 +188,7 @@ ADDS = {
     "store": "create",
     "records": "write",
     "tables": "publish",
+    "catalog": "serve",
     "replicas": "create follow verify",
     "": "import export ui demo bench",
 }

@@ -85,7 +85,8 @@ def test_core_needs_no_extra(python: Path, tmp_path: Path) -> None:
     # Built on the extras; loaded for their URLs alone.
     for adapter in ("azure", "gcs", "s3", "sftp", "webhdfs"):
         names.remove(f"txnlog.storage.adapters.{adapter}_client")
-    for table in ("delta", "iceberg"):
+    of_iceberg = ("iceberg", "iceberg_columns", "iceberg_manifests", "fresh_pieces", "fresh_table")
+    for table in ("delta", *of_iceberg):
         names.remove(f"txnlog.tables.{table}")
     code = "\n".join(
         (

@@ -12,7 +12,7 @@ from tests.support.checkout import ROOT, Module, modules
 
 FLOORS = (
     ("replication",),  # a wing: it adds to all the others, which never import it
-    ("cli",),  # two faces, and what the first of them can show in a browser
+    ("cli",),  # two faces, and what the first of them can serve to browsers and to engines
     ("spark", "ui"),
     ("testing",),
     ("api",),  # what a user imports: the modules in the root of txnlog/, but for the vocabulary
@@ -51,6 +51,7 @@ INSIDE = {
         "root_names",
     ),
     "ui": (
+        "catalog",
         "server",
         "app",
         "pages",
@@ -63,6 +64,7 @@ INSIDE = {
         "changes",
         "connections",
         "jobs",
+        "addresses",
         "access",
         "rendering",
     ),

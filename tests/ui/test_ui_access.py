@@ -19,9 +19,10 @@ from txnlog.ui.access import (
     WrongTries,
     loopback_hosts,
 )
+from txnlog.ui.addresses import is_loopback
 from txnlog.ui.app import make_app
 from txnlog.ui.console import Console
-from txnlog.ui.server import is_loopback, make_console, serve
+from txnlog.ui.server import make_console, serve
 
 OPEN_ID = "/transactions/open%2F%3Cscript%3Ealert%28%27x%27%29%3C%2Fscript%3E"
 ABORT_OPEN = OPEN_ID.replace("/transactions/", "/abort/")

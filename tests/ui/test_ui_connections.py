@@ -13,7 +13,8 @@ from ipaddress import ip_address
 import pytest
 import uvicorn
 
-from txnlog.ui import connections, server
+from txnlog.ui import connections
+from txnlog.ui.addresses import listen_alone
 from txnlog.ui.connections import LimitedProtocol
 
 LONG_S = 30.0
@@ -106,7 +107,7 @@ def test_it_has_an_address_of_its_own() -> None:
     """Servers at 127.0.0.1 do not get its cookie: browsers send one to all ports of a host."""
     addresses = set()
     for _ in range(3):
-        with server._listen_alone(0) as listener:
+        with listen_alone(0) as listener:
             addresses.add(listener.getsockname()[0])
     assert len(addresses) == 3
     assert all(ip_address(address).is_loopback for address in addresses)
@@ -121,5 +122,5 @@ def test_where_there_is_one_such_address_that_is_taken(monkeypatch: pytest.Monke
         return real(address, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket, "create_server", of_one_address)
-    with server._listen_alone(0) as listener:
+    with listen_alone(0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from typing import Literal
 
@@ -22,7 +23,7 @@ from txnlog.admin.live_segments import (
     placed_files,
     rewritten_files,
 )
-from txnlog.config import TopicConfig, check_whole_number
+from txnlog.config import DAY_MS, TopicConfig, check_whole_number
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnknownTopicOrPartition
 from txnlog.inspect.leftovers import file_age_ms, list_loose_files
 from txnlog.log.open_logs import Logs
@@ -39,6 +40,7 @@ LEAST_ORPHAN_AGE_MS = 86_400_000
 wrong by the rest of this.
 """
 _PER_DELETION = 1_000
+_FIRST_DAY = date(1970, 1, 1)
 
 Reason = Literal[
     "deleted records",
@@ -198,7 +200,27 @@ def vacuum_loose_files(
     """
     found = ((path, size_bytes) for _, path, size_bytes in list_loose_files(storage))
     yield from _delete_old(found, None, ages, orphan_age_ms, dry_run=dry_run)
+    yield from _vacuum_tables(storage, ages, orphan_age_ms, dry_run=dry_run)
     yield from _abort_old_uploads(storage, ages, orphan_age_ms, dry_run=dry_run)
+
+
+def _vacuum_tables(
+    storage: Storage, ages: Ages, orphan_age_ms: int, *, dry_run: bool
+) -> Iterator[FileDeletion]:
+    """Delete what catalogs put for tables on days that ended so long ago.
+
+    What a table still needs has been put again since, in the folder of a later day.
+    """
+    if ages.now_ms is None:
+        return
+    for folder in storage.list_folders(names.TABLES):
+        day = names.day_of_tables(folder)
+        if day is None or ages.now_ms < (day - _FIRST_DAY).days * DAY_MS + DAY_MS + orphan_age_ms:
+            continue
+        sizes = dict(storage.list_all(f"{names.TABLES}/{folder}"))
+        if not dry_run:
+            _delete_batches(storage, [*sizes])
+        yield FileDeletion(None, "left behind", sum(sizes.values()), tuple(sorted(sizes)))
 
 
 def _abort_old_uploads(

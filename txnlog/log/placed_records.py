@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from txnlog.errors import OffsetOutOfRange
 from txnlog.log.manifests import Manifests
@@ -15,6 +16,9 @@ from txnlog.state.manifest import ManifestList, ManifestRef, Settled
 from txnlog.state.placement import Segment, overlapping
 from txnlog.state.rewrites import Rewrite, held_by_view, held_segments, not_rewritten, resolve
 from txnlog.state.topic import Partition
+
+if TYPE_CHECKING:
+    from txnlog.log.manifest_table import ManifestTable
 
 Spans = Mapping[int, tuple[int, int]]
 """Offsets [start, end) by partition."""
@@ -39,10 +43,14 @@ class PartitionHead:
 
 @dataclass(slots=True)
 class PlacedRecords:
-    """Segments by partition, in order, and which of the settled entries among them were aborted."""
+    """Segments by partition, in order, and which of the settled entries among them were aborted.
+
+    ``rows`` are segments that were asked for as rows of manifests, instead.
+    """
 
     segments: dict[int, list[Segment]] = field(default_factory=dict)
     aborted: frozenset[int] = frozenset()
+    rows: list[ManifestTable] = field(default_factory=list)
 
 
 def find_records(
@@ -55,6 +63,8 @@ def find_records(
     unfinished: Mapping[int, Sequence[int]] | None = None,
     rewrites_end: int | None = None,
     compactions_end: int | None = None,
+    *,
+    as_rows: bool = False,
 ) -> PlacedRecords:
     """The segments that hold the records at some offsets.
 
@@ -72,6 +82,8 @@ def find_records(
             columns.
         compactions_end: so are those from the first one on that leaves out records since this
             entry, by partition.
+        as_rows: settled segments that were not rewritten are only in ``rows`` of the result, the
+            aborted ones among them: as objects a hundred thousand take 100 MB.
 
     Raises:
         OffsetOutOfRange: records were deleted since the offsets were chosen.
@@ -110,7 +122,7 @@ def find_records(
                 known[rewrite.partition].append(rewrite)
         held = hold(known)
         wanted = {number: not_rewritten(held[number], *span) for number, span in back.items()}
-        return held, _find_appended(manifests, listing, settled, wanted)
+        return held, _find_appended(manifests, listing, settled, wanted, as_rows=as_rows)
 
     found = None
     if back:
@@ -118,7 +130,7 @@ def find_records(
     if found is None:
         found = hold(rewrites), PlacedRecords()
     held, older = found
-    placed = PlacedRecords({}, older.aborted)
+    placed = PlacedRecords({}, older.aborted, older.rows)
     for number, (start, end) in spans.items():
         head = heads[number]
         segments = placed.segments[number] = older.segments.get(number, [])
@@ -212,9 +224,12 @@ def _find_appended(
     listing: ManifestList,
     settled: Settled,
     spans: Mapping[int, Sequence[tuple[int, int]]],
+    *,
+    as_rows: bool,
 ) -> PlacedRecords:
     """The settled segments that were appended at these offsets. Raises ObjectNotFound."""
     found: dict[int, list[Segment]] = {partition: [] for partition in spans}
+    chosen_rows: list[ManifestTable] = []
     aborted: set[int] = set()
     touched = [ref for ref in listing.manifests if ref.touches(spans)]
     for table in manifests.tables(touched, settled):
@@ -224,6 +239,9 @@ def _find_appended(
         for partition, rows in chosen:
             for start, end in spans.get(partition, ()):
                 wanted = rows.overlapping(partition, start, end)
+                if as_rows:
+                    chosen_rows.append(wanted)
+                    continue
                 found[partition] += wanted.segments()
                 aborted |= wanted.aborted_entries()
-    return PlacedRecords(found, frozenset(aborted))
+    return PlacedRecords(found, frozenset(aborted), chosen_rows)

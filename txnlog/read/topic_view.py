@@ -9,7 +9,7 @@ from typing import Literal
 from txnlog.config import TopicConfig, check_whole_number, is_whole_number
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.log.manifests import Manifests
-from txnlog.log.placed_records import PartitionHead, find_records
+from txnlog.log.placed_records import PartitionHead, PlacedRecords, find_records
 from txnlog.names import TopicPartition
 from txnlog.read.newest_record import find_newest
 from txnlog.read.segment_ranges import SegmentRange, first_at_or_after
@@ -175,8 +175,25 @@ class TopicView:
             UnknownTopicOrPartition: the topic was deleted since.
             CorruptEntry: a manifest is damaged.
         """
+        found = self._find(spans)
+        hidden = self.hidden_entries | found.aborted if self.hides_aborted else self.hidden_entries
+        return PlacedSegments(found.segments, hidden)
+
+    def placed_rows(self) -> PlacedRecords:
+        """All of the view's segments, those with hidden data too; settled ones as rows.
+
+        Raises what :meth:`placed` does.
+        """
+        ends = self.end_offsets
+        spans = {number: (start, ends[number]) for number, start in self.beginning_offsets.items()}
+        self._check_not_deleted(self.beginning_offsets, ends)
+        return self._find(spans, as_rows=True)
+
+    def _find(
+        self, spans: Mapping[int, tuple[int, int]], *, as_rows: bool = False
+    ) -> PlacedRecords:
         heads = {number: self.partitions[number].head for number in spans}
-        found = find_records(
+        return find_records(
             self.manifests,
             self.settled,
             self.topic_id,
@@ -186,9 +203,8 @@ class TopicView:
             self.unfinished,
             self.schema_end,
             self.compactions_end,
+            as_rows=as_rows,
         )
-        hidden = self.hidden_entries | found.aborted if self.hides_aborted else self.hidden_entries
-        return PlacedSegments(found.segments, hidden)
 
     def ranges(self, start: Mapping[int, int], end: Mapping[int, int]) -> list[SegmentRange]:
         """The ranges of segments between two offsets in each partition; no segment is touched.

@@ -11,19 +11,17 @@ import json
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.conversions import to_bytes
 from pyiceberg.exceptions import (
     CommitFailedException,
     NoSuchTableError,
     TableAlreadyExistsError,
     ValidationException,
 )
-from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
@@ -35,15 +33,14 @@ from pyiceberg.table.update import (
     UpdateTableMetadata,
 )
 from pyiceberg.typedef import Record
-from pyiceberg.types import PrimitiveType
 
-from txnlog.errors import InvalidOption, InvalidSchema
+from txnlog.errors import InvalidOption
 from txnlog.limits import Offset, PartitionNumber, PerPartition
 from txnlog.log.open_logs import Logs
-from txnlog.schema import DELETED
 from txnlog.storage.failure_messages import secrets_of
 from txnlog.tables.columns import found_by_id, shows_as_it_is
 from txnlog.tables.failures import Conflict, reported, until_nobody_interferes
+from txnlog.tables.iceberg_columns import FileBounds, iceberg_schema
 from txnlog.tables.pinned_topic import PinnedTopic
 from txnlog.tables.publication import TablePublication
 from txnlog.tables.table_files import (
@@ -55,9 +52,6 @@ from txnlog.tables.table_files import (
     plan_files,
 )
 from txnlog.tables.table_places import check_log, check_places
-
-TOMBSTONE = "_tombstone"
-"""The name of ``_deleted`` here: Iceberg reserves that one."""
 
 _TOPIC_ID = "txnlog.topic-id"
 _END_OFFSETS = "txnlog.end-offsets"
@@ -114,7 +108,7 @@ class _Publication:
             self._check_places(table, location)
         self._topic = PinnedTopic.of(logs, topic)
         self._columns = self._topic.columns
-        self._schema = _iceberg_schema(self._columns)
+        self._schema = iceberg_schema(self._columns)
         self._table = self._create(location) if table is None else table
 
     def _load(self) -> Table | None:
@@ -235,22 +229,7 @@ class _Publication:
         transaction.commit_transaction()
 
     def _data_file(self, file: TableFile) -> DataFile:
-        nulls: dict[int, int] = {}
-        nans: dict[int, int] = {}
-        least: dict[int, bytes] = {}
-        largest: dict[int, bytes] = {}
-        for name, known in file.statistics.items():
-            column = self._schema.find_field(_table_name(name))
-            kind = column.field_type
-            assert isinstance(kind, PrimitiveType)
-            if known.null_count is not None:
-                nulls[column.field_id] = known.null_count
-            if known.nan_count is not None:
-                nans[column.field_id] = known.nan_count
-            if known.least is not None:
-                least[column.field_id] = to_bytes(kind, known.least)
-            if known.largest is not None:
-                largest[column.field_id] = to_bytes(kind, known.largest)
+        bounds = FileBounds.of(self._schema, file.statistics)
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=file.url,
@@ -258,12 +237,12 @@ class _Publication:
             partition=Record(),
             record_count=file.record_count,
             file_size_in_bytes=file.size_bytes,
-            value_counts=dict.fromkeys(nulls, file.record_count),
-            null_value_counts=nulls,
-            nan_value_counts=nans,
+            value_counts=dict.fromkeys(bounds.null_counts, file.record_count),
+            null_value_counts=bounds.null_counts,
+            nan_value_counts=bounds.nan_counts,
             column_sizes={},
-            lower_bounds=least,
-            upper_bounds=largest,
+            lower_bounds=bounds.least,
+            upper_bounds=bounds.largest,
             split_offsets=[*file.row_groups],
             spec_id=self._table.spec().spec_id,
         )
@@ -285,18 +264,3 @@ class _OtherColumns(UpdateTableMetadata["_OtherColumns"]):
             (AddSchemaUpdate(schema=wanted), SetCurrentSchemaUpdate()),
             (AssertCurrentSchemaId.model_validate(current),),
         )
-
-
-def _iceberg_schema(columns: pa.Schema) -> Schema:
-    """Raises InvalidSchema: a column's name is not allowed here."""
-    if TOMBSTONE in columns.names:
-        raise InvalidSchema(
-            f"the topic has a column {TOMBSTONE!r}, and so has every Iceberg table that is made of "
-            "a topic with a key: rename the topic's column"
-        )
-    named: list[Any] = [field.with_name(_table_name(field.name)) for field in columns]
-    return pyarrow_to_schema(pa.schema(named))
-
-
-def _table_name(column: str) -> str:
-    return TOMBSTONE if column == DELETED else column

@@ -197,15 +197,15 @@ def plan_files(
         is_shown = _is_file(part) and shows(schema_version(part.segment.name))
         if is_shown and url in there:
             plan.kept.add(url)
-        elif _key(part) in copies:
-            plan.kept.add(copies[_key(part)])
+        elif key_of(part) in copies:
+            plan.kept.add(copies[key_of(part)])
         elif is_shown:
             unknown.append(part)
         else:
             plan.copies.append(part)
     for first in range(0, len(unknown), _FOOTERS_AT_ONCE):
         some = unknown[first : first + _FOOTERS_AT_ONCE]
-        calls = [partial(_describe, storage, part, columns, fits, root) for part in some]
+        calls = [partial(describe_file, storage, part, columns, fits, root) for part in some]
         for part, described in zip(some, storage.gather(calls), strict=True):
             if described is None:
                 plan.copies.append(part)
@@ -222,15 +222,18 @@ def _is_file(part: SegmentRange) -> bool:
     return part.paths.is_parquet and own and covered
 
 
-def _describe(
+def describe_file(
     storage: Storage, part: SegmentRange, columns: pa.Schema, fits: Fits, root: str
 ) -> TableFile | None:
-    """A segment's file by its footer; None if it must be copied."""
+    """A segment's file by its footer; None if it must be copied.
+
+    Raises SnapshotExpired, CorruptRecord, StorageError.
+    """
     try:
         metadata = read_footer(part.open(storage)).metadata
     except ObjectNotFound as error:
         raise SnapshotExpired(
-            f"{part.paths.log} is gone since {part.topic} was pinned: publish again"
+            f"{part.paths.log} is gone since {part.topic} was pinned: try again"
         ) from error
     schema = metadata.schema.to_arrow_schema()
     if not fits(schema):
@@ -257,7 +260,7 @@ def _table_file(
 # -- copies --------------------------------------------------------------------------------------
 
 
-def _key(part: SegmentRange) -> str:
+def key_of(part: SegmentRange) -> str:
     """A copy's content. It stays the same for ever: placed records do not change."""
     stem = part.segment.name.removesuffix(PARQUET_ENDING)
     return f"{part.partition}-{stem}-{part.start_offset}-{part.stop_offset}"
@@ -297,7 +300,7 @@ def copy_files(
     version = 0 if schema is None else schema.version
     files = []
     for part in parts:
-        name = f"{_key(part)}-{version}.{logs.clock.token()}{PARQUET_ENDING}"
+        name = f"{key_of(part)}-{version}.{logs.clock.token()}{PARQUET_ENDING}"
         url, sink = target.create(name)
         with sink:
             metadata = _write_rows(read_ranges(logs.storage, [part], scanned), columns, sink)

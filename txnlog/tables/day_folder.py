@@ -1,0 +1,133 @@
+"""Where a catalog puts what a table's readers open: one folder for each day and topic.
+
+The name of a manifest is ``<digest>.<kind>.<files>.<rows>.avro``, so a listing tells all that a
+list of manifests says. What is still needed on the next day is put again, in its folder: so the
+folder of a day that ended long ago can be deleted.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from functools import partial
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from txnlog import names
+from txnlog.errors import ObjectNotFound
+from txnlog.log.open_logs import Logs
+from txnlog.storage.base import Storage
+from txnlog.tables.table_files import Sink, iceberg_url
+
+BOUNDED: Final = "b"
+"""A manifest of whole segments with the bounds of their columns."""
+PLAIN: Final = "p"
+"""A manifest of whole segments, without bounds."""
+BESIDE: Final = "x"
+"""A manifest of files some of which lie beside it."""
+DELETING: Final = "d"
+"""A manifest of files, beside it, with the positions of deleted rows."""
+
+
+class PutManifest(NamedTuple):
+    """A manifest that lies in a folder."""
+
+    name: str
+    size_bytes: int
+    file_count: int
+    row_count: int
+
+
+class DayFolder:
+    """What one topic's table has in the folder of a day."""
+
+    def __init__(self, logs: Logs, topic: str, day: date) -> None:
+        self.day = day
+        self.root = iceberg_url(logs.storage)
+        """The store's URL, as the beginning of those of all files."""
+        self.path = names.table_folder(topic, day)
+        self._topic = topic
+        self._logs = logs
+        self._manifests = _manifests_in(logs.storage, self.path)
+        self._earlier: tuple[str, dict[tuple[str, str], PutManifest]] | None = None
+        self._waiting: list[tuple[str, bytes]] = []
+
+    def find(self, digest: str, kind: str) -> PutManifest | None:
+        """A manifest of this day, or one that was put on an earlier one, and now on this one."""
+        known = self._manifests.get((digest, kind))
+        if known is None and kind in (BOUNDED, PLAIN):
+            known = self._take_over(digest, kind)
+        return known
+
+    def add(self, digest: str, kind: str, data: bytes, files: int, rows: int) -> PutManifest:
+        """Put a manifest, at the latest when ``put_all`` is called.
+
+        Another process may have put the same one. Of one with files beside it the token makes it
+        another one: it names other copies.
+        """
+        token = f"-{self._logs.clock.token()}" if kind in (BESIDE, DELETING) else ""
+        name = f"{digest}.{kind}.{files}.{rows}{token}.avro"
+        self._waiting.append((f"{self.path}/{name}", data))
+        found = PutManifest(name, len(data), files, rows)
+        self._manifests[digest, kind] = found
+        return found
+
+    def put_all(self, *last: tuple[str, bytes]) -> None:
+        """Put the manifests, then one after the other what names them: (name, content) each.
+
+        Raises StorageError.
+        """
+        storage = self._logs.storage
+        waiting, self._waiting = self._waiting, []
+        try:
+            storage.put_round([partial(storage.put_decided, *one) for one in waiting])
+            for name, data in last:
+                storage.put_decided(f"{self.path}/{name}", data)
+        except BaseException:
+            # Some of what is known may not be there.
+            self._manifests = _manifests_in(storage, self.path)
+            raise
+
+    def create(self, name: str) -> tuple[str, pa.NativeFile]:
+        """A new file beside the manifests: its URL, and where to write it."""
+        upload = self._logs.storage.upload(f"{self.path}/{name}")
+        return self.url(name), pa.PythonFile(Sink(upload), mode="w")
+
+    def url(self, name: str) -> str:
+        """Where engines find a file of the folder."""
+        return f"{self.root}/{self.path}/{name}"
+
+    def _take_over(self, digest: str, kind: str) -> PutManifest | None:
+        storage = self._logs.storage
+        if self._earlier is None:
+            self._earlier = "", {}
+            days = map(names.day_of_tables, storage.list_folders(names.TABLES))
+            for day in sorted((d for d in days if d is not None and d < self.day), reverse=True):
+                folder = names.table_folder(self._topic, day)
+                if found := _manifests_in(storage, folder):
+                    self._earlier = folder, found
+                    break
+        folder, manifests = self._earlier
+        known = manifests.get((digest, kind))
+        if known is None:
+            return None
+        try:
+            data = storage.get(f"{folder}/{known.name}")
+        except ObjectNotFound:
+            return None
+        self._waiting.append((f"{self.path}/{known.name}", data))
+        self._manifests[digest, kind] = known
+        return known
+
+
+def _manifests_in(storage: Storage, folder: str) -> dict[tuple[str, str], PutManifest]:
+    """By digest and kind."""
+    found = {}
+    for path, size in storage.list_all(folder):
+        name = path.rpartition("/")[2]
+        parts = name.split(".")
+        if len(parts) == 5 and parts[4] == "avro":
+            files, rows = parts[2], parts[3].partition("-")[0]
+            if files.isdecimal() and rows.isdecimal():
+                found[parts[0], parts[1]] = PutManifest(name, size, int(files), int(rows))
+    return found

@@ -1,0 +1,88 @@
+"""The columns of a topic's Iceberg table, and the bounds of their values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.conversions import to_bytes
+from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.schema import Schema
+from pyiceberg.types import PrimitiveType
+
+from txnlog.errors import InvalidSchema
+from txnlog.schema import DELETED
+from txnlog.segments.schema_columns import default_of
+from txnlog.tables.statistics import ColumnStatistics
+
+TOMBSTONE = "_tombstone"
+"""The name of ``_deleted`` here: Iceberg reserves that one."""
+
+
+def iceberg_schema(columns: pa.Schema) -> Schema:
+    """Raises InvalidSchema: a column's name is not allowed here."""
+    if TOMBSTONE in columns.names:
+        raise InvalidSchema(
+            f"the topic has a column {TOMBSTONE!r}, and so has every Iceberg table that is made of "
+            "a topic with a key: rename the topic's column"
+        )
+    named: list[Any] = [field.with_name(table_name(field.name)) for field in columns]
+    return pyarrow_to_schema(pa.schema(named))
+
+
+def table_name(column: str) -> str:
+    """The name in the table of a column of the topic."""
+    return TOMBSTONE if column == DELETED else column
+
+
+def default_as_json(column: pa.Field) -> object:
+    """A column's default as Iceberg's metadata has it; None if it has none.
+
+    Raises InvalidSchema: a float that JSON cannot say.
+    """
+    found = default_of(column)
+    value = None if found is None else found.as_py()
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidSchema(
+            f"the default of column {column.name!r} is {value}, which Iceberg's metadata cannot "
+            "say: give it another one"
+        )
+    if isinstance(value, bytes):
+        return value.hex().upper()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return value.isoformat() if isinstance(value, date) else value
+
+
+@dataclass(slots=True)
+class FileBounds:
+    """What is known of a file's columns, by their ids, as Iceberg's manifests have it."""
+
+    null_counts: dict[int, int] = field(default_factory=dict)
+    nan_counts: dict[int, int] = field(default_factory=dict)
+    least: dict[int, bytes] = field(default_factory=dict)
+    largest: dict[int, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, schema: Schema, statistics: Mapping[str, ColumnStatistics]) -> FileBounds:
+        """From statistics by the names of the topic's columns."""
+        found = cls()
+        for name, known in statistics.items():
+            column = schema.find_field(table_name(name))
+            kind = column.field_type
+            assert isinstance(kind, PrimitiveType)
+            number = column.field_id
+            if known.null_count is not None:
+                found.null_counts[number] = known.null_count
+            if known.nan_count is not None:
+                found.nan_counts[number] = known.nan_count
+            if known.least is not None:
+                found.least[number] = to_bytes(kind, known.least)
+            if known.largest is not None:
+                found.largest[number] = to_bytes(kind, known.largest)
+        return found

@@ -1,0 +1,37 @@
+"""The addresses that servers listen at: this machine's own, or others."""
+
+from __future__ import annotations
+
+import socket
+from ipaddress import ip_address
+from secrets import randbelow
+
+from txnlog.errors import InvalidOption
+
+LOOPBACK = "127.0.0.1"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listen_alone(port: int) -> socket.socket:
+    """Listen at an address of our own, where all of 127.0.0.0/8 is this machine, as on Linux."""
+    own = f"127.{randbelow(254) + 1}.{randbelow(256)}.{randbelow(254) + 1}"
+    try:
+        return socket.create_server((own, port))
+    except OSError:
+        return listen(LOOPBACK, port)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listen at an address. Raises InvalidOption."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise InvalidOption(f"cannot listen at {host}:{port}: {error.strerror or error}") from error

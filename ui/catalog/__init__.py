@@ -1,0 +1,1 @@
+"""The topics of a store as tables of an Iceberg REST catalog: `txnlog catalog serve`."""

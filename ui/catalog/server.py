@@ -1,0 +1,85 @@
+"""Serves the catalog until it is interrupted."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from txnlog.errors import InvalidOption
+from txnlog.store import Store
+from txnlog.ui.addresses import LOOPBACK, is_loopback, listen
+
+_LEAST_TOKEN = 16
+_MOST_TOKEN_BYTES = 4096
+
+
+def serve(
+    store: Store,
+    *,
+    announce: Callable[[str, str | None], None],
+    port: int = 0,
+    host: str = LOOPBACK,
+    token_file: Path | None = None,
+) -> None:
+    """Answer for a store's topics as an Iceberg REST catalog; returns when it is interrupted.
+
+    Args:
+        store: which.
+        announce: called with the URL once it is ready, and with the token if one was made up.
+        port: 0 takes one that is free.
+        host: an address that other machines reach only with a token of your own.
+        token_file: holds the token that clients show; None makes one up.
+
+    Raises:
+        InvalidOption: the address needs a token, the file has none, the address cannot be listened
+            at, or engines cannot reach the store's files.
+    """
+    import uvicorn
+
+    from txnlog.tables.table_files import iceberg_url
+    from txnlog.ui.catalog.protocol import make_app
+    from txnlog.ui.connections import LimitedProtocol
+
+    iceberg_url(store.storage)  # said now, not to each client
+    if token_file is None and not is_loopback(host):
+        raise InvalidOption(
+            f"{host} can be reached from other machines: give a token by --token-file, or leave "
+            "the host out"
+        )
+    token = secrets.token_urlsafe(32) if token_file is None else read_token(token_file)
+    with listen(host, port) as listener:
+        actual = listener.getsockname()[1]
+        config = uvicorn.Config(
+            make_app(store, token),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            http=LimitedProtocol,
+            ws="none",
+            proxy_headers=False,
+            lifespan="off",
+        )
+        named = f"[{host}]" if ":" in host else host
+        announce(f"http://{named}:{actual}", token if token_file is None else None)
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def read_token(path: Path) -> str:
+    """The token in a file: its only line. Raises InvalidOption, without showing it."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_TOKEN_BYTES + 1)
+    except OSError as error:
+        raise InvalidOption(f"the token cannot be read: {error}") from error
+    try:
+        token = data.decode("ascii").strip()
+    except UnicodeDecodeError:
+        token = ""
+    usable = len(data) <= _MOST_TOKEN_BYTES and token.isprintable() and " " not in token
+    if not usable or len(token) < _LEAST_TOKEN:
+        raise InvalidOption(
+            f"{path} has no token: it must be one line of at least {_LEAST_TOKEN} ASCII "
+            "characters without spaces, such as `openssl rand -hex 32` prints"
+        )
+    return token
