@@ -32,6 +32,7 @@ GROUPS: Final = {
     "records": "Records: what is in a topic.",
     "tables": "Tables: topics as Delta and Iceberg tables.",
     "catalog": "Catalog: topics as tables of an Iceberg REST catalog.",
+    "schemas": "Schemas: of values, by their subjects and ids.",
     "groups": "Consumer groups: how far they have read, who shares the work.",
     "txns": "Transactions: which are open, who waits, how they ended.",
 }

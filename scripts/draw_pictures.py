@@ -295,7 +295,8 @@ ROOMS: dict[str, tuple[int, int]] = {
     "log": (8, 1),
     "state": (10, 1),
     "columns": (11, 0),
-    "storage": (11, 1),
+    "values": (11, 1),
+    "storage": (10, 2),
     "segments": (13, 1),
 }
 """The row and the column of each folder of the code."""
@@ -312,7 +313,7 @@ def floors() -> str:
         picture.box(20 + 270 * column, top(row), 240, 32)
         picture.text(140 + 270 * column, top(row) + 21, f"{room}/", "code bold middle")
     for row, modules in (
-        (2, "store, producer, consumer, consumer_config, snapshot, scan, results"),
+        (2, "store, producer, consumer, consumer_config, snapshot, scan, schemas, results"),
         (12, "clock, config, display, errors, hooks, limits, metric, names, schema, serializers"),
     ):
         picture.box(20, top(row), 780, 32)
@@ -342,6 +343,7 @@ def floors() -> str:
         (6, 710, 7),
         (8, 410, 10),
         (10, 410, 11),
+        (10, 710, 12),
         (11, 140, 12),
         (11, 410, 12),
         (12, 410, 13),
@@ -351,6 +353,7 @@ def floors() -> str:
     picture.arrow((590, top(3) + 32), (500, top(4) - 3))
     picture.arrow((530, top(5) + 16), (630, top(5) + 16), (630, top(6) - 3))
     picture.arrow((710, top(7) + 32), (710, top(8) + 16), (533, top(8) + 16))
+    picture.arrow((530, top(10) + 16), (557, top(10) + 16))
     picture.arrow((290, top(10) + 16), (250, top(10) + 16), (250, top(11) - 3))
     return picture.done()
 

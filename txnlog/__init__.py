@@ -10,8 +10,8 @@
 
 Names are loaded when they are first used, so importing the package is cheap. The public API is
 what is in ``__all__`` here, in :mod:`txnlog.errors`, :mod:`txnlog.replication`,
-:mod:`txnlog.results`, :mod:`txnlog.spark`, :mod:`txnlog.storage` and :mod:`txnlog.testing`; every
-other module may change from one release to the next.
+:mod:`txnlog.results`, :mod:`txnlog.spark`, :mod:`txnlog.storage`, :mod:`txnlog.testing` and
+:mod:`txnlog.values`; every other module may change from one release to the next.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from txnlog.read.isolation import Consistency, ConsumerIsolationLevel, IsolationLevel
     from txnlog.read.topic_view import OffsetAndTimestamp
     from txnlog.scan import Scan
+    from txnlog.schemas import SchemaAdmin
     from txnlog.snapshot import Snapshot
     from txnlog.store import Store, attach
     from txnlog.store import open_store as open
@@ -65,6 +66,7 @@ __all__ = [
     "OnCorrupt",
     "Producer",
     "Scan",
+    "SchemaAdmin",
     "Snapshot",
     "Store",
     "TableAdmin",
@@ -103,6 +105,7 @@ _HOMES = {
     "OffsetAndTimestamp": "read.topic_view",
     "Producer": "producer",
     "Scan": "scan",
+    "SchemaAdmin": "schemas",
     "Snapshot": "snapshot",
     "Store": "store",
     "TopicPartition": "names",

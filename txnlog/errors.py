@@ -66,6 +66,7 @@ __all__ = [
     "TransactionalIdNotFound",
     "TxnlogError",
     "UnknownMemberId",
+    "UnknownSchema",
     "UnknownTopicOrPartition",
     "UnsupportedCompression",
     "UnsupportedFilesystem",
@@ -373,6 +374,10 @@ class RecordDeserializationFailed(TxnlogError):
     where: Any
     """The record's TopicPartition."""
     offset: int
+
+
+class UnknownSchema(TxnlogError):
+    """A registry has no schema with this id, or no such subject or version."""
 
 
 class Wakeup(TxnlogError):

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from txnlog.admin.transactions import TransactionAdmin
     from txnlog.doctor.finding import Finding
     from txnlog.metric import Metric
+    from txnlog.schemas import SchemaAdmin
 
 
 def open_store(
@@ -260,6 +261,13 @@ class Store:
         from txnlog.admin.tables import TableAdmin
 
         return TableAdmin(self._logs)
+
+    @cached_property
+    def schemas(self) -> SchemaAdmin:
+        """Schemas of values, in the topic ``_schemas``: register, find and compare them."""
+        from txnlog.schemas import SchemaAdmin
+
+        return SchemaAdmin(self._logs)
 
     @cached_property
     def kafka(self) -> KafkaAdmin:

@@ -13,6 +13,7 @@ import typer
 
 from txnlog.cli.input.record_filter import RecordFilter
 from txnlog.cli.output.damage import DamageReporter
+from txnlog.cli.output.decoded_text import DecodedText
 from txnlog.cli.output.exits import OutputClosed
 from txnlog.cli.output.progress import progress_bar
 from txnlog.cli.output.streams import flush, warn
@@ -87,15 +88,25 @@ class RecordFile:
         max_records: int | None,
         *,
         skip_damaged: bool,
+        decoded: DecodedText | None = None,
     ) -> None:
-        """Write the records of a scan that are wanted. Raises what the scan and the file raise."""
+        """Write the records of a scan that are wanted. Raises what the scan and the file raise.
+
+        With ``decoded`` they have the columns of their values.
+        """
         import pyarrow as pa
 
-        names = scan.columns if self.columns is None else self.columns
-        columns = pa.schema([scan.schema.field(name) for name in names])
+        found = scan.schema if decoded is None else decoded.reader.batch_schema(scan.schema)
+        names = found.names if self.columns is None else self.columns
+        if unknown := [name for name in names if name not in found.names]:
+            raise typer.BadParameter(f"--columns: there is no {unknown[0]!r} in {found.names}")
+        columns = pa.schema([found.field(name) for name in names])
 
         def chosen(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            kept = wanted.keep(batches, schema)
+            if decoded is not None:
+                kept = decoded.columns(batches, wanted)
+            else:
+                kept = wanted.keep(batches, schema)
             return _first((batch.select(columns.names) for batch in kept), max_records)
 
         if not skip_damaged:

@@ -21,6 +21,7 @@ from txnlog.cli.commands import (
     maintain,
     metrics,
     offsets,
+    schemas,
 )
 from txnlog.cli.commands.groups import log as groups_log
 from txnlog.cli.commands.groups import seek
@@ -120,6 +121,11 @@ KEYS = {
     "records count": [*keys(*count.TOTAL), "partitions", *keys(*count.PARTITIONS)],
     "records write": keys(*write.FIELDS),
     "tables publish": keys(*publish.FIELDS),
+    "schemas ls": keys(*schemas.SUMMARY),
+    "schemas show": keys(*schemas.SCHEMA),
+    "schemas add": [],
+    "schemas check": keys(*schemas.OBJECTIONS),
+    "schemas config": keys(*schemas.MODES),
     "groups ls": keys(*group_fields.SUMMARY, *group_fields.PLACES),
     "groups describe": keys(
         *group_fields.OFFSETS, *group_fields.STATE, *group_fields.MEMBERS_VERBOSE
@@ -178,6 +184,7 @@ LOOKS = {
     "index": "dump verify",
     "log": "dump",
     "records": "read head tail count",
+    "schemas": "ls show check",
     "groups": "ls describe log",
     "txns": "ls describe producers find-hanging why log",
     "replicas": "describe",
@@ -189,6 +196,7 @@ ADDS = {
     "records": "write",
     "tables": "publish",
     "catalog": "serve",
+    "schemas": "add",
     "replicas": "create follow verify",
     "": "import export ui demo bench",
 }

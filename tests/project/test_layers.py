@@ -27,12 +27,13 @@ FLOORS = (
     ("log",),
     ("state",),
     ("storage",),
+    ("values",),
     ("columns",),
     ("vocabulary",),
     ("segments",),
 )
 """From the top down. A room imports from rooms below its own, and from itself."""
-PUBLIC = ("cli", "replication", "spark", "storage", "testing")
+PUBLIC = ("cli", "replication", "spark", "storage", "testing", "values")
 """Rooms whose package names what is public."""
 INSIDE = {
     "replication": (

@@ -20,6 +20,7 @@ from txnlog import (
     KafkaAdmin,
     MaintenanceAdmin,
     Producer,
+    SchemaAdmin,
     Snapshot,
     Store,
     TableAdmin,
@@ -27,12 +28,21 @@ from txnlog import (
     TransactionAdmin,
     replication,
     results,
+    values,
 )
 from txnlog.admin.maintenance import MaintenanceStep
 from txnlog.kafka.progress import Progress
 from txnlog.replication import Follower, Replicas, Standby
 
-ADMINS = (TopicAdmin, GroupAdmin, TransactionAdmin, MaintenanceAdmin, TableAdmin, KafkaAdmin)
+ADMINS = (
+    TopicAdmin,
+    GroupAdmin,
+    TransactionAdmin,
+    MaintenanceAdmin,
+    TableAdmin,
+    KafkaAdmin,
+    SchemaAdmin,
+)
 PUBLIC = (
     "txnlog",
     "txnlog.errors",
@@ -41,6 +51,7 @@ PUBLIC = (
     "txnlog.spark",
     "txnlog.storage",
     "txnlog.testing",
+    "txnlog.values",
 )
 INTERNAL = {
     "Committer": "a part of GroupMetadata that is for the producer alone",
@@ -75,7 +86,7 @@ def returned_types(owner: type) -> dict[str, type]:
         if isinstance(origin := typing.get_origin(kind), type):
             collect(origin)
 
-    homes = (txnlog, results, replication)
+    homes = (txnlog, results, replication, values)
     known = {name: getattr(home, name) for home in homes for name in home.__all__}
     known["MaintenanceStep"] = MaintenanceStep
     for name, member in inspect.getmembers(owner):
@@ -100,9 +111,9 @@ def test_public_names_are_there(module: str) -> None:
     "owner", [Store, *ADMINS, Producer, Consumer, Snapshot, Replicas, Standby, Follower]
 )
 def test_what_is_returned_has_a_public_name(owner: type) -> None:
-    """The class of every result can be imported from the root, errors, results or replication."""
+    """The class of every result can be imported from one of the public modules."""
     line = {*txnlog.__all__, *txnlog.errors.__all__, *results.__all__}
-    line |= {*replication.__all__, *INTERNAL}
+    line |= {*replication.__all__, *values.__all__, *INTERNAL}
     assert returned_types(owner)
     assert returned_types(owner).keys() - line == set()
 

@@ -1,8 +1,8 @@
 """Arrow columns as JSON: the text of each value. No loop over values runs in Python.
 
-Texts of the parts of a value are joined column by column. Times are in RFC 3339, decimals and dates
-strings, bytes base64, maps lists of pairs; NaN and infinities are null. Times that RFC 3339 cannot
-express, before the year 1 or after 9999, are as Arrow writes them.
+Texts of the parts of a value are joined column by column. Times are in RFC 3339; decimals, dates
+and times of a day strings, bytes base64, maps lists of pairs; NaN and infinities are null. Times
+that RFC 3339 cannot express, before the year 1 or after 9999, are as Arrow writes them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _texts(column: pa.Array) -> pa.StringArray:
         return _by_msgspec(column)
     if types.is_timestamp(kind):
         return _between('"', _times(column), '"')
-    if types.is_date(kind) or types.is_decimal(kind):
+    if types.is_date(kind) or types.is_decimal(kind) or types.is_time(kind):
         return _between('"', column.cast(pa.string()), '"')
     if types.is_list(kind) or types.is_map(kind):
         return _lists(column)

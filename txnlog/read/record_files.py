@@ -29,7 +29,7 @@ ENCODINGS: Final = ("text", "hex", "base64")
 _FORMULA: Final = r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"
 """How a cell begins that spreadsheets may take for a formula; with the wide forms of =, +, - and @.
 """
-_BYTES: Final = ("key", "value")
+_BYTES: Final = ("key", "value", "_key", "_value")
 _GROUP_BYTES: Final = 16 << 20
 """About how many bytes of records are buffered for one row group or batch."""
 

@@ -33,7 +33,15 @@ from txnlog.cli.input.record_options import (
     parse_moment,
 )
 from txnlog.cli.input.scan_plan import plan_scan
+from txnlog.cli.input.value_options import (
+    IdBytesOption,
+    RegistryOption,
+    SubjectOption,
+    ValueChoice,
+    ValueFormatOption,
+)
 from txnlog.cli.output.damage import DamageReporter
+from txnlog.cli.output.decoded_text import DecodedText
 from txnlog.cli.output.record_fields import convert_consumed, read_scanned
 from txnlog.cli.output.record_files import FileFormat, RecordFile
 from txnlog.cli.output.record_printer import RecordPrinter
@@ -142,6 +150,10 @@ def read_records(
     group: _Group = None,
     commit: _Commit = False,
     skip_damaged: SkipDamagedOption = False,
+    value_format: ValueFormatOption = None,
+    value_subject: SubjectOption = None,
+    registry: RegistryOption = None,
+    id_bytes: IdBytesOption = 4,
     file_output: _Output = None,
 ) -> None:
     """Read records, one a line. Partition by partition, in the order of their offsets.
@@ -163,6 +175,10 @@ def read_records(
     one of a partition, and the one with the greatest time of several partitions. --key, --grep and
     --where apply to these.
 
+    --value-format shows the fields of values that begin with the id of a schema, as registries'
+    serializers write them: in JSON, and in files as columns. What cannot be decoded is a dead
+    letter: it is shown as it is, with the reason on stderr, and in files in _value and _error.
+
     \b
     Example:
       txnlog records read orders:0 --from 100 --to 200
@@ -171,10 +187,12 @@ def read_records(
       txnlog records read orders --key alice --where 'value.items[0].price > 9.5'
       txnlog records read orders --as-of @2024-05-01 --to-file orders.parquet
       txnlog records read orders --latest
+      txnlog records read orders --value-format avro -o jsonl
       txnlog records read orders --group audit --commit
     """
     place, chosen = parse_target(target), join_range(offset, from_, to)
     wanted = RecordFilter.of(key, grep, where)
+    values = ValueChoice.of(value_format, value_subject, registry, id_bytes)
     printer = RecordPrinter.of(encoding, short_template if template is None else template)
     file = None
     if to_file is None and file_format is not None:
@@ -201,31 +219,44 @@ def read_records(
         if isolation_level is Isolation.SNAPSHOT:
             raise typer.BadParameter("a group has no offsets at --isolation-level snapshot")
         on_corrupt: OnCorrupt = "skip" if skip_damaged else "raise"
-        consumer = _consume(session.open_store(), place, group, isolation_level, on_corrupt)
+        opened = session.open_store()
+        decoded = None if values is None else DecodedText(values.open(opened, place.topic))
+        consumer = _consume(opened, place, group, isolation_level, on_corrupt, decoded)
         _print_consumed(session, printer, consumer, max_records, commit=commit)
         return
-    snapshot = session.open_to_read().snapshot(
+    opened = session.open_to_read()
+    snapshot = opened.snapshot(
         [place.topic], isolation_level=isolation_level.value, at=parse_moment(as_of)
     )
+    decoded = None if values is None else DecodedText(values.open(opened, place.topic))
+    if decoded is not None and snapshot.view(place.topic).schema is not None:
+        raise typer.BadParameter(f"--value-format: the records of {place.topic} have columns")
     if file is not None:
         schema = snapshot.view(place.topic).schema
         scan = plan_scan(
             snapshot,
             place,
             chosen,
-            row_filter=wanted.of_scan if schema is None else None,
-            columns=file.to_read(schema, wanted),
+            row_filter=wanted.of_scan if schema is None and decoded is None else None,
+            columns=None if decoded is not None else file.to_read(schema, wanted),
             as_json=False,
             latest=latest,
         )
-        file.write(scan, schema, wanted, max_records, skip_damaged=skip_damaged)
+        file.write(scan, schema, wanted, max_records, skip_damaged=skip_damaged, decoded=decoded)
         return
-    scan = plan_scan(snapshot, place, chosen, row_filter=wanted.of_scan, latest=latest)
+    of_scan = wanted.of_scan if decoded is None else RecordFilter.of(key, None, None).of_scan
+    scan = plan_scan(snapshot, place, chosen, row_filter=of_scan, latest=latest)
     with DamageReporter() as reporter:
         report = reporter.report_records(skip_damaged)
         batches = scan.sound_batches(report, skip_damaged=skip_damaged)
+        if decoded is not None:
+            batches = decoded.texts(batches)
+            if grep is not None:
+                batches = (batch.filter(wanted.of_scan) for batch in batches)
         scanned = read_scanned(wanted.keep(batches))
         printer.print(session.output, islice(scanned, max_records))
+    if decoded is not None:
+        decoded.summary()
 
 
 def _print_consumed(
@@ -244,7 +275,12 @@ def _print_consumed(
 
 
 def _consume(
-    store: Store, where: Target, group_id: str, isolation_level: Isolation, on_corrupt: OnCorrupt
+    store: Store,
+    where: Target,
+    group_id: str,
+    isolation_level: Isolation,
+    on_corrupt: OnCorrupt,
+    decoded: DecodedText | None,
 ) -> Consumer:
     """A consumer that shares nothing with the group's members, and ends with what there is."""
     from txnlog.names import TopicPartition
@@ -257,6 +293,7 @@ def _consume(
         on_corrupt=on_corrupt,
         as_json=True,
         stop_at_end=True,
+        value_deserializer=None if decoded is None else decoded.text,
     )
     numbers = range(store.logs.topic_spec(where.topic).partitions)
     chosen = numbers if where.partition is None else [where.partition]

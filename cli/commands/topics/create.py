@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from txnlog.cli.input.assignments import parse_settings
 from txnlog.cli.input.columns import DefaultOption, parse_defaults, parse_schema, split_names
 from txnlog.cli.input.options import DryRunOption, NewTopicArgument, SettingsOption
+from txnlog.cli.input.value_options import parse_subject
 from txnlog.cli.output.confirmation import note_dry_run
 from txnlog.cli.output.topic_fields import print_topic
 from txnlog.cli.session import Session
+
+if TYPE_CHECKING:
+    from txnlog.columns.schema_words import WrittenColumns
+    from txnlog.values import SubjectColumns
 
 
 def create_topic(
@@ -25,6 +30,15 @@ def create_topic(
             "--schema",
             metavar="COLUMNS|FILE",
             help="Columns of a typed topic: in SQL's words, or a file that has or describes them.",
+            show_default=False,
+        ),
+    ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(
+            "--subject",
+            metavar="SUBJECT[:VERSION]",
+            help="Columns of a schema of `txnlog schemas ls` instead.",
             show_default=False,
         ),
     ] = None,
@@ -62,14 +76,26 @@ def create_topic(
           --schema 'carrier string not null, flight int, gate string default "?"'
     """
     settings = parse_settings(config or ())
-    if schema is None and (key is not None or default):
+    if schema is None and subject is None and (key is not None or default):
         raise typer.BadParameter("--key and --default are for columns: they need --schema")
-    columns = defaults = None
+    if schema is not None and subject is not None:
+        raise typer.BadParameter("--schema and --subject both say the columns: name one")
+    keys = split_names([key]) if key else None
+    written: WrittenColumns | SubjectColumns | None = None
     if schema is not None:
         written = parse_schema(schema)
-        columns = written.columns
-        defaults = {**written.defaults, **parse_defaults(default or (), columns)} or None
     opened = session.open_store()
+    if subject is not None:
+        from txnlog.values import subject_columns
+
+        written = subject_columns(opened.schemas, *parse_subject(subject))
+    columns = defaults = None
+    if written is not None:
+        columns = written.columns
+        known = {
+            name: value for name, value in written.defaults.items() if name not in (keys or ())
+        }
+        defaults = {**known, **parse_defaults(default or (), columns)} or None
     from txnlog.errors import TopicAlreadyExists
 
     try:
@@ -78,7 +104,7 @@ def create_topic(
             partitions=partitions,
             config=settings,
             schema=columns,
-            key=split_names([key]) if key else None,
+            key=keys,
             defaults=defaults,
             replication_factor=replication_factor,
             dry_run=dry_run,

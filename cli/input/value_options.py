@@ -1,0 +1,105 @@
+"""Options for values that carry the id of a schema: which format, and where schemas come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from txnlog.store import Store
+    from txnlog.values import Schemas, ValueReader
+
+
+class ValueFormat(str, Enum):
+    """The formats of values in a registry's framing."""
+
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+    JSON = "json"
+
+
+ValueFormatOption = Annotated[
+    ValueFormat | None,
+    typer.Option(
+        "--value-format",
+        help="Values begin with the id of a schema of this kind: show their fields.",
+        show_default=False,
+    ),
+]
+SubjectOption = Annotated[
+    str | None,
+    typer.Option(
+        "--value-subject",
+        metavar="SUBJECT[:VERSION]",
+        help="Whose fields are shown; TOPIC-value if left out.",
+        show_default=False,
+    ),
+]
+RegistryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--registry",
+        metavar="URL|FOLDER",
+        help="Where schemas are; else in the store's topic _schemas.",
+        show_default=False,
+    ),
+]
+IdBytesOption = Annotated[int, typer.Option("--id-bytes", metavar="4|8", help="How long ids are.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueChoice:
+    """What the options say."""
+
+    value_format: ValueFormat
+    subject: str | None
+    registry: str | None
+    id_bytes: int
+
+    @classmethod
+    def of(
+        cls,
+        value_format: ValueFormat | None,
+        subject: str | None,
+        registry: str | None,
+        id_bytes: int,
+    ) -> ValueChoice | None:
+        """None without a format. Raises BadParameter."""
+        if value_format is None:
+            if (subject, registry, id_bytes) != (None, None, 4):
+                raise typer.BadParameter(
+                    "--value-subject, --registry and --id-bytes need --value-format"
+                )
+            return None
+        return cls(value_format, subject, registry, id_bytes)
+
+    def open(self, store: Store, topic: str) -> ValueReader:
+        """Find the schema. Raises what :class:`txnlog.values.ValueReader` does."""
+        from txnlog.values import ValueReader
+
+        subject, version = parse_subject(self.subject or f"{topic}-value")
+        return ValueReader(
+            open_schemas(store, self.registry),
+            self.value_format.value,
+            subject=subject,
+            version=version,
+            id_bytes=self.id_bytes,
+        )
+
+
+def parse_subject(text: str) -> tuple[str, int | None]:
+    """``SUBJECT`` or ``SUBJECT:VERSION``: its name, and the version or None for the newest."""
+    name, _, version = text.rpartition(":")
+    return (name, int(version)) if name and version.isdecimal() else (text, None)
+
+
+def open_schemas(store: Store, registry: str | None) -> Schemas:
+    """The schemas of a folder, or of the store itself. Raises InvalidOption."""
+    if registry is None:
+        return store.schemas
+    from txnlog.values import SchemaFolder
+
+    return SchemaFolder(registry)

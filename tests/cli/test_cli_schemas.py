@@ -1,0 +1,127 @@
+"""``txnlog schemas``, and what reads values by them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import txnlog
+from tests.support.cli.cli_command import cli
+from txnlog.values import ValueWriter
+
+V1 = {"type": "record", "name": "O", "fields": [{"name": "id", "type": "long"}]}
+V2 = {"type": "record", "name": "O", "fields": [{"name": "x", "type": "string"}]}
+
+
+@pytest.fixture
+def orders(empty_store: Path, tmp_path: Path) -> Path:
+    """A store with three orders in Avro and two dead letters; ``v1.avsc`` is beside it."""
+    (tmp_path / "v1.avsc").write_text(json.dumps(V1))
+    (tmp_path / "v2.avsc").write_text(json.dumps(V2))
+    done = cli("schemas", "add", "orders-value", tmp_path / "v1.avsc", "--store", empty_store)
+    assert done.code == 0, done.err
+    store = txnlog.open(str(empty_store))
+    store.topics.create("orders")
+    writer = ValueWriter(store.schemas, "avro", subject="orders-value")
+    with store.producer(value_serializer=writer) as producer:
+        for number in range(3):
+            producer.send("orders", {"id": number}, key=b"k%d" % number)
+    with store.producer() as producer:
+        producer.send("orders", b"\0\0\0\0\x09\xff", key=b"unknown")
+        producer.send("orders", b"plain", key=b"plain")
+    return empty_store
+
+
+def test_schemas_are_added_shown_and_compared(orders: Path, tmp_path: Path) -> None:
+    """The same one keeps its id; one that cannot follow is refused, with the field."""
+    again = cli(
+        "schemas", "add", "copies-value", tmp_path / "v1.avsc", "--store", orders, "-o", "jsonl"
+    )
+    assert json.loads(again.out) == {
+        "subject": "copies-value",
+        "version": 1,
+        "id": 1,
+        "type": "AVRO",
+        "references": [],
+    }
+    shown = cli("schemas", "show", "--id", "1", "--store", orders, "-o", "json")
+    assert json.loads(json.loads(shown.out)["schema"]) == V1
+    for verb, code in (("check", 1), ("add", 1)):
+        refused = cli("schemas", verb, "orders-value", tmp_path / "v2.avsc", "--store", orders)
+        assert refused.code == code
+        assert "x: the reader's field has no default" in refused.out + refused.err
+    dry = cli(
+        *("schemas", "config", "orders-value", "--compatibility", "none", "--dry-run"),
+        *("--store", orders),
+    )
+    assert dry.code == 0
+    assert "BACKWARD" in cli("schemas", "config", "orders-value", "--store", orders).out
+    assert cli("schemas", "config", "--compatibility", "NONE", "--store", orders).code == 0
+    assert cli("schemas", "add", "orders-value", tmp_path / "v2.avsc", "--store", orders).code == 0
+    listed = cli("schemas", "ls", "--store", orders, "-o", "jsonl").out.splitlines()
+    assert [(one["subject"], one["version"], one["id"]) for one in map(json.loads, listed)] == [
+        ("copies-value", 1, 1),
+        ("orders-value", 1, 1),
+        ("orders-value", 2, 2),
+    ]
+
+
+def test_wrong_usage(orders: Path, tmp_path: Path) -> None:
+    """Each says what was meant."""
+    (tmp_path / "x.txt").write_text("{}")
+    for words, reason in (
+        (("schemas", "add", "s", tmp_path / "x.txt"), ".avsc is Avro"),
+        (("schemas", "show"), "name a SUBJECT"),
+        (("schemas", "show", "nobody"), "no subject 'nobody'"),
+        (("schemas", "add", "s", tmp_path / "v1.avsc", "--reference", "x"), "SUBJECT:VERSION"),
+        (("records", "read", "orders", "--id-bytes", "8"), "need --value-format"),
+        (("records", "read", "orders", "--value-format", "avro", "--id-bytes", "5"), "4 or 8"),
+        (("topics", "create", "t", "--subject", "s", "--schema", "a int"), "name one"),
+    ):
+        done = cli(*words, "--store", orders)
+        assert done.code != 0
+        assert reason in done.err, done.err
+
+
+def test_values_are_shown_by_their_fields(orders: Path, tmp_path: Path) -> None:
+    """As JSON that filters look into, and as columns of files; dead letters as they are."""
+    read = ("records", "read", "orders", "--value-format", "avro", "--store", orders)
+    shown = cli(*read, "-o", "jsonl")
+    assert shown.code == 0
+    values = [json.loads(line)["value"] for line in shown.out.splitlines()]
+    assert values == ['{"id":0}', '{"id":1}', '{"id":2}', {"base64": "AAAAAAn/"}, "plain"]
+    assert "orders:0:3 is a dead letter: schema 9 is unknown" in shown.err
+    assert "orders:0:4 is a dead letter: it begins with the byte 112" in shown.err
+    for chosen in (("-w", "value.id=1"), ("-g", '"id":1'), ("-k", "k1")):
+        found = cli(*read, *chosen, "-o", "jsonl").out.splitlines()
+        assert [json.loads(line)["key"] for line in found] == ["k1"], chosen
+    file = tmp_path / "orders.parquet"
+    assert cli(*read, "--to-file", file).code == 0
+    table = pq.read_table(file)
+    assert table.column_names[:2] == ["id", "_key"]
+    assert table.column("id").to_pylist() == [0, 1, 2, None, None]
+    assert table.column("_value").to_pylist() == [None] * 3 + [b"\0\0\0\0\x09\xff", b"plain"]
+    some = cli(*read, "-o", "csv", "--columns", "id,_offset", "-w", "value.id>0")
+    assert some.out.splitlines() == ['"id","_offset"', "1,1", "2,2"]
+    folder = tmp_path / "schemas"
+    folder.mkdir()
+    (folder / "orders-value-9.avsc").write_text(json.dumps(V2))
+    other = cli(*read, "--registry", folder, "-o", "jsonl")
+    assert "orders:0:0 is a dead letter: schema 1 is unknown" in other.err
+    group = cli(*read, "--group", "g", "--commit", "-o", "jsonl")
+    assert [json.loads(line)["value"] for line in group.out.splitlines()] == values
+
+
+def test_a_typed_topic_of_a_subject(orders: Path) -> None:
+    """Its columns are those of the schema."""
+    made = cli(
+        *("topics", "create", "rows", "--subject", "orders-value:1", "--key", "id"),
+        *("--store", orders, "-o", "json"),
+    )
+    assert made.code == 0, made.err
+    schema = txnlog.open(str(orders)).topics.describe("rows").schema
+    assert schema is not None
+    assert (schema.columns.names, schema.key) == (["id"], ("id",))

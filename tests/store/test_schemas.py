@@ -1,0 +1,211 @@
+"""The topic ``_schemas``: ids, versions, compatibility, and writers that meet."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from txnlog.errors import InvalidOption, InvalidRecord, InvalidSchema, UnknownSchema
+from txnlog.schemas import TOPIC
+from txnlog.store import Store
+from txnlog.testing import Process, Simulation, preemptions, random_choice
+
+
+def schema(**fields: Any) -> str:
+    """A record of ints; a field's value is its default."""
+    made = [
+        {"name": name, "type": "int"} | ({} if value is None else {"default": value})
+        for name, value in fields.items()
+    ]
+    return json.dumps({"type": "record", "name": "R", "fields": made})
+
+
+def test_ids_and_versions(store: Store) -> None:
+    """As Confluent's registry gives them: one id for the same schema, whoever has it."""
+    add = store.schemas.add
+    first = add("a", schema(x=None))
+    again = add("a", json.dumps(json.loads(schema(x=None)), indent=3))
+    second = add("a", schema(x=None, y=1))
+    other = add("b", schema(x=None, y=1))
+    assert [(one.id, one.version) for one in (first, again, second, other)] == [
+        (1, 1),
+        (1, 1),
+        (2, 2),
+        (2, 1),
+    ]
+    assert [(one.subject, one.version) for one in store.schemas.list()] == [
+        ("a", 1),
+        ("a", 2),
+        ("b", 1),
+    ]
+    assert store.schemas.version("a").id == 2
+    assert store.schemas.version("a", 1).text == schema(x=None)
+    assert pickle.loads(pickle.dumps(store.schemas)).by_id(2).text == schema(x=None, y=1)
+    for missing in (lambda: store.schemas.by_id(3), lambda: store.schemas.list("c")):
+        with pytest.raises(UnknownSchema):
+            missing()
+    # What is there already costs no write.
+    end = store.snapshot(TOPIC).end_offsets(TOPIC)
+    add("a", schema(x=None))
+    assert store.snapshot(TOPIC).end_offsets(TOPIC) == end
+
+
+MODES: Mapping[str, tuple[bool, bool, bool]] = {
+    # a field with a default more; one without more; one without a default less
+    "BACKWARD": (True, False, True),
+    "FORWARD": (True, True, False),
+    "FULL": (True, False, False),
+    "NONE": (True, True, True),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_compatibility_with_the_last_version(store: Store, mode: str) -> None:
+    """What each mode takes, as the registries say it."""
+    store.schemas.set_compatibility(mode, "s")  # type: ignore[arg-type]
+    assert store.schemas.compatibility("s") == mode
+    assert store.schemas.compatibility("other") == "BACKWARD"
+    store.schemas.add("s", schema(x=None, y=None))
+    changed = (schema(x=None, y=None, z=1), schema(x=None, y=None, z=None), schema(x=None))
+    taken = tuple(not store.schemas.check("s", text) for text in changed)
+    assert taken == MODES[mode]
+    for text, is_taken in zip(changed, taken, strict=True):
+        if not is_taken:
+            with pytest.raises(InvalidSchema, match=f"whose compatibility is {mode}"):
+                store.schemas.add("s", text)
+
+
+def test_transitive_modes_look_at_all_versions(store: Store) -> None:
+    """A field that one version lacks may come back without a default for the last alone."""
+    store.schemas.set_compatibility("NONE")
+    assert store.schemas.compatibility("s") == "NONE"
+    for text in (schema(y=None), schema(x=None, y=None)):
+        store.schemas.add("s", text)
+    back = schema(x=None)
+    store.schemas.set_compatibility("BACKWARD", "s")
+    assert store.schemas.check("s", back) == []
+    store.schemas.set_compatibility("BACKWARD_TRANSITIVE", "s")
+    assert len(store.schemas.check("s", back)) == 1
+    with pytest.raises(InvalidOption, match="one of BACKWARD"):
+        store.schemas.set_compatibility("SIDEWAYS", "s")  # type: ignore[arg-type]
+
+
+def test_what_a_registry_of_kafkas_has_written(store: Store) -> None:
+    """Its kinds of records, soft deletes and tombstones too; what is none of it is named."""
+    store.topics.create(TOPIC, config={"cleanup.policy": "compact"})
+    text = schema(x=None)
+    key = '{"keytype":"SCHEMA","subject":"%s","version":%d,"magic":1}'
+    value = {
+        "subject": "s",
+        "version": 1,
+        "id": 4,
+        "md5Hash": "x",
+        "schema": text,
+        "deleted": False,
+    }
+    records = [
+        ('{"keytype":"NOOP","magic":0}', None),
+        ('{"keytype":"CONFIG","subject":null,"magic":0}', '{"compatibilityLevel":"FULL"}'),
+        ('{"keytype":"MODE","subject":"s","magic":0}', '{"mode":"READONLY"}'),
+        (key % ("s", 1), json.dumps(value)),
+        (key % ("s", 2), json.dumps({**value, "version": 2, "id": 5, "schema": schema(y=None)})),
+        (key % ("s", 2), json.dumps({**value, "version": 2, "id": 5, "deleted": True})),
+        (key % ("gone", 1), json.dumps({**value, "subject": "gone", "id": 6})),
+        (
+            '{"keytype":"DELETE_SUBJECT","subject":"gone","magic":0}',
+            '{"subject":"gone","version":1}',
+        ),
+        (key % ("t", 1), json.dumps({**value, "subject": "t", "id": 7})),
+        (key % ("t", 1), None),
+    ]
+    with store.producer() as producer:
+        for one, other in records:
+            producer.send(TOPIC, other, key=one)
+    assert [(one.subject, one.version, one.id) for one in store.schemas.list()] == [("s", 1, 4)]
+    assert store.schemas.compatibility() == "FULL"
+    assert store.schemas.by_id(6).text == text  # values that carry it can still be read
+    added = store.schemas.add("s", schema(x=None, z=1))
+    assert (added.id, added.version) == (8, 3)  # neither is given twice
+    for bad in ("[]", '{"keytype":"SCHEMA","subject":7}', "[" * 100_000):
+        with store.producer() as producer:
+            producer.send(TOPIC, b"{}", key=bad)
+        with pytest.raises(InvalidRecord, match=f"{TOPIC}:0 has a record at offset"):
+            store.schemas.list()
+        store.topics.delete(TOPIC)
+        store.topics.create(TOPIC)
+
+
+def test_a_topic_of_another_make_is_refused(store: Store) -> None:
+    """Several partitions have no order in which to read them."""
+    store.topics.create(TOPIC, partitions=2)
+    with pytest.raises(InvalidOption, match="more than one partition"):
+        store.schemas.list()
+
+
+# -- writers that meet -----------------------------------------------------------------------------
+
+SAME, ONE, TWO = schema(x=None), schema(x=None, one=1), schema(x=None, two=2)
+
+
+def race(simulation: Simulation, results: dict[str, tuple[int, int | None]]) -> int:
+    """Two processes: each adds a schema of its own and the same one to subject ``s``."""
+
+    def body(name: str, own: str) -> Any:
+        def add(process: Process) -> None:
+            schemas = process.store().schemas
+            for label, text in ((name, own), (f"{name} same", SAME)):
+                added = schemas.add("s", text)
+                results[label] = (added.id, added.version)
+
+        return add
+
+    simulation.spawn("one", body("one", ONE))
+    simulation.spawn("two", body("two", TWO))
+    return 0
+
+
+def judge(simulation: Simulation, results: dict[str, tuple[int, int | None]], told: object) -> None:
+    """Three schemas with three ids and three versions, and each process was told the truth."""
+    found = simulation.store().schemas.list("s")
+    assert sorted(one.text for one in found) == sorted([SAME, ONE, TWO]), told
+    assert [one.version for one in found] == [1, 2, 3], told
+    assert len({one.id for one in found}) == 3, told
+    by_text = {one.text: (one.id, one.version) for one in found}
+    assert results == {
+        "one": by_text[ONE],
+        "two": by_text[TWO],
+        "one same": by_text[SAME],
+        "two same": by_text[SAME],
+    }, told
+
+
+@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_two_that_add_at_the_same_time(stride: int) -> None:
+    """Request by request, with each place to change from one to the other; by seed besides."""
+    simulation = Simulation(5)
+    simulation.store()
+    results: dict[str, tuple[int, int | None]] = {}
+    race(simulation, results)
+    simulation.run(preemptions([]))
+    judge(simulation, results, "one after the other")
+    length = len(simulation.order)
+    assert length > 40
+    schedules: list[tuple[int, ...]] = [(first,) for first in range(0, length, stride)]
+    schedules += list(itertools.combinations(range(0, length, 4 * stride), 2))[::stride]
+    for switches in schedules:
+        simulation, results = Simulation(5), {}
+        simulation.store()
+        race(simulation, results)
+        simulation.run(preemptions(switches))
+        judge(simulation, results, switches)
+    for seed in range(0, 40, stride):
+        simulation, results = Simulation(seed), {}
+        simulation.store()
+        race(simulation, results)
+        simulation.run(random_choice(seed))
+        judge(simulation, results, seed)

@@ -1,0 +1,1 @@
+"""Values in a registry's framing: Avro, Protobuf and JSON Schema as columns, and back."""

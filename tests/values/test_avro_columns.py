@@ -1,0 +1,287 @@
+"""Avro as columns: the same as fastavro reads value by value, of random schemas and values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.examples import some
+from tests.values.avro_worlds import Kind, kinds
+from txnlog.errors import InvalidSchema
+from txnlog.values.avro import AvroCodec, read_avro
+from txnlog.values.avro_columns import Problems
+
+
+def encoded(schema: Any, values: Sequence[Any]) -> list[bytes]:
+    """Each value by fastavro."""
+    parsed = fastavro.parse_schema(schema, _force=True)
+    made = []
+    for value in values:
+        stream = BytesIO()
+        fastavro.schemaless_writer(stream, parsed, value)
+        made.append(stream.getvalue())
+    return made
+
+
+def decoded(
+    values: Sequence[bytes], writer: AvroCodec, reader: AvroCodec | None = None
+) -> tuple[list[Any], dict[int, str]]:
+    """The rows of values, and what is wrong with some."""
+    problems = Problems()
+    lengths = [len(value) for value in values]
+    ends = np.cumsum(lengths, dtype=np.int64)
+    data = np.frombuffer(b"".join(values), np.uint8)
+    column = writer.decode(data, ends - lengths, ends, problems, reader or writer)
+    column.validate(full=True)
+    assert len(column) == len(values)
+    return column.to_pylist(), problems.reasons
+
+
+def worlds(*, with_lists: bool) -> st.SearchStrategy[tuple[Kind, list[tuple[Any, Any]]]]:
+    return kinds(with_lists=with_lists).flatmap(
+        lambda kind: st.tuples(st.just(kind), st.lists(kind.values, max_size=6))
+    )
+
+
+@pytest.mark.parametrize("with_lists", [False, True])
+def test_any_values_of_any_schema(*, with_lists: bool) -> None:
+    """Field by field without arrays and maps, else by fastavro: the same values either way."""
+
+    @some(300)
+    @given(worlds(with_lists=with_lists))
+    def check(world: tuple[Kind, list[tuple[Any, Any]]]) -> None:
+        kind, pairs = world
+        codec = read_avro(json.dumps(kind.schema))
+        values = encoded(kind.schema, [given for given, _ in pairs])
+        rows, problems = decoded(values, codec)
+        assert problems == {}
+        assert rows == [expected for _, expected in pairs]
+        batch = pa.RecordBatch.from_pylist(rows, codec.columns)
+        assert decoded(codec.encode(batch), codec) == (rows, {})
+
+    check()
+
+
+def record(**fields: Any) -> dict[str, Any]:
+    """A record ``R`` with fields of these types; ``(type, default)`` for one with a default."""
+    made = []
+    for name, kind in fields.items():
+        default = {"default": kind[1]} if isinstance(kind, tuple) else {}
+        made.append({"name": name, "type": kind[0] if default else kind, **default})
+    return {"type": "record", "name": "R", "fields": made}
+
+
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B", "C"]}
+LESS = {"type": "enum", "name": "E", "symbols": ["B", "A"], "default": "A"}
+INNER = {"type": "record", "name": "I", "fields": [{"name": "x", "type": "int"}]}
+WIDER = {
+    "type": "record",
+    "name": "I",
+    "fields": [{"name": "y", "type": "string", "default": "?"}, {"name": "x", "type": "double"}],
+}
+EVOLUTIONS: dict[str, tuple[Any, Any, Any]] = {
+    "int to long": (record(a="int"), record(a="long"), {"a": 7}),
+    "int to float": (record(a="int"), record(a="float"), {"a": 7}),
+    "int to double": (record(a="int"), record(a="double"), {"a": 7}),
+    "long to double": (record(a="long"), record(a="double"), {"a": 1 << 40}),
+    "long to float": (record(a="long"), record(a="float"), {"a": 3}),
+    "float to double": (record(a="float"), record(a="double"), {"a": 0.5}),
+    "text to bytes": (record(a="string"), record(a="bytes"), {"a": "é"}),
+    "bytes to text": (record(a="bytes"), record(a="string"), {"a": b"abc"}),
+    "a field more": (record(a="int"), record(b=("string", "new"), a="int"), {"a": 7}),
+    "a field less": (record(a="int", b="string"), record(a="int"), {"a": 7, "b": "x"}),
+    "null by default": (record(a="int"), record(a="int", b=(["null", "int"], None)), {"a": 7}),
+    "a union's first type by default": (
+        record(a="int"),
+        record(a="int", b=(["string", "null"], "text")),
+        {"a": 7},
+    ),
+    "a list by default": (
+        record(a="int"),
+        record(a="int", b=({"type": "array", "items": "long"}, [1, 2])),
+        {"a": 7},
+    ),
+    "a record by default": (record(a="int"), record(a="int", b=(INNER, {"x": 3})), {"a": 7}),
+    "may be null now": (record(a="int"), record(a=["null", "long"]), {"a": 7}),
+    "null first or last": (record(a=["null", "int"]), record(a=["int", "null"]), {"a": None}),
+    "an enum with fewer symbols": (record(a=ENUM), record(a=LESS), {"a": "C"}),
+    "an enum in another order": (record(a=ENUM), record(a=LESS), {"a": "B"}),
+    "a record in it": (record(a=INNER), record(a=WIDER), {"a": {"x": 2}}),
+    "records in a list": (
+        record(a={"type": "array", "items": INNER}),
+        record(a={"type": "array", "items": WIDER}),
+        {"a": [{"x": 2}, {"x": 3}]},
+    ),
+    "another order": (record(a="int", b="string"), record(b="string", a="int"), {"a": 1, "b": "x"}),
+}
+
+
+@pytest.mark.parametrize("name", EVOLUTIONS)
+def test_a_schema_that_has_changed(name: str) -> None:
+    """What was written under one schema is under the next one as fastavro reads it."""
+    old, new, value = EVOLUTIONS[name]
+    (written,) = encoded(old, [value])
+    judged = fastavro.schemaless_reader(
+        BytesIO(written),
+        fastavro.parse_schema(old, _force=True),
+        fastavro.parse_schema(new, _force=True),
+    )
+    writer, reader = read_avro(json.dumps(old)), read_avro(json.dumps(new))
+    assert decoded([written], writer, reader) == ([judged], {})
+    assert [*reader.why_not(writer)] == []
+
+
+def test_bytes_by_default_and_what_was_never_null() -> None:
+    """A default's characters are its bytes, by the specification; fastavro leaves them text."""
+    old = record(a=["null", "int"])
+    new = record(a="long", b=("bytes", "\u00ff\u0001"))
+    values = encoded(old, [{"a": 7}, {"a": None}])
+    writer, reader = read_avro(json.dumps(old)), read_avro(json.dumps(new))
+    rows, problems = decoded(values, writer, reader)
+    assert rows[0] == {"a": 7, "b": b"\xff\x01"}
+    assert problems == {1: "a null was written, and long is read"}
+    assert [*reader.why_not(writer)] == ["a: null cannot be read as long"]
+
+
+def test_names_that_have_changed_are_found_by_aliases() -> None:
+    """Of fields, and of types in a union."""
+    old = record(a="int", u=["null", INNER, "string"])
+    renamed = {**INNER, "name": "J", "aliases": ["I"]}
+    new = {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "b", "type": "int", "aliases": ["a"]},
+            {"name": "u", "type": ["null", "string", renamed]},
+        ],
+    }
+    values = encoded(old, [{"a": 7, "u": ("I", {"x": 2})}, {"a": 8, "u": "t"}])
+    rows, problems = decoded(values, read_avro(json.dumps(old)), read_avro(json.dumps(new)))
+    assert problems == {}
+    assert rows == [
+        {"b": 7, "u": {"member0": None, "member1": {"x": 2}}},
+        {"b": 8, "u": {"member0": "t", "member1": None}},
+    ]
+
+
+REFUSED: dict[str, tuple[Any, Any]] = {
+    "no default": (record(a="int"), record(a="int", b="string")),
+    "narrower": (record(a="long"), record(a="int")),
+    "of another kind": (record(a="string"), record(a="int")),
+    "of another size": (
+        record(a={"type": "fixed", "name": "F", "size": 2}),
+        record(a={"type": "fixed", "name": "F", "size": 3}),
+    ),
+    "of another unit": (
+        record(a={"type": "long", "logicalType": "timestamp-millis"}),
+        record(a={"type": "long", "logicalType": "timestamp-micros"}),
+    ),
+    "a symbol less": (record(a=ENUM), record(a={**ENUM, "symbols": ["A", "B"]})),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_reader_can_make_of_it_is_told(name: str) -> None:
+    """By the check of two schemas, and of each value or of all when they are read."""
+    old, new = (read_avro(json.dumps(one)) for one in REFUSED[name])
+    assert [*new.why_not(old)] != []
+    (written,) = encoded(
+        REFUSED[name][0],
+        [{"a": {"string": "x", "long": 1}.get(str(REFUSED[name][0]["fields"][0]["type"]), 1)}]
+        if name not in ("of another size", "a symbol less", "of another unit")
+        else [{"a": {"of another size": b"ab", "a symbol less": "C"}.get(name, 5)}],
+    )
+    try:
+        _, problems = decoded([written], old, new)
+    except InvalidSchema:
+        return
+    assert problems.keys() == {0}
+
+
+@pytest.mark.parametrize("with_lists", [False, True])
+def test_bytes_that_are_no_values(*, with_lists: bool) -> None:
+    """Damaged and random ones: those that pass are what fastavro reads; none harms another."""
+    good = record(a="long", b=["null", "string"], c="double", d="boolean", e=ENUM)
+    if with_lists:
+        good["fields"].append({"name": "f", "type": {"type": "map", "values": "int"}})
+    codec = read_avro(json.dumps(good))
+    sound: dict[str, Any] = {
+        "a": 1 << 40,
+        "b": "text",
+        "c": 0.5,
+        "d": True,
+        "e": "B",
+        "f": {"k": 1},
+    }
+    (value,) = encoded(good, [sound])
+    parsed = fastavro.parse_schema(good, _force=True)
+    expected, _ = decoded([value], codec)
+
+    @some(300)
+    @given(
+        st.integers(0, len(value) - 1),
+        st.integers(0, 255),
+        st.integers(0, len(value)),
+        st.binary(max_size=30),
+    )
+    def check(at: int, byte: int, end: int, noise: bytes) -> None:
+        changed = value[:at] + bytes([byte]) + value[at + 1 :]
+        values = [value, changed, value, value[:end], value, noise, value, value + b"\0", b""]
+        rows, problems = decoded(values, codec)
+        assert {0, 2, 4, 6}.isdisjoint(problems)
+        assert {7, 8} <= problems.keys()
+        for row, given_bytes in enumerate(values):
+            if row in (0, 2, 4, 6):
+                assert rows[row] == expected[0]
+            elif row not in problems:
+                judged: Any = fastavro.schemaless_reader(BytesIO(given_bytes), parsed, None)
+                if "f" in judged:
+                    judged["f"] = [*judged["f"].items()]
+                assert repr(rows[row]) == repr(judged)  # NaN is not itself
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("{", "is not a schema of Avro"),
+        ("[" * 100_000, "is not a schema of Avro"),
+        ('"unheard"', "no type 'unheard'"),
+        (json.dumps(record(a="R")), "contains itself"),
+        (json.dumps(record(a=["null", "R"])), "contains itself"),
+        (json.dumps(record(a={"type": "array", "items": "null"})), "without bytes"),
+        (json.dumps(record(a=["int", "int"])), "union"),
+        (json.dumps(record(a={"type": "fixed", "name": "F", "size": -1})), "cannot have"),
+        (json.dumps(record(a=("long", "text"))), "Default value"),
+        (json.dumps(record(a=("string", "x" * 5000))), "more than 4096 bytes"),
+        (json.dumps(record(**{f"f{n}": "int" for n in range(5000)})), "more than 4096"),
+        (" " * (1 << 20) + '"int"', "characters"),
+    ],
+)
+def test_schemas_that_are_refused(schema: str, reason: str) -> None:
+    """Before anything is made of them."""
+    with pytest.raises(InvalidSchema, match=reason):
+        read_avro(schema)
+
+
+def test_types_that_grow_with_each_name() -> None:
+    """A name may stand for a type twice as large as the last one's: a billion columns are none."""
+    kind: Any = {"type": "record", "name": "T0", "fields": [{"name": "x", "type": "int"}]}
+    for level in range(1, 15):
+        kind = {
+            "type": "record",
+            "name": f"T{level}",
+            "fields": [{"name": "a", "type": kind}, {"name": "b", "type": f"T{level - 1}"}],
+        }
+    with pytest.raises(InvalidSchema, match="4096"):
+        read_avro(json.dumps(kind))

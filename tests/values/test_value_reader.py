@@ -1,0 +1,245 @@
+"""Values of a topic as columns: frames, ids, dead letters, and back."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from txnlog.errors import InvalidOption, InvalidRecord, InvalidSchema, UnknownSchema
+from txnlog.store import Store
+from txnlog.values import (
+    RegisteredSchema,
+    SchemaFolder,
+    SchemaReference,
+    ValueReader,
+    ValueWriter,
+)
+from txnlog.values.schemas import MOST_IDS
+
+V1 = {"type": "record", "name": "O", "fields": [{"name": "id", "type": "long"}]}
+V2 = {**V1, "fields": [*V1["fields"], {"name": "note", "type": "string", "default": "-"}]}
+SUBJECT = "orders-value"
+
+
+class Counted:
+    """Schemas of a store; which ids were asked for."""
+
+    def __init__(self, store: Store) -> None:
+        self.asked: list[int] = []
+        self._schemas = store.schemas
+
+    def by_id(self, schema_id: int) -> RegisteredSchema:
+        self.asked.append(schema_id)
+        return self._schemas.by_id(schema_id)
+
+    def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
+        return self._schemas.version(subject, version)
+
+
+@pytest.fixture
+def schemas(store: Store) -> Store:
+    """A store with two versions of ``orders-value``, and topic ``orders``."""
+    store.topics.create("orders")
+    for schema in (V1, V2):
+        store.schemas.add(SUBJECT, json.dumps(schema))
+    return store
+
+
+def test_values_of_several_versions_are_columns_of_the_newest(schemas: Store) -> None:
+    """By ids, whatever stands between; a tombstone has none, and a dead letter has its reason."""
+    old = ValueWriter(schemas.schemas, "avro", subject=SUBJECT, version=1)
+    new = ValueWriter(schemas.schemas, "avro", subject=SUBJECT)
+    sent = [
+        old({"id": 1}),
+        None,
+        new({"id": 2, "note": "n"}),
+        b"\0\0\0\0\x63x",
+        b"some text",
+        b"",
+        b"\1\0\0\0\1\2",
+        old({"id": 3}) + b"\0",
+        new({"id": 4}),
+    ]
+    with schemas.producer() as producer:
+        for value in sent:
+            producer.send("orders", value, key=b"k")
+    counted = Counted(schemas)
+    reader = ValueReader(counted, "AVRO", subject=SUBJECT)
+    scan = schemas.scan("orders", columns=["offset", "key", "value"])
+    found = pa.Table.from_batches(reader.read(scan.to_batches())).to_pylist()
+    assert [(row["id"], row["note"]) for row in found] == [
+        (1, "-"),
+        (None, None),
+        (2, "n"),
+        *[(None, None)] * 5,
+        (4, "-"),
+    ]
+    assert [row["_offset"] for row in found] == [*range(9)]
+    errors = {row["_offset"]: row["_error"] for row in found if row["_error"] is not None}
+    assert [*errors] == [3, 4, 5, 6, 7]
+    reasons = (
+        "schema 99 is unknown",
+        "begins with the byte 115",
+        "0 bytes",
+        "byte 1,",
+        "1 bytes are left",
+    )
+    for reason, error in zip(reasons, errors.values(), strict=True):
+        assert reason in error
+    assert {row["_offset"]: row["_value"] for row in found if row["_value"] is not None} == {
+        number: sent[number] for number in errors
+    }
+    assert counted.asked == [1, 99]  # the newest is known, and each other one is asked for once
+    assert pa.Table.from_batches(reader.read(scan.to_batches())).num_rows == 9
+    assert counted.asked == [1, 99]
+
+
+@pytest.mark.parametrize("kind", [pa.large_binary(), pa.binary_view()])
+def test_slices_and_other_layouts_of_bytes(schemas: Store, kind: pa.DataType) -> None:
+    """Whatever Arrow calls them, and wherever they begin."""
+    writer = ValueWriter(schemas.schemas, "avro", subject=SUBJECT)
+    rows = [{"id": number, "note": str(number)} for number in range(10)]
+    values = writer.encode(pa.RecordBatch.from_pylist(rows, writer.schema))
+    reader = ValueReader(schemas.schemas, "avro", subject=SUBJECT)
+    for array in (
+        values.cast(kind).slice(3),
+        values.slice(3),
+        pa.chunked_array([values[3:5], values[5:]]),
+    ):
+        assert reader.decode(array).columns.to_pylist() == rows[3:]
+    assert reader.decode(values[:0]).columns.num_rows == 0
+    assert (
+        reader.decode(pa.nulls(2, pa.binary())).columns.to_pylist()
+        == [{"id": None, "note": None}] * 2
+    )
+    with pytest.raises(InvalidOption, match="values are bytes, not int64"):
+        reader.decode(pa.array([1]))
+
+
+def test_ids_of_eight_bytes(schemas: Store) -> None:
+    """As Apicurio's serializers can write them; a reader of four takes none of these for others."""
+    writer = ValueWriter(schemas.schemas, "avro", subject=SUBJECT, id_bytes=8)
+    value = writer({"id": 7, "note": "x"})
+    assert value[:9] == b"\0" + (2).to_bytes(8, "big")
+    wide = ValueReader(schemas.schemas, "avro", subject=SUBJECT, id_bytes=8)
+    assert wide(value) == {"id": 7, "note": "x"}
+    with pytest.raises(InvalidRecord, match="schema 0 is unknown"):
+        ValueReader(schemas.schemas, "avro", subject=SUBJECT)(value)
+    with pytest.raises(InvalidOption, match="4 or 8"):
+        ValueReader(schemas.schemas, "avro", subject=SUBJECT, id_bytes=5)
+
+
+def test_a_producer_and_a_consumer(schemas: Store) -> None:
+    """They take both as functions of a value, and dicts go in and come out."""
+    writer = ValueWriter(schemas.schemas, "avro", subject=SUBJECT)
+    with schemas.producer(value_serializer=writer) as producer:
+        producer.send("orders", {"id": 1, "note": "a"})
+        with pytest.raises(InvalidRecord, match="no field 'other'"):
+            producer.send("orders", {"id": 1, "other": 2})
+        with pytest.raises(InvalidRecord, match="fit its schema"):
+            producer.send("orders", {"id": "text"})
+        with pytest.raises(InvalidRecord, match="cannot be written"):
+            producer.send("orders", {"note": "without an id"})
+    reader = ValueReader(schemas.schemas, "avro", subject=SUBJECT)
+    with schemas.consumer(
+        "orders", auto_offset_reset="earliest", value_deserializer=reader
+    ) as consumer:
+        assert [record.value for record in consumer.poll()] == [{"id": 1, "note": "a"}]
+
+
+def test_a_reader_travels(schemas: Store) -> None:
+    """With the schema whose columns were promised, whatever was registered since."""
+    reader = ValueReader(schemas.schemas, "avro", subject=SUBJECT)
+    value = ValueWriter(schemas.schemas, "avro", subject=SUBJECT)({"id": 1, "note": "n"})
+    schemas.schemas.add(SUBJECT, json.dumps(V1))
+    arrived = pickle.loads(pickle.dumps(reader))
+    assert arrived.schema == reader.schema
+    assert arrived(value) == {"id": 1, "note": "n"}
+
+
+def test_few_of_many_ids_are_asked_for(schemas: Store) -> None:
+    """Bytes of others are no reason for a million requests."""
+    counted = Counted(schemas)
+    reader = ValueReader(counted, "avro", subject=SUBJECT)
+    values = [b"\0" + number.to_bytes(4, "big") for number in range(100, 100 + 3 * MOST_IDS)]
+    errors = reader.decode(pa.array(values, pa.binary())).errors
+    assert errors.null_count == 0
+    assert len(counted.asked) == MOST_IDS
+
+
+def test_references(store: Store) -> None:
+    """Named types of other subjects; a circle of them, or a missing one, is refused."""
+    item = {"type": "record", "name": "shop.Item", "fields": [{"name": "n", "type": "int"}]}
+    order = {"type": "record", "name": "O", "fields": [{"name": "i", "type": "shop.Item"}]}
+    store.schemas.add("item", json.dumps(item))
+    reference = SchemaReference("shop.Item", "item", 1)
+    added = store.schemas.add("order", json.dumps(order), references=[reference])
+    assert store.schemas.by_id(added.id).references == (reference,)
+    writer = ValueWriter(store.schemas, "avro", subject="order")
+    reader = ValueReader(store.schemas, "avro", subject="order")
+    assert reader(writer({"i": {"n": 3}})) == {"i": {"n": 3}}
+    missing = SchemaReference("shop.Item", "item", 9)
+    with pytest.raises(UnknownSchema, match="refers to one"):
+        store.schemas.add("order", json.dumps(order), references=[missing])
+    with pytest.raises(InvalidSchema, match=re.escape("no type 'shop.Item'")):
+        store.schemas.add("order", json.dumps(order))
+
+
+class _Circle:
+    """Schemas that refer to each other."""
+
+    def by_id(self, schema_id: int) -> RegisteredSchema:
+        return self.version("a", schema_id)
+
+    def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
+        other = SchemaReference("x", "b" if subject == "a" else "a", 1)
+        return RegisteredSchema(1, "AVRO", '"int"', (other,), subject, version)
+
+
+def test_a_circle_of_references() -> None:
+    """It ends in an error, not in the end of the stack."""
+    with pytest.raises(InvalidSchema, match="in a circle"):
+        ValueReader(_Circle(), "avro", subject="a")
+
+
+def test_schemas_in_files(tmp_path: Path, schemas: Store) -> None:
+    """By the id in their names; the subject's with the greatest is its newest."""
+    for name, schema in (("orders-value-1.avsc", V1), ("2.avsc", V2), ("other-9.avsc", V1)):
+        (tmp_path / name).write_text(json.dumps(schema))
+    (tmp_path / "readme.txt").write_text("no schema")
+    folder = SchemaFolder(tmp_path)
+    assert folder.version(SUBJECT).id == 1
+    assert folder.version("unheard").id == 2  # without a subject it is of any
+    assert folder.by_id(9).text == json.dumps(V1)
+    with pytest.raises(UnknownSchema, match="id 3"):
+        folder.by_id(3)
+    value = ValueWriter(schemas.schemas, "avro", subject=SUBJECT)({"id": 1, "note": "n"})
+    assert ValueReader(folder, "avro", subject=SUBJECT)(value) == {"id": 1}
+    with pytest.raises(InvalidOption, match="not a folder"):
+        SchemaFolder(tmp_path / "missing")
+
+
+def test_what_cannot_be_read_is_said(schemas: Store) -> None:
+    """Names, formats, and fields that are called as a part of each record."""
+    with pytest.raises(UnknownSchema, match="no subject 'unheard'"):
+        ValueReader(schemas.schemas, "avro", subject="unheard")
+    with pytest.raises(UnknownSchema, match="no version 7"):
+        ValueReader(schemas.schemas, "avro", subject=SUBJECT, version=7)
+    with pytest.raises(InvalidOption, match="it is avro, protobuf or json"):
+        ValueReader(schemas.schemas, "xml", subject=SUBJECT)
+    with pytest.raises(InvalidOption, match="is AVRO, not JSON"):
+        ValueWriter(schemas.schemas, "json", subject=SUBJECT)
+    taken: dict[str, Any] = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "_Offset", "type": "int"}],
+    }
+    schemas.schemas.add("taken", json.dumps(taken))
+    with pytest.raises(InvalidSchema, match="'_Offset'"):
+        ValueReader(schemas.schemas, "avro", subject="taken")

@@ -1,0 +1,412 @@
+"""``Store.schemas``: the schemas of values, in a topic that the store keeps itself.
+
+``_schemas`` is compacted and has one partition, and its records are as Confluent's registry writes
+them: a topic that was imported from Kafka is read, and one that is exported is understood there.
+Whoever changes it takes over the transactional id ``_schemas``, reads what is there, and commits
+what follows from it. Somebody else who does the same in between fences him, and he begins again: so
+no two schemas get one id or one version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from txnlog.clock import Clock
+from txnlog.config import StoreConfig
+from txnlog.errors import (
+    ConcurrentTransactions,
+    InvalidOption,
+    InvalidRecord,
+    InvalidSchema,
+    ProducerFenced,
+    TopicAlreadyExists,
+    UnknownSchema,
+    UnknownTopicOrPartition,
+)
+from txnlog.limits import AnyNumber, Counter, EncodedSchema, LongName
+from txnlog.log.open_logs import Logs
+from txnlog.producer import Producer
+from txnlog.snapshot import take_snapshot
+from txnlog.storage.base import Storage
+from txnlog.values.codecs import Codec, parse_schema
+from txnlog.values.compatibility import (
+    DEFAULT_MODE,
+    Compatibility,
+    check_mode,
+    incompatibilities,
+)
+from txnlog.values.schemas import (
+    RegisteredSchema,
+    SchemaReference,
+    check_schema_type,
+    check_text,
+    with_references,
+)
+from txnlog.write.writer_settings import WriterSettings
+
+TOPIC: Final = "_schemas"
+"""Kafka's registries call theirs so."""
+_MOST_CHARS: Final = 512
+_TRIES: Final = 100
+_PAUSE_S: Final = 0.02
+_TIMEOUT_MS: Final = 60_000
+
+
+class _Key(msgspec.Struct, frozen=True):
+    keytype: LongName
+    subject: LongName | None = None
+    version: Counter | None = None
+    magic: Counter = 0
+
+
+class _Reference(msgspec.Struct, frozen=True):
+    name: LongName
+    subject: LongName
+    version: Counter
+
+
+class _Value(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a record of any kind has, as far as it matters here."""
+
+    subject: LongName | None = None
+    version: Counter = 0
+    id: Counter = 0
+    schemaType: LongName | None = None  # noqa: N815 - Confluent's name
+    references: Annotated[tuple[_Reference, ...], AnyNumber] | None = None
+    schema: EncodedSchema = ""
+    deleted: bool = False
+    compatibilityLevel: LongName | None = None  # noqa: N815 - Confluent's name
+
+
+_KEYS: Final = msgspec.json.Decoder(_Key)
+_VALUES: Final = msgspec.json.Decoder(_Value)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What the topic says: the versions of each subject that are not deleted, all ids, modes."""
+
+    versions: dict[str, dict[int, RegisteredSchema]] = field(default_factory=dict)
+    last_versions: dict[str, int] = field(default_factory=dict)
+    ids: dict[int, RegisteredSchema] = field(default_factory=dict)
+    modes: dict[str | None, Compatibility] = field(default_factory=dict)
+
+    def mode(self, subject: str | None) -> Compatibility:
+        return self.modes.get(subject, self.modes.get(None, DEFAULT_MODE))
+
+    def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
+        mine = self.versions.get(subject)
+        if not mine:
+            raise UnknownSchema(
+                f"there is no subject {subject!r:.200}; `txnlog schemas ls` lists them"
+            )
+        chosen = max(mine) if version is None else version
+        if chosen not in mine:
+            raise UnknownSchema(
+                f"subject {subject!r:.200} has no version {chosen}; it has {sorted(mine)!r:.200}"
+            )
+        return mine[chosen]
+
+    def find(self, schema: RegisteredSchema) -> RegisteredSchema | None:
+        """The version of its subject that is the same, or else another subject's."""
+        same = _meaning(schema)
+        mine = self.versions.get(schema.subject or "", {})
+        for one in (*mine.values(), *self.ids.values()):
+            if _meaning(one) == same:
+                return one
+        return None
+
+
+class SchemaAdmin:
+    """The schemas of a store: :attr:`txnlog.Store.schemas`."""
+
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+        self._known = _State()
+
+    def __reduce__(self) -> tuple[Callable[..., SchemaAdmin], tuple[object, ...]]:
+        # Travels as the place of its store; what it has read is read again where it arrives.
+        return _reopened, (self._logs.storage, self._logs.config, self._logs.clock)
+
+    def by_id(self, schema_id: int) -> RegisteredSchema:
+        """The schema with an id. The topic is read if the id is not known yet.
+
+        Raises UnknownSchema.
+        """
+        if schema_id not in self._known.ids:
+            self._known = self._read()
+        if schema_id not in self._known.ids:
+            raise UnknownSchema(f"there is no schema with id {schema_id} in topic {TOPIC}")
+        return self._known.ids[schema_id]
+
+    def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
+        """A version of a subject; None: the newest one there is now. Raises UnknownSchema."""
+        if version is None or version not in self._known.versions.get(subject, {}):
+            self._known = self._read()
+        return self._known.version(subject, version)
+
+    def list(self, subject: str | None = None) -> Sequence[RegisteredSchema]:
+        """All versions of a subject, or of each one: by name, then by version.
+
+        Raises UnknownSchema: there is no such subject.
+        """
+        self._known = state = self._read()
+        if subject is not None:
+            state.version(subject)
+        chosen = sorted(state.versions) if subject is None else [subject]
+        return [one for name in chosen for _, one in sorted(state.versions[name].items())]
+
+    def compatibility(self, subject: str | None = None) -> Compatibility:
+        """The mode of a subject; None: of those that have none of their own."""
+        return self._read().mode(subject)
+
+    def set_compatibility(self, mode: Compatibility, subject: str | None = None) -> None:
+        """Set the mode of a subject; None: of those that have none of their own.
+
+        Raises InvalidOption: there is no such mode, or subject names cannot be so.
+        """
+        checked = check_mode(mode)
+        if subject is not None:
+            _check_subject(subject)
+        key = msgspec.json.encode(_Key("CONFIG", subject))
+        value = msgspec.json.encode(_Value(compatibilityLevel=checked))
+        self._change(lambda _: ([(key, value)], None))
+
+    def check(
+        self,
+        subject: str,
+        text: str,
+        schema_type: str = "AVRO",
+        references: Iterable[SchemaReference] = (),
+    ) -> Sequence[str]:
+        """What stands against a schema as the next version of a subject; nothing if it may be.
+
+        docs/VALUES.md says what is compared for each kind of schema.
+
+        Raises:
+            InvalidSchema: it is none.
+            InvalidOption: an argument is not valid.
+            UnknownSchema: one that it refers to is not there.
+        """
+        given = self._given(subject, text, schema_type, references)
+        self._known = state = self._read()
+        return self._against(given, self._codec(given), state)
+
+    def add(
+        self,
+        subject: str,
+        text: str,
+        schema_type: str = "AVRO",
+        references: Iterable[SchemaReference] = (),
+    ) -> RegisteredSchema:
+        """Register a schema as the next version of a subject.
+
+        One that the subject has already is returned as it is. One that another subject has gets
+        the same id. The first one makes the topic ``_schemas``.
+
+        Args:
+            subject: whose it is: of the values of topic ``orders`` by custom ``orders-value``.
+            text: JSON of Avro or of JSON Schema; of Protobuf a descriptor set in base64.
+            schema_type: 'AVRO', 'PROTOBUF' or 'JSON'.
+            references: the schemas that it uses, which are registered already.
+
+        Raises:
+            InvalidSchema: it is none, or it is not compatible: see :meth:`check`.
+            InvalidOption: an argument is not valid.
+            UnknownSchema: one that it refers to is not there.
+            ConcurrentTransactions: others have changed the topic again and again meanwhile.
+        """
+        given = self._given(subject, text, schema_type, references)
+        codec = self._codec(given)
+        self._known = state = self._read()
+        found = state.find(given)
+        if found is not None and found.subject == subject:
+            return found
+
+        def decide(state: _State) -> tuple[_Records, RegisteredSchema]:
+            found = state.find(given)
+            if found is not None and found.subject == subject:
+                return [], found
+            if reasons := self._against(given, codec, state):
+                more = f" (and {len(reasons) - 5} more)" if len(reasons) > 5 else ""
+                raise InvalidSchema(
+                    f"the schema cannot be the next of {subject!r:.200}, whose compatibility is "
+                    f"{state.mode(subject)}: {'; '.join(reasons[:5])}{more}"
+                )
+            new_id = max(state.ids, default=0) + 1 if found is None else found.id
+            version = state.last_versions.get(subject, 0) + 1
+            made = replace(given, id=new_id, version=version)
+            return [_record_of(made)], made
+
+        changed: RegisteredSchema = self._change(decide)
+        return changed
+
+    # -- what is asked for -----------------------------------------------------------------------
+
+    def _given(
+        self,
+        subject: str,
+        text: str,
+        schema_type: str,
+        references: Iterable[SchemaReference],
+    ) -> RegisteredSchema:
+        kind = check_schema_type(schema_type)
+        _check_subject(subject)
+        return RegisteredSchema(0, kind, check_text(text), tuple(references), subject)
+
+    def _codec(self, schema: RegisteredSchema) -> Codec:
+        return parse_schema(schema.schema_type, schema.text, with_references(self, schema))
+
+    def _against(self, given: RegisteredSchema, codec: Codec, state: _State) -> Sequence[str]:
+        assert given.subject is not None
+        mode = state.mode(given.subject)
+        earlier = sorted(state.versions.get(given.subject, {}).items())
+        if not mode.endswith("_TRANSITIVE"):
+            earlier = earlier[-1:]
+        codecs = [] if mode == "NONE" else [(n, self._codec(one)) for n, one in earlier]
+        return [*incompatibilities(mode, codec, codecs)]
+
+    # -- the topic -------------------------------------------------------------------------------
+
+    def _read(self) -> _State:
+        """The state of now. Raises InvalidRecord: a record is none of a registry's."""
+        try:
+            snapshot = take_snapshot(self._logs, [TOPIC])
+        except UnknownTopicOrPartition:
+            return _State()
+        if len(snapshot.partitions(TOPIC)) > 1 or snapshot.view(TOPIC).schema is not None:
+            raise InvalidOption(
+                f"topic {TOPIC} has columns, or more than one partition: it was not made by "
+                "`txnlog schemas add`, nor by a registry of Kafka's"
+            )
+        state = _State()
+        for batch in snapshot.scan(TOPIC, columns=["key", "value", "offset"]).to_batches():
+            for key, value, offset in zip(*map(pa.Array.to_pylist, batch.columns), strict=True):
+                try:
+                    _fold(state, key, value)
+                except (ValueError, RecursionError) as error:
+                    raise InvalidRecord(
+                        f"{TOPIC}:0 has a record at offset {offset} that is none of a schema "
+                        f"registry's: {error}"
+                    ) from error
+        return state
+
+    def _change(self, decide: Callable[[_State], tuple[_Records, Any]]) -> Any:  # noqa: ANN401
+        """Write what follows from the state, while nobody else changes it."""
+        self._make_topic()
+        clock = self._logs.clock
+        for _ in range(_TRIES):
+            producer = Producer(
+                self._logs,
+                WriterSettings(),
+                transactional_id=TOPIC,
+                transaction_timeout_ms=_TIMEOUT_MS,
+            )
+            try:
+                with producer:
+                    producer.init_transactions()
+                    self._known = state = self._read()
+                    records, result = decide(state)
+                    if records:
+                        with producer.transaction():
+                            for key, value in records:
+                                producer.send(TOPIC, value, key=key, partition=0)
+                    return result
+            except (ProducerFenced, ConcurrentTransactions):
+                clock.sleep(_PAUSE_S * (1 + clock.jitter()))
+        raise ConcurrentTransactions(
+            f"topic {TOPIC} was changed by others {_TRIES} times meanwhile; try again"
+        )
+
+    def _make_topic(self) -> None:
+        from txnlog.admin.topics import TopicAdmin
+
+        topics = TopicAdmin(self._logs)
+        try:
+            topics.create(TOPIC, config={"cleanup.policy": "compact"})
+        except TopicAlreadyExists:
+            return
+
+
+_Records = Sequence[tuple[bytes, bytes]]
+
+
+def _reopened(storage: Storage, config: StoreConfig, clock: Clock) -> SchemaAdmin:
+    return SchemaAdmin(Logs(storage, config, clock))
+
+
+def _check_subject(subject: object) -> None:
+    if (
+        not isinstance(subject, str)
+        or not 0 < len(subject) <= _MOST_CHARS
+        or not subject.isprintable()
+    ):
+        raise InvalidOption(
+            f"{subject!r:.60} cannot be a subject: it is a text of up to {_MOST_CHARS} characters"
+        )
+
+
+def _record_of(schema: RegisteredSchema) -> tuple[bytes, bytes]:
+    key = _Key("SCHEMA", schema.subject, schema.version, 1)
+    value = _Value(
+        subject=schema.subject,
+        version=schema.version or 0,
+        id=schema.id,
+        schemaType=None if schema.schema_type == "AVRO" else schema.schema_type,
+        references=tuple(_Reference(r.name, r.subject, r.version) for r in schema.references)
+        or None,
+        schema=schema.text,
+    )
+    return msgspec.json.encode(key), msgspec.json.encode(value)
+
+
+def _fold(state: _State, key: bytes | None, value: bytes | None) -> None:
+    """Add one record. Raises ValueError: it is none of a registry's."""
+    if key is None:
+        return
+    where = _KEYS.decode(key)
+    found = None if value is None else _VALUES.decode(value)
+    subject = where.subject
+    if where.keytype == "CONFIG":
+        state.modes.pop(subject, None)
+        if found is not None and found.compatibilityLevel is not None:
+            state.modes[subject] = check_mode(found.compatibilityLevel)
+    elif where.keytype == "DELETE_SUBJECT" and subject is not None and found is not None:
+        mine = state.versions.get(subject, {})
+        for number in [number for number in mine if number <= found.version]:
+            del mine[number]
+    elif where.keytype == "SCHEMA" and subject is not None and where.version is not None:
+        mine = state.versions.setdefault(subject, {})
+        mine.pop(where.version, None)
+        if found is None:
+            return
+        made = RegisteredSchema(
+            found.id,
+            check_schema_type(found.schemaType or "AVRO"),
+            found.schema,
+            tuple(SchemaReference(r.name, r.subject, r.version) for r in found.references or ()),
+            subject,
+            where.version,
+        )
+        state.ids.setdefault(found.id, made)
+        last = state.last_versions.get(subject, 0)
+        state.last_versions[subject] = max(last, where.version)
+        if not found.deleted:
+            mine[where.version] = made
+
+
+def _meaning(schema: RegisteredSchema) -> tuple[object, ...]:
+    """What schemas that are the same have in common: the order of JSON's keys does not count."""
+    text = schema.text
+    if schema.schema_type != "PROTOBUF":
+        try:
+            text = json.dumps(json.loads(text), sort_keys=True)
+        except (ValueError, RecursionError):
+            return schema.schema_type, text, schema.references
+    return schema.schema_type, text, schema.references

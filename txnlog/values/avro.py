@@ -1,0 +1,128 @@
+"""Values of Avro as columns, and columns as values of Avro."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from txnlog.errors import InvalidSchema
+from txnlog.values.avro_columns import Numbers, Problems, decode_plain
+from txnlog.values.avro_compatibility import why_not
+from txnlog.values.avro_resolution import default_column, resolve
+from txnlog.values.avro_schema import AvroType, parse_avro
+
+
+class AvroCodec:
+    """One schema of Avro. ``columns`` are its fields; of what is no record, ``value``."""
+
+    def __init__(self, kind: AvroType, parsed: Any) -> None:  # noqa: ANN401 - fastavro's form
+        self.type = kind
+        self._parsed = parsed
+        self.is_record = self.type.kind == "record"
+        self.columns = pa.schema(
+            self.type.arrow_fields()
+            if self.is_record
+            else [pa.field("value", self.type.arrow(), self.type.is_nullable)]
+        )
+
+    @property
+    def defaults(self) -> Mapping[str, pa.Scalar]:
+        """What columns have of values that were written without them, but for null."""
+        found = {
+            one.name: default_column(one.type, one.default[0])[0]
+            for one in self.type.fields
+            if one.default
+        }
+        return {
+            name: value
+            for name, value in found.items()
+            if value.is_valid and not pa.types.is_nested(value.type)
+        }
+
+    def decode(
+        self,
+        data: npt.NDArray[np.uint8],
+        starts: Numbers,
+        ends: Numbers,
+        problems: Problems,
+        reader: AvroCodec,
+    ) -> pa.StructArray:
+        """The columns of ``reader`` of values of this schema.
+
+        Raises InvalidSchema: no value of this schema is one of the reader's.
+        """
+        plain = decode_plain(self.type, data, starts, ends, problems)
+        found = resolve(plain, self.type, reader.type, np.arange(len(starts)), problems)
+        if reader.is_record:
+            return found
+        return pa.StructArray.from_arrays([found], fields=[reader.columns.field(0)])
+
+    def why_not(self, writer: AvroCodec) -> Iterator[str]:
+        """What stands against reading the values of another schema as this one's."""
+        return why_not(self.type, writer.type)
+
+    def encode(self, columns: pa.RecordBatch) -> list[bytes]:
+        """The values of rows. Raises ValueError, TypeError, LookupError: one cannot be written."""
+        from fastavro import schemaless_writer
+
+        rows = (columns if self.is_record else columns.column("value")).to_pylist()
+        made = []
+        for row in rows:
+            stream = BytesIO()
+            schemaless_writer(stream, self._parsed, _for_fastavro(row, self.type), strict=False)
+            made.append(stream.getvalue())
+        return made
+
+
+def _for_fastavro(value: Any, kind: AvroType) -> Any:  # noqa: ANN401 - any value of Avro
+    """A value of Arrow's as fastavro takes it: maps as dicts, a union's with the type's name."""
+    if value is None:
+        return None
+    match kind.kind:
+        case "record":
+            return {
+                one.name: _for_fastavro(value[one.name], one.type)
+                for one in kind.fields
+                if one.name in value
+            }
+        case "array":
+            return [_for_fastavro(item, kind.parts[0]) for item in value]
+        case "map":
+            pairs = value.items() if isinstance(value, dict) else value
+            return {key: _for_fastavro(item, kind.parts[0]) for key, item in pairs}
+        case "union" if len(kind.others) == 1:
+            part = kind.others[0]
+            return part.name or part.kind, _for_fastavro(value, part)
+        case "union":
+            chosen = [n for n in range(len(kind.others)) if value.get(f"member{n}") is not None]
+            if not chosen:
+                return None
+            if len(chosen) > 1:
+                raise ValueError(f"a union has one member, not {len(chosen)}")
+            part = kind.others[chosen[0]]
+            return part.name or part.kind, _for_fastavro(value[f"member{chosen[0]}"], part)
+    return value
+
+
+def read_avro(text: str, references: Sequence[tuple[str, str]] = ()) -> AvroCodec:
+    """The codec of a schema that fastavro takes too. Raises InvalidSchema."""
+    from fastavro import parse_schema
+    from fastavro.schema import SchemaParseException, UnknownType
+
+    kind = parse_avro(text, references)
+    named: dict[str, Any] = {}
+    parsed: Any = None
+    try:
+        for one in (*(used for _, used in references), text):
+            parsed = parse_schema(json.loads(one), named)
+    except (SchemaParseException, UnknownType, ValueError, TypeError, LookupError) as error:
+        raise InvalidSchema(f"it is not a schema of Avro: {error}") from error
+    except RecursionError as error:
+        raise InvalidSchema("it is nested too deeply for a schema of Avro") from error
+    return AvroCodec(kind, parsed)

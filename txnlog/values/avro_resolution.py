@@ -1,0 +1,372 @@
+"""Plain columns of one schema of Avro as the columns of another: its rules of schema resolution.
+
+Fields are found by name, or by an alias of the reader's; those that the writer did not have get
+their default; numbers become wider, texts bytes and bytes texts; an enum's unknown symbols its
+default. What a value lacks for the reader's schema is a problem of that value; what no value can
+have is :class:`Unresolvable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnlog.errors import InvalidSchema
+from txnlog.segments.number_arrays import arrow_of, numbers_of
+from txnlog.values.avro_columns import Numbers, Problems, plain_type, spread
+from txnlog.values.avro_schema import AvroField, AvroType
+
+PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+"""What a reader may call what a writer has called so."""
+_INT_LIMIT: Final = 1 << 31
+_DAY: Final = {"time-millis": 86_400_000, "time-micros": 86_400_000_000}
+_DECIMAL_BYTES: Final = 16
+
+
+class Unresolvable(InvalidSchema):
+    """No value of the writer's schema can be one of the reader's."""
+
+
+def short_name(name: str) -> str:
+    """A name without its namespace: by it types of two schemas are told to be the same."""
+    return name.rpartition(".")[2]
+
+
+def same_name(writer: AvroType, reader: AvroType) -> bool:
+    """Whether a reader knows the writer's type by its name, or by an alias."""
+    return short_name(writer.name) in map(short_name, (reader.name, *reader.aliases))
+
+
+def field_of(writer: AvroType, wanted: AvroField) -> int | None:
+    """The number of the writer's field that a reader's stands for."""
+    names = [one.name for one in writer.fields]
+    return next((names.index(n) for n in (wanted.name, *wanted.aliases) if n in names), None)
+
+
+def may_read(writer: AvroType, reader: AvroType) -> bool:
+    """Whether two types that are no unions are of one kind: what is in them is not looked at."""
+    if writer.kind == reader.kind:
+        if writer.kind == "fixed":
+            return same_name(writer, reader) and writer.size == reader.size
+        return writer.kind not in ("record", "enum") or same_name(writer, reader)
+    return reader.kind in PROMOTIONS.get(writer.kind, ())
+
+
+def part_for(writer: AvroType, reader: AvroType) -> AvroType | None:
+    """The first type of a reader's union that a value may be: of the same kind, or wider."""
+    same = (part for part in reader.parts if part.kind == writer.kind and may_read(writer, part))
+    wider = (part for part in reader.parts if may_read(writer, part))
+    return next(same, None) or next(wider, None)
+
+
+def resolve(
+    column: pa.Array, writer: AvroType, reader: AvroType, rows: Numbers, problems: Problems
+) -> pa.Array:
+    """The column of the reader's type.
+
+    Args:
+        column: the plain column of the writer's type.
+        writer: what was written.
+        reader: what is read.
+        rows: of each of its values the number of the value that it is in.
+        problems: what its values lack is added to them.
+
+    Raises:
+        Unresolvable: the types do not fit.
+    """
+    if writer.kind == "union":
+        return _from_union(column, writer, reader, rows, problems)
+    if reader.kind == "union":
+        part = part_for(writer, reader)
+        if part is None:
+            raise Unresolvable(f"{_shown(writer)} is none of the types of a union")
+        made = resolve(column, writer, part, rows, problems)
+        return _in_union(made, part, reader)
+    if writer.kind == reader.kind == "record":
+        return _record(column, writer, reader, rows, problems)
+    if writer.kind == reader.kind == "array":
+        owners, values = _elements(column, rows)
+        made = resolve(values, writer.parts[0], reader.parts[0], owners, problems)
+        return _lists(column, made, reader.arrow())
+    if writer.kind == reader.kind == "map":
+        return _map(column, writer, reader, rows, problems)
+    if writer.kind == reader.kind == "enum":
+        return _enum(column, writer, reader, rows, problems)
+    if writer.kind == reader.kind == "null":
+        return column
+    if not may_read(writer, reader):
+        raise Unresolvable(f"{_shown(writer)} was written, and {_shown(reader)} is read")
+    return _scalar(column, writer, reader, rows, problems)
+
+
+def default_column(kind: AvroType, default: object) -> pa.Array:
+    """A field's default, as a column of one value. Raises Unresolvable: it is none of its type."""
+    try:
+        plain = pa.array([_plain_default(kind, default)], plain_type(kind))
+    except (TypeError, ValueError, LookupError, OverflowError) as error:
+        raise Unresolvable(f"the default {default!r:.60} is no {_shown(kind)}") from error
+    problems = Problems()
+    writer = kind
+    if kind.kind == "union":
+        writer = kind.parts[0]
+        plain = pa.array([_plain_default(writer, default)], plain_type(writer))
+    made = resolve(plain, writer, kind, np.zeros(1, np.int64), problems)
+    if problems.reasons:
+        raise Unresolvable(f"the default {default!r:.60}: {problems.reasons[0]}")
+    return made
+
+
+def _plain_default(kind: AvroType, default: Any) -> Any:  # noqa: ANN401 - JSON
+    """A default as the plain columns of its type have it; of a union it is of the first type."""
+    match kind.kind:
+        case "null":
+            if default is not None:
+                raise ValueError(default)
+            return None
+        case "union":
+            if len(kind.others) <= 1:
+                return _plain_default(kind.parts[0], default)
+            first = kind.parts[0]
+            return None if first.kind == "null" else {"member0": _plain_default(first, default)}
+        case "bytes" | "fixed":
+            return default.encode("latin-1")
+        case "string":
+            return default.encode()
+        case "enum":
+            return kind.symbols.index(default)
+        case "array":
+            return [_plain_default(kind.parts[0], item) for item in default]
+        case "map":
+            part = kind.parts[0]
+            return [
+                {"key": key.encode(), "value": _plain_default(part, value)}
+                for key, value in default.items()
+            ]
+        case "record":
+            return {
+                f"f{n}": _plain_default(
+                    one.type, default[one.name] if one.name in default else one.default[0]
+                )
+                for n, one in enumerate(kind.fields)
+            }
+        case "boolean" if not isinstance(default, bool):
+            raise ValueError(default)
+        case "int" | "long" if isinstance(default, bool) or not isinstance(default, int):
+            raise ValueError(default)
+    return default
+
+
+# -- unions ----------------------------------------------------------------------------------------
+
+
+def _from_union(
+    column: pa.Array, writer: AvroType, reader: AvroType, rows: Numbers, problems: Problems
+) -> pa.Array:
+    """Each value is of one of the writer's types: those of each type are resolved alone."""
+    if not writer.others:
+        return resolve(column, writer.parts[0], reader, rows, problems)
+    columns = [column] if len(writer.others) == 1 else column.flatten()
+    made = pa.nulls(len(rows), reader.arrow())
+    nulls = np.ones(len(rows), bool)
+    for part, values in zip(writer.others, columns, strict=True):
+        mine = values.is_valid().to_numpy(zero_copy_only=False)
+        nulls &= ~mine
+        chosen = values.filter(pa.array(mine)) if not mine.all() else values
+        try:
+            found = resolve(chosen, part, reader, rows[mine], problems)
+        except Unresolvable as error:
+            if not mine.any():
+                continue  # another type may be all that there is
+            problems.add(rows[mine], str(error))
+            continue
+        made = found if mine.all() else pc.if_else(pa.array(mine), spread(found, mine), made)
+    if nulls.any() and not reader.is_nullable:
+        problems.add(rows[nulls], f"a null was written, and {_shown(reader)} is read")
+    return made
+
+
+def _in_union(made: pa.Array, part: AvroType, reader: AvroType) -> pa.Array:
+    """A column of one of the types as that of the union."""
+    if len(reader.others) <= 1:
+        return made if part.kind != "null" else pa.nulls(len(made), reader.arrow())
+    kind = reader.arrow()
+    if part.kind == "null":
+        return pa.nulls(len(made), kind)
+    at = [id(one) for one in reader.others].index(id(part))
+    columns = [
+        made if n == at else pa.nulls(len(made), kind.field(n).type) for n in range(kind.num_fields)
+    ]
+    return pa.StructArray.from_arrays(columns, fields=[*kind])
+
+
+# -- what has parts --------------------------------------------------------------------------------
+
+
+def _record(
+    column: pa.Array, writer: AvroType, reader: AvroType, rows: Numbers, problems: Problems
+) -> pa.Array:
+    made = []
+    for one in reader.fields:
+        number = field_of(writer, one)
+        if number is not None:
+            try:
+                part = column.field(number)
+                made.append(resolve(part, writer.fields[number].type, one.type, rows, problems))
+            except Unresolvable as error:
+                raise Unresolvable(f"field {one.name!r:.200}: {error}") from error
+        elif one.default:
+            value = default_column(one.type, one.default[0])
+            made.append(value.take(arrow_of(np.zeros(len(rows), np.int64))))
+        else:
+            raise Unresolvable(
+                f"field {one.name!r:.200} was not written and has no default in the reader's schema"
+            )
+    if not made:
+        return pa.array([{}] * len(rows), pa.struct([]))
+    return pa.StructArray.from_arrays(made, fields=[*reader.arrow()])
+
+
+def _elements(column: pa.Array, rows: Numbers) -> tuple[Numbers, pa.Array]:
+    """The values of all lists, and for each the number of the value that it is in."""
+    bounds = column.offsets.to_numpy()
+    first, last = int(bounds[0]), int(bounds[-1])
+    return np.repeat(rows, np.diff(bounds)), column.values.slice(first, last - first)
+
+
+def _lists(column: pa.Array, values: pa.Array, kind: Any) -> pa.Array:  # noqa: ANN401
+    bounds = column.offsets.to_numpy()
+    offsets = arrow_of((bounds - bounds[0]).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, values, kind, mask=_nulls_of(column))
+
+
+def _nulls_of(column: pa.Array) -> pa.Array | None:
+    return column.is_null() if column.null_count else None
+
+
+def _map(
+    column: pa.Array, writer: AvroType, reader: AvroType, rows: Numbers, problems: Problems
+) -> pa.Array:
+    owners, pairs = _elements(column, rows)
+    keys = _texts(pairs.field("key"), owners, problems)
+    values = resolve(pairs.field("value"), writer.parts[0], reader.parts[0], owners, problems)
+    bounds = column.offsets.to_numpy()
+    offsets = arrow_of((bounds - bounds[0]).astype(np.int32))
+    return pa.MapArray.from_arrays(offsets, keys, values, reader.arrow(), mask=_nulls_of(column))
+
+
+# -- single values ---------------------------------------------------------------------------------
+
+
+def _scalar(
+    column: pa.Array, writer: AvroType, reader: AvroType, rows: Numbers, problems: Problems
+) -> pa.Array:
+    _check_logical(writer, reader)
+    if reader.is_decimal:
+        return _decimals(column, reader, rows, problems)
+    if writer.kind == "int" and not reader.logical:
+        column = _within(column, -_INT_LIMIT, _INT_LIMIT, "an int of 32 bits", rows, problems)
+    if reader.kind == "string":
+        return _texts(column, rows, problems)
+    target = reader.arrow()
+    if reader.logical is None:
+        return column if column.type == target else column.cast(target, safe=False)
+    if reader.logical in _DAY:
+        column = _within(column, 0, _DAY[reader.logical], "a time of a day", rows, problems)
+    if reader.kind == "int":
+        column = _within(column, -_INT_LIMIT, _INT_LIMIT, "an int of 32 bits", rows, problems)
+        return column.cast(pa.int32(), safe=False).cast(target)
+    return column.cast(target)
+
+
+def _check_logical(writer: AvroType, reader: AvroType) -> None:
+    """Numbers of one unit are not taken for another's."""
+    one, other = writer.logical, reader.logical
+    if one is None or other is None:
+        return
+    if one != other or (writer.is_decimal and writer.scale != reader.scale):
+        raise Unresolvable(f"{_shown(writer)} was written, and {_shown(reader)} is read")
+
+
+def _within(
+    column: pa.Array, least: int, end: int, what: str, rows: Numbers, problems: Problems
+) -> pa.Array:
+    """Whole numbers, those outside null."""
+    fits = pc.and_(pc.greater_equal(column, least), pc.less(column, end))
+    if pc.all(fits).as_py() in (True, None):
+        return column
+    wrong = pc.invert(pc.fill_null(fits, True))
+    problems.add(rows[wrong.to_numpy(zero_copy_only=False)], f"a number is not {what}")
+    return pc.if_else(wrong, None, column)
+
+
+def _texts(column: pa.Array, rows: Numbers, problems: Problems) -> pa.Array:
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        made: list[bytes | None] = column.to_pylist()
+        for number, value in enumerate(made):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError:
+                problems.add(rows[number : number + 1], "a text is not valid UTF-8")
+                made[number] = b""  # a map has no key that is null
+        return pa.array(made, pa.binary()).cast(pa.string())
+
+
+def _enum(
+    column: pa.Array, writer: AvroType, reader: AvroType, rows: Numbers, problems: Problems
+) -> pa.Array:
+    column = _within(column, 0, len(writer.symbols), "that of a symbol", rows, problems)
+    known = [s if s in reader.symbols else reader.default_symbol for s in writer.symbols]
+    made = pa.array(known, pa.string()).take(column)
+    lost = pc.and_(column.is_valid(), made.is_null())
+    if pc.any(lost).as_py():
+        problems.add(
+            rows[lost.to_numpy(zero_copy_only=False)],
+            f"a symbol of enum {writer.name!r:.200} is not in the reader's schema",
+        )
+    return made
+
+
+def _decimals(column: pa.Array, reader: AvroType, rows: Numbers, problems: Problems) -> pa.Array:
+    """Whole numbers of up to 16 bytes, the highest first, as Arrow's decimals."""
+    lengths = numbers_of(pc.fill_null(pc.binary_length(column), 0)).astype(np.int64)
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    wrong = ((lengths == 0) | (lengths > _DECIMAL_BYTES)) & valid
+    _, ends, data = column.buffers()
+    held = np.zeros(1, np.uint8) if data is None or not len(data) else np.frombuffer(data, np.uint8)
+    bounds = np.frombuffer(ends, np.int32, len(column) + 1, column.offset * 4)[1:].astype(np.int64)
+    places = bounds[:, None] - 1 - np.arange(_DECIMAL_BYTES)
+    inside = np.arange(_DECIMAL_BYTES) < lengths[:, None]
+    numbers = held[np.clip(places, 0, len(held) - 1)]
+    first = held[np.clip(bounds - lengths, 0, len(held) - 1)]
+    sign = np.where((first >= 0x80) & (lengths > 0), 0xFF, 0).astype(np.uint8)
+    numbers = np.where(inside, numbers, sign[:, None])
+    whole = pa.Array.from_buffers(
+        pa.decimal128(38, reader.scale), len(column), [None, pa.py_buffer(numbers.tobytes())]
+    )
+    most = pa.scalar(10**reader.precision, pa.decimal256(60, 0))
+    unscaled = pa.Array.from_buffers(
+        pa.decimal128(38, 0), len(column), [None, pa.py_buffer(numbers.tobytes())]
+    ).cast(pa.decimal256(60, 0))
+    size = pc.abs(unscaled)
+    wrong |= pc.greater_equal(size, most).to_numpy(zero_copy_only=False) & valid
+    problems.add(rows[wrong], f"a decimal has more than {reader.precision} digits, or none")
+    kept = pa.array(valid & ~wrong)
+    return pc.if_else(kept, whole, None).cast(reader.arrow(), safe=False)
+
+
+def _shown(kind: AvroType) -> str:
+    name = f" {kind.name!r:.100}" if kind.name else ""
+    logical = f" ({kind.logical})" if kind.logical else ""
+    return f"{kind.kind}{name}{logical}"

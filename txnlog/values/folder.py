@@ -1,0 +1,89 @@
+"""Schemas in files of a folder, each named by its id."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from txnlog.errors import InvalidOption, InvalidSchema, UnknownSchema
+from txnlog.values.schemas import MOST_SCHEMA_BYTES, RegisteredSchema, SchemaType, check_text
+
+ENDINGS: Final[dict[str, SchemaType]] = {
+    ".avsc": "AVRO",
+    ".json": "JSON",
+    ".desc": "PROTOBUF",
+}
+"""How files of each kind of schema are called. A .desc is protoc's descriptor set."""
+_FILE: Final = re.compile(r"(?:(.+)-)?(0|[1-9][0-9]{0,18})(\.avsc|\.json|\.desc)")
+
+
+def read_schema_file(path: str | os.PathLike[str]) -> tuple[SchemaType, str]:
+    """The kind of a schema in a file, by the file's ending, and its text.
+
+    Raises InvalidSchema: it cannot be read. InvalidOption: the ending is of no kind.
+    """
+    where = Path(path)
+    kind = ENDINGS.get(where.suffix.lower())
+    if kind is None:
+        raise InvalidOption(
+            f"{where} does not say what it is: .avsc is Avro, .json JSON Schema, and .desc what "
+            "`protoc --include_imports --descriptor_set_out` writes of a .proto"
+        )
+    try:
+        with where.open("rb") as file:
+            data = file.read(MOST_SCHEMA_BYTES + 1)
+    except OSError as error:
+        raise InvalidSchema(f"{where} cannot be read: {error.strerror or error}") from error
+    try:
+        text = base64.b64encode(data).decode() if kind == "PROTOBUF" else data.decode()
+        return kind, check_text(text)
+    except (UnicodeDecodeError, InvalidSchema) as error:
+        raise InvalidSchema(f"{where} is no schema: {error}") from error
+
+
+class SchemaFolder:
+    """Schemas in files called ``ID.avsc``, or ``SUBJECT-ID.avsc`` (.json, .desc).
+
+    The newest version of a subject is the one with the greatest id; a version's number is its id.
+
+    Args:
+        folder: where the files are.
+
+    Raises:
+        InvalidOption: there is no such folder.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder)
+        if not self._folder.is_dir():
+            raise InvalidOption(f"{self._folder} is not a folder of schemas")
+
+    def __repr__(self) -> str:
+        return f"SchemaFolder({str(self._folder)!r})"
+
+    def by_id(self, schema_id: int) -> RegisteredSchema:
+        """The schema with an id. Raises UnknownSchema, InvalidSchema."""
+        for subject, number, path in self._files():
+            if number == schema_id:
+                return self._read(subject, number, path)
+        raise UnknownSchema(f"no file in {self._folder} is called by the id {schema_id}")
+
+    def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
+        """A version of a subject; None: the newest. Raises UnknownSchema, InvalidSchema."""
+        mine = [found for found in self._files() if found[0] in (subject, None)]
+        if version is not None:
+            mine = [found for found in mine if found[1] == version]
+        if not mine:
+            raise UnknownSchema(f"{self._folder} has no schema of subject {subject!r:.200}")
+        return self._read(*max(mine, key=lambda found: (found[0] is not None, found[1])))
+
+    def _files(self) -> list[tuple[str | None, int, Path]]:
+        found = [(_FILE.fullmatch(path.name), path) for path in self._folder.iterdir()]
+        return [(m[1], int(m[2]), path) for m, path in found if m is not None]
+
+    def _read(self, subject: str | None, number: int, path: Path) -> RegisteredSchema:
+        kind, text = read_schema_file(path)
+        return RegisteredSchema(number, kind, text, subject=subject, version=number)

@@ -1,0 +1,278 @@
+"""Values in a registry's framing as columns. What cannot be decoded is a dead letter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from txnlog.errors import InvalidOption, InvalidRecord, InvalidSchema, UnknownSchema
+from txnlog.schema import HEADERS, OFFSET, PARTITION, TIMESTAMP, TOPIC
+from txnlog.segments.records import HEADERS_TYPE
+from txnlog.values.avro_columns import Problems
+from txnlog.values.codecs import Codec, make_codec
+from txnlog.values.framing import Frames, check_id_bytes
+from txnlog.values.schemas import (
+    MOST_IDS,
+    RegisteredSchema,
+    Schemas,
+    check_schema_type,
+    with_references,
+)
+
+KEY: Final = "_key"
+VALUE: Final = "_value"
+ERROR: Final = "_error"
+_FIELDS: Final = {
+    "key": (KEY, pa.binary()),
+    "topic": (TOPIC, pa.string()),
+    "partition": (PARTITION, pa.int32()),
+    "offset": (OFFSET, pa.int64()),
+    "timestamp": (TIMESTAMP, pa.timestamp("us", "UTC")),
+    "headers": (HEADERS, HEADERS_TYPE),
+}
+"""What a record has besides its value: by its column in a scan its name and type here."""
+_MOST_SHOWN: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedValues:
+    """What values have become.
+
+    ``columns`` has a row for each value, of nulls where there was none or it is a dead letter.
+    ``errors`` has the reason for each dead letter, and null elsewhere.
+    """
+
+    columns: pa.RecordBatch
+    errors: pa.StringArray
+
+
+class ValueReader:
+    """Decodes values that carry the id of their schema.
+
+        reader = ValueReader(store.schemas, "avro", subject="orders-value")
+        for batch in reader.read(store.scan("orders").to_batches()): ...
+
+    All have the columns of one schema, the newest of a subject or the one that is asked for; those
+    that were written under another one are resolved to it. As a function of one value it is a
+    consumer's ``value_deserializer``: it returns a dict.
+
+    Args:
+        schemas: where schemas come from.
+        value_format: 'avro', 'protobuf' or 'json'.
+        subject: whose schema says which columns there are.
+        version: of the subject; None: the newest.
+        id_bytes: how long ids are: 4, or 8 as Apicurio's serializers can write them.
+
+    Raises:
+        InvalidOption: an argument is not valid, or the subject's schema is of another format.
+        InvalidSchema: the schema cannot be made columns.
+        UnknownSchema: there is no such subject or version.
+        StorageError: the registry cannot be reached.
+    """
+
+    def __init__(
+        self,
+        schemas: Schemas,
+        value_format: str,
+        *,
+        subject: str,
+        version: int | None = None,
+        id_bytes: int = 4,
+    ) -> None:
+        self._schemas = schemas
+        self._type = check_schema_type(value_format)
+        self._id_bytes = check_id_bytes(id_bytes)
+        self.registered = schemas.version(subject, version)
+        """The schema whose columns are read."""
+        if self.registered.schema_type != self._type:
+            raise InvalidOption(
+                f"the schema of {subject!r:.200} is {self.registered.schema_type}, not {self._type}"
+            )
+        self._reader = self._codec(self.registered)
+        self._codecs: dict[int, Codec | str] = {self.registered.id: self._reader}
+        for name in self.schema.names:
+            if name.casefold() in _RESERVED:
+                raise InvalidSchema(
+                    f"a field of {subject!r:.200} is called {name!r:.60}, as a part of each record"
+                )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the values, each of which may be null where a value is a dead letter."""
+        return pa.schema([field.with_nullable(True) for field in self._reader.columns])
+
+    def decode(self, values: pa.Array | pa.ChunkedArray) -> DecodedValues:
+        """Decode values, which may be null.
+
+        An unknown id, and bytes that are no value of their schema, are errors of these values.
+
+        Raises:
+            StorageError: the registry cannot be reached: nothing is known about the values then.
+            InvalidOption: these are no bytes.
+        """
+        frames = Frames(_as_binary(values), self._id_bytes)
+        count = len(values)
+        reasons = frames.problems
+        made: list[pa.Array] = []
+        rows: list[Any] = []
+        for schema_id, chosen in frames.by_id():
+            codec = self._codec_of(schema_id)
+            mine = frames.rows[chosen]
+            if isinstance(codec, str):
+                reasons.update(dict.fromkeys(mine.tolist(), codec))
+                continue
+            problems = Problems()
+            starts, ends = frames.starts[chosen], frames.ends[chosen]
+            try:
+                found = codec.decode(frames.data, starts, ends, problems, self._reader)
+            except InvalidSchema as error:
+                self._codecs[schema_id] = reason = f"schema {schema_id} is not readable: {error}"
+                reasons.update(dict.fromkeys(mine.tolist(), reason[:_MOST_SHOWN]))
+                continue
+            for number, reason in problems.reasons.items():
+                reasons[int(mine[number])] = f"schema {schema_id}: {reason}"[:_MOST_SHOWN]
+            made.append(found)
+            rows.append(mine)
+        columns = self._in_rows(made, rows, count, reasons)
+        return DecodedValues(columns, _texts_of(reasons, count))
+
+    def _in_rows(
+        self, made: list[pa.Array], rows: list[Any], count: int, reasons: dict[int, str]
+    ) -> pa.RecordBatch:
+        if len(made) == 1 and len(made[0]) == count and not reasons:
+            return pa.RecordBatch.from_arrays(made[0].flatten(), schema=self.schema)
+        where = np.full(count, -1, np.int64)
+        if rows:
+            where[np.concatenate(rows)] = np.arange(sum(map(len, rows)))
+        if reasons:
+            where[[*reasons]] = -1
+        indices = pa.array(np.maximum(where, 0), pa.int64(), mask=where < 0)
+        parts = [array.flatten() for array in made]
+        columns = [
+            pa.concat_arrays([part[number] for part in parts]).take(indices)
+            if parts and any(len(part[number]) for part in parts)
+            else pa.nulls(count, field.type)
+            for number, field in enumerate(self.schema)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Records of a scan, with the columns of their values: see :meth:`batch_schema`."""
+        return map(self.read_batch, batches)
+
+    def read_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """One batch of records; see :meth:`batch_schema`."""
+        decoded = self.decode(batch.column("value"))
+        left = pa.array(decoded.errors.is_valid())
+        values = _as_binary(batch.column("value"))
+        columns = [*decoded.columns.columns]
+        columns += [batch.column(name).cast(_FIELDS[name][1]) for name in _others(batch.schema)]
+        columns += [_where(left, values), decoded.errors]
+        return pa.RecordBatch.from_arrays(columns, schema=self.batch_schema(batch.schema))
+
+    def batch_schema(self, records: pa.Schema) -> pa.Schema:
+        """The columns of records whose values are decoded.
+
+        Those of the values; ``_key``, ``_topic``, ``_partition``, ``_offset``, ``_timestamp`` and
+        ``_headers``, as far as the records have them; for dead letters ``_value``, the bytes as
+        they are, and ``_error``, the reason. Of a tombstone all but the record's own are null.
+
+        Raises InvalidOption: the records have no values.
+        """
+        if "value" not in records.names:
+            raise InvalidOption("records without their values cannot be decoded: read `value` too")
+        more = [_FIELDS[name] for name in _others(records)]
+        more += [(VALUE, pa.binary()), (ERROR, pa.string())]
+        return pa.schema([*self.schema, *(pa.field(name, kind) for name, kind in more)])
+
+    def __call__(self, value: bytes) -> dict[str, Any]:
+        """One value. Raises InvalidRecord: it is a dead letter."""
+        decoded = self.decode(pa.array([value], pa.binary()))
+        reason = decoded.errors[0].as_py()
+        if reason is not None:
+            raise InvalidRecord(f"a value cannot be decoded: {reason}")
+        found: dict[str, Any] = decoded.columns.to_pylist()[0]
+        return found
+
+    # -- schemas ---------------------------------------------------------------------------------
+
+    def _codec_of(self, schema_id: int) -> Codec | str:
+        """How values of an id are decoded, or why they are not. Each is asked for once."""
+        if schema_id not in self._codecs:
+            if len(self._codecs) > MOST_IDS:
+                return f"schema {schema_id}: more than {MOST_IDS} ids were asked for"
+            self._codecs[schema_id] = self._find(schema_id)
+        return self._codecs[schema_id]
+
+    def _find(self, schema_id: int) -> Codec | str:
+        try:
+            found = self._schemas.by_id(schema_id)
+            if found.schema_type != self._type:
+                return f"schema {schema_id} is {found.schema_type}, not {self._type}"
+            return self._codec(found)
+        except UnknownSchema as error:
+            return f"schema {schema_id} is unknown: {error}"[:_MOST_SHOWN]
+        except InvalidSchema as error:
+            return f"schema {schema_id} is not readable: {error}"[:_MOST_SHOWN]
+
+    def _codec(self, schema: RegisteredSchema) -> Codec:
+        return make_codec(schema, with_references(self._schemas, schema))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is made of schemas is made again where it arrives.
+        return {
+            "schemas": self._schemas,
+            "value_format": self._type,
+            "id_bytes": self._id_bytes,
+            "registered": self.registered,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._schemas = state["schemas"]
+        self._type = state["value_format"]
+        self._id_bytes = state["id_bytes"]
+        self.registered = state["registered"]
+        self._reader = self._codec(self.registered)
+        self._codecs = {self.registered.id: self._reader}
+
+
+_RESERVED: Final = {*(name for name, _ in _FIELDS.values()), VALUE, ERROR}
+
+
+def _others(records: pa.Schema) -> Sequence[str]:
+    """The columns of records besides the value, in the order of their names here."""
+    return [name for name in _FIELDS if name in records.names]
+
+
+def _as_binary(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if values.type == pa.binary():
+        return values
+    try:
+        return values.cast(pa.binary())
+    except pa.ArrowException as error:
+        raise InvalidOption(f"values are bytes, not {values.type}") from error
+
+
+def _where(chosen: pa.Array, values: pa.Array) -> pa.Array:
+    """The values where it is true, and null elsewhere: mostly all are."""
+    if chosen.true_count == 0:
+        return pa.nulls(len(values), pa.binary())
+    import pyarrow.compute as pc
+
+    return pc.if_else(chosen, values, None)
+
+
+def _texts_of(reasons: dict[int, str], count: int) -> pa.StringArray:
+    if not reasons:
+        return pa.nulls(count, pa.string())
+    rows = np.array([*reasons], np.int64)
+    where = np.full(count, -1, np.int64)
+    where[rows] = np.arange(len(rows))
+    texts = pa.array([*reasons.values()], pa.string())
+    return texts.take(pa.array(np.maximum(where, 0), pa.int64(), mask=where < 0))

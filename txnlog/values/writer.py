@@ -1,0 +1,83 @@
+"""Columns as values in a registry's framing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from txnlog.errors import InvalidOption, InvalidRecord
+from txnlog.values.codecs import make_codec
+from txnlog.values.framing import check_id_bytes, frame
+from txnlog.values.schemas import Schemas, check_schema_type, with_references
+
+
+class ValueWriter:
+    """Encodes values under one schema, whose id they carry.
+
+        writer = ValueWriter(store.schemas, "avro", subject="orders-value")
+        with store.producer(value_serializer=writer) as producer:
+            producer.send("orders", {"id": 1, "amount": 9.5})
+
+    Args:
+        schemas: where the schema comes from; nothing is registered.
+        value_format: 'avro', 'protobuf' or 'json'.
+        subject: whose schema it is.
+        version: of the subject; None: the newest.
+        id_bytes: how long the id is: 4, or 8 as Apicurio's deserializers can read it.
+
+    Raises:
+        InvalidOption, InvalidSchema, UnknownSchema, StorageError: as :class:`ValueReader`.
+    """
+
+    def __init__(
+        self,
+        schemas: Schemas,
+        value_format: str,
+        *,
+        subject: str,
+        version: int | None = None,
+        id_bytes: int = 4,
+    ) -> None:
+        self.registered = schemas.version(subject, version)
+        """The schema under which values are written."""
+        wanted = check_schema_type(value_format)
+        if self.registered.schema_type != wanted:
+            raise InvalidOption(
+                f"the schema of {subject!r:.200} is {self.registered.schema_type}, not {wanted}"
+            )
+        self._frame = frame(self.registered.id, check_id_bytes(id_bytes))
+        self._codec = make_codec(self.registered, with_references(schemas, self.registered))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that are encoded."""
+        return self._codec.columns
+
+    def encode(self, columns: pa.RecordBatch | pa.Table) -> pa.BinaryArray:
+        """A value for each row. Fields with a default may be left out.
+
+        Raises InvalidRecord: a row is no value of the schema.
+        """
+        try:
+            made = self._codec.encode(columns)
+        except (ValueError, TypeError, LookupError, OverflowError, AttributeError) as error:
+            raise InvalidRecord(
+                f"a row cannot be written under schema {self.registered.id} "
+                f"({self.registered.subject}): {error}"
+            ) from error
+        return pa.array([self._frame + value for value in made], pa.binary())
+
+    def __call__(self, value: dict[str, Any]) -> bytes:
+        """One value, of a dict. Raises InvalidRecord: it is none of the schema."""
+        try:
+            row = pa.RecordBatch.from_pylist(
+                [value], pa.schema([field for field in self.schema if field.name in value])
+            )
+        except (ValueError, TypeError, OverflowError, AttributeError) as error:
+            raise InvalidRecord(f"a value does not fit its schema: {error}") from error
+        unknown = [name for name in value if name not in self.schema.names]
+        if unknown:
+            raise InvalidRecord(f"the schema has no field {unknown[0]!r:.200}")
+        made: bytes = self.encode(row)[0].as_py()
+        return made
