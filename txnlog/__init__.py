@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
     from txnlog.names import TopicPartition
     from txnlog.producer import Producer
+    from txnlog.read.change_feed import ChangeFeed
     from txnlog.read.consumer_record import ConsumerRecord
     from txnlog.read.isolation import Consistency, ConsumerIsolationLevel, IsolationLevel
     from txnlog.read.topic_view import OffsetAndTimestamp
@@ -49,6 +50,7 @@ __all__ = [
     "AcksValue",
     "Assignor",
     "AutoOffsetReset",
+    "ChangeFeed",
     "CompressionType",
     "Consistency",
     "Consumer",
@@ -91,6 +93,7 @@ _HOMES = {
     "AcksValue": "config",
     "Assignor": "groups.assignors",
     "AutoOffsetReset": "config",
+    "ChangeFeed": "read.change_feed",
     "CompressionType": "config",
     "Consistency": "read.isolation",
     "Consumer": "consumer",

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import pyarrow.compute
     import pyarrow.dataset
 
+    from txnlog.read.change_feed import ChangeFeed
+    from txnlog.read.snapshot_token import SnapshotToken
+
 
 class Snapshot:
     """Topics as they were at one time. What it shows never changes.
@@ -224,8 +227,47 @@ def take_changes(
     row_filter: pyarrow.compute.Expression | None = None,
 ) -> Scan:
     """Plan a scan of what was added between two snapshots; see :meth:`txnlog.Store.changes`."""
+    from txnlog.read.time_travel import added_since
+
+    newer, older = _both_ends(logs, topic, since, until)
+    starts = added_since(newer.view(topic), older)
+    return newer.scan(topic, starts, columns=columns, filter=row_filter)
+
+
+def take_feed(
+    logs: Logs,
+    topic: str,
+    since: object,
+    until: object = None,
+    columns: Sequence[str] | None = None,
+    row_filter: pyarrow.compute.Expression | None = None,
+    *,
+    as_json: bool = False,
+) -> ChangeFeed:
+    """Plan a feed of the changes between two snapshots; see :meth:`txnlog.Store.changes`.
+
+    With ``as_json`` of a topic with a schema as if it had none: see :meth:`Snapshot.scan`.
+    """
+    from txnlog.read.change_feed import ChangeFeed
+    from txnlog.read.changed_ranges import ranges_since
+    from txnlog.read.changed_rows import change_columns
+    from txnlog.read.row_filter import parse_filter
+
+    newer, older = _both_ends(logs, topic, since, until)
+    view = newer.view(topic)
+    chosen = change_columns(topic, columns, view.schema, as_json=as_json)
+    kept = None
+    if row_filter is not None:
+        kept = parse_filter(row_filter, chosen.available, chosen.field)
+    return ChangeFeed(logs.storage, topic, ranges_since(view, older), chosen, kept)
+
+
+def _both_ends(
+    logs: Logs, topic: str, since: object, until: object
+) -> tuple[Snapshot, SnapshotToken]:
+    """The later snapshot, and what the earlier one had."""
     from txnlog.read.snapshot_token import SnapshotToken
-    from txnlog.read.time_travel import added_since, parse_at
+    from txnlog.read.time_travel import parse_at
 
     older = since if isinstance(since, Snapshot) else parse_at(since)
     newer = until if isinstance(until, Snapshot) else take_snapshot(logs, [topic], at=until)
@@ -233,5 +275,4 @@ def take_changes(
         older = take_snapshot(logs, [topic], at=older)
     if isinstance(older, Snapshot):
         older = SnapshotToken.decode(older.token())
-    starts = added_since(newer.view(topic), older)
-    return newer.scan(topic, starts, columns=columns, filter=row_filter)
+    return newer, older

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 from txnlog import display, names
 from txnlog.admin.upkeep import Upkeep
@@ -39,7 +39,7 @@ from txnlog.read.isolation import ConsumerIsolationLevel, IsolationLevel, check_
 from txnlog.read.topic_view import Offsets
 from txnlog.scan import Scan
 from txnlog.serializers import Serializer, Serializers
-from txnlog.snapshot import Snapshot, take_changes, take_snapshot
+from txnlog.snapshot import Snapshot, take_changes, take_feed, take_snapshot
 from txnlog.state import envelope
 from txnlog.state.store import DECODER, StoreFile
 from txnlog.storage import check_location, open_storage
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from txnlog.admin.transactions import TransactionAdmin
     from txnlog.doctor.finding import Finding
     from txnlog.metric import Metric
+    from txnlog.read.change_feed import ChangeFeed
     from txnlog.schemas import SchemaAdmin
 
 
@@ -306,6 +307,30 @@ class Store:
         chosen = [topics] if isinstance(topics, str) else topics
         return take_snapshot(self._logs, chosen, check_isolation_level(isolation_level), at=at)
 
+    @overload
+    def changes(
+        self,
+        topic: str,
+        since: Snapshot | datetime | int | str,
+        until: Snapshot | datetime | int | str | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: pyarrow.compute.Expression | None = None,
+        pre_images: Literal[False] = False,
+    ) -> Scan: ...
+
+    @overload
+    def changes(
+        self,
+        topic: str,
+        since: Snapshot | datetime | int | str,
+        until: Snapshot | datetime | int | str | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: pyarrow.compute.Expression | None = None,
+        pre_images: Literal[True],
+    ) -> ChangeFeed: ...
+
     def changes(
         self,
         topic: str,
@@ -314,22 +339,32 @@ class Store:
         columns: Sequence[str] | None = None,
         *,
         filter: pyarrow.compute.Expression | None = None,  # noqa: A002 - as pyarrow calls it
-    ) -> Scan:
+        pre_images: bool = False,
+    ) -> Scan | ChangeFeed:
         """The records added to a topic between two snapshots: whole transactions only.
+
+        With ``pre_images`` what they have done to the row of each key: inserts, updates with the
+        row before and after, deletes. See docs/TIME_TRAVEL.md.
 
         Args:
             topic: its name.
             since: a snapshot that has the topic, its token, or a moment; see :meth:`snapshot`.
             until: the same; None means now.
-            columns: see :meth:`scan`.
-            filter: see :meth:`scan`.
+            columns: see :meth:`scan`. With ``pre_images`` there is ``_change`` too, and no
+                ``_deleted``; by default it, partition, offset and timestamp of the record that made
+                the change, and the topic's own columns.
+            filter: see :meth:`scan`; with ``pre_images`` of the rows of the feed.
+            pre_images: a feed of changes, of a topic with a key. Records without one are left out.
 
         Raises:
             UnknownTopicOrPartition: it does not exist, or was recreated since.
-            OffsetOutOfRange: some of the added records have been deleted since.
-            InvalidOption: ``since`` is later than ``until``, or one of them is not valid.
+            OffsetOutOfRange: some of the added records have been deleted since; with ``pre_images``
+                also if some that ``since`` had were.
+            InvalidOption: ``since`` is later than ``until``, one of them is not valid, or
+                ``pre_images`` and the topic's schema has no key.
         """
-        return take_changes(self._logs, topic, since, until, columns, filter)
+        take = take_feed if pre_images else take_changes
+        return take(self._logs, topic, since, until, columns, filter)
 
     def scan(
         self,

@@ -21,6 +21,7 @@ from txnlog.cli.output.streams import flush, warn
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from txnlog.read.rows import Rows
     from txnlog.scan import Scan
     from txnlog.schema import TopicSchema
 
@@ -115,6 +116,10 @@ class RecordFile:
         with DamageReporter() as reporter:
             sound = scan.sound_batches(reporter.report_records(True), skip_damaged=True)
             self._write(chosen(sound), columns, scan.record_count)
+
+    def write_rows(self, rows: Rows, max_rows: int | None) -> None:
+        """Write all rows, or the first. Raises what they and the file raise."""
+        self._write(_first(rows.to_batches(), max_rows), rows.schema, rows.record_count)
 
     def _write(self, batches: Iterator[pa.RecordBatch], columns: pa.Schema, most: int) -> None:
         from txnlog.read.record_files import write_file, write_stream

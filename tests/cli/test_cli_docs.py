@@ -28,7 +28,7 @@ from txnlog.cli.commands.groups import seek
 from txnlog.cli.commands.index import dump as index_dump
 from txnlog.cli.commands.index import rebuild as index_rebuild
 from txnlog.cli.commands.index import verify as index_verify
-from txnlog.cli.commands.records import count, write
+from txnlog.cli.commands.records import changes, count, write
 from txnlog.cli.commands.segments import du
 from txnlog.cli.commands.segments import ls as segments_ls
 from txnlog.cli.commands.segments import verify as segments_verify
@@ -116,6 +116,7 @@ KEYS = {
     "index rebuild": keys(*index_rebuild.FIELDS),
     "log dump": keys(*log.FIELDS),
     "records read": keys(*record_fields.RECORD),
+    "records changes": [changes.CHANGE.key],
     "records head": [],
     "records tail": [],
     "records count": [*keys(*count.TOTAL), "partitions", *keys(*count.PARTITIONS)],
@@ -183,7 +184,7 @@ LOOKS = {
     "segments": "ls dump verify du",
     "index": "dump verify",
     "log": "dump",
-    "records": "read head tail count",
+    "records": "read changes head tail count",
     "schemas": "ls show check",
     "groups": "ls describe log",
     "txns": "ls describe producers find-hanging why log",

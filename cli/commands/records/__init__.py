@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from txnlog.cli.commands.records import count, head, read, tail, write
+from txnlog.cli.commands.records import changes, count, head, read, tail, write
 from txnlog.cli.verbs import verb_group
 
 app = verb_group(
     "Records: what is in a topic.",
     {
         "read": read.read_records,
+        "changes": changes.show_changes,
         "count": count.count_records,
         "head": head.head_records,
         "tail": tail.tail_records,

@@ -16,12 +16,12 @@ from typing import Final
 import pyarrow as pa
 
 from txnlog.admin.compaction.cleanable import Cleanable, Group, SegmentFacts, group_segments
-from txnlog.admin.compaction.key_table import Mask
 from txnlog.admin.compaction.record_keys import RecordKeys
 from txnlog.admin.compaction.span_writer import CompactedSpan, SpanWriter
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES, Survivors, find_survivors
 from txnlog.admin.compaction.tombstones import horizon_of, is_due
 from txnlog.clock import Clock
+from txnlog.columns.key_parts import Mask
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptRecord
 from txnlog.log.uploads import TopicSpec

@@ -17,75 +17,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txnlog.columns.keys import Hashes, murmur2
+from txnlog.columns.key_parts import HASH_BITS, MOST_PART_BITS, WHOLE, KeyPart, Mask, hash_keys
+from txnlog.columns.keys import Hashes
 from txnlog.segments.records import Int64Array
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
 _Piece: TypeAlias = tuple[int, npt.NDArray[np.int32] | slice, pa.Array]
 
 # Grouping takes several times the memory of its input, and is faster in the processor's cache: so a
 # large table is grouped piece by piece.
 _BUCKET_BITS = 5
 _LEAST_BUCKETED_ROWS: Final = 1 << 16
-_MOST_PART_BITS: Final = 12
-_HASH_BITS = 32
 # Arrow's columns of bytes end at 2 GiB.
 _MOST_BYTES: Final = 1 << 29
 _ROW_BYTES = 12  # per row besides its key's bytes: where they begin, and its position
-_SPREAD = np.uint32(0x9E3779B1)  # 2^32 divided by the golden ratio
-_HASHED_BYTES = 64
-_HASHED_ROWS = 1 << 15  # at once: what is worked on stays in the processor's cache
-
-
-@dataclass(frozen=True, slots=True)
-class KeyPart:
-    """The keys whose hashes begin with the ``bits`` bits of ``number``."""
-
-    bits: int = 0
-    number: int = 0
-
-    def halves(self) -> tuple[KeyPart, KeyPart]:
-        return (
-            KeyPart(self.bits + 1, 2 * self.number),
-            KeyPart(self.bits + 1, 2 * self.number + 1),
-        )
-
-    def holds(self, hashes: Hashes) -> Mask:
-        """Which of the keys with these hashes belong to it."""
-        if self.bits == 0:
-            return np.ones(len(hashes), dtype=np.bool_)
-        chosen: Mask = hashes >> np.uint32(_HASH_BITS - self.bits) == self.number
-        return chosen
-
-
-WHOLE: Final = KeyPart()
-
-
-def hash_keys(keys: pa.Array) -> Hashes:
-    """A hash whose first bits divide the keys of one partition evenly: uint32, one for each.
-
-    Those of a partition may have the last bits of their murmur2 in common, so these are spread. Of
-    long keys only both ends count, because the hash takes its time by the longest one.
-    """
-    hashes = np.empty(len(keys), dtype=np.uint32)
-    for start in range(0, len(keys), _HASHED_ROWS):
-        block = keys.slice(start, _HASHED_ROWS)
-        hashes[start : start + len(block)] = _hash_block(block)
-    hashes *= _SPREAD
-    return hashes
-
-
-def _hash_block(keys: pa.Array) -> Hashes:
-    is_long = np.asarray(pc.greater(pc.binary_length(keys), 2 * _HASHED_BYTES))
-    if not is_long.any():
-        return murmur2(keys)
-    long_keys = keys.filter(pa.array(is_long))
-    hashes = np.empty(len(keys), dtype=np.uint32)
-    hashes[~is_long] = murmur2(keys.filter(pa.array(~is_long)))
-    hashes[is_long] = murmur2(pc.binary_slice(long_keys, 0, _HASHED_BYTES)) ^ (
-        murmur2(pc.binary_slice(long_keys, -_HASHED_BYTES, None)) >> np.uint32(1)
-    )
-    return hashes
 
 
 def size_of(keys: pa.Array) -> int:
@@ -192,7 +136,7 @@ class KeyTable:
         for bucket in self._buckets.values():
             bucket.fold()
         self._added_bytes = 0
-        while self._size_bytes() > self._most_bytes and self.part.bits < _MOST_PART_BITS:
+        while self._size_bytes() > self._most_bytes and self.part.bits < MOST_PART_BITS:
             self._give_up_half()
 
     def positions(self) -> Iterator[Int64Array]:
@@ -237,7 +181,7 @@ class KeyTable:
 
 def _split_by_hash(keys: pa.Array, hashes: Hashes) -> Iterator[_Piece]:
     # By the bits after those that choose a part, which all of its keys have in common.
-    shift = np.uint32(_HASH_BITS - _MOST_PART_BITS - _BUCKET_BITS)
+    shift = np.uint32(HASH_BITS - MOST_PART_BITS - _BUCKET_BITS)
     numbers = (hashes >> shift).astype(np.uint8) & np.uint8((1 << _BUCKET_BITS) - 1)
     order = np.argsort(numbers, kind="stable").astype(np.int32)
     ordered = keys.take(pa.array(order))

@@ -13,14 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from txnlog.admin.compaction.key_table import (
-    WHOLE,
-    GatheredRows,
-    KeyPart,
-    KeyTable,
-    Mask,
-    size_of,
-)
+from txnlog.admin.compaction.key_table import GatheredRows, KeyTable, size_of
+from txnlog.columns.key_parts import WHOLE, KeyPart, Mask
 from txnlog.segments.records import Int64Array
 
 DEFAULT_MEMORY_BYTES: Final = 80 << 20

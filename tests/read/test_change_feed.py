@@ -1,0 +1,258 @@
+"""Feeds of changes: their rows, the columns and filters they take, what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from tests.support.admin.compacted_topics import compact
+from txnlog import ChangeFeed, Store
+from txnlog.errors import InvalidOption, OffsetOutOfRange, SnapshotExpired
+from txnlog.names import TopicPartition
+from txnlog.read.scanned_ranges import read_each
+from txnlog.store import attach
+from txnlog.testing import HeapStorage, VirtualClock
+
+PEOPLE = pa.schema([("id", pa.int64()), ("name", pa.string()), ("age", pa.int32())])
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(1_700_000_000_000)
+
+
+@pytest.fixture
+def store(clock: VirtualClock) -> Store:
+    storage = HeapStorage()
+    storage.time_ms = lambda: clock.time_ms
+    made = attach(storage, create=True, clock=clock)
+    made.topics.create("people", schema=PEOPLE, key=["id"])
+    made.topics.create("plain")
+    return made
+
+
+def put(store: Store, *rows: tuple[int, str | None, int | None]) -> None:
+    """Rows of people; one without a name is deleted."""
+    ids, names, ages = ([*column] for column in zip(*rows, strict=True))
+    table = {
+        "id": ids,
+        "name": names,
+        "age": pa.array(ages, pa.int32()),
+        "_deleted": [name is None for name in names],
+    }
+    with store.producer() as producer:
+        producer.send_batch("people", pa.table(table))
+
+
+def rows(feed: ChangeFeed) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in feed.to_arrow().to_pylist()]
+
+
+def test_each_kind_of_change_and_its_row(store: Store) -> None:
+    put(store, (1, "Ada", 36), (2, "Bob", 20))
+    since = store.snapshot(["people", "plain"]).token()
+    put(store, (3, "Cyd", 1), (1, "Ada", 37), (2, None, None), (4, None, None))
+    put(store, (2, "Bea", 5), (1, "Ada L", 37))
+    until = store.snapshot(["people", "plain"])
+    put(store, (1, "later", 0))
+    feed = store.changes(
+        "people", since, until, ["_change", "_offset", "id", "name", "age"], pre_images=True
+    )
+    assert rows(feed) == [
+        ("insert", 2, 3, "Cyd", 1),
+        ("update_before", 3, 1, "Ada", 36),
+        ("update_after", 3, 1, "Ada", 37),
+        ("delete", 4, 2, "Bob", 20),
+        ("insert", 6, 2, "Bea", 5),
+        ("update_before", 7, 1, "Ada", 37),
+        ("update_after", 7, 1, "Ada L", 37),
+    ]
+    assert feed.record_count == 6
+    assert (feed.start_offsets, feed.end_offsets) == ({0: 2}, {0: 8})
+
+
+def test_the_columns_are_where_it_was_and_the_topics_own(store: Store) -> None:
+    since = store.snapshot(["people", "plain"])
+    put(store, (1, "Ada", 36))
+    with store.producer() as producer:
+        producer.send("plain", b"v", b"k", timestamp_ms=5)
+        producer.send("plain", b"without a key")
+    place = ["_change", "_partition", "_offset", "_timestamp"]
+    feed = store.changes("people", since, pre_images=True)
+    assert feed.schema.names == [*feed.columns] == [*place, "id", "name", "age"]
+    assert feed.to_pandas()["name"].tolist() == ["Ada"]
+    plain = store.changes("plain", since, pre_images=True)
+    assert [*plain.columns] == ["_change", "partition", "offset", "timestamp", "key", "value"]
+    assert [row[:3] + row[4:] for row in rows(plain)] == [("insert", 0, 0, b"k", b"v")]
+    alone = store.changes("plain", since, columns=["_change"], pre_images=True)
+    assert rows(alone) == [("insert",)]
+    others = ["headers", "_change", "timestampType", "topic"]
+    assert rows(store.changes("plain", since, columns=others, pre_images=True)) == [
+        ([], "insert", 0, "plain")
+    ]
+    assert "ChangeFeed('people', of 1 records at most" in repr(feed)
+
+
+def test_a_filter_is_of_the_rows_of_the_feed(store: Store) -> None:
+    put(store, (1, "Ada", 36))
+    since = store.snapshot("people")
+    put(store, (1, "Ada", 37), (2, "Bob", 1))
+    for kept, found in (
+        (pc.field("_change") == "update_before", [(36,)]),
+        ((pc.field("_change") != "update_before") & (pc.field("name") == "Bob"), [(1,)]),
+        (pc.field("_offset") == 1, [(36,), (37,)]),
+    ):
+        feed = store.changes("people", since, columns=["age"], filter=kept, pre_images=True)
+        assert rows(feed) == found
+    feed = store.changes(
+        "people", since, columns=["_change"], filter=pc.field("age") > 36, pre_images=True
+    )
+    assert rows(feed) == [("update_after",)]
+
+
+def test_what_it_refuses(store: Store) -> None:
+    store.topics.create("keyless", schema=PEOPLE)
+    since = store.snapshot(["people", "keyless"])
+    put(store, (1, "Ada", 36))
+    with pytest.raises(InvalidOption, match="the schema of keyless has no key"):
+        store.changes("keyless", since, pre_images=True)
+    for columns, why in (
+        (["nothing"], "unknown column 'nothing'; a feed of changes has _change, id, name, age, _t"),
+        (["_deleted"], "unknown column '_deleted'"),
+        (["id", "id"], "none twice"),
+        (["_change", "_change"], "none twice"),
+        ([], "at least one"),
+        ("id", "not the string"),
+    ):
+        with pytest.raises(InvalidOption, match=why):
+            store.changes("people", since, columns=columns, pre_images=True)
+    store.topics.create(
+        "own", schema=pa.schema([("id", pa.int64()), ("_change", pa.int8())]), key=["id"]
+    )
+    with pytest.raises(InvalidOption, match="a column '_change' of its own"):
+        store.changes("own", store.snapshot("own"), pre_images=True)
+    with pytest.raises(InvalidOption, match="later than until"):
+        store.changes("people", store.snapshot("people"), since, pre_images=True)
+
+
+def test_a_schema_that_has_changed_since(store: Store) -> None:
+    """Both rows have the columns of the later moment."""
+    put(store, (1, "Ada", 36))
+    since = store.snapshot("people").token()
+    columns = pa.schema([PEOPLE.field("id"), pa.field("called", pa.string())])
+    store.topics.alter("people", rename={"name": "called"}, schema=columns)
+    with store.producer() as producer:
+        producer.send_batch("people", pa.table({"id": [1], "called": ["Ada L"]}))
+    feed = store.changes("people", since, columns=["_change", "called"], pre_images=True)
+    assert rows(feed) == [("update_before", "Ada"), ("update_after", "Ada L")]
+
+
+def test_rows_that_retention_deleted_are_an_error(store: Store) -> None:
+    put(store, (1, "Ada", 36))
+    since = store.snapshot("people").token()
+    put(store, (1, "Ada", 37))
+    store.topics.delete_records({TopicPartition("people", 0): 1})
+    with pytest.raises(OffsetOutOfRange, match="people:0 from offset 0 to 0"):
+        store.changes("people", since, pre_images=True)
+    later = store.snapshot("people")
+    put(store, (1, None, None))
+    feed = store.changes("people", later, columns=["_change", "age"], pre_images=True)
+    assert rows(feed) == [("delete", 37)]
+
+
+def test_changes_that_were_compacted_away_are_an_error(store: Store, clock: VirtualClock) -> None:
+    """As long as their segments are there they are read from these."""
+    store.topics.alter("people", config={"cleanup.policy": "compact"})
+    put(store, (1, "Ada", 36))
+    since = store.snapshot("people").token()
+    put(store, (1, "Ada", 37))
+    put(store, (1, "Ada", 38))
+    compact(store, "people")
+    feed = store.changes("people", since, columns=["_change", "age"], pre_images=True)
+    expected = rows(feed)
+    assert [age for _, age in expected] == [36, 37, 37, 38]
+    clock.time_ms += 30 * 86_400_000
+    store.maintain("people")
+    with pytest.raises(SnapshotExpired, match=r"not known any more.*go on from its token"):
+        feed.to_arrow()
+    # What came later is known.
+    later = store.snapshot("people").token()
+    put(store, (1, None, None))
+    feed = store.changes("people", later, columns=["_change", "age"], pre_images=True)
+    assert rows(feed) == [("delete", 38)]
+
+
+def test_compaction_that_left_nothing_out_of_the_range_is_no_error(
+    store: Store, clock: VirtualClock
+) -> None:
+    since = store.snapshot("people").token()
+    store.topics.alter("people", config={"cleanup.policy": "compact"})
+    put(store, (1, "Ada", 36), (2, "Bob", 1))
+    put(store, (3, "Cyd", 1))
+    compact(store, "people")
+    clock.time_ms += 30 * 86_400_000
+    store.maintain("people")
+    feed = store.changes("people", since, columns=["_change", "id"], pre_images=True)
+    assert rows(feed) == [("insert", 1), ("insert", 2), ("insert", 3)]
+
+
+def test_several_topics_at_one_cut(store: Store) -> None:
+    """Of a transaction the feeds of all topics have everything, or nothing."""
+    since = store.snapshot(["people", "plain"]).token()
+    producer = store.producer(transactional_id="both")
+    producer.init_transactions()
+    tokens = [since]
+    for number in range(3):
+        producer.begin_transaction()
+        table = pa.table({"id": [number], "name": ["x"], "age": pa.array([number], pa.int32())})
+        producer.send_batch("people", table)
+        producer.send("plain", b"%d" % number, b"key")
+        producer.flush()
+        tokens.append(store.snapshot(["people", "plain"]).token())
+        if number == 1:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+        tokens.append(store.snapshot(["people", "plain"]).token())
+    for first, begin in enumerate(tokens):
+        for end in tokens[first:]:
+            people = store.changes("people", begin, end, ["age"], pre_images=True).to_arrow()
+            kept = pc.field("_change") != "update_before"
+            plain = store.changes("plain", begin, end, ["value"], filter=kept, pre_images=True)
+            values = [int(value) for value in plain.to_arrow()["value"].to_pylist()]
+            assert people["age"].to_pylist() == values
+
+
+def test_only_what_the_range_has_changed_is_read_of_what_was_before(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the rest the key's columns, and no other."""
+    for start in range(0, 5000, 1000):
+        put(store, *((number, "x" * 50, 1) for number in range(start, start + 1000)))
+    since = store.snapshot("people")
+    put(store, (4700, "y", 2), (1, None, None))
+    read: list[tuple[tuple[str, ...], int]] = []
+
+    def note(storage: Any, parts: Any, columns: Any) -> Any:
+        read.extend((columns.names, part.record_count) for part in parts)
+        return read_each(storage, parts, columns)
+
+    monkeypatch.setattr("txnlog.read.changed_rows.read_each", note)
+    found = rows(store.changes("people", since, columns=["_change", "name"], pre_images=True))
+    assert found == [("update_before", "x" * 50), ("update_after", "y"), ("delete", "x" * 50)]
+    keys = [count for names, count in read if names == ("id", "_offset")]
+    others = [count for names, count in read if names != ("id", "_offset")]
+    assert keys == [1000] * 5
+    assert others == [2, 1, 1]
+
+
+def test_a_feed_goes_into_a_file(store: Store, tmp_path: Path) -> None:
+    since = store.snapshot("people")
+    put(store, (1, "Ada", 36))
+    feed = store.changes("people", since, columns=["_change", "id"], pre_images=True)
+    assert feed.to_file(tmp_path / "feed.csv") == 1
+    assert (tmp_path / "feed.csv").read_text().splitlines()[1] in ("insert,1", '"insert",1')

@@ -1,0 +1,229 @@
+"""Feeds of changes through a topic's whole life, against a dict that is folded record by record.
+
+Between any two moments: each change has the row before that the dict has, and all of them together
+make of the rows at the one moment those at the other. Vacuum deletes what compaction has replaced:
+then the feed is the same, or an error.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+
+from tests.support.read.keyed_worlds import Key, Placed, World, newest
+from txnlog.errors import SnapshotExpired
+from txnlog.read.change_feed import ChangeFeed
+
+STEPS = 24
+Change = tuple[str, Placed, Placed]
+"""Its kind, the record whose row is shown, and the one that made the change."""
+
+
+def expected_changes(
+    before: list[Placed], after: list[Placed], starts: dict[int, int]
+) -> dict[Key, list[Change]]:
+    """By key, what the records of a range do one after the other."""
+    lanes: dict[Key, dict[int, list[Placed]]] = defaultdict(lambda: defaultdict(list))
+    for record in sorted(after):
+        if record.sent.key is not None:
+            lanes[record.sent.key][record.partition].append(record)
+    rows = {record.sent.key: record for record in newest_of_all(before)}
+    found: dict[Key, list[Change]] = {}
+    for key, of_partitions in lanes.items():
+        line: list[tuple[int, Placed]] = []
+        for partition, records in of_partitions.items():
+            older = [r for r in records if r.offset < starts.get(partition, 0)]
+            records = [*older[-1:], *records[len(older) :]]
+            for at, record in enumerate(records):
+                line.append((min(later.sent.time_ms for later in records[at:]), record))
+        line.sort(key=lambda item: (item[0], item[1]))
+        current = rows.get(key)
+        if current is not None:
+            line = line[[record for _, record in line].index(current) + 1 :]
+        found[key] = [*fold(current, [record for _, record in line])]
+    return {key: changes for key, changes in found.items() if changes}
+
+
+def newest_of_all(records: list[Placed]) -> list[Placed]:
+    """The newest record of each key, those that delete it too."""
+    last: dict[tuple[Key, int], Placed] = {}
+    for record in sorted(records):
+        if record.sent.key is not None:
+            last[record.sent.key, record.partition] = record
+    found: dict[Key, Placed] = {}
+    for (key, _), record in sorted(last.items(), key=lambda item: item[1].sent.time_ms):
+        found[key] = record
+    return [*found.values()]
+
+
+def fold(current: Placed | None, records: list[Placed]) -> list[Change]:
+    found: list[Change] = []
+    for record in records:
+        had = current is not None and not current.sent.deletes
+        if had:
+            assert current is not None
+            kind = "delete" if record.sent.deletes else "update_before"
+            found.append((kind, current, record))
+        if not record.sent.deletes:
+            found.append(("update_after" if had else "insert", record, record))
+        current = record
+    return found
+
+
+class FeedWorld(World):
+    """A world that remembers all that showed at its moments."""
+
+    def _moment(self) -> None:
+        now = [*self.visible]
+        self.moments.append((self.store.snapshot("t").token(), now))
+        if self.holder is None and len(self.ends) == self.partitions:
+            self.moments.append((self.clock.time_ms - 500, now))
+
+    def step_moment(self) -> None:
+        if self.rng.random() < 0.5:
+            self.clock.time_ms += 1000
+            self._moment()
+
+    def _trim(self) -> None:
+        if self.rng.random() < 0.2:
+            super()._trim()
+
+    def key_of(self, row: dict[str, Any]) -> Key:
+        if self.is_typed:
+            return row["name"], row["n"]
+        name, _, n = row["key"].decode().partition("/")
+        return name, int(n)
+
+    def check_feed(self, done: Counter[str]) -> None:
+        """From an earlier moment to a later one, or to now."""
+        if not self.moments:
+            return
+        first = self.rng.randrange(len(self.moments))
+        second = self.rng.randrange(first, len(self.moments) + 1)
+        since, before = self.moments[first]
+        until, after = None, self.visible
+        if second < len(self.moments):
+            until, after = self.moments[second]
+        if isinstance(since, int) and isinstance(until, str):
+            return  # a time shows partitions that were added since, and a token does not
+        try:
+            feed = self.store.changes("t", since, until, pre_images=True)
+            rows = feed.to_arrow().to_pylist()
+        except SnapshotExpired:
+            done["expired"] += 1
+            assert self.vacuumed
+            return
+        found: dict[Key, list[tuple[Any, ...]]] = defaultdict(list)
+        typed = "_" if self.is_typed else ""
+        for row in rows:
+            place = row[f"{typed}partition"], row[f"{typed}offset"]
+            time_ms = round(row[f"{typed}timestamp"].timestamp() * 1000)
+            value = row["v"] if self.is_typed else int(row["value"])
+            found[self.key_of(row)].append((row["_change"], *place, time_ms, value))
+            done[row["_change"]] += 1
+        expected = {
+            key: [
+                (kind, made.partition, made.offset, made.sent.time_ms, shown.sent.time_ms)
+                for kind, shown, made in changes
+            ]
+            for key, changes in expected_changes(before, after, feed.start_offsets).items()
+        }
+        assert found == expected
+        self.check_applied(before, after, rows)
+        self.check_in_shares(feed, rows)
+
+    def check_applied(
+        self, before: list[Placed], after: list[Placed], rows: list[dict[str, Any]]
+    ) -> None:
+        """The rows at the beginning, with the changes applied, are those at the end."""
+        state = {record.sent.key: record.sent.time_ms for record in newest(before)}
+        for row in rows:
+            key = self.key_of(row)
+            value = row["v"] if self.is_typed else int(row["value"])
+            if row["_change"] in ("update_before", "delete"):
+                assert state.pop(key) == value
+            else:
+                assert key not in state
+                state[key] = value
+        assert state == {record.sent.key: record.sent.time_ms for record in newest(after)}
+
+    def check_in_shares(self, feed: ChangeFeed, rows: list[dict[str, Any]]) -> None:
+        """A range that does not fit into memory, and old rows that lie far apart."""
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("txnlog.read.changed_rows._MOST_ROWS", 3)
+            patched.setattr("txnlog.read.changed_rows._MOST_PLACES", 4)
+            patched.setattr("txnlog.read.changed_rows._BATCH_ROWS", 2)
+            patched.setattr("txnlog.read.changed_rows._FAR", 1)
+            shares = feed.to_arrow().to_pylist()
+        by_key: dict[Key, list[dict[str, Any]]] = defaultdict(list)
+        others: dict[Key, list[dict[str, Any]]] = defaultdict(list)
+        for row in rows:
+            by_key[self.key_of(row)].append(row)
+        for row in shares:
+            others[self.key_of(row)].append(row)
+        assert by_key == others
+
+    vacuumed = False
+
+    def vacuum(self) -> None:
+        """Delete what was replaced; a day later, so that all of it is old enough."""
+        self.vacuumed = True
+        self.clock.time_ms += 8 * 86_400_000
+        self.store.maintain("t")
+
+
+def run(seed: int, *, is_typed: bool, stray_rate: float, vacuums: bool = False) -> Counter[str]:
+    world = FeedWorld(random.Random(seed), is_typed, stray_rate)
+    world.store.topics.alter("t", config={"retention.ms": "-1", "file.delete.delay.ms": "0"})
+    done: Counter[str] = Counter()
+    for _ in range(STEPS):
+        done[world.step()] += 1
+        world.step_moment()
+        if vacuums and world.holder is None and world.rng.random() < 0.15:
+            world.vacuum()
+        for _ in range(3):
+            world.check_feed(done)
+        places = {(r.sent.key, r.partition) for r in world.visible if r.sent.key}
+        done["keys in two partitions"] += len(places) > len({key for key, _ in places})
+    return done
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each segment that is compacted has an entry of its own."""
+    monkeypatch.setattr("txnlog.admin.compaction.compact.DEFAULT_GROUP_BYTES", 1)
+
+
+@pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
+@pytest.mark.parametrize("seed", [2, *(pytest.param(n, marks=pytest.mark.more) for n in (0, 1, 3))])
+@pytest.mark.parametrize("stray_rate", [0.4, 0.01])
+def test_each_change_has_the_row_that_a_dict_has(
+    seed: int, is_typed: bool, stray_rate: float
+) -> None:
+    done = run(seed, is_typed=is_typed, stray_rate=stray_rate)
+    assert not done["expired"]
+    if seed == 2:
+        assert done["update_before"]
+        assert done["delete"]
+        assert done["compact"]
+
+
+@pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.more) for n in (1, 2))])
+def test_what_was_vacuumed_is_an_error_or_still_right(seed: int, is_typed: bool) -> None:
+    done = run(seed, is_typed=is_typed, stray_rate=0.4, vacuums=True)
+    assert done["update_before"]
+    if seed == 0:
+        assert done["expired"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vacuums", [False, True])
+@pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
+@pytest.mark.parametrize("stray_rate", [0.4, 0.01])
+def test_many_lives(stray_rate: float, is_typed: bool, vacuums: bool) -> None:
+    for seed in range(100, 140):
+        run(seed, is_typed=is_typed, stray_rate=stray_rate, vacuums=vacuums)

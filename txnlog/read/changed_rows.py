@@ -1,0 +1,474 @@
+"""Changes of rows: what each record of a range has done to the row of its key.
+
+A key's row is what ``latest`` shows: of its newest record in each partition the one with the
+greatest timestamp. Almost every key is in one partition; there its records count one after the
+other, in the order of their offsets. Where one is in several, they are put into an order in which
+the last is what ``latest`` shows, whatever the times are: within a partition by offset, and across
+partitions by the least time that a record or a later one of its partition has.
+
+The records of the range are read, then the keys of what was before, and then of that the rows that
+the range has changed. What does not fit into memory is done share by share of the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnlog.columns.key_parts import MOST_PART_BITS, WHOLE, KeyPart, hash_keys
+from txnlog.columns.keys import encode_keys
+from txnlog.errors import InvalidOption, SnapshotExpired
+from txnlog.read.changed_ranges import ChangedRanges
+from txnlog.read.scanned_ranges import read_each
+from txnlog.read.schema import SCAN_SCHEMA, TYPED_METADATA, ScanColumns, scan_columns
+from txnlog.read.segment_ranges import SegmentRange
+from txnlog.schema import DELETED, TopicSchema
+from txnlog.segments.number_arrays import arrow_of, numbers_of
+from txnlog.segments.records import Int64Array
+from txnlog.storage.base import Storage
+
+CHANGE: Final = "_change"
+"""The column that tells what a row is."""
+KINDS: Final = ("insert", "update_before", "update_after", "delete")
+_INSERT, _BEFORE, _AFTER, _DELETE = range(4)
+_MOST_BYTES: Final = 128 << 20
+"""Of the range's rows that are worked on together; those before them, and a copy, come on top."""
+_MOST_ROWS: Final = 1 << 21
+_BATCH_ROWS: Final = 1 << 14
+_MOST_PLACES: Final = 1 << 20
+"""Places of older records, before all but the newest are dropped."""
+_FAR: Final = 1 << 12
+"""Older rows that lie so many records apart are read separately."""
+
+_Mask = npt.NDArray[np.bool_]
+_Places = dict[int, tuple[Int64Array, Int64Array]]
+"""By partition, ascending offsets of records, and the ids of their keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeColumns:
+    """The columns of a feed, in order: ``_change``, and columns of a scan."""
+
+    names: tuple[str, ...]
+    rows: ScanColumns
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the feed."""
+        return pa.schema([self.field(name) for name in self.names])
+
+    def field(self, name: str) -> pa.Field:
+        """The Arrow field of a column."""
+        return pa.field(CHANGE, pa.string(), False) if name == CHANGE else self.rows.field(name)
+
+    def with_more(self, names: Sequence[str]) -> ChangeColumns:
+        """These columns and others."""
+        every = tuple(dict.fromkeys((*self.names, *names)))
+        others = tuple(name for name in every if name != CHANGE) or self.rows.names
+        return ChangeColumns(every, replace(self.rows, names=others))
+
+    @property
+    def available(self) -> list[str]:
+        """The names of all columns that there are."""
+        schema = self.rows.topic_schema
+        if schema is None or self.rows.as_json:
+            return [CHANGE, *SCAN_SCHEMA.names]
+        more = (name for name in TYPED_METADATA.names if name != DELETED)
+        return [CHANGE, *schema.columns.names, *more]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The names of the columns that are the key."""
+        schema = self.rows.topic_schema
+        return ("key",) if schema is None or self.rows.as_json else schema.key
+
+    @property
+    def deciding(self) -> str:
+        """The column that tells whether a record deletes its key."""
+        return "value" if self.is_plain else DELETED
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows are a key and a value: of no schema, or as JSON."""
+        return self.rows.topic_schema is None or self.rows.as_json
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The names of the partition, the offset and the timestamp."""
+        return self.rows.only("partition", "offset", "timestamp").names
+
+
+def change_columns(
+    topic: str, columns: Sequence[str] | None, schema: TopicSchema | None, *, as_json: bool = False
+) -> ChangeColumns:
+    """The columns of a feed; None: ``_change``, where and when it was, and the topic's own.
+
+    With ``as_json`` those of a topic of keys and values, which are JSON.
+
+    Raises InvalidOption: there is no such column, or the topic has no key.
+    """
+    if schema is not None and not schema.key:
+        raise InvalidOption(f"pre_images=True: the schema of {topic} has no key")
+    if schema is not None and not as_json and CHANGE in schema.columns.names:
+        raise InvalidOption(
+            f"pre_images=True: {topic} has a column {CHANGE!r} of its own, which a feed of changes "
+            "needs for itself: rename it"
+        )
+    every = scan_columns(None, schema, as_json=as_json)
+    place = every.only("partition", "offset", "timestamp").names
+    own = every.names if schema is not None and not as_json else ("key", "value")
+    if isinstance(columns, str):
+        raise InvalidOption(f"columns must be a list of names, not the string {columns!r}")
+    names = (CHANGE, *place, *own) if columns is None else tuple(columns)
+    others = [name for name in names if name != CHANGE]
+    if not names or len(set(names)) < len(names):
+        raise InvalidOption("columns must name at least one column, and none twice")
+    made = ChangeColumns(names, replace(every, names=place))
+    for name in others:
+        if name not in made.available:
+            raise InvalidOption(
+                f"unknown column {name!r}; a feed of changes has {', '.join(made.available)}"
+            )
+    return replace(made, rows=replace(every, names=tuple(others) or place))
+
+
+def read_changes(
+    storage: Storage,
+    ranges: ChangedRanges,
+    columns: ChangeColumns,
+    share: KeyPart = WHOLE,
+) -> Iterator[pa.RecordBatch]:
+    """The changes as batches of ``columns.schema``; those of a key are in their order.
+
+    Args:
+        storage: of the store.
+        ranges: what to read.
+        columns: of the result.
+        share: of these keys alone.
+
+    Raises:
+        SnapshotExpired: compaction has left out records of it, and the segments before are gone.
+        CorruptRecord: a segment is damaged or gone.
+    """
+    shares = [share]
+    try:
+        while shares:
+            added = _Added(columns, shares.pop())
+            added.read(storage, ranges.added)
+            shares += added.left
+            if added.row_count:
+                yield from _changes(storage, ranges, columns, added)
+    except SnapshotExpired as error:
+        raise SnapshotExpired(
+            f"some of these changes, or the rows before them, are not known any more: {error}. "
+            "Take a snapshot with the newest record of each key (latest=True) instead, and go on "
+            "from its token"
+        ) from error
+
+
+class _Added:
+    """The rows of a range whose keys are in a share, which shrinks if they are too many.
+
+    The shares that it has given up are in ``left``.
+    """
+
+    def __init__(self, columns: ChangeColumns, share: KeyPart) -> None:
+        self._columns = columns
+        names = (*columns.rows.names, *columns.place, *columns.keys, columns.deciding)
+        self.reading = replace(columns.rows, names=tuple(dict.fromkeys(names)))
+        self.share = share
+        self.left: list[KeyPart] = []
+        self.row_count = 0
+        self._batches: list[pa.RecordBatch] = []
+        self._keys: list[pa.Array] = []
+        self._size_bytes = 0
+
+    def read(self, storage: Storage, parts: Sequence[SegmentRange]) -> None:
+        with closing(read_each(storage, parts, self.reading)) as reads:
+            for _, batches in reads:
+                for batch in batches:
+                    self._add(batch)
+
+    def take(self) -> tuple[list[pa.RecordBatch], pa.ChunkedArray]:
+        """The rows, and their keys as bytes; given up here."""
+        found = self._batches, pa.chunked_array(self._keys, pa.binary())
+        self._batches, self._keys = [], []
+        return found
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        keys = _keys_of(batch, self._columns)
+        batch, keys = _filter(batch, keys, np.asarray(keys.is_valid()))
+        batch, keys = self._inside(batch, keys)
+        if not batch.num_rows:
+            return
+        self._batches.append(batch)
+        self._keys.append(keys)
+        self.row_count += batch.num_rows
+        self._size_bytes += batch.nbytes
+        while self._is_full and self.share.bits < MOST_PART_BITS:
+            self._halve()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._size_bytes > _MOST_BYTES or self.row_count > _MOST_ROWS
+
+    def _halve(self) -> None:
+        self.share, other = self.share.halves()
+        self.left.append(other)
+        both = [self._inside(*both) for both in zip(self._batches, self._keys, strict=True)]
+        both = [(batch, keys) for batch, keys in both if batch.num_rows]
+        self._batches = [batch for batch, _ in both]
+        self._keys = [keys for _, keys in both]
+        self.row_count = sum(map(len, self._keys))
+        self._size_bytes = sum(batch.nbytes for batch in self._batches)
+
+    def _inside(self, batch: pa.RecordBatch, keys: pa.Array) -> tuple[pa.RecordBatch, pa.Array]:
+        if self.share.bits == 0 or not batch.num_rows:
+            return batch, keys
+        return _filter(batch, keys, self.share.holds(hash_keys(keys)))
+
+
+def _changes(
+    storage: Storage, ranges: ChangedRanges, columns: ChangeColumns, added: _Added
+) -> Iterator[pa.RecordBatch]:
+    """The changes of one share."""
+    batches, keys = added.take()
+    encoded = keys.combine_chunks().dictionary_encode()
+    known, ids = encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
+    before = _Before(storage, ranges.before, columns, added.reading, known)
+    older, older_ids = before.rows()
+    rows = pa.Table.from_batches([*older, *batches], schema=added.reading.schema)
+    records = _Records.of(rows, columns, np.concatenate([older_ids, ids]), len(older_ids))
+    chosen, places, kinds = _tell(records)
+    rows = rows.combine_chunks()
+    for start in range(0, len(chosen), _BATCH_ROWS):
+        stop = start + _BATCH_ROWS
+        images = rows.take(arrow_of(chosen[start:stop]))
+        where = rows.select(columns.place).take(arrow_of(places[start:stop]))
+        named = pa.array(KINDS).take(arrow_of(kinds[start:stop]))
+        arrays = [
+            named
+            if name == CHANGE
+            else _whole(where[name] if name in columns.place else images[name])
+            for name in columns.names
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
+
+
+class _Before:
+    """The rows that some keys had before a range: the newest of each of its partitions.
+
+    ``known`` are the keys, as bytes; a row's id is the place of its key there.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        parts: Sequence[SegmentRange],
+        columns: ChangeColumns,
+        reading: ScanColumns,
+        known: pa.Array,
+    ) -> None:
+        self._storage = storage
+        self._parts = parts
+        self._columns = columns
+        self._reading = reading
+        self._known = known
+
+    def rows(self) -> tuple[list[pa.RecordBatch], Int64Array]:
+        """The rows, and their ids."""
+        found: list[pa.RecordBatch] = []
+        ids: list[Int64Array] = [np.empty(0, np.int64)]
+        places = self._places()
+        _, offset, _ = self._columns.place
+        with closing(read_each(self._storage, [*self._near(places)], self._reading)) as reads:
+            for part, batches in reads:
+                offsets, ids_here = places[part.partition]
+                for batch in batches:
+                    here = numbers_of(batch.column(offset))
+                    at = np.minimum(np.searchsorted(offsets, here), len(offsets) - 1)
+                    is_one = offsets[at] == here
+                    if is_one.any():
+                        found.append(batch.filter(pa.array(is_one)))
+                        ids.append(ids_here[at[is_one]])
+        return found, np.concatenate(ids)
+
+    def _places(self) -> _Places:
+        """Where the newest records are."""
+        _, offset, _ = self._columns.place
+        reading = replace(self._reading, names=(*self._columns.keys, offset))
+        found: list[Int64Array] = []
+        count = 0
+        with closing(read_each(self._storage, self._parts, reading)) as reads:
+            for part, batches in reads:
+                for batch in batches:
+                    at = pc.index_in(_keys_of(batch, self._columns), value_set=self._known)
+                    if at.null_count == len(at):
+                        continue
+                    is_one = np.asarray(at.is_valid())
+                    ids = at.drop_null().to_numpy().astype(np.int64)
+                    offsets = numbers_of(batch.column(offset))[is_one]
+                    found.append(np.stack([ids, np.full_like(ids, part.partition), offsets]))
+                    count += len(ids)
+                    if count > _MOST_PLACES:
+                        found = [_newest(found)]
+                        # Not again for each batch where there are many keys.
+                        count = min(found[0].shape[1], _MOST_PLACES // 2)
+        ids, partitions, offsets = _newest(found)
+        order = np.argsort(offsets)
+        ids, partitions, offsets = ids[order], partitions[order], offsets[order]
+        places = {}
+        for number in np.unique(partitions).tolist():
+            mine = partitions == number
+            places[number] = offsets[mine], ids[mine]
+        return places
+
+    def _near(self, places: _Places) -> Iterator[SegmentRange]:
+        """Ranges that hold all places, and not much else."""
+        for part in self._parts:
+            if part.partition not in places:
+                continue
+            offsets, _ = places[part.partition]
+            first, end = np.searchsorted(offsets, (part.start_offset, part.stop_offset))
+            mine = offsets[first:end]
+            for cluster in np.split(mine, np.flatnonzero(np.diff(mine) > _FAR) + 1):
+                if len(cluster):
+                    start, stop = int(cluster[0]), int(cluster[-1]) + 1
+                    yield msgspec.structs.replace(part, start_offset=start, stop_offset=stop)
+
+
+def _newest(found: Sequence[Int64Array]) -> Int64Array:
+    """Of columns of ids, partitions and offsets those with the greatest offset of the others."""
+    every = np.concatenate([np.empty((3, 0), np.int64), *found], axis=1)
+    every = every[:, np.lexsort((every[2], every[1], every[0]))]
+    same = (every[:2, 1:] == every[:2, :-1]).all(axis=0)
+    return every[:, np.append(~same, True)[: every.shape[1]]]
+
+
+@dataclass(slots=True, eq=False)
+class _Records:
+    """Records of some keys in arrays: the first ``older`` are the newest before the range."""
+
+    ids: Int64Array
+    partitions: Int64Array
+    offsets: Int64Array
+    times: Int64Array
+    deletes: _Mask
+    older: int
+
+    @classmethod
+    def of(cls, rows: pa.Table, columns: ChangeColumns, ids: Int64Array, older: int) -> _Records:
+        partition, offset, timestamp = columns.place
+        flags = rows[columns.deciding]
+        deletes = flags.is_null() if columns.is_plain else flags
+        return cls(
+            ids,
+            _numbers(rows[partition].cast(pa.int64())),
+            _numbers(rows[offset]),
+            _numbers(rows[timestamp].cast(pa.int64())),
+            np.asarray(deletes, dtype=np.bool_),
+            older,
+        )
+
+
+def _tell(records: _Records) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """The changes: the row of each, the record that made it, and its kind; rows are numbers.
+
+    Keys that are in one partition come in the order of partitions and offsets, then the others.
+    """
+    ids = records.ids
+    order = np.lexsort((records.offsets, records.partitions, ids))
+    same = np.append(False, ids[order][1:] == ids[order][:-1])
+    moved = same & np.append(False, np.diff(records.partitions[order]) != 0)
+    is_shared = np.zeros(int(ids.max()) + 1, np.bool_)
+    is_shared[ids[order][moved]] = True
+    shared = is_shared[ids]
+    if shared.any():
+        order = _in_time(records, order, shared)
+        same = np.append(False, ids[order][1:] == ids[order][:-1])
+    is_older = order < records.older
+    here = np.ones(len(order), np.bool_)
+    if shared.any():
+        here = _from_newest(records, order, is_older & shared[order])
+        order, is_older = order[here], is_older[here]
+        same = np.append(False, ids[order][1:] == ids[order][:-1])
+    lives = ~records.deletes[order]
+    had = np.append(False, lives[:-1]) & same
+    # A row from before the range is where its key begins, unless it comes again.
+    changes = (~is_older | same) & (lives | had)
+    at = np.flatnonzero(changes)
+    made = order[at]
+    place = np.lexsort((records.offsets[made], records.partitions[made]))
+    place = np.concatenate([place[~shared[made[place]]], np.flatnonzero(shared[made])])
+    at = at[place]
+    before = order[np.maximum(at - 1, 0)]
+    after = order[at]
+    is_update = had[at] & lives[at]
+    first = np.where(is_update, _BEFORE, np.where(lives[at], _INSERT, _DELETE))
+    count = np.where(is_update, 2, 1)
+    ends = np.cumsum(count)
+    size = int(ends[-1]) if len(ends) else 0
+    chosen, kinds = np.empty(size, np.int64), np.empty(size, np.int64)
+    begins = ends - count
+    chosen[begins], kinds[begins] = np.where(had[at], before, after), first
+    chosen[ends[is_update] - 1], kinds[ends[is_update] - 1] = after[is_update], _AFTER
+    return chosen, np.repeat(after, count), kinds
+
+
+def _in_time(records: _Records, order: Int64Array, shared: _Mask) -> Int64Array:
+    """An order by key, and of keys in several partitions by times that never go back in one."""
+    times = np.zeros(len(order), np.int64)
+    some = order[shared[order]]
+    lanes = np.stack([records.ids[some], records.partitions[some]])
+    least = records.times[some].copy()
+    step = 1
+    while step < len(some):  # the least of a record and the later ones of its partition
+        alike = (lanes[:, step:] == lanes[:, :-step]).all(axis=0)
+        least[:-step] = np.where(alike, np.minimum(least[:-step], least[step:]), least[:-step])
+        step *= 2
+    times[some] = least
+    return np.lexsort((records.offsets, records.partitions, times, records.ids))
+
+
+def _from_newest(records: _Records, order: Int64Array, is_older: _Mask) -> _Mask:
+    """Which records come no earlier than the row that was shown before the range."""
+    candidates = np.flatnonzero(is_older)
+    chosen = order[candidates]
+    by_time = np.lexsort((records.partitions[chosen], records.times[chosen], records.ids[chosen]))
+    ids = records.ids[chosen][by_time]
+    is_last = np.append(ids[1:] != ids[:-1], True)[: len(ids)]
+    first = np.zeros(int(records.ids.max()) + 1, np.int64)
+    first[ids[is_last]] = candidates[by_time[is_last]]
+    here: _Mask = np.arange(len(order)) >= first[records.ids[order]]
+    return here
+
+
+def _keys_of(batch: pa.RecordBatch, columns: ChangeColumns) -> pa.Array:
+    """The keys as bytes."""
+    if columns.is_plain:
+        return batch.column("key")
+    return encode_keys([batch.column(name) for name in columns.keys], batch.num_rows)
+
+
+def _filter(batch: pa.RecordBatch, keys: pa.Array, stays: _Mask) -> tuple[pa.RecordBatch, pa.Array]:
+    if stays.all():
+        return batch, keys
+    mask = pa.array(stays)
+    return batch.filter(mask), keys.filter(mask)
+
+
+def _numbers(column: pa.ChunkedArray) -> Int64Array:
+    """Those of a column without nulls."""
+    return np.concatenate([np.empty(0, np.int64), *map(numbers_of, column.chunks)])
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
