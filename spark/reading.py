@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from txnlog.errors import InvalidOption
 from txnlog.names import check_topic
+from txnlog.spark.batch.decoded_values import ValueColumns
 from txnlog.spark.batch.latest import read_latest
 from txnlog.spark.batch.pinned_read import pin_read
 from txnlog.spark.batch.read_frame import read_frame
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from txnlog.spark.options.positions import OffsetsOption
+    from txnlog.values import ValueReader
 
 
 def read(
@@ -36,6 +38,7 @@ def read(
     options: Mapping[str, bool | int | str] | None = None,
     native: bool | None = None,
     latest: bool = False,
+    values: ValueReader | str | None = None,
     storage_options: Mapping[str, object] | None = None,
 ) -> DataFrame:
     """Read topics as a DataFrame. It is pinned: each time it is run it returns the same records.
@@ -67,11 +70,17 @@ def read(
             the one with the greatest offset; where a key is in several partitions, the one of
             these with the greatest timestamp. It is of the records that are read: up to the
             pinned ends, and from ``starting_offsets`` on.
+        values: 'avro', 'protobuf' or 'json': values begin with the id of a schema of the store's,
+            and become the columns of the newest one of subject ``TOPIC-value``. Or a
+            ``txnlog.values.ValueReader``, for other subjects and schemas from elsewhere. Beside
+            them are ``_key``, ``_topic``, ``_partition``, ``_offset``, ``_timestamp``, and for
+            what cannot be decoded ``_error``, the reason, and ``_value``, the bytes.
         storage_options: for the filesystem, as ``txnlog.open`` takes them; Spark's tasks use them
             too.
 
     Raises:
         StoreNotFound, UnknownTopicOrPartition, OffsetOutOfRange: it does not exist.
+        UnknownSchema, InvalidSchema: of ``values``.
         InvalidOption: an argument is not valid.
     """
     if not topics:
@@ -80,6 +89,10 @@ def read(
     store = path if isinstance(path, Store) else open_store(path, storage_options=given)
     if store.url.startswith("memory:"):
         raise InvalidOption(f"{store.url} is in this process only; Spark's tasks cannot reach it")
+    decoded = None
+    if values is not None:
+        decoded = ValueColumns.of(values, store, topics, columns, include_headers=include_headers)
+        columns = decoded.to_read
     merged = merge_read_options(
         options or {},
         columns=columns,
@@ -94,6 +107,7 @@ def read(
     register(spark)
     everything = {**merged, **store_options(store, given)}
     make_frame = read_latest if latest else read_frame
-    return make_frame(
+    frame = make_frame(
         spark, store.storage, pin_read(store, parsed), parsed, everything, native=native
     )
+    return frame if decoded is None else decoded.frame(frame)

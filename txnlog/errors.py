@@ -412,5 +412,9 @@ def require_package(package: str, extra: str, what: str = "this") -> None:
     """Raise InvalidOption unless an optional library is installed."""
     from importlib.util import find_spec
 
-    if find_spec(package) is None:
+    try:
+        found = find_spec(package)
+    except ModuleNotFoundError:  # of a package that it is in
+        found = None
+    if found is None:
         raise InvalidOption(f"{what} needs {package}: {how_to_install(extra)}")

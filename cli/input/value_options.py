@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 if TYPE_CHECKING:
     from txnlog.store import Store
     from txnlog.values import Schemas, ValueReader
+
+
+USER_INFO_VARIABLE: Final = "TXNLOG_REGISTRY_USER_INFO"
+"""``name:password`` for the registry that the command names."""
 
 
 class ValueFormat(str, Enum):
@@ -97,9 +102,11 @@ def parse_subject(text: str) -> tuple[str, int | None]:
 
 
 def open_schemas(store: Store, registry: str | None) -> Schemas:
-    """The schemas of a folder, or of the store itself. Raises InvalidOption."""
+    """The schemas of a registry, of a folder, or of the store itself. Raises InvalidOption."""
     if registry is None:
         return store.schemas
-    from txnlog.values import SchemaFolder
+    from txnlog.values import SchemaFolder, SchemaRegistry
 
+    if "://" in registry:
+        return SchemaRegistry(registry, user_info=os.environ.get(USER_INFO_VARIABLE))
     return SchemaFolder(registry)

@@ -20,6 +20,7 @@ from txnlog.errors import (
 )
 from txnlog.names import TopicPartition, check_group_id, check_topic
 from txnlog.spark.batch import commit, provenance
+from txnlog.spark.batch.decoded_values import ValueColumns
 from txnlog.spark.batch.latest import read_latest
 from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
 from txnlog.spark.batch.read_frame import read_frame
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from txnlog.spark.batch.provenance import Origin
     from txnlog.spark.options.positions import OffsetsOption
     from txnlog.spark.options.read_options import ReadOptions
+    from txnlog.values import ValueReader
 
 _logger = logging.getLogger(__name__)
 
@@ -237,6 +239,7 @@ class SparkTransaction:
         include_headers: bool = False,
         options: Mapping[str, bool | int | str] | None = None,
         native: bool | None = None,
+        values: ValueReader | str | None = None,
     ) -> DataFrame:
         """Read topics from the group's committed offsets (or their start, if none) up to now.
 
@@ -261,6 +264,8 @@ class SparkTransaction:
                 tasks, where it starts and ends by time, ``failOnDataLoss``.
             native: whether Spark itself reads the Parquet files, which is faster; None: it does if
                 its JVM can reach them. The order of a partition's records is the same either way.
+            values: decode values that begin with the id of a schema: 'avro', 'protobuf', 'json' or
+                a ``txnlog.values.ValueReader``; see :func:`txnlog.spark.read`.
 
         Raises:
             UnknownTopicOrPartition: a topic does not exist.
@@ -282,6 +287,12 @@ class SparkTransaction:
                     raise InvalidOption(
                         f"topic {name!r} is read twice in one transaction; use its DataFrame again"
                     )
+            decoded = None
+            if values is not None:
+                decoded = ValueColumns.of(
+                    values, self._store, names, columns, include_headers=include_headers
+                )
+                columns = decoded.to_read
             merged = merge_read_options(
                 options or {},
                 columns=columns,
@@ -300,7 +311,7 @@ class SparkTransaction:
             self._reads.append(pinned)
             self._follows_group &= parsed.starting is None
             self._skips_damaged |= parsed.skip_damaged
-            return frame
+            return frame if decoded is None else decoded.frame(frame)
 
     def read_whole(
         self,
@@ -309,6 +320,7 @@ class SparkTransaction:
         include_headers: bool = False,
         native: bool | None = None,
         latest: bool = False,
+        values: ValueReader | str | None = None,
     ) -> DataFrame:
         """Read whole topics, from their start, without consuming them.
 
@@ -327,6 +339,7 @@ class SparkTransaction:
             native: the same.
             latest: only the newest record of each key, without those that it deletes; see
                 :func:`txnlog.spark.read`.
+            values: as for :meth:`read`.
 
         Raises:
             UnknownTopicOrPartition: a topic does not exist.
@@ -335,6 +348,12 @@ class SparkTransaction:
         with self._using_session("read_whole"):
             if not topics:
                 raise InvalidOption("read_whole() needs the name of a topic")
+            decoded = None
+            if values is not None:
+                decoded = ValueColumns.of(
+                    values, self._store, topics, columns, include_headers=include_headers
+                )
+                columns = decoded.to_read
             merged = merge_read_options(
                 {}, columns=columns, include_headers=include_headers, starting_offsets="earliest"
             )
@@ -345,7 +364,7 @@ class SparkTransaction:
             parsed = parse_read({**merged, "path": self._store.url, "subscribe": names})
             _, frame = self._frame(parsed, merged, native, latest=latest)
             self._read_whole += topics
-            return frame
+            return frame if decoded is None else decoded.frame(frame)
 
     def write(
         self,

@@ -58,8 +58,10 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
     allowed = {
         "segments": core,
         # test_wheel: only where they are used. adlfs hands out objects of the azure packages, s3fs
-        # of botocore's, and it takes sessions of aiobotocore's.
-        "core": core.union(*(extras[key] for key in ADAPTED), {"aiobotocore", "azure", "botocore"}),
+        # of botocore's, and it takes sessions of aiobotocore's. protobuf is called google.protobuf.
+        "core": core.union(
+            *(extras[key] for key in ADAPTED), {"aiobotocore", "azure", "botocore", "google"}
+        ),
         # PySpark hands out py4j's objects.
         "spark": core | extras["spark"] | {"py4j"},
         "cli": core | extras["cli"],

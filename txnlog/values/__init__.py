@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from txnlog.values.compatibility import Compatibility
     from txnlog.values.folder import SchemaFolder
     from txnlog.values.reader import DecodedValues, ValueReader
+    from txnlog.values.registry import SchemaRegistry
     from txnlog.values.schemas import RegisteredSchema, SchemaReference, Schemas
     from txnlog.values.writer import ValueWriter
 
@@ -32,6 +33,7 @@ __all__ = [
     "RegisteredSchema",
     "SchemaFolder",
     "SchemaReference",
+    "SchemaRegistry",
     "Schemas",
     "SubjectColumns",
     "ValueReader",
@@ -45,6 +47,7 @@ _HOMES = {
     "RegisteredSchema": "schemas",
     "SchemaFolder": "folder",
     "SchemaReference": "schemas",
+    "SchemaRegistry": "registry",
     "Schemas": "schemas",
     "SubjectColumns": "columns",
     "ValueReader": "reader",

@@ -30,6 +30,9 @@ PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 """What a reader may call what a writer has called so."""
 _INT_LIMIT: Final = 1 << 31
 _DAY: Final = {"time-millis": 86_400_000, "time-micros": 86_400_000_000}
+_MILLIS: Final = ("timestamp-millis", "local-timestamp-millis")
+_MOST_MS: Final = (1 << 63) // 1000
+"""Others have times in microseconds."""
 _DECIMAL_BYTES: Final = 16
 
 
@@ -282,6 +285,8 @@ def _scalar(
         return column if column.type == target else column.cast(target, safe=False)
     if reader.logical in _DAY:
         column = _within(column, 0, _DAY[reader.logical], "a time of a day", rows, problems)
+    if reader.logical in _MILLIS:
+        column = _within(column, -_MOST_MS, _MOST_MS, "a time", rows, problems)
     if reader.kind == "int":
         column = _within(column, -_INT_LIMIT, _INT_LIMIT, "an int of 32 bits", rows, problems)
         return column.cast(pa.int32(), safe=False).cast(target)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from txnlog.errors import InvalidOption, require_package
-from txnlog.values.avro_columns import Problems
+from txnlog.errors import require_package
+from txnlog.values.avro_columns import Numbers, Problems
 from txnlog.values.schemas import RegisteredSchema, SchemaType
 
 
@@ -27,9 +29,9 @@ class Codec(Protocol):
 
     def decode(
         self,
-        data: Any,  # noqa: ANN401 - arrays of numpy
-        starts: Any,  # noqa: ANN401
-        ends: Any,  # noqa: ANN401
+        data: npt.NDArray[np.uint8],
+        starts: Numbers,
+        ends: Numbers,
         problems: Problems,
         reader: Self,
     ) -> pa.StructArray:
@@ -68,4 +70,11 @@ def parse_schema(
         from txnlog.values.avro import read_avro
 
         return read_avro(text, references)
-    raise InvalidOption(f"values of {schema_type} are not known")
+    if schema_type == "PROTOBUF":
+        require_package("google.protobuf", "registry", "values of Protobuf")
+        from txnlog.values.protobuf import read_protobuf
+
+        return read_protobuf(text, references)
+    from txnlog.values.json_schema import read_json_schema
+
+    return read_json_schema(text, references)

@@ -1,0 +1,180 @@
+"""JSON Schema as columns: types, nulls, what has no one type, and what is compared."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from txnlog.errors import InvalidRecord, InvalidSchema
+from txnlog.store import Store
+from txnlog.values import ValueReader, ValueWriter
+from txnlog.values.json_schema import read_json_schema
+
+ORDER: dict[str, Any] = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "price": {"type": "number"},
+        "note": {"type": ["string", "null"]},
+        "paid": {"oneOf": [{"type": "null"}, {"type": "boolean"}]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "where": {"$ref": "#/definitions/place"},
+        "any": {"type": ["string", "integer"]},
+        "far": {"$ref": "http://127.0.0.1:9/schema.json"},
+        "tree": {"$ref": "#/definitions/tree"},
+    },
+    "required": ["id"],
+    "definitions": {
+        "place": {"type": "object", "properties": {"city": {"type": "string"}}},
+        "tree": {"type": "object", "properties": {"left": {"$ref": "#/definitions/tree"}}},
+    },
+}
+ROW = {
+    "id": 7,
+    "price": 9.5,
+    "note": None,
+    "paid": True,
+    "tags": ["a"],
+    "where": {"city": "Rome"},
+    "any": '{"x":[1]}',
+    "far": "null",
+    "tree": {"left": '{"left":{}}'},
+}
+
+
+def test_values_are_columns_and_columns_values(store: Store) -> None:
+    """What a schema says, and its text where it does not; nothing is fetched."""
+    store.schemas.add("order", json.dumps(ORDER), "JSON")
+    reader = ValueReader(store.schemas, "json", subject="order")
+    types = {field.name: field.type for field in reader.schema}
+    assert (types["id"], types["price"], types["paid"]) == (pa.int64(), pa.float64(), pa.bool_())
+    assert (types["any"], types["far"]) == (pa.string(), pa.string())
+    value = {
+        "id": 7,
+        "price": 9.5,
+        "paid": True,
+        "tags": ["a"],
+        "where": {"city": "Rome"},
+        "any": {"x": [1]},
+        "tree": {"left": {"left": {}}},
+        "unknown": 1,
+    }
+    head = b"\0\0\0\0\1"
+    assert reader(head + json.dumps(value).encode()) == ROW
+    written = ValueWriter(store.schemas, "json", subject="order")(ROW)
+    del value["unknown"]
+    assert json.loads(written[5:]) == {**value, "far": None}
+    assert reader(written) == ROW
+    assert reader(head + b'{"id": 3.0}')["id"] == 3
+    for body, reason in (
+        (b"{", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"[]", "the value is no object"),
+        (b"{}", "id is missing, or null"),
+        (b'{"id": "7"}', "id is no integer"),
+        (b'{"id": true}', "id is no integer"),
+        (b'{"id": 9223372036854775808}', "id is no integer"),
+        (b'{"id": 1, "tags": [1]}', r"tags\[\] is no string"),
+        (b'{"id": 1, "where": {"city": 1}}', "where.city is no string"),
+    ):
+        with pytest.raises(InvalidRecord, match=reason):
+            reader(head + body)
+
+
+def test_what_is_no_object_is_one_column(store: Store) -> None:
+    """Called ``value``."""
+    store.schemas.add("numbers", '{"type": "array", "items": {"type": "integer"}}', "JSON")
+    reader = ValueReader(store.schemas, "json", subject="numbers")
+    value = ValueWriter(store.schemas, "json", subject="numbers")({"value": [1, 2]})
+    assert value == b"\0\0\0\0\1[1,2]"
+    assert reader(value) == {"value": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    "odd", [{"type": {}}, {"type": 7}, {"type": [{}]}, {"oneOf": [7]}, {"$ref": "#/x"}, True]
+)
+def test_odd_types_are_text(odd: Any) -> None:
+    """Whatever stands where a type is expected."""
+    codec = read_json_schema(json.dumps(obj(a=odd)))
+    assert codec.columns.field("a").type == pa.string()
+    assert [*codec.why_not(codec)] == []
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, "7", " " * (1 << 20) + "{}"])
+def test_schemas_that_are_none(text: str) -> None:
+    """Whatever JSON it is."""
+    with pytest.raises(InvalidSchema):
+        read_json_schema(text)
+
+
+def deep(levels: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": "integer"}
+    for _ in range(levels):
+        found = {"type": "array", "items": found}
+    return found
+
+
+def test_schemas_that_are_too_large() -> None:
+    """By their depth, by their fields, and by definitions that are used again and again."""
+    many = {"type": "object", "properties": {f"f{n}": {"type": "integer"} for n in range(5000)}}
+    doubling: dict[str, Any] = {
+        "$ref": "#/definitions/t14",
+        "definitions": {"t0": {"type": "integer"}},
+    }
+    for level in range(1, 15):
+        inner = {"$ref": f"#/definitions/t{level - 1}"}
+        doubling["definitions"][f"t{level}"] = {
+            "type": "object",
+            "properties": {"a": inner, "b": inner},
+        }
+    for schema in (deep(30), many, doubling):
+        with pytest.raises(InvalidSchema, match="4096"):
+            read_json_schema(json.dumps(schema))
+
+
+def obj(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": [*required]}
+
+
+def listed(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+CLOSED = {"additionalProperties": False}
+INT, NUMBER, TEXT = {"type": "integer"}, {"type": "number"}, {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "reason"),
+    [
+        (obj(a=NUMBER), obj(a=INT), ""),
+        (obj(a=INT), obj(a=NUMBER), "a: integer or number was allowed, and integer is"),
+        (obj(a={"type": ["integer", "null"]}), obj(a=INT), ""),
+        (obj(a=INT, b=TEXT), obj(a=INT), ""),
+        (obj(a=INT), obj(a=INT, b=TEXT), ""),
+        (obj(("b",), a=INT, b=TEXT), obj(a=INT, b=TEXT), "property 'b' is required, and was not"),
+        (obj(a={**TEXT, "title": "x"}), obj(a=TEXT), ""),
+        (obj(a={**TEXT, "maxLength": 3}), obj(a=TEXT), "a: maxLength has changed"),
+        (
+            {**obj(), "additionalProperties": False},
+            {**obj(a=INT), "additionalProperties": False},
+            "is gone",
+        ),
+        (
+            obj(a={"type": "array", "items": TEXT}),
+            obj(a={"type": "array", "items": INT}),
+            r"a\[\]: integer",
+        ),
+    ],
+)
+def test_compatibility(new: dict[str, Any], old: dict[str, Any], reason: str) -> None:
+    """What is understood is compared; what is not must be the same."""
+    found = " ".join(read_json_schema(json.dumps(new)).why_not(read_json_schema(json.dumps(old))))
+    assert bool(found) == bool(reason)
+    if reason:
+        assert re.search(reason, found)

@@ -1,0 +1,159 @@
+"""A registry over HTTP: what is asked, how often, and what is never sent or said."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import socket
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from tests.values.registry_server import Registry, serving
+from txnlog.errors import InvalidOption, InvalidSchema, StorageError, UnknownSchema
+from txnlog.values import SchemaReference, SchemaRegistry, ValueReader, ValueWriter
+
+V1 = json.dumps({"type": "record", "name": "O", "fields": [{"name": "id", "type": "long"}]})
+V2 = json.dumps(
+    {
+        "type": "record",
+        "name": "O",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "note", "type": "string", "default": "-"},
+        ],
+    }
+)
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    """With two versions of ``shop/orders-value``, ids 70 and 71."""
+    with serving() as found:
+        found.add("shop/orders-value", 70, V1)
+        found.add("shop/orders-value", 71, V2, schemaType="AVRO")
+        yield found
+
+
+def test_each_id_is_asked_for_once(registry: Registry) -> None:
+    """However many values carry it, also if it is unknown; the newest version is known by its."""
+    schemas = SchemaRegistry(registry.url + "/")
+    reader = ValueReader(schemas, "avro", subject="shop/orders-value")
+    old = ValueWriter(schemas, "avro", subject="shop/orders-value", version=1)
+    new = ValueWriter(schemas, "avro", subject="shop/orders-value")
+    registry.asked.clear()
+    values = [old({"id": 1}), new({"id": 2, "note": "n"}), b"\0\0\0\0\x09", b"\0\0\0\0\x09"]
+    for _ in range(3):
+        found = reader.decode(pa.array(values, pa.binary()))
+    assert found.columns.column("note").to_pylist() == ["-", "n", None, None]
+    assert f"the registry {registry.url} has no schema with id 9" in found.errors[3].as_py()
+    assert registry.asked == ["/schemas/ids/9"]
+    arrived = pickle.loads(pickle.dumps(reader))
+    assert arrived(old({"id": 1})) == {"id": 1, "note": "-"}
+
+
+def test_references_are_followed_within_the_registry(registry: Registry) -> None:
+    """By their subjects and versions, whatever they are called."""
+    registry.add("item", 80, '{"type": "record", "name": "Item", "fields": []}')
+    order = {"type": "record", "name": "P", "fields": [{"name": "i", "type": "Item"}]}
+    references = [{"name": "http://elsewhere/Item", "subject": "item", "version": 1}]
+    registry.add("order", 81, json.dumps(order), references=references)
+    schemas = SchemaRegistry(registry.url)
+    assert schemas.by_id(81).references == (SchemaReference("http://elsewhere/Item", "item", 1),)
+    assert ValueReader(schemas, "avro", subject="order").schema.names == ["i"]
+    assert {path.split("/")[1] for path in registry.asked} == {"schemas", "subjects"}
+
+
+@pytest.mark.parametrize(
+    ("how", "sent"),
+    [
+        ({"user_info": "key:top-secret"}, "Basic a2V5OnRvcC1zZWNyZXQ="),
+        ({"token": "top-secret"}, "Bearer top-secret"),
+        ({}, None),
+    ],
+)
+def test_credentials_are_sent_and_never_said(
+    registry: Registry,
+    how: dict[str, str],
+    sent: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """To the registry alone: not where it redirects to; in no message, log or representation."""
+    caplog.set_level(logging.DEBUG)
+    schemas = SchemaRegistry(registry.url, **how)  # type: ignore[arg-type]
+    schemas.by_id(70)
+    assert registry.credentials == [sent]
+    said = [repr(schemas)]
+    with serving() as other:
+        other.add("x", 5, V1)
+        registry.answers = {
+            "/schemas/ids/5": (302, {"Location": f"{other.url}/schemas/ids/5"}, b""),
+            "/schemas/ids/6": (401, {}, b"{}"),
+            "/schemas/ids/8": (500, {}, b"{}"),
+        }
+        for number in (5, 6, 8):
+            with pytest.raises(StorageError) as failed:
+                schemas.by_id(number)
+            assert failed.value.retriable
+            said.append(str(failed.value))
+        assert other.asked == []
+    assert "answered 302" in said[1]
+    assert "answered 401: give its credentials" in said[2]
+    assert "secret" not in "".join(said) + caplog.text
+    assert "a2V5" not in "".join(said) + caplog.text
+
+
+def test_credentials_in_the_address_are_taken_out_of_it(registry: Registry) -> None:
+    """As other tools take them: percent-encoded."""
+    address = registry.url.replace("//", "//key:p%40ss@")
+    schemas = SchemaRegistry(address)
+    schemas.by_id(70)
+    assert registry.credentials == ["Basic a2V5OnBAc3M="]
+    assert "key" not in repr(schemas)
+    for wrong in ("ftp://key:secret@x/", "http://key:secret@", "http://key:secret@h:port/", 7):
+        with pytest.raises(InvalidOption) as refused:
+            SchemaRegistry(wrong)  # type: ignore[arg-type]
+        assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"no json", "no schema"),
+        (b"[" * 1_000_000, "no schema"),
+        (b'{"schema": 7}', "no schema"),
+        (b'{"schema": "' + b"x" * (5 << 20) + b'"}', "more than"),
+        (b'{"schema": "' + b"x" * (2 << 20) + b'"}', "characters"),
+        (b'{"schema": "{}", "schemaType": "XML"}', "avro, protobuf or json"),
+    ],
+)
+def test_answers_that_are_none(registry: Registry, body: bytes, reason: str) -> None:
+    """They are no schemas: values that carry such an id are dead letters."""
+    registry.answers["/schemas/ids/9"] = (200, {}, body)
+    schemas = SchemaRegistry(registry.url)
+    with pytest.raises(InvalidSchema, match=reason):
+        schemas.by_id(9)
+    reader = ValueReader(schemas, "avro", subject="shop/orders-value")
+    error = reader.decode(pa.array([b"\0\0\0\0\x09"])).errors[0].as_py()
+    assert error.startswith("schema 9 is not readable")
+
+
+def test_a_registry_that_is_not_there_is_no_dead_letter(registry: Registry) -> None:
+    """Nothing is known about the values then: it is an error, and may be tried again."""
+    schemas = SchemaRegistry(registry.url, timeout_s=0.2)
+    reader = ValueReader(schemas, "avro", subject="shop/orders-value")
+    registry.answers["/schemas/ids/9"] = (503, {}, b"")
+    with pytest.raises(StorageError, match="answered 503"):
+        reader.decode(pa.array([b"\0\0\0\0\x09"]))
+    del registry.answers["/schemas/ids/9"]
+    assert "unknown" in reader.decode(pa.array([b"\0\0\0\0\x09"])).errors[0].as_py()
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        silent = SchemaRegistry(f"http://127.0.0.1:{deaf.getsockname()[1]}", timeout_s=0.2)
+        with pytest.raises(StorageError, match="timed out"):
+            silent.by_id(1)
+    with pytest.raises(StorageError, match="cannot be reached"):
+        silent.by_id(1)
+    with pytest.raises(UnknownSchema, match="no version latest of subject 'nobody'"):
+        schemas.version("nobody")

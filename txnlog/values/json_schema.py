@@ -1,0 +1,294 @@
+"""Values of JSON Schema as columns, and columns as values.
+
+Of a schema the types are read: what has properties is a struct, arrays are lists, and what has no
+one type is its own text in JSON. Values are compared with these types and with nothing else that a
+schema can demand. ``$ref`` is followed within the schema alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from txnlog.errors import InvalidSchema
+from txnlog.segments.records import CONVERSION_ERRORS
+from txnlog.values.avro_columns import Numbers, Problems
+from txnlog.values.schemas import MOST_DEPTH, MOST_NODES, check_text
+
+_SCALARS: Final[Mapping[str, Any]] = {
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+}
+_NOTES: Final = frozenset(
+    {"title", "description", "default", "examples", "$id", "id", "$schema", "$comment"}
+    | {"definitions", "$defs"}
+)
+"""What says nothing of values, or is looked at where it is referred to."""
+_UNDERSTOOD: Final = frozenset({"type", "properties", "required", "items"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A type: a name of JSON Schema's, or ``text`` for what has no one type."""
+
+    kind: str
+    nullable: bool = True
+    fields: Mapping[str, _Node] = field(default_factory=dict)
+    items: _Node | None = None
+
+    def arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        if self.kind == "object":
+            return pa.struct([pa.field(name, one.arrow()) for name, one in self.fields.items()])
+        if self.kind == "array":
+            assert self.items is not None
+            return pa.list_(pa.field("element", self.items.arrow()))
+        return _SCALARS.get(self.kind, pa.string())
+
+
+class JsonCodec:
+    """One schema of an object; of anything else the column is ``value``."""
+
+    def __init__(self, schema: Any) -> None:  # noqa: ANN401 - JSON
+        self._schema = schema
+        node = _Parser(schema).node(schema, (), 1)
+        self._is_object = node.kind == "object"
+        self._node = node if self._is_object else _Node("object", False, {"value": node})
+        self.columns = pa.schema(
+            [pa.field(name, one.arrow(), one.nullable) for name, one in self._node.fields.items()]
+        )
+
+    @property
+    def defaults(self) -> Mapping[str, pa.Scalar]:
+        """None: JSON Schema's defaults are notes."""
+        return {}
+
+    def decode(
+        self,
+        data: npt.NDArray[np.uint8],
+        starts: Numbers,
+        ends: Numbers,
+        problems: Problems,
+        reader: JsonCodec,
+    ) -> pa.StructArray:
+        """The columns of ``reader`` of values of this schema."""
+        held = memoryview(data)  # type: ignore[arg-type]  # it is one
+        rows: list[Any] = []
+        for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            found = None
+            try:
+                value = msgspec.json.decode(held[start:end])
+                found = _fit(value if reader._is_object else {"value": value}, reader._node, "")
+            except (msgspec.MsgspecError, RecursionError, *CONVERSION_ERRORS) as error:
+                problems.reasons.setdefault(row, f"it is not JSON of the schema: {error}")
+            rows.append(found)
+        return pa.array(rows, pa.struct([*reader.columns]))
+
+    def encode(self, columns: pa.RecordBatch) -> list[bytes]:
+        """The values of rows. Raises ValueError, TypeError: one cannot be written."""
+        made = []
+        for row in columns.to_pylist():
+            value = _unfit(row, self._node)
+            made.append(msgspec.json.encode(value if self._is_object else value.get("value")))
+        return made
+
+    def why_not(self, writer: JsonCodec) -> Iterator[str]:
+        """What stands against reading the values of another schema as this one's."""
+        return _why_not(self._schema, writer._schema, self._schema, writer._schema, "", 1)
+
+
+def read_json_schema(text: str, references: Sequence[tuple[str, str]] = ()) -> JsonCodec:  # noqa: ARG001
+    """The codec of a schema; what it refers to elsewhere is text. Raises InvalidSchema."""
+    try:
+        found = json.loads(check_text(text))
+        if not isinstance(found, dict | bool):
+            raise InvalidSchema("a JSON Schema is an object")
+        return JsonCodec(found)
+    except (ValueError, RecursionError) as error:
+        raise InvalidSchema(f"it is not a JSON Schema: {error}") from error
+
+
+class _Parser:
+    def __init__(self, whole: Any) -> None:  # noqa: ANN401 - JSON
+        self._whole = whole
+        self._nodes = 0
+
+    def node(self, found: Any, above: tuple[str, ...], depth: int) -> _Node:  # noqa: ANN401 - JSON
+        self._nodes += 1
+        if self._nodes > MOST_NODES or depth > MOST_DEPTH:
+            raise InvalidSchema(
+                f"a JSON Schema has more than {MOST_NODES} types, or {MOST_DEPTH} levels of them"
+            )
+        if not isinstance(found, dict):
+            return _Node("text")
+        if isinstance(reference := found.get("$ref"), str):
+            target = _target(self._whole, reference)
+            if target is None or reference in above:
+                return _Node("text")
+            return self.node(target, (*above, reference), depth)
+        for several in ("oneOf", "anyOf"):
+            if isinstance(parts := found.get(several), list):
+                others = [part for part in parts if part != {"type": "null"}]
+                if len(others) != 1:
+                    return _Node("text")
+                made = self.node(others[0], above, depth)
+                return _Node(made.kind, True, made.fields, made.items)
+        kinds = found.get("type")
+        if isinstance(kinds, list):
+            others = [kind for kind in kinds if kind != "null"]
+            nullable = "null" in kinds
+            kind = others[0] if len(others) == 1 else None
+        else:
+            kind, nullable = kinds, False
+        kind = kind if isinstance(kind, str) else "text"
+        properties = found.get("properties")
+        if kind == "object" and isinstance(properties, dict) and properties:
+            needed = found.get("required")
+            needed = needed if isinstance(needed, list) else []
+            fields = {}
+            for name, inner in properties.items():
+                one = self.node(inner, above, depth + 1)
+                nullable_one = one.nullable or name not in needed
+                fields[name] = _Node(one.kind, nullable_one, one.fields, one.items)
+            return _Node("object", nullable, fields)
+        if kind == "array" and isinstance(found.get("items"), dict):
+            return _Node("array", nullable, items=self.node(found["items"], above, depth + 1))
+        return _Node(kind, nullable) if kind in _SCALARS else _Node("text")
+
+
+def _target(whole: Any, reference: str) -> Any:  # noqa: ANN401 - JSON
+    """What a reference within a schema names; None: nothing, or it leads elsewhere."""
+    if not reference.startswith("#"):
+        return None
+    found = whole
+    for part in reference[1:].split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if not isinstance(found, dict) or key not in found:
+            return None
+        found = found[key]
+    return found
+
+
+def _fit(value: Any, node: _Node, place: str) -> Any:  # noqa: ANN401 - JSON
+    """A value as Arrow takes it. Raises ValueError: it is of another type."""
+    if node.kind == "text":
+        return msgspec.json.encode(value).decode()
+    if value is None:
+        if not node.nullable:
+            raise ValueError(f"{place or 'the value'} is missing, or null")
+        return None
+    match node.kind, value:
+        case "object", dict():
+            return {
+                name: _fit(value.get(name), one, f"{place}.{name}" if place else name)
+                for name, one in node.fields.items()
+            }
+        case "array", list():
+            assert node.items is not None
+            return [_fit(item, node.items, f"{place}[]") for item in value]
+        case "string", str():
+            return value
+        case "boolean", bool():
+            return value
+        case "integer", int() if not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63:
+            return value
+        case "integer", float() if value.is_integer() and abs(value) < 1 << 53:
+            return int(value)
+        case "number", int() | float() if not isinstance(value, bool):
+            return float(value)
+    raise ValueError(f"{place or 'the value'} is no {node.kind}")
+
+
+def _unfit(value: Any, node: _Node) -> Any:  # noqa: ANN401 - JSON
+    """What ``_fit`` was made of; fields that are null are left out where they may be."""
+    if node.kind == "text":
+        return None if value is None else msgspec.Raw(_checked_json(value))
+    if value is None:
+        if not node.nullable:
+            raise ValueError(f"a {node.kind} that the schema requires is null")
+        return None
+    if node.kind == "object":
+        made = {name: _unfit(value.get(name), one) for name, one in node.fields.items()}
+        return {name: one for name, one in made.items() if one is not None}
+    if node.kind == "array":
+        assert node.items is not None
+        return [_unfit(item, node.items) for item in value]
+    return value
+
+
+def _checked_json(text: str) -> bytes:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"{text!r:.60} is not JSON: {error}") from error
+    return text.encode()
+
+
+def _why_not(
+    reader: Any,  # noqa: ANN401 - JSON
+    writer: Any,  # noqa: ANN401
+    whole: Any,  # noqa: ANN401
+    writers_whole: Any,  # noqa: ANN401
+    place: str,
+    depth: int,
+) -> Iterator[str]:
+    """What is not understood must be the same."""
+    shown = place or "the value"
+    if depth > 2 * MOST_DEPTH:
+        yield f"{shown}: it is nested too deeply to be compared"
+        return
+    reference = reader.get("$ref") if isinstance(reader, dict) else None
+    if isinstance(reference, str) and isinstance(writer, dict) and reference == writer.get("$ref"):
+        one, other = _target(whole, reference), _target(writers_whole, reference)
+        if one != other:
+            yield from _why_not(one, other, whole, writers_whole, place, depth + 1)
+        return
+    if not isinstance(reader, dict) or not isinstance(writer, dict):
+        if reader != writer and reader is not True:
+            yield f"{shown}: it cannot be told whether one takes what the other does"
+        return
+    mine, others = _kinds(reader), _kinds(writer)
+    if mine is not None and (others is None or not others <= mine):
+        yield f"{shown}: {_listed(others)} was allowed, and {_listed(mine)} is"
+        return
+    for name in sorted((reader.keys() | writer.keys()) - _NOTES - _UNDERSTOOD):
+        if reader.get(name) != writer.get(name):
+            yield f"{shown}: {name} has changed, and what that means for values is not checked"
+    had, have = writer.get("properties"), reader.get("properties")
+    had, have = (one if isinstance(one, dict) else {} for one in (had, have))
+    for name in had.keys() & have.keys():
+        inside = f"{place}.{name}" if place else name
+        yield from _why_not(have[name], had[name], whole, writers_whole, inside, depth + 1)
+    if reader.get("additionalProperties") is False:
+        for name in had.keys() - have.keys():
+            yield f"{shown}: property {name!r} is gone, and no others are allowed"
+    required, was = reader.get("required"), writer.get("required")
+    required, was = (one if isinstance(one, list) else [] for one in (required, was))
+    for name in required:
+        if name not in was:
+            yield f"{shown}: property {name!r} is required, and was not"
+    if "items" in reader or "items" in writer:
+        inner = f"{place}[]"
+        one, other = reader.get("items", True), writer.get("items", True)
+        yield from _why_not(one, other, whole, writers_whole, inner, depth + 1)
+
+
+def _kinds(schema: Mapping[str, Any]) -> set[str] | None:
+    """The types that it allows; None: any."""
+    found = schema.get("type")
+    if not isinstance(found, str | list):
+        return None
+    kinds = {found} if isinstance(found, str) else {one for one in found if isinstance(one, str)}
+    return kinds | ({"integer"} if "number" in kinds else set())
+
+
+def _listed(kinds: set[str] | None) -> str:
+    return "anything" if kinds is None else " or ".join(sorted(kinds))

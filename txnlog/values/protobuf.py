@@ -1,0 +1,372 @@
+"""Values of Protobuf as columns, and columns as values: messages of descriptors, without code.
+
+A schema is a descriptor: of a .proto with all that it imports (``protoc --include_imports
+--descriptor_set_out``), or of one file whose imports are references, as registries give it. A value
+begins with the place of its message in the schema. It is read as the reader's message of the same
+name, by field numbers, as Protobuf has it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from txnlog.errors import InvalidSchema
+from txnlog.segments.records import CONVERSION_ERRORS
+from txnlog.values.avro_columns import Numbers, Problems
+from txnlog.values.schemas import MOST_DEPTH, MOST_NODES, check_text
+
+_KNOWN: Final = (
+    *("any", "descriptor", "duration", "empty", "field_mask", "source_context", "struct"),
+    *("timestamp", "type", "wrappers", "api"),
+)
+"""The files that Protobuf itself has, each behind what it imports."""
+_TIMESTAMP: Final = "google.protobuf.Timestamp"
+_WRAPPERS: Final = frozenset(
+    f"google.protobuf.{kind}Value"
+    for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
+_MOST_INDEXES: Final = 32
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DOUBLE, _FLOAT, _INT64, _UINT64, _INT32, _FIXED64, _FIXED32, _BOOL, _STRING = range(1, 10)
+_GROUP, _MESSAGE, _BYTES, _UINT32, _ENUM, _SFIXED32, _SFIXED64, _SINT32, _SINT64 = range(10, 19)
+"""How descriptors number the types of fields."""
+_ARROW: Final[Mapping[int, Any]] = {
+    **dict.fromkeys((_INT32, _SINT32, _SFIXED32), pa.int32()),
+    **dict.fromkeys((_INT64, _SINT64, _SFIXED64, _UINT32, _FIXED32), pa.int64()),
+    **dict.fromkeys((_UINT64, _FIXED64), pa.decimal128(20, 0)),
+    _DOUBLE: pa.float64(),
+    _FLOAT: pa.float32(),
+    _BOOL: pa.bool_(),
+    _STRING: pa.string(),
+    _BYTES: pa.binary(),
+    _ENUM: pa.string(),
+}
+_ALIKE: Final[Mapping[int, str]] = {
+    **dict.fromkeys((_INT32, _INT64, _UINT32, _UINT64, _BOOL, _ENUM), "a varint"),
+    **dict.fromkeys((_SINT32, _SINT64), "a zigzag varint"),
+    **dict.fromkeys((_FIXED32, _SFIXED32), "32 bits"),
+    **dict.fromkeys((_FIXED64, _SFIXED64), "64 bits"),
+    **dict.fromkeys((_STRING, _BYTES), "bytes"),
+    _FLOAT: "a float",
+    _DOUBLE: "a double",
+    _MESSAGE: "a message",
+    _GROUP: "a group",
+}
+"""Types that Protobuf reads as each other."""
+
+
+class ProtobufCodec:
+    """One schema. Its columns are the fields of its first message."""
+
+    def __init__(self, file: Any) -> None:  # noqa: ANN401 - protobuf's descriptors
+        from google.protobuf.message_factory import GetMessageClass
+
+        self._file = file
+        self._message = _messages(file)[0]
+        self._class = GetMessageClass(self._message)
+        self.columns = pa.schema(_Columns().fields(self._message, 1))
+
+    @property
+    def defaults(self) -> Mapping[str, pa.Scalar]:
+        """None: a field that was not written is null, or has its type's own default."""
+        return {}
+
+    def decode(
+        self,
+        data: npt.NDArray[np.uint8],
+        starts: Numbers,
+        ends: Numbers,
+        problems: Problems,
+        reader: ProtobufCodec,
+    ) -> pa.StructArray:
+        """The columns of ``reader`` of values of this schema."""
+        from google.protobuf.message import DecodeError
+
+        wanted = reader._message
+        held = memoryview(data)  # type: ignore[arg-type]  # it is one
+        rows: list[dict[str, Any] | None] = []
+        for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            found = None
+            try:
+                message, body = self._at(bytes(held[start:end]))
+                if message.full_name != wanted.full_name:
+                    raise ValueError(f"it is a {message.full_name}, not a {wanted.full_name}")
+                found = _to_row(reader._class.FromString(body), wanted)
+            except (DecodeError, *CONVERSION_ERRORS) as error:
+                problems.reasons.setdefault(row, str(error))
+            rows.append(found)
+        return pa.array(rows, pa.struct([*reader.columns]))
+
+    def _at(self, value: bytes) -> tuple[Any, bytes]:
+        """The message of a value by its indexes, and the bytes behind them. Raises ValueError."""
+        count, at = _index(value, 0)
+        if not 0 <= count <= _MOST_INDEXES:
+            raise ValueError("it does not begin with the place of a message")
+        indexes = [0]
+        if count:
+            indexes = []
+            for _ in range(count):
+                index, at = _index(value, at)
+                indexes.append(index)
+        found, inside = None, _messages(self._file)
+        for index in indexes:
+            if not 0 <= index < len(inside):
+                raise ValueError(f"there is no message at {indexes} of the schema")
+            found = inside[index]
+            inside = [*found.nested_types]
+        return found, value[at:]
+
+    def encode(self, columns: pa.RecordBatch) -> list[bytes]:
+        """The values of rows. Raises ValueError, TypeError: one cannot be written."""
+        made = []
+        for row in columns.to_pylist():
+            message = self._class()
+            _fill(message, row, self._message)
+            # The place of the first message is written as a single 0.
+            made.append(b"\0" + message.SerializeToString())
+        return made
+
+    def why_not(self, writer: ProtobufCodec) -> Iterator[str]:
+        """What stands against reading the values of another schema as this one's."""
+        mine = {one.full_name: one for one in _messages(self._file)}
+        for other in _messages(writer._file):
+            if other.full_name not in mine:
+                yield f"message {other.full_name} is gone"
+            else:
+                yield from _why_not(mine[other.full_name], other)
+
+
+def read_protobuf(text: str, references: Sequence[tuple[str, str]] = ()) -> ProtobufCodec:
+    """The codec of a schema. Raises InvalidSchema."""
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+    files = [file for name, used in references for file in _files(used, name)]
+    files += _files(text, None)
+    pool = DescriptorPool()
+    have = {file.name for file in files}
+    try:
+        for known in _KNOWN:
+            if f"google/protobuf/{known}.proto" not in have:
+                module = import_module(f"google.protobuf.{known}_pb2")
+                pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+        for name, file in {file.name: file for file in files}.items():
+            pool.AddSerializedFile(file.SerializeToString())
+            found = pool.FindFileByName(name)
+    except (TypeError, ValueError, KeyError) as error:
+        raise InvalidSchema(f"it is not a descriptor of Protobuf: {error!s:.300}") from error
+    if not found.message_types_by_name:
+        raise InvalidSchema(f"{found.name} has no message")
+    return ProtobufCodec(found)
+
+
+def _files(text: str, name: str | None) -> list[Any]:
+    """The descriptors of files in a text of base64; ``name`` is what others call the last one."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+    from google.protobuf.message import DecodeError
+
+    try:
+        data = base64.b64decode(check_text(text), validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidSchema(
+            "it is no descriptor of Protobuf: if it is the text of a .proto, register what `protoc "
+            "--include_imports --descriptor_set_out=FILE.desc` makes of it"
+        ) from None
+    try:
+        file = FileDescriptorProto.FromString(data)
+        is_one = file.name.isprintable() and bool(file.name)
+    except (DecodeError, UnicodeDecodeError):
+        is_one = False
+    try:
+        found = [file] if is_one else [*FileDescriptorSet.FromString(data).file]
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise InvalidSchema(f"it is not a descriptor of Protobuf: {error}") from error
+    if not found:
+        raise InvalidSchema("a descriptor set has no file")
+    if name is not None:
+        found[-1].name = name
+    return found
+
+
+def _messages(file: Any) -> list[Any]:  # noqa: ANN401 - protobuf's
+    return [*file.message_types_by_name.values()]
+
+
+def _index(value: bytes, at: int) -> tuple[int, int]:
+    """A zigzag varint, and where it ends. Raises ValueError."""
+    number = 0
+    for step in range(5):
+        if at + step >= len(value):
+            raise ValueError("it ends within the place of its message")
+        byte = value[at + step]
+        number |= (byte & 0x7F) << (7 * step)
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at + step + 1
+    raise ValueError("it does not begin with the place of a message")
+
+
+# -- columns ---------------------------------------------------------------------------------------
+
+
+class _Columns:
+    """The columns of a message, counted."""
+
+    def __init__(self) -> None:
+        self._nodes = 0
+        self._open: list[str] = []
+
+    def fields(self, message: Any, depth: int) -> list[pa.Field]:  # noqa: ANN401 - protobuf's
+        if message.full_name in self._open:
+            raise InvalidSchema(
+                f"message {message.full_name} contains itself, and so can have no columns: read "
+                "the values as bytes"
+            )
+        self._open.append(message.full_name)
+        made = []
+        for field in message.fields:
+            self._nodes += 1
+            if self._nodes > MOST_NODES or depth > MOST_DEPTH:
+                raise InvalidSchema(
+                    f"a schema of Protobuf has more than {MOST_NODES} fields, or {MOST_DEPTH} "
+                    "levels of them"
+                )
+            nullable = depth > 1 or field.has_presence or _is_message(field)
+            made.append(pa.field(field.name, self._type(field, depth), nullable))
+        self._open.pop()
+        return made
+
+    def _type(self, field: Any, depth: int) -> Any:  # noqa: ANN401 - protobuf's and pyarrow's
+        if _is_map(field):
+            key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+            return pa.map_(_ARROW[key.type], self._single(value, depth))
+        single = self._single(field, depth)
+        return pa.list_(pa.field("element", single)) if field.is_repeated else single
+
+    def _single(self, field: Any, depth: int) -> Any:  # noqa: ANN401 - protobuf's and pyarrow's
+        if not _is_message(field):
+            return _ARROW[field.type]
+        name = field.message_type.full_name
+        if name == _TIMESTAMP:
+            return pa.timestamp("us", "UTC")
+        if name in _WRAPPERS:
+            return _ARROW[field.message_type.fields_by_name["value"].type]
+        return pa.struct(self.fields(field.message_type, depth + 1))
+
+
+def _is_message(field: Any) -> bool:  # noqa: ANN401 - protobuf's
+    return field.type in (_MESSAGE, _GROUP)
+
+
+def _is_map(field: Any) -> bool:  # noqa: ANN401 - protobuf's
+    return _is_message(field) and bool(field.message_type.GetOptions().map_entry)
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def _to_row(message: Any, kind: Any) -> dict[str, Any]:  # noqa: ANN401 - protobuf's
+    row: dict[str, Any] = {}
+    for field in kind.fields:
+        value = getattr(message, field.name)
+        if _is_map(field):
+            inner = field.message_type.fields_by_name["value"]
+            row[field.name] = [(key, _to_value(value[key], inner)) for key in value]
+        elif field.is_repeated:
+            row[field.name] = [_to_value(item, field) for item in value]
+        elif field.has_presence and not message.HasField(field.name):
+            row[field.name] = None
+        else:
+            row[field.name] = _to_value(value, field)
+    return row
+
+
+def _to_value(value: Any, field: Any) -> Any:  # noqa: ANN401 - any value of Protobuf
+    if field.type == _ENUM:
+        known = field.enum_type.values_by_number.get(value)
+        return str(value) if known is None else known.name
+    if not _is_message(field):
+        return value
+    kind = field.message_type
+    if kind.full_name == _TIMESTAMP:
+        return _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
+    return value.value if kind.full_name in _WRAPPERS else _to_row(value, kind)
+
+
+def _fill(message: Any, row: Mapping[str, Any], kind: Any) -> None:  # noqa: ANN401 - protobuf's
+    for field in kind.fields:
+        value = row.get(field.name)
+        if value is None:
+            continue
+        if _is_map(field):
+            pairs = value.items() if isinstance(value, Mapping) else value
+            inner = field.message_type.fields_by_name["value"]
+            target = getattr(message, field.name)
+            for key, item in pairs:
+                if _is_message(inner):
+                    _fill_message(target[key], item, inner.message_type)
+                else:
+                    target[key] = _from_value(item, inner)
+        elif field.is_repeated:
+            target = getattr(message, field.name)
+            for item in value:
+                if _is_message(field):
+                    _fill_message(target.add(), item, field.message_type)
+                else:
+                    target.append(_from_value(item, field))
+        elif _is_message(field):
+            inner_message = getattr(message, field.name)
+            inner_message.SetInParent()
+            _fill_message(inner_message, value, field.message_type)
+        else:
+            setattr(message, field.name, _from_value(value, field))
+
+
+def _fill_message(message: Any, value: Any, kind: Any) -> None:  # noqa: ANN401 - protobuf's
+    if kind.full_name == _TIMESTAMP:
+        since = value - _EPOCH
+        message.seconds = since.days * 86_400 + since.seconds
+        message.nanos = since.microseconds * 1000
+    elif kind.full_name in _WRAPPERS:
+        message.value = _from_value(value, kind.fields_by_name["value"])
+    elif value is not None:
+        _fill(message, value, kind)
+
+
+def _from_value(value: Any, field: Any) -> Any:  # noqa: ANN401 - any value of Protobuf
+    if field.type == _ENUM:
+        if value in field.enum_type.values_by_name:
+            return field.enum_type.values_by_name[value].number
+        return int(value)
+    return int(value) if field.type in (_UINT64, _FIXED64) else value
+
+
+# -- compatibility ---------------------------------------------------------------------------------
+
+
+def _why_not(reader: Any, writer: Any, above: tuple[str, ...] = ()) -> Iterator[str]:  # noqa: ANN401
+    """By the numbers of fields, since these are what is written."""
+    if reader.full_name in above:
+        return
+    mine = reader.fields_by_number
+    for number, other in writer.fields_by_number.items():
+        field = mine.get(number)
+        if field is None:
+            continue
+        place = f"{reader.full_name}.{field.name}"
+        if _ALIKE[field.type] != _ALIKE[other.type]:
+            yield f"{place}: field {number} was {_ALIKE[other.type]}, and is {_ALIKE[field.type]}"
+        elif field.is_repeated != other.is_repeated:
+            yield f"{place}: it is repeated in one of them"
+        elif _is_message(field):
+            yield from _why_not(field.message_type, other.message_type, (*above, reader.full_name))
+    for number, field in mine.items():
+        if field.is_required and number not in writer.fields_by_number:
+            yield f"{reader.full_name}.{field.name}: the writer lacks what is required"
