@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,21 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copied = sorted((folder / "data" / "store").glob("topics/orders/data/*/*.log"))
     shutil.copy(copied[0], folder / "copy-of-a-segment.log")
     (folder / "orders.jsonl").write_text('{"id": 7, "item": "tea"}\n')
+    register_schemas(store, folder)
     return folder
+
+
+def register_schemas(store: Store, folder: Path) -> None:
+    """Seven schemas in the store, and files of two versions of ``orders-value``."""
+    item = {"type": "record", "name": "shop.Item", "fields": [{"name": "name", "type": "string"}]}
+    order = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    more = {"name": "item", "type": ["null", "shop.Item"], "default": None}
+    (folder / "order.avsc").write_text(json.dumps(order))
+    (folder / "v2.avsc").write_text(json.dumps(order | {"fields": [*order["fields"], more]}))
+    store.schemas.add("item", json.dumps(item))
+    store.schemas.add("orders-value", json.dumps(order))
+    for number in range(3, 8):
+        store.schemas.add(f"other-{number}", json.dumps(item | {"name": f"Other{number}"}))
 
 
 def move_groups(store: Store) -> None:
