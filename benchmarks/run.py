@@ -203,6 +203,12 @@ def _latest(scale: Scale) -> list[str]:
     return measure(scale.folder, scale.of(2_000_000, 200_000))
 
 
+def _values(scale: Scale) -> list[str]:
+    from values import measure
+
+    return measure(scale.of(200_000, 50_000), scale.repetitions)
+
+
 def _merging(scale: Scale) -> list[str]:
     from merging import measure
 
@@ -259,6 +265,7 @@ _SECTIONS: Final[Mapping[str, tuple[str, Callable[[Scale], list[str]]]]] = {
     "bytes": ("Bytes on disk", _bytes),
     "floats": ("Floats in Parquet files", _floats),
     "latest": ("The newest record of each key", _latest),
+    "values": ("Values of a registry", _values),
     "merging": ("Merging", _merging),
     "contention": ("Contention", _contention),
     "replicas": ("Replicas", _replicas),

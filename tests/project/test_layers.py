@@ -60,6 +60,7 @@ INSIDE = {
         "plans",
         "record_query",
         "look",
+        "decoded_values",
         "paging",
         "console",
         "changes",

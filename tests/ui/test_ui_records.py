@@ -23,6 +23,7 @@ from txnlog.ui.console import Console
 from txnlog.ui.look import Look, Wanted, look_at
 from txnlog.ui.record_query import find_zone
 from txnlog.ui.rendering import show_cell, show_line, show_time
+from txnlog.values import ValueWriter
 
 AT = "/topics/orders/records"
 
@@ -375,3 +376,33 @@ def test_times_say_their_zone() -> None:
     assert (show_time(None), show_time(-1), show_time(1 << 62)) == ("\u2013", "-1", str(1 << 62))
     assert str(find_zone("Europe/Berlin")) == "Europe/Berlin"
     assert (find_zone(""), find_zone("No/Where")) == (UTC, UTC)
+
+
+def test_values_that_carry_the_id_of_a_schema_show_their_fields(
+    store: Store, browser: TestClient
+) -> None:
+    """By the store's own schemas; what only looks so, or is damaged, is shown as it is."""
+    order = {
+        "type": "record",
+        "name": "O",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "note", "type": "string"},
+            {"name": "tags", "type": {"type": "array", "items": "string"}},
+        ],
+    }
+    store.topics.create("bought")
+    store.schemas.add("bought-value", json.dumps(order))
+    writer = ValueWriter(store.schemas, "avro", subject="bought-value")
+    value = writer({"id": 7, "note": "<b>bold</b>", "tags": ["t"]})
+    with store.producer() as producer:
+        for sent in (value, value[:-1], b"\0\0\0\0\x63xyz", b"\0text", b"plain", None):
+            producer.send("bought", sent)
+    shown = browser.get("/topics/bought/records")
+    assert shown.status_code == 200
+    assert shown.text.count("Fields <small>schema 1</small>") == 1
+    assert "<b>bold" not in shown.text
+    text = text_of(browser, "/topics/bought/records")
+    assert '"id":7' in text.replace(" ", "")
+    assert "plain" in text
+    assert "\\x00\\x00\\x00\\x00cxyz" in text

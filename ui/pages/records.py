@@ -20,6 +20,7 @@ from txnlog.read.isolation import check_isolation_level
 from txnlog.read.scanned_ranges import read_each
 from txnlog.read.schema import scan_columns
 from txnlog.ui.console import Console
+from txnlog.ui.decoded_values import fields_of
 from txnlog.ui.look import Look, look_at
 from txnlog.ui.record_query import LEVELS, RecordQuery, write_place
 
@@ -58,9 +59,13 @@ def show_records(console: Console, request: Request) -> Response:
     to_newer = sum(ends[p] - upper[p] for p in chosen)
     offsets = sum(ends[p] - starts[p] for p in chosen)
     shown = look.found if older is query.newest_first else look.found[::-1]
+    fields = [None] * len(shown) if columns else fields_of(console.store.schemas, shown)
     content |= {
         "look": look,
-        "rows": [(record, _cells_of(record.value, columns)) for record in shown],
+        "rows": [
+            (record, _cells_of(record.value, columns), found)
+            for record, found in zip(shown, fields, strict=True)
+        ],
         "older": query.link(before=write_place(lower, chosen)) if to_older else None,
         "newer": query.link(after=write_place(upper, chosen)) if to_newer else None,
         "first": query.link() if query.before or query.after else None,
