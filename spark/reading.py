@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from txnlog.errors import InvalidOption
 from txnlog.names import check_topic
+from txnlog.spark.batch.change_read import plan_changes
 from txnlog.spark.batch.decoded_values import ValueColumns
 from txnlog.spark.batch.latest import read_latest
 from txnlog.spark.batch.pinned_read import pin_read
 from txnlog.spark.batch.read_frame import read_frame
+from txnlog.spark.options.option_names import AT_TOKEN, PRE_IMAGES
 from txnlog.spark.options.read_options import parse_read
 from txnlog.spark.options.store_options import store_options
 from txnlog.spark.registration import register
@@ -39,6 +41,8 @@ def read(
     native: bool | None = None,
     latest: bool = False,
     values: ValueReader | str | None = None,
+    since: datetime | int | str | None = None,
+    pre_images: bool = False,
     storage_options: Mapping[str, object] | None = None,
 ) -> DataFrame:
     """Read topics as a DataFrame. It is pinned: each time it is run it returns the same records.
@@ -75,6 +79,9 @@ def read(
             ``txnlog.values.ValueReader``, for other subjects and schemas from elsewhere. Beside
             them are ``_key``, ``_topic``, ``_partition``, ``_offset``, ``_timestamp``, and for
             what cannot be decoded ``_error``, the reason, and ``_value``, the bytes.
+        since: with ``pre_images``, where the feed begins; like ``at``, which is where it ends.
+        pre_images: a feed of changes of one topic with a key: ``_change``, where and when it was,
+            and the topic's own columns; see ``txnlog.Store.changes``. The data source reads it.
         storage_options: for the filesystem, as ``txnlog.open`` takes them; Spark's tasks use them
             too.
 
@@ -100,12 +107,24 @@ def read(
         starting_offsets=starting_offsets,
         ending_offsets=ending_offsets,
         at=at,
+        since=since,
         in_block=False,
     )
+    if pre_images:
+        if latest or native or values is not None:
+            raise InvalidOption("pre_images=True: leave latest, native and values out")
+        merged[PRE_IMAGES] = "true"
     names = ",".join(check_topic(topic) for topic in topics)
     parsed = parse_read({**merged, "path": store.url, "subscribe": names})
     register(spark)
     everything = {**merged, **store_options(store, given)}
+    if parsed.pre_images:
+        # Each run ends where this one does.
+        pinned = {"path": store.url, "subscribe": names}
+        if parsed.at is None:
+            pinned[AT_TOKEN] = store.snapshot(list(topics)).token()
+        plan_changes({**everything, **pinned})  # what is wrong is said here, and by our errors
+        return spark.read.format("txnlog").options(**{**everything, **pinned}).load()
     make_frame = read_latest if latest else read_frame
     frame = make_frame(
         spark, store.storage, pin_read(store, parsed), parsed, everything, native=native

@@ -10,6 +10,7 @@ Imports are light: Spark loads this module to learn the format's name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -33,7 +34,9 @@ from txnlog.errors import (
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from txnlog.read.changed_rows import ChangeColumns
     from txnlog.read.schema import ScanColumns
+    from txnlog.spark.batch.change_read import ChangePlan
     from txnlog.spark.batch.read_plan import ReadPlan
     from txnlog.spark.options.read_options import ReadOptions
 
@@ -48,6 +51,7 @@ class TxnlogDataSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._plan: ReadPlan | None = None
+        self._feed: ChangePlan | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -79,6 +83,12 @@ class TxnlogDataSource(DataSource):
         ]
         if options.subscription.pattern is not None:
             elsewhere.append(UnknownTopicOrPartition)
+        if options.pre_images:
+            from txnlog.spark.batch.change_read import feed_schema, plan_changes
+
+            with suppress(*elsewhere):
+                self._feed = plan_changes(self.options)
+            return feed_schema(self._feed.columns if self._feed else _feed_columns_of(options))
         with suppress(*elsewhere):
             self._plan = plan_read(self.options)
         if self._plan is None:
@@ -92,6 +102,12 @@ class TxnlogDataSource(DataSource):
         from txnlog.spark.options.stream_options import warn_of_rates
 
         warn_of_rates(self.options)
+        if _is_feed(self.options):
+            from txnlog.spark.batch.change_read import ChangeReader, check_feed_schema, plan_changes
+
+            feed, self._feed = self._feed or plan_changes(self.options), None
+            check_feed_schema(schema, feed.columns)
+            return ChangeReader(feed)
         # This copy goes into every task: without the plan. There is none if it failed, or if the
         # user gave a schema, so that Spark did not ask for ours.
         plan, self._plan = self._plan or plan_read(self.options), None
@@ -119,8 +135,15 @@ class TxnlogDataSource(DataSource):
             )
         from txnlog.spark.stream.reader import TxnlogStreamReader
 
-        self._plan = None
+        self._plan = self._feed = None
         options = parse_stream(self.options)
+        if options.read.pre_images:
+            from txnlog.spark.batch.change_read import check_feed_schema
+            from txnlog.spark.stream.change_reader import ChangeStreamReader
+
+            feed = _feed_columns_of(options.read)
+            check_feed_schema(schema, feed)
+            return ChangeStreamReader(options, feed)
         columns = _columns_of(options.read)
         check_read_schema(schema, columns)
         return TxnlogStreamReader(options, columns)
@@ -130,6 +153,25 @@ class TxnlogDataSource(DataSource):
         from txnlog.spark.stream.writer import open_stream_writer
 
         return open_stream_writer(self.options, schema)
+
+
+def _is_feed(options: Mapping[str, str]) -> bool:
+    """Whether valid options ask for a feed of changes."""
+    from txnlog.spark.options.option_names import PRE_IMAGES
+
+    lower = {name.lower(): value for name, value in options.items()}
+    return lower.get(PRE_IMAGES.lower(), "").strip().lower() == "true"
+
+
+def _feed_columns_of(options: ReadOptions) -> ChangeColumns:
+    """The columns of a feed whose range is not pinned, or not yet."""
+    from txnlog.spark.batch.change_read import feed_columns
+    from txnlog.spark.batch.pinned_read import topic_schema
+    from txnlog.spark.options.store_options import open_at
+
+    (topic,) = options.subscription.topics
+    schema = topic_schema(open_at(options.address), options.subscription)
+    return feed_columns(options, topic, schema)
 
 
 def _columns_of(options: ReadOptions) -> ScanColumns:

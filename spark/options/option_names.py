@@ -39,6 +39,12 @@ AT_TIMESTAMP = "atTimestamp"
 AT_TOKEN = "atToken"  # noqa: S105 - of a snapshot
 """The snapshot of the past to read."""
 
+PRE_IMAGES = "preImages"
+"""Whether to read a feed of changes."""
+SINCE_TIMESTAMP = "sinceTimestamp"
+SINCE_TOKEN = "sinceToken"  # noqa: S105 - of a snapshot
+"""Where a feed of changes begins, in a batch."""
+
 READ_OPTIONS = (
     "path",
     "subscribe",
@@ -53,6 +59,9 @@ READ_OPTIONS = (
     "endingOffsetsByTimestamp",
     AT_TIMESTAMP,
     AT_TOKEN,
+    PRE_IMAGES,
+    SINCE_TIMESTAMP,
+    SINCE_TOKEN,
     "isolation.level",
     "group.id",
     KAFKA_GROUP_ID,

@@ -24,8 +24,11 @@ from txnlog.spark.options.option_names import (
     ORIGIN,
     PINNED_SPANS,
     PINNED_TOPICS,
+    PRE_IMAGES,
     RATE_OPTIONS,
     READ_OPTIONS,
+    SINCE_TIMESTAMP,
+    SINCE_TOKEN,
     WRITE_OPTIONS,
 )
 from txnlog.spark.options.option_values import OptionValues
@@ -59,7 +62,8 @@ class ReadOptions:
     """A read's options. ``starting`` None: at the group's offsets, else at the earliest.
 
     ``origin``: JSON of the ``transaction(...)`` that it belongs to. ``at``: the topics as of a time
-    (ms), or of a token. ``passed_over`` names the options without effect.
+    (ms), or of a token. ``pre_images``: a feed of changes, of a batch those after ``since``, which
+    is like ``at``. ``passed_over`` names the options without effect.
     """
 
     address: Address
@@ -79,6 +83,8 @@ class ReadOptions:
     spans: Spans | None = None
     origin: str | None = None
     at: int | str | None = None
+    pre_images: bool = False
+    since: int | str | None = None
     passed_over: Sequence[str] = ()
 
 
@@ -127,23 +133,26 @@ def parse_range(values: OptionValues, options: Mapping[str, str]) -> ReadOptions
         skip_damaged=tried(lambda: _parse_on_corrupt(values)),
         spans=tried(lambda: _parse_spans(options.get(PINNED_SPANS))),
         origin=options.get(ORIGIN),
-        at=tried(lambda: _parse_at(values)),
+        at=tried(lambda: _parse_at(values, AT_TIMESTAMP, AT_TOKEN)),
+        pre_images=tried(lambda: values.boolean(PRE_IMAGES)) or False,
+        since=tried(lambda: _parse_at(values, SINCE_TIMESTAMP, SINCE_TOKEN)),
         passed_over=tuple(values.passed_over),
     )
     tried(lambda: _check_isolation(parsed))
     if parsed.at is not None:
         tried(lambda: _check_past(parsed, by_pattern=values.get("subscribePattern") is not None))
+    tried(lambda: _check_feed(parsed, values))
     if group_is_known:
         tried(lambda: _check_group(parsed))
         tried(lambda: _check_transaction(parsed, values))
     return parsed
 
 
-def _parse_at(values: OptionValues) -> int | str | None:
-    time, token = values.get(AT_TIMESTAMP), values.get(AT_TOKEN)
+def _parse_at(values: OptionValues, by_time: str, by_token: str) -> int | str | None:
+    time, token = values.get(by_time), values.get(by_token)
     if time is None or token is not None:
         if time is not None:
-            raise InvalidOption(f"options {AT_TIMESTAMP} and {AT_TOKEN} contradict each other")
+            raise InvalidOption(f"options {by_time} and {by_token} contradict each other")
         return token
     text = time.strip()
     if text.isascii() and text.isdigit():
@@ -153,7 +162,7 @@ def _parse_at(values: OptionValues) -> int | str | None:
         if moment.utcoffset() is not None:
             return moment_ms(moment)
     raise InvalidOption(
-        f"option {AT_TIMESTAMP} must be milliseconds since 1970, or a time with a zone such as "
+        f"option {by_time} must be milliseconds since 1970, or a time with a zone such as "
         f"2025-01-01T00:00:00Z, not {time!r:.100}"
     )
 
@@ -216,6 +225,23 @@ def _check_past(options: ReadOptions, *, by_pattern: bool) -> None:
         raise InvalidOption(f"{which} shows what was committed: leave isolation.level out")
     if by_pattern:
         raise InvalidOption(f"{which} names its topics: give subscribe, not a pattern")
+
+
+def _check_feed(options: ReadOptions, values: OptionValues) -> None:
+    if not options.pre_images:
+        if options.since is not None:
+            raise InvalidOption(
+                f"options {SINCE_TIMESTAMP} and {SINCE_TOKEN} are where a feed of changes begins: "
+                f"give {PRE_IMAGES}=true"
+            )
+        return
+    which = f"option {PRE_IMAGES} is for a feed of changes, which"
+    if options.isolation_level != "read_committed":
+        raise InvalidOption(f"{which} shows what was committed: leave isolation.level out")
+    if options.skip_damaged:
+        raise InvalidOption(f"{which} must not pass any record: leave onCorrupt out")
+    if values.get("subscribe") is None or len(options.subscription.topics) != 1:
+        raise InvalidOption(f"{which} is of one topic: give its name as subscribe")
 
 
 def _check_group(options: ReadOptions) -> None:

@@ -13,6 +13,8 @@ from txnlog.spark.options.option_names import (
     AT_TOKEN,
     RATE_OPTIONS,
     READ_OPTIONS,
+    SINCE_TIMESTAMP,
+    SINCE_TOKEN,
     WRITE_OPTIONS,
 )
 from txnlog.spark.options.option_values import OptionValues
@@ -30,6 +32,8 @@ _BATCH_ONLY = (
     "maxRecords",
     AT_TIMESTAMP,
     AT_TOKEN,
+    SINCE_TIMESTAMP,
+    SINCE_TOKEN,
 )
 _STREAM_OPTIONS = (*(name for name in READ_OPTIONS if name not in _BATCH_ONLY), *RATE_OPTIONS)
 

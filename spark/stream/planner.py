@@ -21,6 +21,7 @@ from txnlog.errors import (
 from txnlog.log.named_folders import list_topics
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
+from txnlog.read.changed_ranges import ChangedRanges, changed_ranges
 from txnlog.read.isolation import check_reading_on
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import LATEST, TopicView
@@ -161,6 +162,37 @@ class StreamPlanner:
             OffsetOutOfRange: records were lost (unless failOnDataLoss is false).
             InvalidOption: a topic has other columns than the query.
         """
+        spans = self._spans(start, end)
+        if not spans:
+            return ()
+        assert self._topics.snapshot is not None
+        found = cut_ranges(self._topics.snapshot, spans)
+        return tuple(part for where in sorted(found) for part in found[where])
+
+    def changes(self, start: StreamOffset, end: StreamOffset) -> ChangedRanges | None:
+        """What tells the changes of a batch of one topic; None if it is empty.
+
+        Raises what :meth:`ranges` does.
+        """
+        spans = self._spans(start, end)
+        if not spans:
+            return None
+        (topic,) = {where.topic for where in spans}
+        view = self._topics.view(topic)
+        assert view is not None
+        begin = end.start_of_batch(start)
+        # Also of partitions that have nothing new: a key may have its row there.
+        starts = {
+            number: begin.at(TopicPartition(topic, number), view.topic_id) or part.log_start_offset
+            for number, part in enumerate(view.partitions)
+        }
+        ends = dict(starts)
+        for where, span in spans.items():
+            starts[where.partition], ends[where.partition] = span.start, span.stop
+        return changed_ranges(view, starts, ends)
+
+    def _spans(self, start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, range]:
+        """The offsets of a batch, by partition that has any."""
         if not self._covers(end):
             self._refresh()
         begin = end.start_of_batch(start)
@@ -169,12 +201,8 @@ class StreamPlanner:
             span = self._readable_span(where, end.topic_ids[where.topic], begin, stop)
             if span:
                 spans[where] = span
-        if not spans:
-            return ()
-        assert self._topics.snapshot is not None
         self._check_schemas({where.topic for where in spans})
-        found = cut_ranges(self._topics.snapshot, spans)
-        return tuple(part for where in sorted(found) for part in found[where])
+        return spans
 
     def commit_group(self, done: StreamOffset) -> None:
         """Move the group's offsets to ``done``, for tools that show lag.

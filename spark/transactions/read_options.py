@@ -13,7 +13,14 @@ from txnlog.spark.options.kafka_client_options import (
     is_client_option,
     warn_passed_over,
 )
-from txnlog.spark.options.option_names import AT_TIMESTAMP, AT_TOKEN, RATE_OPTIONS
+from txnlog.spark.options.option_names import (
+    AT_TIMESTAMP,
+    AT_TOKEN,
+    PRE_IMAGES,
+    RATE_OPTIONS,
+    SINCE_TIMESTAMP,
+    SINCE_TOKEN,
+)
 from txnlog.spark.options.positions import OffsetsOption, offsets_json
 
 _DECIDED_BY_BLOCK = (
@@ -50,6 +57,7 @@ def merge_read_options(
     starting_offsets: OffsetsOption | None,
     ending_offsets: OffsetsOption | None = None,
     at: datetime | int | str | None = None,
+    since: datetime | int | str | None = None,
     in_block: bool = True,
 ) -> dict[str, str]:
     """The arguments of ``txn.read(...)``, or ``read(...)``, as options of the format.
@@ -64,6 +72,11 @@ def merge_read_options(
         if (name in _DECIDED_BY_BLOCK and in_block) or name.startswith("storage."):
             raise InvalidOption(
                 f"option {option}: it is decided by transaction(...) and the names given to read()"
+            )
+        if name in (PRE_IMAGES.lower(), SINCE_TIMESTAMP.lower(), SINCE_TOKEN.lower()):
+            raise InvalidOption(
+                f"option {option}: txnlog.spark.read(...) has since and pre_images for it, and a "
+                "transaction(...) reads records, no feed of changes"
             )
         if name in _DECIDED_BY_CALL:
             raise InvalidOption(
@@ -82,10 +95,14 @@ def merge_read_options(
     for name, given in (("startingOffsets", starting_offsets), ("endingOffsets", ending_offsets)):
         if given is not None:
             merged[name] = given if isinstance(given, str) else offsets_json(given)
-    if at is not None:
-        merged[AT_TOKEN if isinstance(at, str) else AT_TIMESTAMP] = (
-            at.isoformat() if isinstance(at, datetime) else str(at)
-        )
+    for moment, by_token, by_time in (
+        (at, AT_TOKEN, AT_TIMESTAMP),
+        (since, SINCE_TOKEN, SINCE_TIMESTAMP),
+    ):
+        if moment is not None:
+            merged[by_token if isinstance(moment, str) else by_time] = (
+                moment.isoformat() if isinstance(moment, datetime) else str(moment)
+            )
     return merged
 
 
