@@ -106,6 +106,10 @@ def test_values_are_shown_by_their_fields(orders: Path, tmp_path: Path) -> None:
     assert table.column("_value").to_pylist() == [None] * 3 + [b"\0\0\0\0\x09\xff", b"plain"]
     some = cli(*read, "-o", "csv", "--columns", "id,_offset", "-w", "value.id>0")
     assert some.out.splitlines() == ['"id","_offset"', "1,1", "2,2"]
+    hexed = cli(*read, "-o", "csv", "--columns", "_value", "--encoding", "hex")
+    assert hexed.out.splitlines()[-2:] == ['"0000000009ff"', '"706c61696e"']
+    refused = cli(*read, "-o", "csv", "--columns", "_value")
+    assert "a _value is not UTF-8 text" in refused.err
     folder = tmp_path / "schemas"
     folder.mkdir()
     (folder / "orders-value-9.avsc").write_text(json.dumps(V2))

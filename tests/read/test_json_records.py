@@ -179,3 +179,9 @@ def test_a_record_that_deletes_has_no_value(memory_storage: Storage) -> None:
         {"key": b"a", "value": None},
         {"key": b"b", "value": b'{"k":"b","v":null}'},
     ]
+
+
+def test_times_of_a_day_are_strings() -> None:
+    """JSON has no others; a null stays one."""
+    column = pa.array([dt.time(12, 30, 0, 5), None], pa.time64("us"))
+    assert json_texts(column).to_pylist() == ['"12:30:00.000005"', "null"]

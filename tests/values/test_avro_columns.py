@@ -152,6 +152,25 @@ def test_bytes_by_default_and_what_was_never_null() -> None:
     assert [*reader.why_not(writer)] == ["a: null cannot be read as long"]
 
 
+@pytest.mark.parametrize(
+    ("logical", "kind", "value"),
+    [
+        ("timestamp-millis", "long", 1 << 60),
+        ("local-timestamp-millis", "long", -(1 << 60)),
+        ("time-millis", "int", 86_400_000),
+        ("time-micros", "long", -1),
+    ],
+)
+def test_times_that_no_column_can_have(logical: str, kind: str, value: int) -> None:
+    """Problems of their values: engines whose times are microseconds would fail on them."""
+    values = encoded(record(a=kind), [{"a": value}, {"a": 7}])
+    codec = read_avro(json.dumps(record(a={"type": kind, "logicalType": logical})))
+    rows, problems = decoded(values, codec)
+    assert problems.keys() == {0}
+    assert rows[0] == {"a": None}
+    assert rows[1]["a"] is not None
+
+
 def test_names_that_have_changed_are_found_by_aliases() -> None:
     """Of fields, and of types in a union."""
     old = record(a="int", u=["null", INNER, "string"])

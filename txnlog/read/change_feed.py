@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from txnlog import display
 from txnlog.read.changed_ranges import ChangedRanges
 from txnlog.read.changed_rows import ChangeColumns, read_changes
-from txnlog.read.row_filter import RowFilter
 from txnlog.read.rows import Rows
 from txnlog.storage.base import Storage
+
+if TYPE_CHECKING:
+    from txnlog.read.row_filter import RowFilter
 
 
 class ChangeFeed(Rows):
