@@ -9,7 +9,7 @@ from pathlib import Path
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import LogFile
 from txnlog.state import envelope
-from txnlog.state.placement import Placement
+from txnlog.state.segment import SegmentEntry, StoredSegment
 from txnlog.state.topic_entries import Append
 from txnlog.storage.base import Storage
 from txnlog.store import attach
@@ -78,7 +78,9 @@ def _append(number: int) -> Append:
     partition, turn = (number - 1) % PARTITIONS, (number - 1) // PARTITIONS
     at_ms = _FIRST_MS + number
     name = f"{number:032x}-0"
-    place = Placement(partition, name, RECORDS * turn, RECORDS, 1000, at_ms, at_ms)
+    place = SegmentEntry(
+        partition, RECORDS * turn, StoredSegment(name, RECORDS, 1000, at_ms, at_ms)
+    )
     return Append(f"{number:032x}", at_ms, (place,))
 
 

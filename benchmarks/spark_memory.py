@@ -20,6 +20,7 @@ from txnlog.spark import register
 from txnlog.spark.batch.pinned_read import pin_read
 from txnlog.spark.batch.tasks import group_ranges
 from txnlog.spark.options.read_options import parse_read
+from txnlog.state.segment import StoredSegment
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import attach
 
@@ -112,7 +113,9 @@ def _planning(folder: Path) -> list[str]:
     spec = store.logs.topic_spec("t")
     for number in range(SEGMENTS // 100):
         placed = [
-            UploadedSegment("t", spec.topic_id, partition, f"s{number}", 1000, 1, 100_000, 0, 0)
+            UploadedSegment(
+                "t", spec.topic_id, partition, StoredSegment(f"s{number}", 1000, 100_000, 0, 0)
+            )
             for partition in range(100)
         ]
         store.logs.topic("t").place(placed)

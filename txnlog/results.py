@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from txnlog.schema import FormerName, TopicSchema
     from txnlog.segments.identity import SegmentIdentity
     from txnlog.state.group import CommittedOffset
-    from txnlog.state.placement import KafkaFile, RewrittenFile
+    from txnlog.state.segment import KafkaFile, RewrittenFile
     from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
     from txnlog.tables.publication import TablePublication
     from txnlog.write.begin_result import BeginResult
@@ -137,7 +137,7 @@ _HOMES = {
     "HangingTransaction": "inspect.descriptions",
     "ImportedPartition": "kafka.importing",
     "KafkaExport": "kafka.exporting",
-    "KafkaFile": "state.placement",
+    "KafkaFile": "state.segment",
     "KafkaImport": "kafka.importing",
     "ListedOffset": "admin.offsets",
     "LoggedOffset": "inspect.history",
@@ -153,7 +153,7 @@ _HOMES = {
     "ProducerDescription": "inspect.descriptions",
     "RecordDeletion": "inspect.descriptions",
     "RetentionDeletion": "admin.retention",
-    "RewrittenFile": "state.placement",
+    "RewrittenFile": "state.segment",
     "SegmentDescription": "inspect.descriptions",
     "SegmentIdentity": "segments.identity",
     "Setting": "config",

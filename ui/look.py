@@ -230,15 +230,15 @@ class _Looking:
         for part in parts:
             if part.segment is not before:  # what is left of its own times is not known
                 before, floor_ms = part.segment, reached_ms
-            reached_ms = max(reached_ms, part.segment.max_timestamp_ms)
+            reached_ms = max(reached_ms, part.segment.stored.max_timestamp_ms)
             side.planned.appendleft(_Piece(-reached_ms, side, part, floor_ms, done))
             done = part.stop_offset
-        side.beyond = -parts[0].segment.max_timestamp_ms
+        side.beyond = -parts[0].segment.stored.max_timestamp_ms
 
     def _plan_on(self, side: _Side, parts: Sequence[SegmentRange], stop: int) -> None:
         for part, following in pairwise([*parts, None]):
             assert part is not None
-            side.beyond = max(side.beyond, part.segment.min_timestamp_ms)
+            side.beyond = max(side.beyond, part.segment.stored.min_timestamp_ms)
             done = stop if following is None else following.start_offset
             side.planned.append(_Piece(side.beyond, side, part, -1, done))
 

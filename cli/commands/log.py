@@ -19,7 +19,7 @@ from txnlog.cli.verbs import verb_group
 if TYPE_CHECKING:
     from txnlog.inspect.log_dump import DumpedEntry
     from txnlog.schema import TopicSchema
-    from txnlog.state.placement import Placement
+    from txnlog.state.segment import SegmentEntry
     from txnlog.state.topic_entries import TopicEntry
 
     Entry: TypeAlias = DumpedEntry[TopicEntry]
@@ -44,7 +44,7 @@ def _join_markers(found: Entry) -> str | None:
     return " and ".join(outcome.value for outcome in found.outcomes) or None
 
 
-def _show_places(segments: Iterable[Placement]) -> str:
+def _show_places(segments: Iterable[SegmentEntry]) -> str:
     shown = [f"{at.partition}:[{at.base_offset},{at.end_offset})" for at in segments]
     more = len(shown) - _SHOWN_PLACES
     return " ".join(shown[:_SHOWN_PLACES] + ([f"and {more} more"] if more > 0 else []))

@@ -61,7 +61,7 @@ def find_root(
         return Found(None, f"Spark's JVM does not reach {root}: {error}")
     except Exception as error:  # noqa: BLE001 - py4j's, of whatever Hadoop's connectors raise
         return Found(None, f"Spark's JVM does not reach {root}: {_reason(error)}")
-    if size != first.segment.size_bytes:
+    if size != first.segment.stored.size_bytes:
         return Found(None, f"Spark's JVM finds another {root}/{first.paths.log}, of {size} bytes")
     return Found(root)
 

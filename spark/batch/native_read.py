@@ -113,15 +113,19 @@ def _layouts(ranges: Sequence[SegmentRange], schema: TopicSchema | None) -> Iter
     names: set[str] = set()
     for part in ranges:
         segment = part.segment
-        own = part.paths.is_parquet and segment.position == OWN_FILE and segment.kafka is None
-        if not own or segment.name in names:
+        own = (
+            part.paths.is_parquet
+            and segment.stored.position == OWN_FILE
+            and segment.stored.kafka is None
+        )
+        if not own or segment.stored.name in names:
             yield None
             continue
-        version = 0 if schema is None else schema_version(segment.name)
+        version = 0 if schema is None else schema_version(segment.stored.name)
         if version not in known:
             known[version] = _layout(schema, version, known.values())
         if known[version] is not None:
-            names.add(segment.name)
+            names.add(segment.stored.name)
         yield known[version]
 
 

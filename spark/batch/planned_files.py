@@ -75,7 +75,7 @@ class Planner:
         Tasks have some room to spare, because one of two halves often is a little too large; and
         more, if they would take turns otherwise that Spark's own do not: a third beside two cores.
         """
-        total = sum(part.segment.size_bytes + self.open_bytes for part in parts)
+        total = sum(part.segment.stored.size_bytes + self.open_bytes for part in parts)
         wanted = max(min(self.max_bytes, max(self.open_bytes, -(-total // self.tasks))), 1)
         turns = -(-total // (wanted * self.tasks))
         most_tasks = (turns + turns // 4) * self.tasks
@@ -89,7 +89,7 @@ class Planner:
 
     def _fill(self, parts: Sequence[SegmentRange], room: int) -> tuple[list[SegmentRange], Files]:
         """The plan for tasks with so much room."""
-        sizes = [part.segment.size_bytes for part in parts]
+        sizes = [part.segment.stored.size_bytes for part in parts]
         counts: list[int] = []
         least: dict[tuple[str, int], int] = {}
         for part, size in zip(reversed(parts), reversed(sizes), strict=True):

@@ -64,7 +64,9 @@ def group_ranges(
 
 def _file(part: SegmentRange) -> tuple[str, str] | None:
     """The file that a range shares with others; None if it has one of its own."""
-    return None if part.segment.position == OWN_FILE else (part.topic, part.segment.name)
+    return (
+        None if part.segment.stored.position == OWN_FILE else (part.topic, part.segment.stored.name)
+    )
 
 
 def _by_file(ranges: Sequence[SegmentRange]) -> Sequence[int]:

@@ -20,8 +20,8 @@ from txnlog.admin.times import Times
 from txnlog.errors import CorruptRecord, InvalidOption, StorageError
 from txnlog.names import SegmentRef, TopicPartition
 from txnlog.read.pinning import ROUNDS
-from txnlog.state.placement import RewrittenFile, Segment
 from txnlog.state.rewrites import Rewrite
+from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
@@ -167,7 +167,7 @@ def test_a_tombstone_that_is_superseded_goes_at_once(store: Store) -> None:
     put(store, ("a", "1"))
     compact(store)
     assert pairs(store) == [(1, "a", "1")]
-    assert [s.rewritten.delete_horizon_ms for s in segments(store) if s.rewritten] == [-1]
+    assert [r.delete_horizon_ms for s in segments(store) if (r := s.stored.rewritten)] == [-1]
 
 
 def test_tombstones_go_though_a_topic_is_compacted_all_the_time(
@@ -235,8 +235,8 @@ def test_tombstones_stay_from_when_they_are_clean(
     put_at = clock.time_ms
     for partition in (0, 1):
         (placed,) = segments(store, partition)
-        assert placed.rewritten is not None
-        assert placed.rewritten.delete_horizon_ms >= put_at + DAY_MS
+        assert placed.stored.rewritten is not None
+        assert placed.stored.rewritten.delete_horizon_ms >= put_at + DAY_MS
         assert [(r.key, r.value) for r in read(store, partition=partition)] == [(b"a", None)]
     clock.time_ms += DAY_MS - 1
     assert compact(another(store)) == []
@@ -262,8 +262,8 @@ def test_slow_puts_do_not_put_tombstones_off_for_ever(
 
     compact(attach(FaultyStorage(store.storage, before_request=take_long), clock=clock))
     (placed,) = segments(store)
-    assert placed.rewritten is not None
-    stays_ms = placed.rewritten.delete_horizon_ms - puts[-1]
+    assert placed.stored.rewritten is not None
+    stays_ms = placed.stored.rewritten.delete_horizon_ms - puts[-1]
     assert stays_ms >= stay_ms - stay_ms // 8 or not stay_ms
     assert len(puts) == (2 if stay_ms in (1, 1000) else 1)
 
@@ -284,8 +284,8 @@ def test_maintenance_takes_the_time_of_each_topic(store: Store, clock: VirtualCl
     steps = attach(faulty, clock=clock).maintain()
     assert len([step for step in steps if isinstance(step, Compaction)]) == 2
     (placed,) = segments(store)
-    assert placed.rewritten is not None
-    assert placed.rewritten.delete_horizon_ms >= clock.time_ms + DAY_MS
+    assert placed.stored.rewritten is not None
+    assert placed.stored.rewritten.delete_horizon_ms >= clock.time_ms + DAY_MS
 
 
 # -- what is not touched -------------------------------------------------------------------------
@@ -415,7 +415,7 @@ def test_a_segment_ends_at_segment_bytes(clock: VirtualClock) -> None:
     assert read(store) == newest(before)
     placed = segments(store)
     assert len(placed) > 5
-    assert max(s.size_bytes for s in placed) <= 20_000
+    assert max(s.stored.size_bytes for s in placed) <= 20_000
     spans = [(s.base_offset, s.end_offset) for s in placed]
     assert [spans[0][0], *(end for _, end in spans)] == [*(at for at, _ in spans), 3000]
 
@@ -495,8 +495,8 @@ def test_nothing_is_put_behind_what_others_have_rewritten(
     assert compact(slow) == []
     assert len(others) == 1
     first, second = segments(store)
-    assert first.rewritten is not None
-    assert second.rewritten is None
+    assert first.stored.rewritten is not None
+    assert second.stored.rewritten is None
     assert len(compact(store)) == 1
 
 
@@ -513,7 +513,7 @@ def test_a_damaged_segment_stops_it(store: Store) -> None:
     """Nothing is lost that could be mended."""
     put(store, ("a", "1"), ("a", "2"))
     put(store, ("a", "3"))
-    name = segments(store)[0].name
+    name = segments(store)[0].stored.name
     path = SegmentRef("t", 0, name).paths.log
     data = bytearray(store.storage.get(path))
     data[-20] ^= 1
@@ -521,7 +521,7 @@ def test_a_damaged_segment_stops_it(store: Store) -> None:
     store.storage.put(path, bytes(data))
     with pytest.raises(CorruptRecord):
         compact(store)
-    assert [s.rewritten for s in segments(store)] == [None, None]
+    assert [s.stored.rewritten for s in segments(store)] == [None, None]
 
 
 # -- a model -------------------------------------------------------------------------------------
@@ -636,8 +636,8 @@ def test_what_an_earlier_compaction_has_seen_is_remembered(
     compact(store)
     assert pairs(store) == [(2, "b", "stays"), (3, "a", "new")]
     clean, _ = segments(store)
-    assert clean.rewritten is not None
-    assert (clean.end_offset, clean.rewritten.judged_end) == (3, 4)
+    assert clean.stored.rewritten is not None
+    assert (clean.end_offset, clean.stored.rewritten.judged_end) == (3, 4)
 
 
 def test_a_rewrite_that_hides_or_shows_too_much_is_left_aside() -> None:
@@ -645,7 +645,9 @@ def test_a_rewrite_that_hides_or_shows_too_much_is_left_aside() -> None:
 
     def rewrite(judged_end: int) -> Rewrite:
         special = RewrittenFile(10, is_compacted=judged_end > 0, judged_end=judged_end)
-        segment = Segment(7, "s", 20, 5, 100, 0, 0, 1, -1, -1, -1, rewritten=special)
+        segment = Segment.of(
+            7, SegmentEntry(0, 20, StoredSegment("s", 5, 100, 0, 0, rewritten=special))
+        )
         return Rewrite(0, 0, segment)
 
     compacted, merged = rewrite(50), rewrite(0)

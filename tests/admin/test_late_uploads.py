@@ -145,7 +145,7 @@ def test_a_note_that_goes_with_its_files_is_not_missed(store: Store, clock: Virt
     looks: list[str] = []
 
     def delete_meanwhile(text: str) -> None:
-        if "retired" in text or segments[0].name in text:
+        if "retired" in text or segments[0].stored.name in text:
             looks.append(text)
             if len(looks) == 2:
                 assert reasons(maintain(store)) == ["never placed"]

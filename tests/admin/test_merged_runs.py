@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from txnlog.admin.merging import choose_runs
-from txnlog.state.placement import KafkaFile, Segment
+from txnlog.state.segment import KafkaFile, Segment, SegmentEntry, StoredSegment
 
 
 def segment(
@@ -17,7 +17,10 @@ def segment(
     kafka: KafkaFile | None = None,
 ) -> Segment:
     """A segment of so many records."""
-    return Segment(entry, f"s{base}", base, count, size, at_ms, at_ms, 1, -1, -1, -1, kafka=kafka)
+    return Segment.of(
+        entry,
+        SegmentEntry(0, base, StoredSegment(f"s{base}", count, size, at_ms, at_ms, kafka=kafka)),
+    )
 
 
 FOR_EVER_MS = (1 << 63) - 1
@@ -62,7 +65,7 @@ def test_a_record_is_rewritten_a_few_times_in_all() -> None:
     for offset in range(1000):
         segments.append(segment(offset, 1))
         for run in choose_runs(segments, frozenset(), 1 << 40, FOR_EVER_MS):
-            count = sum(one.record_count for one in run)
+            count = sum(one.stored.record_count for one in run)
             rewritten += count
             at = segments.index(run[0])
             segments[at : at + len(run)] = [segment(run[0].base_offset, count)]

@@ -22,8 +22,8 @@ from txnlog.errors import (
 from txnlog.log.retired_segments import UploadCheck
 from txnlog.results import FileDeletion, MaintenanceFailure, Merge
 from txnlog.scan import Scan
-from txnlog.state.placement import RewrittenFile, Segment
 from txnlog.state.rewrites import Rewrite, still_of_use
+from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import (
@@ -313,7 +313,11 @@ def test_what_later_rewrites_stand_for_together_is_left_out() -> None:
     def rewrite(entry: int, start: int, end: int) -> Rewrite:
         special = RewrittenFile(end - start)
         return Rewrite(
-            entry, 0, Segment(entry, "s", start, 1, 1, 0, 0, 1, -1, -1, -1, rewritten=special)
+            entry,
+            0,
+            Segment.of(
+                entry, SegmentEntry(0, start, StoredSegment("s", 1, 1, 0, 0, rewritten=special))
+            ),
         )
 
     def generation(entry: int) -> list[Rewrite]:

@@ -17,7 +17,7 @@ from txnlog.errors import OffsetOutOfRange, StorageError, TxnlogError, UploadExp
 from txnlog.log import manifests, topic_log
 from txnlog.log.retired_segments import UploadCheck
 from txnlog.results import FileDeletion, FileRetirement
-from txnlog.state.placement import Segment
+from txnlog.state.segment import Segment
 from txnlog.store import Store
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
@@ -190,7 +190,7 @@ def test_what_was_never_placed_goes_by_its_age(
     for partition in range(PARTITIONS):
         producer.send("t", b"late", partition=partition)
     late = producer._records.finish()["t"]
-    assert len({segment.name for segment in late}) == 1
+    assert len({segment.stored.name for segment in late}) == 1
     clock.time_ms += WEEK_MS
     heap.delete(notes(heap))
     assert [reason for reason, _ in deleted(maintain(store))] == ["never placed"]

@@ -12,6 +12,7 @@ from txnlog.doctor.finding import Finding
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope, topic_entries
 from txnlog.state.group import OffsetCommit, OffsetsCommitted
+from txnlog.state.segment import StoredSegment
 from txnlog.state.topic_entries import Append
 from txnlog.state.transaction import DECODER, TransactionState
 from txnlog.storage.base import Storage
@@ -110,7 +111,12 @@ class BrokenStore:
     def change_append(self, topic: str, number: int, **changes: int) -> None:
         entry = self.append(topic, number)
         first, *rest = entry.segments
-        changed = msgspec.structs.replace(first, **changes)
+        of_stored = set(StoredSegment.__struct_fields__)
+        stored = {name: value for name, value in changes.items() if name in of_stored}
+        place = {name: value for name, value in changes.items() if name not in of_stored}
+        changed = msgspec.structs.replace(
+            first, **place, stored=msgspec.structs.replace(first.stored, **stored)
+        )
         self.put_entry(
             names.topic_log(topic),
             number,

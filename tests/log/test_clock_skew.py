@@ -13,8 +13,8 @@ from tests.support.storage.timed_storage import TimedStorage
 from txnlog.errors import CommitStateUnknown, ProducerFenced, StorageError
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE
 from txnlog.producer import Producer
-from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef
+from txnlog.state.segment import SegmentEntry, StoredSegment
 from txnlog.state.topic import CHECKPOINT_DECODER, TopicState
 from txnlog.state.topic_entries import Append, Created
 from txnlog.store import Store, attach
@@ -248,7 +248,7 @@ def after_many_producers(count: int, wrong: Mapping[int, int]) -> TopicState:
 def write_on(state: TopicState, count: int, wrong: Mapping[int, int]) -> None:
     for turn in range(count):
         number = state.next_entry
-        place = Placement(0, f"s{number}", number - 1, 1, 1, 1, 1, base_sequence=0)
+        place = SegmentEntry(0, number - 1, StoredSegment(f"s{number}", 1, 1, 1, 1), 0)
         at_ms = 2 * YEAR_MS + number * HOUR_MS // 2 + wrong.get(turn, 0)
         state.apply(number, Append("n", at_ms, (place,), producer=ProducerRef(number, 0)))
         state.expire()
@@ -291,7 +291,7 @@ def test_who_is_forgotten_follows_from_the_entries_alone(seed: int) -> None:
         at_ms += rng.choice([0, 10, 300, 1001])
         entry: Created | Append = Created("n", at_ms, "id", 1, {})
         if number:
-            place = Placement(0, f"s{number}", number - 1, 1, 1, 1, 1, base_sequence=0)
+            place = SegmentEntry(0, number - 1, StoredSegment(f"s{number}", 1, 1, 1, 1), 0)
             wrong_ms = rng.choice([0, 0, 0, 5000, -5000, 10**6, -(10**6)])
             producer = ProducerRef(rng.randrange(6), 0)
             entry = Append("n", max(at_ms + wrong_ms, 0), (place,), producer=producer)

@@ -7,7 +7,7 @@ import pytest
 from tests.support.steps import another, append, values
 from txnlog.errors import CorruptEntry
 from txnlog.state import envelope
-from txnlog.state.placement import Placement
+from txnlog.state.segment import SegmentEntry, StoredSegment
 from txnlog.state.topic_entries import Append
 from txnlog.store import Store
 from txnlog.testing import VirtualClock
@@ -49,7 +49,9 @@ def test_half_an_entry_is_not_kept_in_memory(store: Store, clock: VirtualClock) 
     reader = another(store)
     append(store, b"1")
     assert values(reader) == [b"1"]
-    places = tuple(Placement(partition, "x-0", 1, 7, 10, 1, 1) for partition in (0, 7))
+    places = tuple(
+        SegmentEntry(partition, 1, StoredSegment("x-0", 7, 10, 1, 1)) for partition in (0, 7)
+    )
     wrong = "topics/t/log/00000000000000000002.json"
     store.storage.put(wrong, envelope.encode(Append("n", clock.time_ms, places)))
     for _ in range(2):

@@ -193,7 +193,7 @@ def test_who_has_slept_tells_what_it_placed_for_others(
     with caplog.at_level(logging.WARNING), pytest.raises(StorageError, match="left behind"):
         another(store, storage).logs.topic("t").place(own)
     assert "for other writers" in caplog.text
-    assert segments[0].name in caplog.text
+    assert segments[0].stored.name in caplog.text
     with pytest.raises(UploadExpired, match="nor will others"):
         another(store).logs.topic("t").place(segments, writer=writer, since_entry=2)
 
@@ -207,7 +207,7 @@ def test_who_has_slept_looks_at_what_others_have_placed_for_it(
     list_names = storage.list_names
 
     def sleep(folder: str, start_after: str = "") -> list[str]:
-        if folder == PROPOSALS and segments[0].name in "".join(proposals(store)):
+        if folder == PROPOSALS and segments[0].stored.name in "".join(proposals(store)):
             place(store, b"other")
             clock.sleep_machine(RECHECK_AFTER_MS + 1)
             store.storage.delete(segments[0].files)

@@ -13,7 +13,7 @@ from txnlog.log.chapters import CHAPTER
 from txnlog.log.segment_outline import outline_partition
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope
-from txnlog.state.placement import Placement
+from txnlog.state.segment import SegmentEntry, StoredSegment
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Append
 from txnlog.storage.counting import CountingStorage
@@ -37,7 +37,9 @@ def huge() -> HeapStorage:
     state: TopicState = log._state
     for number in range(1, ENTRIES):
         at_ms = FIRST_MS + number
-        place = Placement(0, f"writer-{number}", 10 * (number - 1), 10, 1000, at_ms, at_ms)
+        place = SegmentEntry(
+            0, 10 * (number - 1), StoredSegment(f"writer-{number}", 10, 1000, at_ms, at_ms)
+        )
         entry = Append(f"{number:032x}", at_ms, (place,))
         storage.put(log.log.path(number), envelope.encode(entry))
         state.apply(number, entry)

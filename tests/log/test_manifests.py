@@ -446,9 +446,11 @@ def test_equal_numbers_of_a_plan_are_one_object(store: Store) -> None:
     assert [r.start_offset for r in settled] == [300, 320, 340, 360, 380]
     assert all(a.stop_offset is b.start_offset for a, b in pairwise(ranges[15:25]))
     assert all(r.start_offset is r.segment.base_offset for r in settled)
-    times = [(r.segment.min_timestamp_ms, r.segment.max_timestamp_ms) for r in settled]
+    times = [
+        (r.segment.stored.min_timestamp_ms, r.segment.stored.max_timestamp_ms) for r in settled
+    ]
     assert all(first is last for first, last in times)
-    sizes = {id(r.segment.size_bytes) for r in settled}
+    sizes = {id(r.segment.stored.size_bytes) for r in settled}
     assert len(sizes) < len(settled)
     (partial,) = another(store).scan("t", {0: 301}, {0: 303}).ranges
     assert (partial.start_offset, partial.stop_offset) == (301, 303)

@@ -191,12 +191,12 @@ def test_the_tag_of_a_segment_is_in_each_batch_and_in_its_entry(
     fill(store, "a", record_format, partitions=1)
     state = store.logs.topic("a")._state
     for placed in state.partitions[0].segments:
-        assert placed.tag == tag_of(placed.name) >= 0
-        data = store.storage.get(names.SegmentRef("a", 0, placed.name).paths.log)
+        assert placed.stored.tag == tag_of(placed.stored.name) >= 0
+        data = store.storage.get(names.SegmentRef("a", 0, placed.stored.name).paths.log)
         position = 0
         while position < len(data):
             header = decode_header(data[position:])
-            assert header.leader_epoch == placed.tag
+            assert header.leader_epoch == placed.stored.tag
             assert header.base_sequence == header.base_offset
             position += header.size_bytes
 

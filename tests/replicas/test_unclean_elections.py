@@ -37,6 +37,7 @@ from txnlog.replication.roots.epochs import FACTOR, elected_unclean
 from txnlog.replication.roots.trimming import TrimNote
 from txnlog.state import envelope
 from txnlog.state.proposal import Proposal
+from txnlog.state.segment import StoredSegment
 from txnlog.state.topic_entries import Append
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
@@ -123,7 +124,7 @@ def test_what_was_uploaded_before_is_not_placed(tmp_path: Path) -> None:
     log = after.logs.topic("t")
     assert (store.storage.history(), after.storage.history()) == (-1, 2)
     spec = after.logs.topic_spec("t")
-    segment = UploadedSegment("t", spec.topic_id, 0, f"{1:032x}-0", 1, 1, 70, 0, 0)
+    segment = UploadedSegment("t", spec.topic_id, 0, StoredSegment(f"{1:032x}-0", 1, 70, 0, 0))
     with pytest.raises(UploadExpired, match="the unclean election of epoch 2"):
         log.place([segment], transaction=None, writer=None)
     log.place([replace(segment, history=2)], transaction=None, writer=None)

@@ -149,10 +149,10 @@ def place(process: Process, judge: Judge, store: Store, writer: Writer | None) -
             continue
         except REFUSALS as error:
             is_gone = isinstance(error, UnknownTopicOrPartition)
-            judge.refused[segment.name] = next_entry(process) if is_gone else 0
+            judge.refused[segment.stored.name] = next_entry(process) if is_gone else 0
             raise
         offsets = found.offsets[TopicPartition("t", segment.partition)]
-        judge.acked[segment.name] = segment.partition, offsets.start
+        judge.acked[segment.stored.name] = segment.partition, offsets.start
         return True
     return False
 

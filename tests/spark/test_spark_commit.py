@@ -47,7 +47,7 @@ def test_a_staged_write_is_read_again(partitions: int) -> None:
     uploader.write(records, np.arange(2, dtype=np.int32) % partitions)
     segments = {"t": uploader.finish()}
     manifests.write_manifest(store.storage, "staging/t-000000.json", segments)
-    assert (len({segment.position for segment in segments["t"]}) > 1) == (partitions == 2)
+    assert (len({segment.stored.position for segment in segments["t"]}) > 1) == (partitions == 2)
     assert manifests.read_manifest(store.storage, "staging/t-000000.json").segments == segments
     commit.append(store, segments)
     assert store.scan("t").to_arrow().num_rows == 2

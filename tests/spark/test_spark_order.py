@@ -76,7 +76,7 @@ def test_tasks_have_files_in_order(seed: int) -> None:
     parts, files = planner.plan(ranges)
     assert sorted(map(id, parts)) == sorted(map(id, ranges))
     assert [*files.names] == [part.paths.log for part in parts]
-    real = [part.segment.size_bytes for part in parts]
+    real = [part.segment.stored.size_bytes for part in parts]
     assert all(told >= size for told, size in zip(files.lengths, real, strict=True))
     seen = defaultdict[int, list[tuple[int, int]]](list)
     for task in spark_tasks(files):

@@ -17,14 +17,16 @@ from txnlog.spark.batch.pinned_read import fair_shares, pin_read
 from txnlog.spark.batch.tasks import group_ranges
 from txnlog.spark.options.read_options import parse_read
 from txnlog.spark.options.task_sizes import MAX_TASK_BYTES, TaskSizes
-from txnlog.state.placement import Segment
+from txnlog.state.segment import Segment, SegmentEntry, StoredSegment
 from txnlog.storage import open_storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import attach
 
 
 def _range(partition: int, base: int, records: int, size_bytes: int) -> SegmentRange:
-    segment = Segment(0, f"s{base}", base, records, size_bytes, 0, 0, 1, -1, -1, -1)
+    segment = Segment.of(
+        0, SegmentEntry(0, base, StoredSegment(f"s{base}", records, size_bytes, 0, 0))
+    )
     return SegmentRange("t", partition, segment, base, base + records)
 
 
@@ -82,7 +84,9 @@ def test_small_segments_share_a_task() -> None:
 def _shared(partition: int, file: int, base: int, size_bytes: int = 100) -> SegmentRange:
     """A segment of 10 records in a file that others share."""
     at = partition * size_bytes
-    segment = Segment(0, f"f{file}", base, 10, size_bytes, 0, 0, 1, -1, -1, -1, position=at)
+    segment = Segment.of(
+        0, SegmentEntry(0, base, StoredSegment(f"f{file}", 10, size_bytes, 0, 0, position=at))
+    )
     return SegmentRange("t", partition, segment, base, base + 10)
 
 
@@ -98,13 +102,13 @@ def test_a_file_that_segments_share_is_opened_once() -> None:
             if (partition + file) % 20 == 0:  # a large commit to it
                 ranges.append(_range(partition, base, 10, 50_000))
                 base += 10
-    own = [part for part in ranges if part.segment.position == OWN_FILE]
+    own = [part for part in ranges if part.segment.stored.position == OWN_FILE]
     tasks = group_ranges(ranges)
     assert sorted(itertools.chain(*map(_records, tasks))) == sorted(_records(tuple(ranges)))
     assert len(tasks) == len(
         group_ranges([*ranges[:2], *own, *(_shared(0, f, 0) for f in range(98))])
     )
-    opened = Counter(file for task in tasks for file in {part.segment.name for part in task})
+    opened = Counter(file for task in tasks for file in {part.segment.stored.name for part in task})
     assert sum(opened[f"f{file}"] for file in range(files)) <= files + len(tasks)
     for task in tasks:
         assert _records(task) == sorted(_records(task))

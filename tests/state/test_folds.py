@@ -14,8 +14,8 @@ from txnlog.errors import (
 )
 from txnlog.state import envelope, group, topic, topic_entries
 from txnlog.state.group import GroupState, OffsetCommit, OffsetsCommitted
-from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef
+from txnlog.state.segment import SegmentEntry, StoredSegment
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Append, Created, Trimmed
 from txnlog.state.transaction import Outcome, TransactionRef
@@ -48,8 +48,11 @@ class Topic:
         owner: ProducerRef | TransactionRef | None = None,
     ) -> int:
         segments = tuple(
-            Placement(
-                p, f"w-{p}", self.state.partitions[p].end_offset, n, 10 * n, 1, 2, 1, sequence
+            SegmentEntry(
+                p,
+                self.state.partitions[p].end_offset,
+                StoredSegment(f"w-{p}", n, 10 * n, 1, 2),
+                sequence,
             )
             for p, n in counts.items()
         )

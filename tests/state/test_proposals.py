@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from txnlog.log.manifest_table import ManifestTable
 from txnlog.state.manifest import Settled
-from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef
 from txnlog.state.proposal import (
     MOST_BEHIND,
@@ -20,6 +19,7 @@ from txnlog.state.proposal import (
     combine,
     is_proposable,
 )
+from txnlog.state.segment import SegmentEntry, StoredSegment
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Append, Appends, Created, Deleted, TopicEntry, Trimmed
 
@@ -51,7 +51,7 @@ class Log:
             sequence = sequences.get(number, -1)
             name = f"segment-{self.names}"
             places.append(
-                Placement(number, name, ends[number], count, 9, 1, 1, base_sequence=sequence)
+                SegmentEntry(number, ends[number], StoredSegment(name, count, 9, 1, 1), sequence)
             )
             ends[number] += count
             if producer:
@@ -120,7 +120,7 @@ def test_what_cannot_be_placed_once_never_can(seed: int) -> None:
                 batches: dict[int, tuple[int, int]] = {}
                 for at in found.append.segments:
                     first, count = batches.get(at.partition, (at.base_sequence, 0))
-                    batches[at.partition] = first, count + at.record_count
+                    batches[at.partition] = first, count + at.stored.record_count
                 assert log.state.check_sequences("t", producer, batches) is None
     assert len(closed) > 100
 

@@ -65,7 +65,7 @@ def kinds(segments: Sequence[UploadedSegment]) -> dict[int, list[str]]:
     """By partition what its segments are."""
     found: dict[int, list[str]] = {}
     for segment in segments:
-        kind = "shared" if segment.position != OWN_FILE else "own"
+        kind = "shared" if segment.stored.position != OWN_FILE else "own"
         kind = "parquet" if segment.ref.paths.is_parquet else kind
         found.setdefault(segment.partition, []).append(kind)
     return found
@@ -86,10 +86,12 @@ def test_what_is_large_is_a_parquet_file_and_the_rest_shares_one(store: Store) -
         4: ["shared"],
     }
     assert [s.files for s in segments if s.ref.paths.is_parquet] == [
-        [f"topics/t/data/{s.partition}/{s.name}"] for s in segments if s.partition in (2, 3)
+        [f"topics/t/data/{s.partition}/{s.stored.name}"] for s in segments if s.partition in (2, 3)
     ]
     store.logs.topic("t").place(segments)
-    assert another(store).scan("t").to_arrow().num_rows == sum(s.record_count for s in segments)
+    assert another(store).scan("t").to_arrow().num_rows == sum(
+        s.stored.record_count for s in segments
+    )
 
 
 def test_it_is_settled_when_the_first_bytes_are_written(store: Store) -> None:
@@ -168,12 +170,12 @@ def test_no_segment_is_larger_than_it_may_be(clock: VirtualClock, segment_bytes:
     segments = upload(store, {0: size})
     assert len(segments) >= 4
     slack = 1536 if segment_bytes <= 5000 else 0
-    assert max(segment.size_bytes for segment in segments) <= segment_bytes + slack
+    assert max(segment.stored.size_bytes for segment in segments) <= segment_bytes + slack
     large = {"parquet"} if segment_bytes > PARQUET_FROM_BYTES else set()
     assert {*kinds(segments)[0]} - {"own", "shared"} == large
     store.logs.topic("t").place(segments)
     found = another(store).scan("t").to_arrow()
-    assert found.num_rows == sum(segment.record_count for segment in segments)
+    assert found.num_rows == sum(segment.stored.record_count for segment in segments)
 
 
 def test_a_record_that_is_too_large_is_refused(clock: VirtualClock) -> None:

@@ -87,11 +87,11 @@ def _segments(store: Store, partition: int = 0) -> list[tuple[int, int]]:
     for part in store.scan("t").ranges:
         if part.partition == partition:
             file_bytes = store.storage.size(part.paths.log)
-            if part.segment.position < 0:
-                assert file_bytes == part.segment.size_bytes
+            if part.segment.stored.position < 0:
+                assert file_bytes == part.segment.stored.size_bytes
             else:
-                assert file_bytes >= part.segment.position + part.segment.size_bytes
-            found.append((part.record_count, part.segment.size_bytes))
+                assert file_bytes >= part.segment.stored.position + part.segment.stored.size_bytes
+            found.append((part.record_count, part.segment.stored.size_bytes))
     return found
 
 
@@ -397,7 +397,7 @@ def test_more_than_two_gib_in_one_batch(record_format: str, tmp_path: Path) -> N
 
 
 def _uploaded(segments: list[UploadedSegment]) -> list[int]:
-    return [segment.record_count for segment in segments]
+    return [segment.stored.record_count for segment in segments]
 
 
 def test_an_empty_batch_begins_no_segment() -> None:

@@ -13,6 +13,7 @@ from txnlog.errors import CommitStateUnknown, OutOfOrderSequence, StorageError
 from txnlog.log.uploads import UploadedSegment, Writer
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.state.segment import StoredSegment
 from txnlog.store import Store, attach
 from txnlog.testing import VirtualClock
 
@@ -22,7 +23,7 @@ T0 = TopicPartition("t", 0)
 
 def huge(store: Store, record_count: int) -> UploadedSegment:
     spec = store.logs.topic_spec("t")
-    return UploadedSegment("t", spec.topic_id, 0, "huge-0", record_count, 1, 1, 1, 1)
+    return UploadedSegment("t", spec.topic_id, 0, StoredSegment("huge-0", record_count, 1, 1, 1))
 
 
 def plain_before_the_wrap(store: Store, next_sequence: int) -> Producer:
@@ -78,7 +79,7 @@ def test_a_repeat_over_the_wrap_is_recognised(store: Store, clock: VirtualClock)
     log.refresh()
     again = Writer(writer.producer, {0: start})
     spec, name = store.logs.topic_spec("t"), store.topics.segments("t")[-1].name
-    repeat = UploadedSegment("t", spec.topic_id, 0, name, 4, 1, 1, 1, 1)
+    repeat = UploadedSegment("t", spec.topic_id, 0, StoredSegment(name, 4, 1, 1, 1))
     repeated = log.place([repeat], writer=again)
     assert (repeated.entry, repeated.offsets) == (None, {T0: range(start, start + 4)})
     assert again.sequences == {0: 2}
@@ -131,7 +132,7 @@ def test_segments_of_one_append_wrap(store: Store) -> None:
     """Several segments of a partition in one entry: each has the sequence it begins with."""
     spec = store.logs.topic_spec("t")
     parts = [
-        UploadedSegment("t", spec.topic_id, 0, f"part-{number}", count, 1, 1, 1, 1)
+        UploadedSegment("t", spec.topic_id, 0, StoredSegment(f"part-{number}", count, 1, 1, 1))
         for number, count in enumerate((LAST - 1, 4, 5))
     ]
     store.logs.topic("t").place(parts, writer=Writer.new("ab" * 16))

@@ -78,16 +78,16 @@ def test_small_segments_lie_one_after_another(store: Store, heap: HeapStorage) -
     assert path.startswith("topics/t/data/shared/")
     end = 0
     for segment in segments:
-        assert segment.position == end
-        end += segment.size_bytes
+        assert segment.stored.position == end
+        end += segment.stored.size_bytes
     assert heap.size(path) == end
-    assert len({segment.tag for segment in segments}) == 3
+    assert len({segment.stored.tag for segment in segments}) == 3
 
 
 def test_one_segment_has_a_file_of_its_own(store: Store) -> None:
     """As ever, so that versions without shared files can read it."""
     (segment,) = upload(store, {4: 100})
-    assert segment.position == OWN_FILE
+    assert segment.stored.position == OWN_FILE
     assert segment.files[0].startswith("topics/t/data/4/")
 
 
@@ -100,7 +100,7 @@ def test_what_is_large_has_a_file_of_its_own(store: Store) -> None:
     assert by_file(segments) == [[0, 1], [2, 4, 5], [3], [6]]
     flushed = upload(store, dict.fromkeys(range(4), 100_000), memory_bytes=250_000)
     assert [len(partitions) for partitions in by_file(flushed)].count(1) >= 1
-    assert sum(segment.record_count for segment in flushed) == 4
+    assert sum(segment.stored.record_count for segment in flushed) == 4
 
 
 @FORMATS
@@ -114,8 +114,12 @@ def test_segments_that_are_full_share_no_file(clock: VirtualClock, record_format
     batch = normalize(pa.record_batch({"value": values_}), now_ms=1)
     uploader.write(batch, np.arange(40, dtype=np.int32) % 2)
     segments = uploader.finish()
-    assert Counter(segment.position != OWN_FILE for segment in segments)[True] == 2
-    assert len({(segment.partition, segment.name) for segment in segments}) == len(segments) > 10
+    assert Counter(segment.stored.position != OWN_FILE for segment in segments)[True] == 2
+    assert (
+        len({(segment.partition, segment.stored.name) for segment in segments})
+        == len(segments)
+        > 10
+    )
     store.logs.topic("t").place(segments)
     assert another(store).scan("t", columns=["value"]).to_arrow().num_rows == 40
 
@@ -242,7 +246,7 @@ def test_a_file_is_read_once_for_all_partitions(
     counting.take()
     assert scan.to_arrow()["value"].to_pylist() == expected
     assert counting.take() == {"get_range": commits}
-    size_bytes = sum(part.segment.size_bytes for part in scan.ranges)
+    size_bytes = sum(part.segment.stored.size_bytes for part in scan.ranges)
     monkeypatch.setattr(joined_reads, "MOST_WAITING_BYTES", size_bytes // 2 + 1)
     assert scan.to_arrow()["value"].to_pylist() == expected
     assert counting.take() == {"get_range": 2 * commits}
@@ -377,7 +381,7 @@ def test_manifests_keep_where_a_segment_lies_in_its_file(
     assert ref.has_shared == shares
     path = f"{log.manifests.folder}/{ref.name}"
     table = ManifestTable.decode(store.storage.get(path), ref, path)
-    assert {segment.position != OWN_FILE for segment in table.segments()} == {shares}
+    assert {segment.stored.position != OWN_FILE for segment in table.segments()} == {shares}
     fresh = another(store)
     assert len(values(fresh)) == 6 * (PARTITIONS if shares else 1)
     again = msgspec.json.encode(fresh.logs.topic("t")._state)

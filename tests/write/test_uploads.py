@@ -111,7 +111,7 @@ def test_two_hundred_partitions_are_two_hundred_segments(
     chosen = np.arange(2_000, dtype=np.int32) % 200
     for _ in range(5):
         uploader.write(_records(list(range(2_000)), 100), chosen)
-    assert [segment.record_count for segment in uploader.finish()] == [50] * 200
+    assert [segment.stored.record_count for segment in uploader.finish()] == [50] * 200
 
 
 def test_what_cannot_be_finished_leaves_no_file(
@@ -310,7 +310,7 @@ def test_an_ended_segment_leaves_memory_and_writes_no_more(
         numbers = np.arange(300, dtype=np.int32) % 3
         uploader.write(_records([*range(start, start + 300)], 100), numbers)
     if how == "finish":
-        assert sum(segment.record_count for segment in uploader.finish()) == 600
+        assert sum(segment.stored.record_count for segment in uploader.finish()) == 600
     else:
         uploader.discard()
     del uploader

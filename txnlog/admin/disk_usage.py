@@ -111,5 +111,5 @@ def _list_placed(logs: Logs, topic: str) -> dict[FileKey, list[tuple[int, int]]]
     log.refresh()
     found: dict[FileKey, list[tuple[int, int]]] = {}
     for ref, segment in placed_refs(topic, log.whole_segments()):
-        found.setdefault(ref.file_key, []).append((ref.partition, segment.size_bytes))
+        found.setdefault(ref.file_key, []).append((ref.partition, segment.stored.size_bytes))
     return found

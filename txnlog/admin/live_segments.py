@@ -9,8 +9,8 @@ from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import OWN_FILE, SHARED, FileKey, SegmentRef
-from txnlog.state.placement import Segment
 from txnlog.state.rewrites import resolve
+from txnlog.state.segment import Segment
 from txnlog.state.topic import TopicState, last_appended
 
 
@@ -27,7 +27,10 @@ def placed_refs(topic: str, state: TopicState) -> Iterator[tuple[SegmentRef, Seg
     """All segments that the log refers to, aborted and undecided ones too, with their files."""
     for partition in range(len(state.partitions)):
         for segment in segments_of(state, partition):
-            yield SegmentRef(topic, partition, segment.name, segment.position), segment
+            yield (
+                SegmentRef(topic, partition, segment.stored.name, segment.stored.position),
+                segment,
+            )
 
 
 def placed_files(topic: str, state: TopicState) -> set[FileKey]:
@@ -53,8 +56,8 @@ def files_let_go(
     found: set[FileKey] = set()
     entries: set[int] = set()
     for partition, segment in segments:
-        if segment.position != OWN_FILE:
-            if segment.rewritten is not None:
+        if segment.stored.position != OWN_FILE:
+            if segment.stored.rewritten is not None:
                 continue  # placed again, by another entry than the others: vacuum finds it by age
             entries.add(segment.entry)
         found.add(_file_key(partition, segment))
@@ -71,7 +74,7 @@ def _shared_files_of(
         (number, segment.base_offset, segment.end_offset)
         for number, partition in enumerate(state.partitions)
         for segment in partition.segments
-        if segment.position != OWN_FILE and segment.entry in entries
+        if segment.stored.position != OWN_FILE and segment.entry in entries
     ]
     spans: dict[int, tuple[int, int]] = {}
     for number, start, end in places:
@@ -79,15 +82,15 @@ def _shared_files_of(
             low, high = spans.get(number, (start, end))
             spans[number] = max(min(low, start), starts[number]), max(high, end)
     return {
-        (SHARED, segment.name)
+        (SHARED, segment.stored.name)
         for segments in log.placed(state, spans).values()
         for segment in segments
-        if segment.position != OWN_FILE
+        if segment.stored.position != OWN_FILE
     }
 
 
 def _file_key(partition: int, segment: Segment) -> FileKey:
-    return (partition if segment.position == OWN_FILE else SHARED), segment.name
+    return (partition if segment.stored.position == OWN_FILE else SHARED), segment.stored.name
 
 
 def rewritten_files(topic: str, state: TopicState) -> set[FileKey]:
@@ -110,7 +113,7 @@ def kept_for_lost(state: TopicState, there: Container[FileKey]) -> set[FileKey]:
     for partition, part in enumerate(state.partitions):
         # Only those in force: a rewrite that was replaced itself may rightly be gone.
         for rewrite in resolve(part.rewrites):
-            if rewrite.segment.is_empty or _file_key(partition, rewrite.segment) in there:
+            if rewrite.segment.stored.is_empty or _file_key(partition, rewrite.segment) in there:
                 continue
             older = [r.segment for r in part.rewrites if r.entry < rewrite.entry]
             kept |= {
@@ -127,7 +130,7 @@ def kept_for_import(state: TopicState) -> set[FileKey]:
     The next import continues there, whether the records were merged or compacted since or not.
     """
     found = ((n, last_appended(state, n)) for n in range(len(state.partitions)))
-    return {_file_key(n, last) for n, last in found if last is not None and last.has_aborted}
+    return {_file_key(n, last) for n, last in found if last is not None and last.stored.has_aborted}
 
 
 def has_let_go(state: TopicState, partition: int) -> bool:

@@ -24,7 +24,7 @@ from txnlog.log.uploads import TopicSpec
 from txnlog.read.pinning import pin_topics
 from txnlog.read.segment_ranges import SegmentRange, read_stored
 from txnlog.read.topic_view import TopicView
-from txnlog.state.placement import Segment
+from txnlog.state.segment import Segment
 from txnlog.storage.base import Storage
 from txnlog.write.segment_uploads import SegmentUploader
 
@@ -85,7 +85,7 @@ def merge_topic(
         for task, made in zip(tasks, run_tasks(tasks), strict=True):
             (merged,) = made
             rewriting.add(task.partition, task.segments, merged)
-            sizes = [r.uploaded.size_bytes for r in merged if r.uploaded is not None]
+            sizes = [r.uploaded.stored.size_bytes for r in merged if r.uploaded is not None]
             count, before = len(task.segments), task.size_bytes
             done.append(Merge(topic, task.partition, count, before, len(sizes), sum(sizes)))
             if rewriting.input_bytes >= _BYTES_PER_ENTRY or len(done) >= _RUNS_PER_ENTRY:
@@ -158,13 +158,13 @@ def choose_runs(
     first = 0
     end = size_bytes = least_ms = newest_ms = 0
     for at, segment in enumerate(segments):
-        low_ms, high_ms = segment.min_timestamp_ms, segment.max_timestamp_ms
+        low_ms, high_ms = segment.stored.min_timestamp_ms, segment.stored.max_timestamp_ms
         if segment.entry in hidden_entries or _stays(segment):
             runs += _worth_it(segments[first:at])
             first = at + 1
             continue
         if at > first:
-            joined_bytes = size_bytes + segment.size_bytes
+            joined_bytes = size_bytes + segment.stored.size_bytes
             joined_least_ms = min(low_ms, least_ms)
             joined_newest_ms = max(high_ms, newest_ms)
             if (
@@ -173,12 +173,12 @@ def choose_runs(
                 and joined_newest_ms - joined_least_ms <= most_ms
             ):
                 size_bytes, least_ms, newest_ms = joined_bytes, joined_least_ms, joined_newest_ms
-                end += segment.record_count  # those that have gaps are not here
+                end += segment.stored.record_count  # those that have gaps are not here
                 continue
             runs += _worth_it(segments[first:at])
             first = at
-        end = segment.base_offset + segment.record_count
-        size_bytes, least_ms, newest_ms = segment.size_bytes, low_ms, high_ms
+        end = segment.base_offset + segment.stored.record_count
+        size_bytes, least_ms, newest_ms = segment.stored.size_bytes, low_ms, high_ms
     return runs + _worth_it(segments[first:])
 
 
@@ -187,15 +187,15 @@ def _stays(segment: Segment) -> bool:
 
     Compacted segments are left to compaction: their tombstones have a horizon.
     """
-    rewritten = segment.rewritten
+    rewritten = segment.stored.rewritten
     if rewritten is None:
-        return segment.kafka is not None
-    return rewritten.is_compacted or not segment.is_dense
+        return segment.stored.kafka is not None
+    return rewritten.is_compacted or not segment.stored.is_dense
 
 
 def _worth_it(run: Sequence[Segment]) -> list[list[Segment]]:
     """The parts of a run to merge: none has a segment with more than half of its records."""
-    ends = np.cumsum([0, *(segment.record_count for segment in run)])
+    ends = np.cumsum([0, *(segment.stored.record_count for segment in run)])
     counts = np.diff(ends)
     waiting, found = [(0, len(run))], []
     while waiting:
@@ -220,7 +220,7 @@ class _MergeTask:
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self.segments)
+        return sum(segment.stored.size_bytes for segment in self.segments)
 
     @property
     def made_type(self) -> type[list[Replacement]]:
@@ -245,7 +245,9 @@ class _MergeTask:
         except BaseException:
             uploader.discard()
             raise
-        ends = [*accumulate((s.record_count for s in uploaded), initial=ranges[0].start_offset)]
+        ends = [
+            *accumulate((s.stored.record_count for s in uploaded), initial=ranges[0].start_offset)
+        ]
         yield [
             Replacement(start, end, segment)
             for (start, end), segment in zip(pairwise(ends), uploaded, strict=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from txnlog.config import FUTURE_MS
 from txnlog.errors import ObjectNotFound
 from txnlog.names import SegmentRef
-from txnlog.state.placement import Segment
+from txnlog.state.segment import Segment
 from txnlog.storage.base import Storage
 
 
@@ -39,12 +39,12 @@ def newest_record_ms(
     Records of Kafka's first format have no time. As in Kafka, the file's is used then; also if the
     time lies in the future, since no record was made after its upload.
     """
-    said_ms = segment.max_timestamp_ms
+    said_ms = segment.stored.max_timestamp_ms
     if said_ms >= 0 and not lies_ahead(said_ms, now_ms):
         return said_ms
     try:
         put_ms = storage.modified_ms(
-            SegmentRef(topic, partition, segment.name, segment.position).paths.log
+            SegmentRef(topic, partition, segment.stored.name, segment.stored.position).paths.log
         )
     except ObjectNotFound:
         put_ms = None  # it is missing, or others have deleted it

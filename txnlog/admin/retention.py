@@ -16,7 +16,7 @@ from txnlog.config import TopicConfig
 from txnlog.log.open_logs import Logs
 from txnlog.log.state_log import DELIVERY_TIMEOUT_MS
 from txnlog.log.topic_log import TopicLog
-from txnlog.state.placement import Segment
+from txnlog.state.segment import Segment
 from txnlog.state.topic import TopicState
 
 _FIRST_PART = 64
@@ -87,7 +87,7 @@ def retain(
     met: dict[tuple[int, int], FutureRecords] = {}
 
     def newest(partition: int, segment: Segment) -> int | None:
-        said_ms = segment.max_timestamp_ms
+        said_ms = segment.stored.max_timestamp_ms
         if lies_ahead(said_ms, now_ms):
             met[partition, segment.base_offset] = FutureRecords(
                 log.name, partition, segment.base_offset, segment.end_offset, said_ms
@@ -164,7 +164,7 @@ class _Retention:
             if segment.end_offset > partition.stable:
                 partition.is_whole = False
                 return False
-            too_many = partition.excess_bytes >= segment.size_bytes
+            too_many = partition.excess_bytes >= segment.stored.size_bytes
             by_size = self._config.retention_bytes >= 0
             if not (by_size and too_many) and not self._is_old(partition.number, segment):
                 partition.is_whole = False
@@ -207,9 +207,9 @@ class _Partition:
 
     def take(self, segment: Segment) -> None:
         """Delete one more."""
-        self.excess_bytes -= segment.size_bytes
+        self.excess_bytes -= segment.stored.size_bytes
         self.count += 1
-        self.size_bytes += segment.size_bytes
+        self.size_bytes += segment.stored.size_bytes
         self.taken_to = segment.end_offset
 
     def go_on(self) -> bool:

@@ -12,6 +12,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from txnlog.admin.live_segments import files_let_go
 from txnlog.config import PARQUET, TopicConfig
 from txnlog.errors import TxnlogError
@@ -21,7 +23,7 @@ from txnlog.log.rewriting import ReadRun, TombstoneStay, rewrite
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import FileKey
-from txnlog.state.placement import Placement, RewrittenFile, Segment
+from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment
 from txnlog.write.segment_uploads import discard_segments
 
 _logger = logging.getLogger(__name__)
@@ -57,7 +59,7 @@ class Rewriting:
         self._logs = logs
         self._log = log
         self._topic_id = topic_id
-        self._new: list[Placement] = []
+        self._new: list[SegmentEntry] = []
         self._uploaded: list[UploadedSegment] = []
         self._read: list[ReadRun] = []
         self._old: list[tuple[int, Segment]] = []
@@ -73,9 +75,9 @@ class Rewriting:
         self._new += [_place(partition, replacement) for replacement in replacements]
         self._uploaded += [r.uploaded for r in replacements if r.uploaded is not None]
         self._old += [(partition, segment) for segment in old]
-        names = tuple(segment.name for segment in old)
+        names = tuple(segment.stored.name for segment in old)
         self._read.append(ReadRun(partition, replacements[0].start, replacements[-1].end, names))
-        self.input_bytes += sum(segment.size_bytes for segment in old)
+        self.input_bytes += sum(segment.stored.size_bytes for segment in old)
 
     def put(self, stay: TombstoneStay | None = None) -> bool:
         """Put the entry; False if another process has rewritten some of the segments.
@@ -126,7 +128,7 @@ class Rewriting:
         self._new, self._uploaded, self._read, self._old = [], [], [], []
 
 
-def _place(partition: int, replacement: Replacement) -> Placement:
+def _place(partition: int, replacement: Replacement) -> SegmentEntry:
     uploaded, start = replacement.uploaded, replacement.start
     special = RewrittenFile(
         replacement.end - start,
@@ -136,17 +138,6 @@ def _place(partition: int, replacement: Replacement) -> Placement:
         replacement.home_partitions,
     )
     if uploaded is None:
-        return Placement(partition, "", start, 0, 0, -1, -1, 0, rewritten=special)
-    return Placement(
-        partition=partition,
-        name=uploaded.name,
-        base_offset=start,
-        record_count=uploaded.record_count,
-        size_bytes=uploaded.size_bytes,
-        min_timestamp_ms=uploaded.min_timestamp_ms,
-        max_timestamp_ms=uploaded.max_timestamp_ms,
-        batch_count=uploaded.batch_count,
-        tag=uploaded.tag,
-        rewritten=special,
-        position=uploaded.position,
-    )
+        return SegmentEntry(partition, start, StoredSegment.emptied(special))
+    stored = msgspec.structs.replace(uploaded.stored, rewritten=special)
+    return SegmentEntry(partition, start, stored)

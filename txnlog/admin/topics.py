@@ -230,7 +230,7 @@ class TopicAdmin:
                 (file, None)
                 for ref, segment in placed_refs(topic, log.manifests.unfold(state))
                 for file in ref.paths.files(
-                    segment.batch_count, has_aborted=segment.kafka is not None
+                    segment.stored.batch_count, has_aborted=segment.stored.kafka is not None
                 )
             )
             return Deleted(nonce, self._logs.clock.now_ms())

@@ -21,9 +21,9 @@ from txnlog.state.group import (
     OffsetsDeleted,
 )
 from txnlog.state.membership import MembersJoined, PartitionsAssigned
-from txnlog.state.placement import Placement, Segment
 from txnlog.state.producers import ProducerRef
 from txnlog.state.rewrites import Rewritten, resolve
+from txnlog.state.segment import Segment, SegmentEntry
 from txnlog.state.topic import Partition, TopicState
 from txnlog.state.topic_entries import (
     Altered,
@@ -110,14 +110,14 @@ def _append_violations(
         yield from _sequence_violations(topic, state, append, owner)
 
 
-def _placement_violations(state: TopicState, places: Sequence[Placement]) -> Iterator[Violation]:
+def _placement_violations(state: TopicState, places: Sequence[SegmentEntry]) -> Iterator[Violation]:
     """L2: the writer of an append has seen where each partition ends."""
     ends: dict[int, int] = {}
     for place in places:
         end = ends.get(place.partition, state.partitions[place.partition].end_offset)
         if place.base_offset != end:
             where = f"offset {place.base_offset} of partition {place.partition}"
-            yield "L2", f"segment {place.name} is placed at {where}, which ends at {end}"
+            yield "L2", f"segment {place.stored.name} is placed at {where}, which ends at {end}"
         ends[place.partition] = place.end_offset
 
 
@@ -128,7 +128,7 @@ def _sequence_violations(
     batches: dict[int, tuple[int, int]] = {}
     for place in entry.segments:
         base, count = batches.get(place.partition, (place.base_sequence, 0))
-        batches[place.partition] = (base, count + place.record_count)
+        batches[place.partition] = (base, count + place.stored.record_count)
     known = state.producers.get(owner.producer_id)
     idle_since_ms = state.append_time_ms - state.producer_id_expiration_ms
     was_idle = known is not None and known.was_idle(idle_since_ms)
@@ -172,7 +172,7 @@ def _trim_violations(state: TopicState, starts: Mapping[int, int]) -> Iterator[V
             yield "L5", f"partition {number} is trimmed to {start}, beyond its end {end}"
 
 
-def _rewrite_violations(state: TopicState, places: Sequence[Placement]) -> Iterator[Violation]:
+def _rewrite_violations(state: TopicState, places: Sequence[SegmentEntry]) -> Iterator[Violation]:
     """L2: the writer of a rewrite has seen the records."""
     for place in places:
         end = state.partitions[place.partition].end_offset

@@ -21,7 +21,7 @@ from txnlog.log.topic_log import TopicLog
 from txnlog.log.transaction_log import Head
 from txnlog.names import TopicPartition
 from txnlog.state.membership import Held
-from txnlog.state.placement import Segment
+from txnlog.state.segment import Segment
 from txnlog.state.topic import TopicState
 from txnlog.state.transaction import (
     TransactionRef,
@@ -62,9 +62,9 @@ def describe_topic_state(topic: str, state: TopicState) -> TopicDescription:
                 stable[number],
                 partition.end_offset,
                 len(segments[number]),
-                sum(segment.size_bytes for segment in segments[number]),
+                sum(segment.stored.size_bytes for segment in segments[number]),
                 tuple(sorted(open_in.get(number, ()))),
-                max((segment.max_timestamp_ms for segment in segments[number]), default=-1),
+                max((segment.stored.max_timestamp_ms for segment in segments[number]), default=-1),
             )
             for number, partition in enumerate(state.partitions)
         ),
@@ -114,27 +114,28 @@ def describe_segments_within(
 def _describe_segment(
     topic: str, partition: int, segment: Segment, outcome: str
 ) -> SegmentDescription:
+    stored, kafka = segment.stored, segment.stored.kafka
     return SegmentDescription(
         topic=topic,
         partition=partition,
-        name=segment.name,
+        name=stored.name,
         entry=segment.entry,
         base_offset=segment.base_offset,
         end_offset=segment.end_offset,
-        record_count=segment.record_count,
-        size_bytes=segment.size_bytes,
-        batch_count=segment.batch_count,
-        min_timestamp_ms=segment.min_timestamp_ms,
-        max_timestamp_ms=segment.max_timestamp_ms,
+        record_count=stored.record_count,
+        size_bytes=stored.size_bytes,
+        batch_count=stored.batch_count,
+        min_timestamp_ms=stored.min_timestamp_ms,
+        max_timestamp_ms=stored.max_timestamp_ms,
         producer_id=segment.producer_id,
         producer_epoch=segment.producer_epoch,
         base_sequence=segment.base_sequence,
         outcome=outcome,
-        from_kafka=segment.kafka is not None,
-        aborted_count=segment.kafka.aborted_count if segment.kafka else 0,
-        aborted_crc=segment.kafka.aborted_crc if segment.kafka else 0,
+        from_kafka=kafka is not None,
+        aborted_count=kafka.aborted_count if kafka else 0,
+        aborted_crc=kafka.aborted_crc if kafka else 0,
         identity=segment.identity,
-        position=segment.position,
+        position=stored.position,
     )
 
 

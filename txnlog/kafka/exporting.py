@@ -44,8 +44,8 @@ from txnlog.segments.inspect.dump import dump_segment, indexed_offsets
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
 from txnlog.segments.reader import SegmentBatch
 from txnlog.segments.records import Int32Array, record_sizes, timestamps_ms
-from txnlog.state.placement import Segment
 from txnlog.state.producers import advance_sequence
+from txnlog.state.segment import Segment
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 
@@ -124,7 +124,7 @@ def export_log_dirs(
                 f"{target.url}/{writer.folder} is not empty; export into a folder that does not "
                 f"hold partitions of {topic!r} yet"
             )
-    counted = _Counted(sum(p.size_bytes for p in _segments_of(view)), progress)
+    counted = _Counted(sum(p.stored.size_bytes for p in _segments_of(view)), progress)
     try:
         exported = [
             _PartitionExporter(logs.storage, view, number, writer, written, counted).run()
@@ -225,7 +225,7 @@ class _PartitionExporter:
         hanging: set[int] = set()
         for index, segment in enumerate(self._segments):
             is_hidden = segment.entry in self._hidden_entries
-            if segment.kafka is not None and self._format.magic == MAGIC_KAFKA:
+            if segment.stored.kafka is not None and self._format.magic == MAGIC_KAFKA:
                 hanging |= self._copy(segment)
                 begins_file = True
                 following = self._segments[index + 1 : index + 2]
@@ -241,7 +241,7 @@ class _PartitionExporter:
             ends = last[segment.producer_id, segment.transaction] == index
             if segment.transaction >= 0 and ends and not self._format.keeps_offsets:
                 self._mark(segment.producer_id, segment.producer_epoch, commit=not is_hidden)
-            self._counted.add(segment.size_bytes)
+            self._counted.add(segment.stored.size_bytes)
         end_offset = self._end_offset + self._shift
         if not self._writer.base_offsets or self._writer.end_offset < end_offset:
             self._writer.begin(end_offset)  # an empty segment shows the next record's offset
@@ -270,7 +270,7 @@ class _PartitionExporter:
             max(segment.base_offset, self._start_offset),
             min(segment.end_offset, self._end_offset),
             topic_id=self._view.topic_id,
-            hides_aborted=segment.has_aborted,
+            hides_aborted=segment.stored.has_aborted,
         )
 
     # -- records that are encoded again ----------------------------------------------------------

@@ -40,7 +40,7 @@ from txnlog.segments.inspect.dumped_batch import DumpedBatch
 from txnlog.segments.markers import MARKER_BYTES
 from txnlog.segments.records import are_representable, timestamps_ms
 from txnlog.segments.segment_file import SegmentFile
-from txnlog.state.placement import KafkaFile, Placement, Segment
+from txnlog.state.segment import KafkaFile, Segment, SegmentEntry, StoredSegment
 from txnlog.state.topic import TopicState, last_appended
 from txnlog.state.topic_entries import OffsetSpan
 from txnlog.storage.base import Storage
@@ -212,7 +212,7 @@ class _Copier:
         skip_corrupt: bool,
         progress: Progress | None,
     ) -> None:
-        self.placements: list[Placement] = []
+        self.placements: list[SegmentEntry] = []
         self.offsets: dict[int, OffsetSpan] = {}
         self.partitions: list[ImportedPartition] = []
         self.damages: list[DamagedBytes] = []
@@ -394,20 +394,22 @@ class _Copier:
             self._uploaded[segment.name] = files
             self._target.put(paths.transaction_index, data)
         self.placements.append(
-            Placement(
-                partition=partition,
-                name=segment.name,
-                base_offset=segment.base_offset,
-                record_count=segment.record_count,
-                size_bytes=segment.size_bytes,
-                min_timestamp_ms=segment.min_timestamp_ms,
-                max_timestamp_ms=segment.max_timestamp_ms,
-                batch_count=segment.batch_count,
-                kafka=KafkaFile(
-                    end_offset - segment.base_offset,
-                    len(inside),
-                    crc32c.crc32c(data),
-                    segment.first_crc,
+            SegmentEntry(
+                partition,
+                segment.base_offset,
+                StoredSegment(
+                    segment.name,
+                    segment.record_count,
+                    segment.size_bytes,
+                    segment.min_timestamp_ms,
+                    segment.max_timestamp_ms,
+                    segment.batch_count,
+                    kafka=KafkaFile(
+                        end_offset - segment.base_offset,
+                        len(inside),
+                        crc32c.crc32c(data),
+                        segment.first_crc,
+                    ),
                 ),
             )
         )

@@ -179,7 +179,7 @@ class GroupCommit:
         number, time_ms = state.next_entry, state.append_time_ms
         history = self._log.log.storage.history()
         self._own = Proposal(state.topic_id, number, time_ms, begun_ms, append, history)
-        self._own_name = names.proposal(number, append.segments[0].name)
+        self._own_name = names.proposal(number, append.segments[0].stored.name)
         self._is_sent = False
 
     def _check_own(self, state: TopicState) -> None:
@@ -311,7 +311,7 @@ class GroupCommit:
         Their writers notice too, if they are alive.
         """
         segments = [
-            SegmentRef(self._log.name, at.partition, at.name, at.position)
+            SegmentRef(self._log.name, at.partition, at.stored.name, at.stored.position)
             for found in taken
             for at in found.append.segments
         ]
@@ -331,5 +331,5 @@ def _names_since(state: TopicState, first_entry: int) -> set[str]:
         for segment in reversed(state.partitions[partition].segments):
             if segment.entry < first_entry:
                 break
-            found.add(segment.name)
+            found.add(segment.stored.name)
     return found

@@ -22,8 +22,8 @@ from txnlog.limits import SEGMENT_NAME
 from txnlog.names import OWN_FILE
 from txnlog.segments.untrusted import read_table
 from txnlog.state.manifest import ManifestRef, PartitionSpan
-from txnlog.state.placement import KafkaFile, Segment
 from txnlog.state.producers import ProducerState, SequenceRange, remember
+from txnlog.state.segment import KafkaFile, Segment, StoredSegment
 from txnlog.state.topic import RecentEntry
 from txnlog.state.transaction import TransactionRef
 
@@ -79,20 +79,17 @@ _LEAST = {
 _MAX_SIZE = (1 << 48) - 1
 """What no count or size of a segment reaches: of a hundred thousand the sum is a number, too."""
 
-_SEGMENT = (
-    "entry",
+_STORED = (
     "name",
-    "base_offset",
     "record_count",
     "size_bytes",
     "min_timestamp_ms",
     "max_timestamp_ms",
     "batch_count",
-    "producer_id",
-    "producer_epoch",
-    "base_sequence",
-    "transaction",
+    "tag",
+    "position",
 )
+_PLACE = ("producer_id", "producer_epoch", "base_sequence", "transaction")
 _KAFKA = ("kafka_offset_count", "kafka_aborted_count", "kafka_aborted_crc", "kafka_first_crc")
 
 
@@ -124,13 +121,15 @@ class ManifestTable:
         by_segment = [entries[segment.entry] for segment in segments]
         gone = set(aborted)
         owners = [entry.transaction for entry in by_segment]
+        imported = [segment.stored.kafka for segment in segments]
         columns: dict[str, list[object]] = {
             "partition": [*partitions],
-            **{name: [getattr(segment, name) for segment in segments] for name in _SEGMENT},
-            "tag": [segment.tag for segment in segments],
-            "position": [segment.position for segment in segments],
+            "entry": [segment.entry for segment in segments],
+            "base_offset": [segment.base_offset for segment in segments],
+            **{name: [getattr(segment.stored, name) for segment in segments] for name in _STORED},
+            **{name: [getattr(segment, name) for segment in segments] for name in _PLACE},
             **{
-                f"kafka_{name}": [getattr(s.kafka, name) if s.kafka else None for s in segments]
+                f"kafka_{name}": [getattr(kafka, name) if kafka else None for kafka in imported]
                 for name in ("offset_count", "aborted_count", "aborted_crc", "first_crc")
             },
             "aborted": [segment.entry in gone for segment in segments],
@@ -346,7 +345,7 @@ class ManifestTable:
 
     def segments(self) -> list[Segment]:
         """The segments, in order."""
-        found = {name: self.table.column(name).to_pylist() for name in _SEGMENT}
+        found = {name: self.table.column(name).to_pylist() for name in _STORED}
         # With a million segments each number takes 32 MB, unless equal ones share one object.
         sizes: dict[int, int] = {}
         found["size_bytes"] = [sizes.setdefault(size, size) for size in found["size_bytes"]]
@@ -358,8 +357,10 @@ class ManifestTable:
             kafka = [
                 None if row[0] is None else KafkaFile(*row) for row in zip(*values, strict=True)
             ]
-        tags, positions = (self.table.column(n).to_pylist() for n in ("tag", "position"))
-        return list(map(Segment, *found.values(), kafka, tags, repeat(None), positions))
+        stored = map(StoredSegment, *found.values(), kafka)
+        entries, offsets = (self.table.column(n).to_pylist() for n in ("entry", "base_offset"))
+        owners = (self.table.column(name).to_pylist() for name in _PLACE)
+        return list(map(Segment, entries, offsets, stored, *owners))
 
     def size_bytes(self) -> int:
         """How large the segments are together."""

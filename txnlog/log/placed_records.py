@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from txnlog.errors import OffsetOutOfRange
 from txnlog.log.manifests import Manifests
 from txnlog.state.manifest import ManifestList, ManifestRef, Settled
-from txnlog.state.placement import Segment, overlapping
 from txnlog.state.rewrites import Rewrite, held_by_view, held_segments, not_rewritten, resolve
+from txnlog.state.segment import Segment, overlapping
 from txnlog.state.topic import Partition
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def count_bytes(
         segments = held_segments(held[number], start, end)
         for low, high in not_rewritten(held[number], max(start, head.first_offset), end):
             segments += overlapping(head.segments, low, high)
-        sums[number] += sum(segment.size_bytes for segment in segments)
+        sums[number] += sum(segment.stored.size_bytes for segment in segments)
     return sums
 
 

@@ -14,8 +14,8 @@ from txnlog.log.manifests import Manifests
 from txnlog.log.settled_producers import recall
 from txnlog.log.uploads import UploadedSegment, Writer
 from txnlog.names import TopicPartition
-from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef, advance_sequence
+from txnlog.state.segment import SegmentEntry
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Append
 from txnlog.state.transaction import TransactionRef
@@ -56,8 +56,10 @@ class Placing:
         self._counts: dict[int, int] = {}
         for segment in segments:
             count = self._counts.get(segment.partition, 0)
-            self._counts[segment.partition] = count + segment.record_count
-        self._first_names = {segment.partition: segment.name for segment in reversed(segments)}
+            self._counts[segment.partition] = count + segment.stored.record_count
+        self._first_names = {
+            segment.partition: segment.stored.name for segment in reversed(segments)
+        }
 
     @property
     def owner(self) -> TransactionRef | ProducerRef | None:
@@ -174,28 +176,14 @@ def _remembers(state: TopicState, writer: Writer, partitions: Iterable[int]) -> 
 
 def _placements(
     segments: Sequence[UploadedSegment], ends: Mapping[int, int], sequences: Mapping[int, int]
-) -> tuple[Placement, ...]:
+) -> tuple[SegmentEntry, ...]:
     next_offsets, next_sequences = dict(ends), dict(sequences)
     placed = []
     for segment in segments:
         partition = segment.partition
         sequence = next_sequences.get(partition, -1)
-        placed.append(
-            Placement(
-                partition=partition,
-                name=segment.name,
-                base_offset=next_offsets[partition],
-                record_count=segment.record_count,
-                size_bytes=segment.size_bytes,
-                min_timestamp_ms=segment.min_timestamp_ms,
-                max_timestamp_ms=segment.max_timestamp_ms,
-                batch_count=segment.batch_count,
-                base_sequence=sequence,
-                tag=segment.tag,
-                position=segment.position,
-            )
-        )
-        next_offsets[partition] += segment.record_count
+        placed.append(SegmentEntry(partition, next_offsets[partition], segment.stored, sequence))
+        next_offsets[partition] += segment.stored.record_count
         if sequence >= 0:
-            next_sequences[partition] = advance_sequence(sequence, segment.record_count)
+            next_sequences[partition] = advance_sequence(sequence, segment.stored.record_count)
     return tuple(placed)

@@ -16,8 +16,8 @@ from txnlog.log.retired_segments import UploadCheck
 from txnlog.log.state_log import LogPolicy
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import SegmentRef, TopicPartition
-from txnlog.state.placement import Placement, RewrittenFile, Segment, overlapping, placement_of
 from txnlog.state.rewrites import Rewritten
+from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment, overlapping
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
 
@@ -62,7 +62,7 @@ class ReadRun:
 def rewrite(
     log: TopicLog,
     topic_id: str,
-    new: Sequence[Placement],
+    new: Sequence[SegmentEntry],
     read: Sequence[ReadRun],
     begun_ms: int | None = None,
     stay: TombstoneStay | None = None,
@@ -87,15 +87,18 @@ def rewrite(
         StorageError: the outcome is unknown; or this process slept, and vacuum took the new
             segments for left behind meanwhile: then the old ones hold the records again.
     """
-    placed = [place for place in new if place.record_count]
-    refs = [SegmentRef(log.name, place.partition, place.name, place.position) for place in placed]
+    placed = [place for place in new if place.stored.record_count]
+    refs = [
+        SegmentRef(log.name, place.partition, place.stored.name, place.stored.position)
+        for place in placed
+    ]
     uploads = UploadCheck(log.log.storage, log.clock, log.name, refs, [begun_ms])
     uploads.before()
     nonce = log.clock.token()
-    replaced: list[Placement] = []
+    replaced: list[SegmentEntry] = []
     horizon_ms, more_ms = -1, 0
 
-    def put_now() -> tuple[Placement, ...]:
+    def put_now() -> tuple[SegmentEntry, ...]:
         nonlocal horizon_ms
         if stay is None:
             return tuple(new)
@@ -124,16 +127,17 @@ def rewrite(
     return number
 
 
-def _until(horizon_ms: int, place: Placement) -> Placement:
+def _until(horizon_ms: int, place: SegmentEntry) -> SegmentEntry:
     """Have the segment's tombstones, if it has any, stay until this time."""
-    special = place.rewritten
+    special = place.stored.rewritten
     if special is None or special.delete_horizon_ms < 0:
         return place
     later = msgspec.structs.replace(special, delete_horizon_ms=horizon_ms)
-    return msgspec.structs.replace(place, rewritten=later)
+    stored = msgspec.structs.replace(place.stored, rewritten=later)
+    return msgspec.structs.replace(place, stored=stored)
 
 
-def _find(log: TopicLog, state: TopicState, read: Sequence[ReadRun]) -> list[Placement] | None:
+def _find(log: TopicLog, state: TopicState, read: Sequence[ReadRun]) -> list[SegmentEntry] | None:
     """The entry by which the segments of these runs hold their records, as they do now.
 
     None if others do.
@@ -146,31 +150,31 @@ def _find(log: TopicLog, state: TopicState, read: Sequence[ReadRun]) -> list[Pla
     left = {n: (max(low, starts[n]), high) for n, (low, high) in whole.items() if starts[n] < high}
     found = log.find_records(state, left)
     aborted = found.aborted | frozenset(state.aborted)
-    places: list[Placement] = []
+    places: list[SegmentEntry] = []
     for run in read:
         segments = overlapping(found.segments.get(run.partition, ()), run.start, run.end)
-        if tuple(segment.name for segment in segments) != run.segments:
+        if tuple(segment.stored.name for segment in segments) != run.segments:
             return None
         places += [
             _emptied(run.partition, segment)
             if segment.entry in aborted
-            else placement_of(run.partition, segment)
+            else SegmentEntry(run.partition, segment.base_offset, segment.stored)
             for segment in segments
         ]
     return places
 
 
-def _emptied(partition: int, segment: Segment) -> Placement:
+def _emptied(partition: int, segment: Segment) -> SegmentEntry:
     """Says that no offset of an aborted segment has a record."""
     special = RewrittenFile(segment.end_offset - segment.base_offset)
-    return Placement(partition, "", segment.base_offset, 0, 0, -1, -1, 0, rewritten=special)
+    return SegmentEntry(partition, segment.base_offset, StoredSegment.emptied(special))
 
 
 def _place_again(
     log: TopicLog,
     topic_id: str,
-    new: Sequence[Placement],
-    by: Callable[[], Sequence[Placement]],
+    new: Sequence[SegmentEntry],
+    by: Callable[[], Sequence[SegmentEntry]],
     read: Sequence[ReadRun],
 ) -> bool:
     """Let other segments, which exist, hold the records of new ones that were placed just now.
@@ -188,15 +192,19 @@ def _place_again(
         nonlocal is_needed
         state.check_exists(log.name, topic_id)
         is_needed = False
-        places: list[Placement] = []
+        places: list[SegmentEntry] = []
         chosen = by()
         for run in read:
             log_start = state.partitions[run.partition].log_start_offset
             if run.end <= log_start:
                 continue
             span = {run.partition: (max(run.start, log_start), run.end)}
-            found = [segment.name for segment in log.placed(state, span)[run.partition]]
-            made = [place.name for place in _within(new, run, log_start) if place.record_count]
+            found = [segment.stored.name for segment in log.placed(state, span)[run.partition]]
+            made = [
+                place.stored.name
+                for place in _within(new, run, log_start)
+                if place.stored.record_count
+            ]
             is_needed = is_needed or not set(made).isdisjoint(found)
             if made and found == made:
                 places += _within(chosen, run, log_start)
@@ -206,7 +214,7 @@ def _place_again(
     return is_needed
 
 
-def _within(places: Sequence[Placement], run: ReadRun, log_start: int) -> list[Placement]:
+def _within(places: Sequence[SegmentEntry], run: ReadRun, log_start: int) -> list[SegmentEntry]:
     """The segments of a run, from the log start on."""
     return [
         place
@@ -247,4 +255,4 @@ def current_records(
             found = log.placed(state, {where.partition: (max(start, log_start), end)})[
                 where.partition
             ]
-        return CurrentRecords(state.topic_id, log_start, frozenset(s.name for s in found))
+        return CurrentRecords(state.topic_id, log_start, frozenset(s.stored.name for s in found))

@@ -13,8 +13,8 @@ from txnlog.log.manifests import Manifests
 from txnlog.log.placed_records import check_log_starts
 from txnlog.log.topic_log import TopicLog
 from txnlog.state.manifest import ManifestList
-from txnlog.state.placement import Segment, overlapping
 from txnlog.state.rewrites import Rewrite, held_segments, not_rewritten, resolve
+from txnlog.state.segment import Segment, overlapping
 from txnlog.state.topic import TopicState
 
 
@@ -55,7 +55,7 @@ class SegmentOutline:
             np.array([segment.end_offset for segment in segments], np.int64),
             np.array([segment.entry in aborted for segment in segments], np.bool_),
             np.array([segment.entry in undecided for segment in segments], np.bool_),
-            pa.chunked_array([[segment.name for segment in segments]], pa.string()),
+            pa.chunked_array([[segment.stored.name for segment in segments]], pa.string()),
         )
 
     @classmethod

@@ -35,7 +35,7 @@ from txnlog.names import TopicPartition
 from txnlog.schema import TopicSchema
 from txnlog.state.folded_state import Unsettled
 from txnlog.state.manifest import ManifestList, Settled
-from txnlog.state.placement import Placement, Segment
+from txnlog.state.segment import Segment, SegmentEntry
 from txnlog.state.topic import CHECKPOINT_DECODER, RecentEntry, TopicState
 from txnlog.state.topic_entries import (
     ENTRY_DECODER,
@@ -207,7 +207,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         self,
         topic_id: str,
         offsets: Mapping[int, OffsetSpan],
-        segments: Sequence[Placement],
+        segments: Sequence[SegmentEntry],
         begun_ms: int | None = None,
     ) -> int:
         """Make segments from Kafka part of the topic, with their own offsets, in one entry.
@@ -227,7 +227,9 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             UploadExpired: vacuum took the segments for left behind; nothing was placed.
             StorageError: the outcome is unknown.
         """
-        refs = [names.SegmentRef(self.name, place.partition, place.name) for place in segments]
+        refs = [
+            names.SegmentRef(self.name, place.partition, place.stored.name) for place in segments
+        ]
         uploads = UploadCheck(self.log.storage, self.clock, self.name, refs, [begun_ms])
         uploads.before()
         nonce = self.clock.token()
@@ -260,7 +262,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                 and (start := max(places.start, starts[where.partition])) < places.stop
             }
             found = self.placed(state, spans)
-        holding = {(number, s.name) for number, of_it in found.items() for s in of_it}
+        holding = {(number, s.stored.name) for number, of_it in found.items() for s in of_it}
         return any((ref.partition, ref.name) in holding for ref in refs)
 
     def _entries_of(self, offsets: Mapping[TopicPartition, range]) -> set[int]:

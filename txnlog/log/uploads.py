@@ -7,20 +7,15 @@ from typing import TYPE_CHECKING
 
 from txnlog.config import WriterCodec
 from txnlog.limits import (
-    Checksum,
     CounterOrNone,
-    FileBytes,
-    FilePosition,
     Name,
     PartitionNumber,
-    RecordCount,
-    SegmentName,
     TimeMs,
 )
 from txnlog.names import OWN_FILE, SegmentRef, TopicPartition
 from txnlog.schema import TopicSchema
-from txnlog.segments.identity import NO_TAG
 from txnlog.state.producers import ProducerRef
+from txnlog.state.segment import StoredSegment
 from txnlog.state.transaction import new_producer_id
 
 if TYPE_CHECKING:
@@ -55,25 +50,16 @@ class UploadedSegment:
     """A segment whose files are uploaded and that no log entry names yet.
 
     ``topic_id`` is that of the topic it was made for: it must not land in a later topic of the same
-    name. Sizes in bytes, times in milliseconds since the epoch. ``tag`` is in all its batches.
-    ``begun_ms`` is when the upload began, by its writer's clock; None: not known. ``position`` is
-    where it begins in a file that it shares with others; OWN_FILE if it does not. Segments that
-    share a file are placed by one entry, or not at all. ``history`` is that of the storage that it
-    was uploaded to: in another one it may be lost.
+    name. Segments that share a file are placed by one entry, or not at all. ``begun_ms`` is when
+    the upload began, by its writer's clock; None: not known. ``history`` is that of the storage
+    that it was uploaded to: in another one it may be lost.
     """
 
     topic: Name
     topic_id: Name
     partition: PartitionNumber
-    name: SegmentName
-    record_count: RecordCount
-    batch_count: RecordCount
-    size_bytes: FileBytes
-    min_timestamp_ms: TimeMs
-    max_timestamp_ms: TimeMs
-    tag: Checksum = NO_TAG
+    stored: StoredSegment
     begun_ms: TimeMs | None = None
-    position: FilePosition = OWN_FILE
     history: CounterOrNone = -1
 
     @classmethod
@@ -89,31 +75,27 @@ class UploadedSegment:
         history: int,
     ) -> UploadedSegment:
         """The segment that a writer has just finished."""
-        return cls(
-            topic=spec.topic,
-            topic_id=spec.topic_id,
-            partition=partition,
-            name=name,
-            record_count=summary.record_count,
-            batch_count=summary.batch_count,
-            size_bytes=summary.size_bytes,
-            min_timestamp_ms=summary.min_timestamp_ms,
-            max_timestamp_ms=summary.max_timestamp_ms,
-            tag=summary.tag,
-            begun_ms=begun_ms,
-            position=position,
-            history=history,
+        stored = StoredSegment(
+            name,
+            summary.record_count,
+            summary.size_bytes,
+            summary.min_timestamp_ms,
+            summary.max_timestamp_ms,
+            summary.batch_count,
+            summary.tag,
+            position,
         )
+        return cls(spec.topic, spec.topic_id, partition, stored, begun_ms, history)
 
     @property
     def ref(self) -> SegmentRef:
         """Its files' names."""
-        return SegmentRef(self.topic, self.partition, self.name, self.position)
+        return SegmentRef(self.topic, self.partition, self.stored.name, self.stored.position)
 
     @property
     def files(self) -> list[str]:
         """The names of its files within the store; one may be shared with others."""
-        return self.ref.paths.files(self.batch_count)
+        return self.ref.paths.files(self.stored.batch_count)
 
 
 @dataclass(frozen=True, slots=True)

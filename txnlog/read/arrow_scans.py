@@ -84,10 +84,10 @@ def _local_path(storage: Storage, part: SegmentRange, columns: ScanColumns) -> s
     """
     segment = part.segment
     covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
-    if not (part.paths.is_parquet and covered and segment.size_bytes > WHOLE_BYTES):
+    if not (part.paths.is_parquet and covered and segment.stored.size_bytes > WHOLE_BYTES):
         return None
     assert columns.topic_schema is not None
-    layout = file_layout(columns.topic_schema, schema_version(segment.name))
+    layout = file_layout(columns.topic_schema, schema_version(segment.stored.name))
     if layout is None or not layout.is_plain or any(there is None for there in layout.columns):
         return None
     return storage.local_path(part.paths.log)

@@ -147,7 +147,7 @@ class _Files:
 
 
 def _version(part: SegmentRange) -> int:
-    return schema_version(part.segment.name)
+    return schema_version(part.segment.stored.name)
 
 
 def _find_constants(schema: TopicSchema, layout: FileLayout) -> pc.Expression | None:

@@ -38,8 +38,8 @@ def matching_ranges(parts: Sequence[SegmentRange], columns: ScanColumns) -> Sequ
 def _known(parts: Sequence[SegmentRange], columns: ScanColumns) -> Known:
     """The facts known about the records of several ranges together."""
     offsets = min(p.start_offset for p in parts), max(p.stop_offset for p in parts) - 1
-    least_ms = min(part.segment.min_timestamp_ms for part in parts)
-    most_ms = max(part.segment.max_timestamp_ms for part in parts)
+    least_ms = min(part.segment.stored.min_timestamp_ms for part in parts)
+    most_ms = max(part.segment.stored.max_timestamp_ms for part in parts)
     partitions = {part.partition for part in parts}
     known = known_of(columns, min(partitions), offsets, (least_ms, most_ms))
     if len(partitions) > 1:

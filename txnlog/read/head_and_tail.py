@@ -188,7 +188,7 @@ def _first_ranges(ranges: _Ranges, count: int, *, is_filtered: bool) -> list[Seg
     for part in ranges:
         if count <= 0:
             break
-        if part.segment.is_dense and not is_filtered:
+        if part.segment.stored.is_dense and not is_filtered:
             part = replace(part, stop_offset=min(part.stop_offset, part.start_offset + count))
         chosen.append(part)
         count -= part.record_count
@@ -217,7 +217,7 @@ def _last_ranges(ranges: _Ranges, count: int) -> list[SegmentRange] | None:
     for part in reversed(ranges):
         if count <= 0:
             break
-        if not part.segment.is_dense:
+        if not part.segment.stored.is_dense:
             return None
         part = replace(part, start_offset=max(part.start_offset, part.stop_offset - count))
         chosen.appendleft(part)
@@ -231,7 +231,7 @@ def _read_backwards(
     found: deque[pa.Table] = deque()
     missing = count
     for part in reversed(ranges):
-        if part.segment.is_dense and columns.row_filter is None:
+        if part.segment.stored.is_dense and columns.row_filter is None:
             # Its offsets are dense: the others need not be read.
             part = replace(part, start_offset=max(part.start_offset, part.stop_offset - missing))
         table = _last_of(missing, columns, read_ranges(storage, [part], columns))

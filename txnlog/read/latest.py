@@ -246,12 +246,12 @@ def _find_clean(parts: Sequence[SegmentRange]) -> _Clean:
     homes: set[int] = set()
     dirty: set[int] = set()
     for part in parts:
-        rewritten = part.segment.rewritten
+        rewritten = part.segment.stored.rewritten
         if part.partition in dirty or rewritten is None or not rewritten.is_compacted:
             dirty.add(part.partition)
             continue
         ends[part.partition] = part.stop_offset
-        if not part.segment.is_empty:
+        if not part.segment.stored.is_empty:
             homes.add(rewritten.home_partitions)
     if len({part.partition for part in parts}) == 1:
         return _Clean(ends)

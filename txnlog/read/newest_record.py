@@ -14,9 +14,11 @@ def find_newest(storage: Storage, parts: Iterable[SegmentRange]) -> tuple[int, i
     Reads a piece of one segment; of more only if a segment's newest records are not visible.
     """
     best: tuple[int, int] | None = None  # newest first, then by offset
-    ordered = sorted(parts, key=lambda part: (-part.segment.max_timestamp_ms, part.start_offset))
+    ordered = sorted(
+        parts, key=lambda part: (-part.segment.stored.max_timestamp_ms, part.start_offset)
+    )
     for part in ordered:
-        if best is not None and best < (-part.segment.max_timestamp_ms, part.start_offset):
+        if best is not None and best < (-part.segment.stored.max_timestamp_ms, part.start_offset):
             continue  # all of its records are older, or as new and later
         found = _find_newest_of(storage, part)
         if found is not None:
@@ -27,13 +29,13 @@ def find_newest(storage: Storage, parts: Iterable[SegmentRange]) -> tuple[int, i
 
 def _find_newest_of(storage: Storage, part: SegmentRange) -> tuple[int, int] | None:
     segment = part.segment
-    found = first_at_or_after(storage, part, segment.max_timestamp_ms)
+    found = first_at_or_after(storage, part, segment.stored.max_timestamp_ms)
     if found is not None:
         return found
     # Only a part is read, or it has aborted records: bisect for the greatest time that some record
     # reaches.
-    found = first_at_or_after(storage, part, segment.min_timestamp_ms)
-    beyond = segment.max_timestamp_ms
+    found = first_at_or_after(storage, part, segment.stored.min_timestamp_ms)
+    beyond = segment.stored.max_timestamp_ms
     while found is not None and (at := found[1] + 1) < beyond:
         middle = (at + beyond) // 2
         later = first_at_or_after(storage, part, middle)

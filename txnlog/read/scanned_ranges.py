@@ -147,7 +147,7 @@ class _Assembler:
         if meaning == "partition":
             return self._constant(name, part.partition, batch.record_count)
         stamped = part.log_append_time
-        if part.segment.kafka is not None:
+        if part.segment.stored.kafka is not None:
             stamped = batch.header.is_log_append_time
         return self._constant(name, int(stamped), batch.record_count)
 

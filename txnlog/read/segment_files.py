@@ -56,7 +56,7 @@ class _Objects(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
         self.names = names
 
     def info(self, path: str, **_: object) -> dict[str, object]:
-        size_bytes = self.segments[path].segment.size_bytes
+        size_bytes = self.segments[path].segment.stored.size_bytes
         return {"name": path, "size": size_bytes, "type": "file"}
 
     def _open(self, path: str, *_: object, **__: object) -> _Object:
@@ -103,9 +103,9 @@ class _Object(AbstractBufferedFile):  # type: ignore[misc]
     def __init__(self, files: _Objects, path: str) -> None:
         self._part = part = files.segments[path]
         self._storage = files.storage
-        self._kept_start, self._kept = part.segment.size_bytes, b""
+        self._kept_start, self._kept = part.segment.stored.size_bytes, b""
         end = check_footer(part.open(self._storage, self._read_end))
-        self._own_bytes = part.segment.size_bytes - len(end)
+        self._own_bytes = part.segment.stored.size_bytes - len(end)
         try:
             self._end = rename_columns(end, files.names) if files.names else end
         except ValueError as error:
@@ -115,7 +115,7 @@ class _Object(AbstractBufferedFile):  # type: ignore[misc]
 
     def _read_end(self, start: int, stop: int) -> bytes:
         data = self._part.read_bytes(self._storage, start, stop)
-        if stop == self._part.segment.size_bytes:
+        if stop == self._part.segment.stored.size_bytes:
             self._kept_start, self._kept = start, data
         return data
 

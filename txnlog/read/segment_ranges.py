@@ -42,7 +42,7 @@ from txnlog.segments.reader import (
 )
 from txnlog.segments.schema_columns import Columns
 from txnlog.segments.segment_file import ReadRange, SegmentFile
-from txnlog.state.placement import Segment
+from txnlog.state.segment import Segment
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, work_ahead
 from txnlog.storage.base import Storage
 
@@ -73,7 +73,7 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
     @property
     def _ref(self) -> SegmentRef:
         segment = self.segment
-        return SegmentRef(self.topic, self.partition, segment.name, segment.position)
+        return SegmentRef(self.topic, self.partition, segment.stored.name, segment.stored.position)
 
     def read_bytes(self, storage: Storage, start: int, stop: int) -> bytes:
         """Bytes [start, stop) of the segment. Raises ObjectNotFound."""
@@ -98,7 +98,7 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
         segment = self.segment
         return SegmentFile(
             read or partial(self.read_bytes, storage),
-            segment.size_bytes,
+            segment.stored.size_bytes,
             self._ref.label,
             base_offset=segment.base_offset - segment.offset_shift,
             identity=segment.identity,
@@ -126,15 +126,15 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
         """How many records it holds; None if it must be read to find out."""
         segment = self.segment
         covered = (segment.base_offset, segment.end_offset) == (self.start_offset, self.stop_offset)
-        if covered and segment.kafka is None:
-            return segment.record_count
-        return self.record_count if segment.is_dense else None
+        if covered and segment.stored.kafka is None:
+            return segment.stored.record_count
+        return self.record_count if segment.stored.is_dense else None
 
     @property
     def size_bytes(self) -> int:
         """The range's approximate size in bytes."""
         offsets = self.segment.end_offset - self.segment.base_offset
-        return self.segment.size_bytes * self.record_count // max(offsets, 1)
+        return self.segment.stored.size_bytes * self.record_count // max(offsets, 1)
 
 
 def read_batches(storage: Storage, part: SegmentRange, columns: Columns) -> Iterator[SegmentBatch]:
@@ -213,11 +213,11 @@ def _joined(parts: Sequence[SegmentRange]) -> list[_Run]:
 def _shared_place(part: SegmentRange) -> Place | None:
     """The place of a range that may be read together with others; None if it is read by itself."""
     segment = part.segment
-    alone = segment.position == OWN_FILE or part.hides_aborted
-    if alone or segment.size_bytes > DEFAULT_CHUNK_BYTES:
+    alone = segment.stored.position == OWN_FILE or part.hides_aborted
+    if alone or segment.stored.size_bytes > DEFAULT_CHUNK_BYTES:
         return None
-    stop = segment.position + segment.size_bytes
-    return (part.topic, segment.name), segment.position, stop
+    stop = segment.stored.position + segment.stored.size_bytes
+    return (part.topic, segment.stored.name), segment.stored.position, stop
 
 
 def _read_together(runs: Sequence[_Run], most: int) -> list[list[_Run]]:
@@ -282,14 +282,14 @@ def _open_runs(storage: Storage, runs: Sequence[_Run]) -> dict[int, _Opened]:
 def _size_bytes(run: _Run) -> int:
     """How much is read, with what lies between the ranges."""
     first, last = run[0][1].segment, run[-1][1].segment
-    return last.position - first.position + last.size_bytes
+    return last.stored.position - first.stored.position + last.stored.size_bytes
 
 
 def _cut(run: _Run, data: bytes) -> Iterator[tuple[int, _Opened]]:
     """Split the bytes of a combined read. In a file that was truncated some are missing."""
-    origin = run[0][1].segment.position
+    origin = run[0][1].segment.stored.position
     for number, part in run:
-        start, size = part.segment.position - origin, part.segment.size_bytes
+        start, size = part.segment.stored.position - origin, part.segment.stored.size_bytes
         yield number, _Opened(None, None, range(size), data[start : start + size])
 
 
@@ -301,7 +301,7 @@ def _open(storage: Storage, part: SegmentRange) -> _Opened:
     if part.paths.is_parquet:
         chunk = first_chunk(part.open(storage))
     elif part.start_offset <= segment.base_offset:
-        chunk = range(min(segment.size_bytes, DEFAULT_CHUNK_BYTES))
+        chunk = range(min(segment.stored.size_bytes, DEFAULT_CHUNK_BYTES))
     else:
         shift = segment.offset_shift
         index = _load_index(storage, part)
@@ -319,17 +319,17 @@ def _is_whole(part: SegmentRange) -> bool:
     """Whether all of the segment's bytes are needed: control batches, say, end no range."""
     segment = part.segment
     covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
-    return covered and segment.kafka is None
+    return covered and segment.stored.kafka is None
 
 
 def _later_chunks(part: SegmentRange) -> list[range]:
     """The chunks after the first one that will certainly be read."""
     segment = part.segment
-    if segment.size_bytes <= DEFAULT_CHUNK_BYTES or part.paths.is_parquet:
+    if segment.stored.size_bytes <= DEFAULT_CHUNK_BYTES or part.paths.is_parquet:
         return []
     # Batches that are larger than chunks are read at once, each in one request.
-    large = segment.size_bytes > segment.batch_count * (DEFAULT_CHUNK_BYTES // 2)
-    return aligned_chunks(segment.size_bytes)[1:] if _is_whole(part) and not large else []
+    large = segment.stored.size_bytes > segment.stored.batch_count * (DEFAULT_CHUNK_BYTES // 2)
+    return aligned_chunks(segment.stored.size_bytes)[1:] if _is_whole(part) and not large else []
 
 
 def _requests(
@@ -375,7 +375,7 @@ class _Reading:
     @property
     def runs_ahead(self) -> bool:
         """Whether it may be opened, and its work begun, while earlier ranges are read."""
-        is_large = self.part.segment.size_bytes > _SMALL_BYTES
+        is_large = self.part.segment.stored.size_bytes > _SMALL_BYTES
         return self.part.paths.is_parquet and is_large and not self._by_page
 
     def calls(
@@ -497,7 +497,7 @@ def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:
             f"this read was planned, and segment {path} with them; plan the read again, or give "
             "the topic a longer file.delete.delay.ms if your reads need it"
         )
-    if part.segment.name not in now.segments:
+    if part.segment.stored.name not in now.segments:
         return SnapshotExpired(
             f"the records of {where} were merged or compacted since this read was planned, and "
             f"segment {path} is gone; plan the read again, or give the topic a longer "
@@ -511,7 +511,7 @@ def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:
 
 def _load_index(storage: Storage, part: SegmentRange) -> OffsetIndex | None:
     """The offset index, if it is usable. It only saves reading from the start."""
-    if not part.paths.needs_indexes(part.segment.batch_count):
+    if not part.paths.needs_indexes(part.segment.stored.batch_count):
         return None
     try:
         return OffsetIndex.decode(storage.get(part.paths.offset_index))
@@ -521,7 +521,7 @@ def _load_index(storage: Storage, part: SegmentRange) -> OffsetIndex | None:
 
 def _load_time_index(storage: Storage, part: SegmentRange) -> TimeIndex | None:
     """The time index, if it is usable."""
-    if not part.paths.needs_indexes(part.segment.batch_count):
+    if not part.paths.needs_indexes(part.segment.stored.batch_count):
         return None
     try:
         return TimeIndex.decode(storage.get(part.paths.time_index))
@@ -545,7 +545,7 @@ def load_transaction_index(storage: Storage, part: SegmentRange) -> TransactionI
         CorruptRecord: it is damaged or gone.
         UnknownTopicOrPartition: the topic was deleted since the range was planned.
     """
-    known = part.segment.kafka
+    known = part.segment.stored.kafka
     if known is None or not known.aborted_count:
         return TransactionIndex(())
     path = part.paths.transaction_index

@@ -15,7 +15,7 @@ from txnlog.read.newest_record import find_newest
 from txnlog.read.segment_ranges import SegmentRange, first_at_or_after
 from txnlog.schema import TopicSchema
 from txnlog.state.manifest import Settled
-from txnlog.state.placement import Segment
+from txnlog.state.segment import Segment
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
 
@@ -223,7 +223,7 @@ class TopicView:
                 stop_offset,
                 log_append_time,
                 self.topic_id,
-                self.hides_aborted and segment.has_aborted,
+                self.hides_aborted and segment.stored.has_aborted,
             )
             for number, segments in placed.segments.items()
             for segment, stop_offset in zip(segments, _stops(segments, end[number]), strict=True)
@@ -256,7 +256,7 @@ class TopicView:
         pinned = self.partitions[partition]
         start, end = {partition: pinned.log_start_offset}, {partition: pinned.end_offset}
         for part in self.ranges(start, end):
-            if part.segment.max_timestamp_ms >= timestamp_ms:
+            if part.segment.stored.max_timestamp_ms >= timestamp_ms:
                 found = first_at_or_after(storage, part, timestamp_ms)
                 if found is not None:
                     return OffsetAndTimestamp(*found)

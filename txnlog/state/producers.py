@@ -27,7 +27,7 @@ from txnlog.limits import (
     SequenceNumber,
     TimeMs,
 )
-from txnlog.state.placement import Placement
+from txnlog.state.segment import SegmentEntry
 from txnlog.state.transaction import TransactionRef
 
 RECENT_BATCHES = 5
@@ -199,15 +199,17 @@ def pass_time(
     return times, now_ms, time_ms + now_ms - clock_ms
 
 
-def batches_of(segments: Iterable[Placement]) -> dict[int, SequenceRange]:
+def batches_of(segments: Iterable[SegmentEntry]) -> dict[int, SequenceRange]:
     """What an append adds to each partition, as one batch of the producer."""
     batches: dict[int, SequenceRange] = {}
     for place in segments:
         before = batches.get(place.partition)
         batches[place.partition] = (
-            SequenceRange(place.base_sequence, place.record_count, place.base_offset, place.name)
+            SequenceRange(
+                place.base_sequence, place.stored.record_count, place.base_offset, place.stored.name
+            )
             if before is None
-            else replace(before, record_count=before.record_count + place.record_count)
+            else replace(before, record_count=before.record_count + place.stored.record_count)
         )
     return batches
 

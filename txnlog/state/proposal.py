@@ -50,7 +50,7 @@ class Proposal(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"
     @property
     def first_names(self) -> dict[int, str]:
         """By partition, the name of its first segment there."""
-        return {place.partition: place.name for place in reversed(self.append.segments)}
+        return {place.partition: place.stored.name for place in reversed(self.append.segments)}
 
     def may_be_placed(self, state: TopicState) -> bool:
         """Whether it may be placed after this state, which is not older than ``entry``.
@@ -123,13 +123,13 @@ def combine(
     ends = {place.partition: place.end_offset for place in own.segments}
     first_owner = owner_of(own)
     producer_ids = {first_owner.producer_id} if first_owner else set()
-    taken_names = {place.name for place in own.segments}
+    taken_names = {place.stored.name for place in own.segments}
     count = len(own.segments)
     appends, taken = [own], []
     for proposal in proposals:
         append, owner = proposal.append, owner_of(proposal.append)
         # The same append may be proposed twice, and a copied producer has two.
-        is_other = taken_names.isdisjoint(place.name for place in append.segments)
+        is_other = taken_names.isdisjoint(place.stored.name for place in append.segments)
         if (
             not is_other
             or (owner and owner.producer_id in producer_ids)
@@ -145,7 +145,7 @@ def combine(
         taken.append(proposal)
         if owner:
             producer_ids.add(owner.producer_id)
-        taken_names |= {place.name for place in append.segments}
+        taken_names |= {place.stored.name for place in append.segments}
         count += len(append.segments)
     if not taken:
         return own, []

@@ -24,7 +24,7 @@ from txnlog.limits import (
     PerPartition,
     TimeMs,
 )
-from txnlog.state.placement import Placement, Segment, overlapping
+from txnlog.state.segment import Segment, SegmentEntry, overlapping
 
 
 class Rewritten(msgspec.Struct, frozen=True, tag_field="kind", tag="rewritten"):
@@ -37,7 +37,7 @@ class Rewritten(msgspec.Struct, frozen=True, tag_field="kind", tag="rewritten"):
 
     nonce: Name
     at_ms: TimeMs
-    segments: Annotated[tuple[Placement, ...], AnyNumber]
+    segments: Annotated[tuple[SegmentEntry, ...], AnyNumber]
 
 
 class Rewrite(msgspec.Struct, frozen=True, array_like=True):
@@ -61,7 +61,7 @@ class Rewrite(msgspec.Struct, frozen=True, array_like=True):
 
     def is_compaction_since(self, entry: int) -> bool:
         """Whether it may have left out records that existed before an entry."""
-        special = self.segment.rewritten
+        special = self.segment.stored.rewritten
         return self.entry >= entry and special is not None and special.is_compacted
 
     def holds_for(self, view_end: int | None, unfinished: Iterable[int]) -> bool:
@@ -74,7 +74,7 @@ class Rewrite(msgspec.Struct, frozen=True, array_like=True):
             view_end: the end of the view; None: the log's.
             unfinished: where appends begin that the view hides, though they are committed.
         """
-        special = self.segment.rewritten
+        special = self.segment.stored.rewritten
         judged_end = special.judged_end if special else 0
         seen = max(self.end, judged_end)
         shows_all = view_end is None or judged_end <= view_end
@@ -198,7 +198,7 @@ def records_in(
 def held_segments(held: Sequence[Rewrite], start: int, end: int) -> list[Segment]:
     """The segments of :func:`resolve` that hold records of [start, end)."""
     found = (rewrite.segment for rewrite in within(held, start, end))
-    return [segment for segment in found if not segment.is_empty]
+    return [segment for segment in found if not segment.stored.is_empty]
 
 
 def untrimmed(rewrites: Iterable[Rewrite], starts: Sequence[int]) -> list[Rewrite]:

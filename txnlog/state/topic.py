@@ -39,7 +39,6 @@ from txnlog.limits import (
 from txnlog.schema import TopicSchema
 from txnlog.state.folded_state import FoldedState, Unsettled
 from txnlog.state.manifest import Settled
-from txnlog.state.placement import Segment, placed_segment
 from txnlog.state.producers import (
     ProducerRef,
     ProducerState,
@@ -50,6 +49,7 @@ from txnlog.state.producers import (
     remember,
 )
 from txnlog.state.rewrites import Rewrite, Rewritten, records_in
+from txnlog.state.segment import Segment
 from txnlog.state.topic_entries import (
     Altered,
     Append,
@@ -234,7 +234,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             case Rewritten():
                 for place in entry.segments:
                     self.to_change(place.partition).rewrites.append(
-                        Rewrite(entry.at_ms, place.partition, placed_segment(number, place))
+                        Rewrite(entry.at_ms, place.partition, Segment.of(number, place))
                     )
             case Deleted():
                 self.topic_id = None
@@ -280,7 +280,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             partition = self.to_change(place.partition)
             first_offsets.setdefault(place.partition, place.base_offset)
             partition.segments.append(
-                placed_segment(number, place, producer_id, producer_epoch, transaction)
+                Segment.of(number, place, producer_id, producer_epoch, transaction)
             )
             partition.end_offset = place.end_offset
         if append.transaction is not None:
@@ -296,7 +296,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             first_offsets[index] = partition.end_offset
             partition.end_offset = span.end
         for place in entry.segments:
-            self.to_change(place.partition).segments.append(placed_segment(number, place))
+            self.to_change(place.partition).segments.append(Segment.of(number, place))
         time_ms = self.append_time_ms
         self.recent.append(RecentEntry(number, entry.at_ms, first_offsets, None, time_ms, time_ms))
 
@@ -456,7 +456,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             for segment in reversed(self.partitions[partition].segments):
                 if segment.entry < first_entry:
                     break
-                if segment.name == name:
+                if segment.stored.name == name:
                     found[partition] = segment.base_offset
                     break
         return found

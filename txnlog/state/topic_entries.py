@@ -19,9 +19,9 @@ from txnlog.limits import (
     TimeMs,
 )
 from txnlog.schema import TopicSchema
-from txnlog.state.placement import Placement
 from txnlog.state.producers import ProducerRef
 from txnlog.state.rewrites import Rewritten
+from txnlog.state.segment import SegmentEntry
 from txnlog.state.transaction import TransactionRef
 
 
@@ -44,7 +44,7 @@ class Append(msgspec.Struct, frozen=True, tag_field="kind", tag="append", omit_d
 
     nonce: Name
     at_ms: TimeMs
-    segments: Annotated[tuple[Placement, ...], AnyNumber]
+    segments: Annotated[tuple[SegmentEntry, ...], AnyNumber]
     transaction: TransactionRef | None = None
     producer: ProducerRef | None = None
 
@@ -94,7 +94,7 @@ class Imported(msgspec.Struct, frozen=True, tag_field="kind", tag="imported"):
     nonce: Name
     at_ms: TimeMs
     offsets: Annotated[dict[PartitionNumber, OffsetSpan], PerPartition]
-    segments: Annotated[tuple[Placement, ...], AnyNumber]
+    segments: Annotated[tuple[SegmentEntry, ...], AnyNumber]
 
 
 class Altered(msgspec.Struct, frozen=True, tag_field="kind", tag="altered", omit_defaults=True):

@@ -191,10 +191,10 @@ def plan_files(
     plan = FilePlan()
     unknown: list[SegmentRange] = []
     for part in ranges:
-        if part.segment.is_empty or part.start_offset >= part.stop_offset:
+        if part.segment.stored.is_empty or part.start_offset >= part.stop_offset:
             continue
         url = f"{root}/{part.paths.log}"
-        is_shown = _is_file(part) and shows(schema_version(part.segment.name))
+        is_shown = _is_file(part) and shows(schema_version(part.segment.stored.name))
         if is_shown and url in there:
             plan.kept.add(url)
         elif key_of(part) in copies:
@@ -218,7 +218,7 @@ def _is_file(part: SegmentRange) -> bool:
     """Whether the range is the whole of the segment's own Parquet file."""
     segment = part.segment
     covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
-    own = segment.position == OWN_FILE and segment.kafka is None
+    own = segment.stored.position == OWN_FILE and segment.stored.kafka is None
     return part.paths.is_parquet and own and covered
 
 
@@ -239,7 +239,7 @@ def describe_file(
     if not fits(schema):
         return None
     url = f"{root}/{part.paths.log}"
-    return _table_file(url, part.partition, part.segment.size_bytes, metadata, columns)
+    return _table_file(url, part.partition, part.segment.stored.size_bytes, metadata, columns)
 
 
 def _table_file(
@@ -262,7 +262,7 @@ def _table_file(
 
 def key_of(part: SegmentRange) -> str:
     """A copy's content. It stays the same for ever: placed records do not change."""
-    stem = part.segment.name.removesuffix(PARQUET_ENDING)
+    stem = part.segment.stored.name.removesuffix(PARQUET_ENDING)
     return f"{part.partition}-{stem}-{part.start_offset}-{part.stop_offset}"
 
 

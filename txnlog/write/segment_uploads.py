@@ -355,7 +355,7 @@ class SegmentUploader:
     def record_count(self) -> int:
         """How many records were added."""
         growing = sum(open_.writer.record_count for open_ in [*self._open.values(), *self._full])
-        return growing + sum(segment.record_count for segment in self._finished)
+        return growing + sum(segment.stored.record_count for segment in self._finished)
 
     def finish(self) -> list[UploadedSegment]:
         """Upload the open segments and return all, those of a partition in order."""
@@ -365,7 +365,7 @@ class SegmentUploader:
         segments.sort(key=lambda segment: segment.partition)
         self._finish(_group_by_file(segments))
         self._open.clear()
-        return sorted(self._finished, key=lambda s: names.segment_order(s.partition, s.name))
+        return sorted(self._finished, key=lambda s: names.segment_order(s.partition, s.stored.name))
 
     def discard(self) -> None:
         """Drop everything, best effort: uploads are deleted or left as orphans."""

@@ -206,7 +206,7 @@ class TopicBuffer:
     def record_count(self) -> int:
         """How many records were sent, and are not in a segment that was handed out."""
         uploading = self._uploader.record_count if self._uploader else 0
-        finished = sum(segment.record_count for segment in self._finished)
+        finished = sum(segment.stored.record_count for segment in self._finished)
         return len(self.rows.keys) + len(self._records) + uploading + finished
 
     @property

@@ -419,7 +419,11 @@ class Auditor:
                 shown[topic, partition] = []
             for part in snapshot.scan(topic).ranges:
                 place = Place(
-                    topic, part.partition, part.start_offset, part.stop_offset, part.segment.name
+                    topic,
+                    part.partition,
+                    part.start_offset,
+                    part.stop_offset,
+                    part.segment.stored.name,
                 )
                 shown[topic, part.partition].append(place)
                 if place not in self._legs:

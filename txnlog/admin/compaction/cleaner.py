@@ -48,7 +48,7 @@ class Source:
     @property
     def most_records(self) -> int:
         """How many records it holds, at most."""
-        return 0 if self.part is None else self.part.segment.record_count
+        return 0 if self.part is None else self.part.segment.stored.record_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Cleaner:
             records_before=before,
             records_after=after,
             bytes_before=sum(fact.size_bytes for fact in facts),
-            bytes_after=sum(span.segment.size_bytes for span in spans if span.segment),
+            bytes_after=sum(span.segment.stored.size_bytes for span in spans if span.segment),
         )
 
     def _read(
@@ -198,8 +198,8 @@ class Cleaner:
                     if position + batch.record_count > stop:
                         raise CorruptRecord(
                             f"segment {part.paths.log} has more records than the "
-                            f"{part.segment.record_count} that the log has placed; restore it "
-                            "from a backup"
+                            f"{part.segment.stored.record_count} that the log has placed; "
+                            "restore it from a backup"
                         )
                     yield side.sources[number], position, batch
                     position += batch.record_count

@@ -19,7 +19,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.rewriting import TombstoneStay
 from txnlog.log.uploads import TopicSpec
 from txnlog.read.pinning import pin_topics
-from txnlog.state.placement import Segment
+from txnlog.state.segment import Segment
 from txnlog.storage.base import Storage
 
 
@@ -144,7 +144,7 @@ class _CleanTask:
 
         Records that superseded earlier removed ones may lie beyond it.
         """
-        known = (s.rewritten.judged_end for s in self.segments if s.rewritten)
+        known = (r.judged_end for s in self.segments if (r := s.stored.rewritten))
         return max(self.segments[-1].end_offset, *known, 0)
 
     @property
@@ -168,7 +168,7 @@ class _CleanTask:
         """The planned work, or what a group has done of it."""
         topic, ratio = self.spec.topic, self.cleanable.dirty_ratio
         if group is None:
-            size_bytes = sum(segment.size_bytes for segment in self.segments)
+            size_bytes = sum(segment.stored.size_bytes for segment in self.segments)
             return Compaction(topic, self.partition, len(self.segments), size_bytes, ratio)
         return Compaction(
             topic,

@@ -9,7 +9,7 @@ from txnlog.admin.compaction.cleaner import Source
 from txnlog.admin.compaction.tombstones import NO_TOMBSTONES
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import TopicView
-from txnlog.state.placement import Segment
+from txnlog.state.segment import Segment
 
 
 def sources_of(
@@ -32,7 +32,7 @@ def sources_of(
                 max(segment.base_offset, log_start),
                 segment.end_offset,
                 topic_id=view.topic_id,
-                hides_aborted=segment.has_aborted,
+                hides_aborted=segment.stored.has_aborted,
             ),
         )
         for segment in segments
@@ -40,13 +40,13 @@ def sources_of(
 
 
 def _facts_of(segment: Segment) -> SegmentFacts:
-    rewritten = segment.rewritten
+    rewritten = segment.stored.rewritten
     return SegmentFacts(
         base_offset=segment.base_offset,
         end_offset=segment.end_offset,
-        size_bytes=segment.size_bytes,
-        min_timestamp_ms=segment.min_timestamp_ms,
-        max_timestamp_ms=segment.max_timestamp_ms,
+        size_bytes=segment.stored.size_bytes,
+        min_timestamp_ms=segment.stored.min_timestamp_ms,
+        max_timestamp_ms=segment.stored.max_timestamp_ms,
         is_clean=rewritten is not None and rewritten.is_compacted,
         delete_horizon_ms=NO_TOMBSTONES if rewritten is None else rewritten.delete_horizon_ms,
     )

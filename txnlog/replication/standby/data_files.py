@@ -19,7 +19,7 @@ from txnlog.names import FileKey, SegmentRef
 from txnlog.replication.roots.copying import copy_object
 from txnlog.replication.standby.source import SourceMoved
 from txnlog.state.manifest import ManifestList
-from txnlog.state.placement import Segment
+from txnlog.state.segment import Segment
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
 
@@ -62,10 +62,12 @@ class DataFiles:
         first = max(shown_before, self._reached.get(log.name, 0))
         wanted: dict[str, FileKey] = {}
         for partition, segment in _placed_since(log, state, first):
-            if segment.is_empty or segment.end_offset <= _start(state, partition):
+            if segment.stored.is_empty or segment.end_offset <= _start(state, partition):
                 continue
-            ref = SegmentRef(log.name, partition, segment.name, segment.position)
-            for path in ref.paths.files(segment.batch_count, has_aborted=segment.has_aborted):
+            ref = SegmentRef(log.name, partition, segment.stored.name, segment.stored.position)
+            for path in ref.paths.files(
+                segment.stored.batch_count, has_aborted=segment.stored.has_aborted
+            ):
                 wanted[path] = ref.file_key
         if wanted:
             there = self._left_over(log.name, wanted, is_first=first == 0)

@@ -324,7 +324,7 @@ class Publish(Operation):
         self.act()
         table = DeltaTable(self._folder.name)
         files = {uri.rpartition("/")[2] for uri in table.file_uris()}
-        shown = {r.segment.name for r in self.store.scan("y").ranges}
+        shown = {r.segment.stored.name for r in self.store.scan("y").ranges}
         if files != shown:
             raise Violation("publish", f"the table has {files}, the topic {shown}")
 

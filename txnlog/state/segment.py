@@ -1,4 +1,4 @@
-"""Placed segments of a topic: in the form of entries, and of the state. Pure."""
+"""Segments of a topic: what each is, and its place in entries and in the state. Pure."""
 
 from __future__ import annotations
 
@@ -63,61 +63,34 @@ class RewrittenFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     home_partitions: PartitionCountOrNone = 0
 
 
-class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The place that an entry gives to one uploaded segment. Times in ms, sizes in bytes.
+class StoredSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a segment is, wherever it is placed. Times in ms, sizes in bytes.
 
     ``tag`` is what each of its batches carries; -1 for none. ``position`` is where it begins in a
     file that it shares with others; OWN_FILE if it shares none.
     """
 
-    partition: PartitionNumber
     name: SegmentName
-    base_offset: BaseOffset
     record_count: RecordCount
     size_bytes: FileBytes
     min_timestamp_ms: TimeMs
     max_timestamp_ms: TimeMs
     batch_count: RecordCount = 1
-    base_sequence: SequenceNumber = -1
-    kafka: KafkaFile | None = None
     tag: Checksum = NO_TAG
-    rewritten: RewrittenFile | None = None
     position: FilePosition = OWN_FILE
+    kafka: KafkaFile | None = None
+    rewritten: RewrittenFile | None = None
+
+    @classmethod
+    def emptied(cls, rewritten: RewrittenFile) -> StoredSegment:
+        """What stands for offsets of which no record is left: there is no file."""
+        return cls("", 0, 0, -1, -1, 0, rewritten=rewritten)
 
     @property
-    def end_offset(self) -> int:
-        """The offset behind the segment's last one."""
+    def offset_count(self) -> int:
+        """How many offsets it stands for."""
         special = self.kafka or self.rewritten
-        return self.base_offset + (special.offset_count if special else self.record_count)
-
-
-class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A placed segment as the state keeps it: its placement and the entry that placed it.
-
-    ``transaction`` is the number of its transaction among those of the producer; -1 for none.
-    """
-
-    entry: Counter
-    name: SegmentName
-    base_offset: BaseOffset
-    record_count: RecordCount
-    size_bytes: FileBytes
-    min_timestamp_ms: TimeMs
-    max_timestamp_ms: TimeMs
-    batch_count: RecordCount
-    producer_id: ProducerId
-    producer_epoch: ProducerEpoch
-    base_sequence: SequenceNumber
-    transaction: CounterOrNone = -1
-    kafka: KafkaFile | None = None
-    tag: Checksum = NO_TAG
-    rewritten: RewrittenFile | None = None
-    position: FilePosition = OWN_FILE
-
-    @property
-    def end_offset(self) -> int:
-        special = self.kafka or self.rewritten
-        return self.base_offset + (special.offset_count if special else self.record_count)
+        return special.offset_count if special else self.record_count
 
     @property
     def is_empty(self) -> bool:
@@ -127,21 +100,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def is_dense(self) -> bool:
         """Whether it certainly holds a record for each of its offsets."""
-        return self.kafka is None and self.end_offset - self.base_offset == self.record_count
-
-    @property
-    def offset_shift(self) -> int:
-        """The number added to an offset in the file to get the topic's."""
-        return 0 if self.kafka else self.base_offset
-
-    @property
-    def identity(self) -> SegmentIdentity:
-        """The identity of its file."""
-        if self.kafka is not None:
-            return SegmentIdentity(
-                self.base_offset, self.end_offset, first_crc=self.kafka.first_crc
-            )
-        return SegmentIdentity(0, self.end_offset - self.base_offset, self.tag)
+        return self.kafka is None and self.offset_count == self.record_count
 
     @property
     def has_aborted(self) -> bool:
@@ -149,50 +108,70 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.kafka is not None and self.kafka.aborted_count > 0
 
 
-def placed_segment(
-    entry: int,
-    place: Placement,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    transaction: int = -1,
-) -> Segment:
-    """The segment that entry ``entry`` has placed, as the state keeps it."""
-    return Segment(
-        entry,
-        place.name,
-        place.base_offset,
-        place.record_count,
-        place.size_bytes,
-        place.min_timestamp_ms,
-        place.max_timestamp_ms,
-        place.batch_count,
-        producer_id,
-        producer_epoch,
-        place.base_sequence,
-        transaction,
-        place.kafka,
-        place.tag,
-        place.rewritten,
-        place.position,
-    )
+class SegmentEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The place that an entry of a topic's log gives to one segment."""
+
+    partition: PartitionNumber
+    base_offset: BaseOffset
+    stored: StoredSegment
+    base_sequence: SequenceNumber = -1
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the segment's last one."""
+        return self.base_offset + self.stored.offset_count
 
 
-def placement_of(partition: int, segment: Segment) -> Placement:
-    """The place that a segment has, as an entry gives it."""
-    return Placement(
-        partition=partition,
-        name=segment.name,
-        base_offset=segment.base_offset,
-        record_count=segment.record_count,
-        size_bytes=segment.size_bytes,
-        min_timestamp_ms=segment.min_timestamp_ms,
-        max_timestamp_ms=segment.max_timestamp_ms,
-        batch_count=segment.batch_count,
-        kafka=segment.kafka,
-        tag=segment.tag,
-        rewritten=segment.rewritten,
-        position=segment.position,
-    )
+class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A placed segment as the state keeps it: its place, and the entry that gave it.
+
+    ``transaction`` is the number of its transaction among those of the producer; -1 for none.
+    """
+
+    entry: Counter
+    base_offset: BaseOffset
+    stored: StoredSegment
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    base_sequence: SequenceNumber
+    transaction: CounterOrNone = -1
+
+    @classmethod
+    def of(
+        cls,
+        entry: int,
+        place: SegmentEntry,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        transaction: int = -1,
+    ) -> Segment:
+        """The segment that entry ``entry`` has placed."""
+        return cls(
+            entry,
+            place.base_offset,
+            place.stored,
+            producer_id,
+            producer_epoch,
+            place.base_sequence,
+            transaction,
+        )
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind its last one."""
+        return self.base_offset + self.stored.offset_count
+
+    @property
+    def offset_shift(self) -> int:
+        """The number added to an offset in the file to get the topic's."""
+        return 0 if self.stored.kafka else self.base_offset
+
+    @property
+    def identity(self) -> SegmentIdentity:
+        """The identity of its file."""
+        if (kafka := self.stored.kafka) is not None:
+            return SegmentIdentity(self.base_offset, self.end_offset, first_crc=kafka.first_crc)
+        return SegmentIdentity(0, self.stored.offset_count, self.stored.tag)
 
 
 def overlapping(segments: Sequence[Segment], start: int, end: int) -> Sequence[Segment]:
