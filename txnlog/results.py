@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from txnlog.schema import FormerName, TopicSchema
     from txnlog.segments.identity import SegmentIdentity
     from txnlog.state.group import CommittedOffset
-    from txnlog.state.segment import KafkaFile, RewrittenFile
     from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
     from txnlog.tables.publication import TablePublication
     from txnlog.write.begin_result import BeginResult
@@ -81,7 +80,6 @@ __all__ = [
     "HangingTransaction",
     "ImportedPartition",
     "KafkaExport",
-    "KafkaFile",
     "KafkaImport",
     "ListedOffset",
     "LoggedOffset",
@@ -98,7 +96,6 @@ __all__ = [
     "RecordDeletion",
     "RecordMetadata",
     "RetentionDeletion",
-    "RewrittenFile",
     "SegmentDescription",
     "SegmentIdentity",
     "Setting",
@@ -137,7 +134,6 @@ _HOMES = {
     "HangingTransaction": "inspect.descriptions",
     "ImportedPartition": "kafka.importing",
     "KafkaExport": "kafka.exporting",
-    "KafkaFile": "state.segment",
     "KafkaImport": "kafka.importing",
     "ListedOffset": "admin.offsets",
     "LoggedOffset": "inspect.history",
@@ -153,7 +149,6 @@ _HOMES = {
     "ProducerDescription": "inspect.descriptions",
     "RecordDeletion": "inspect.descriptions",
     "RetentionDeletion": "admin.retention",
-    "RewrittenFile": "state.segment",
     "SegmentDescription": "inspect.descriptions",
     "SegmentIdentity": "segments.identity",
     "Setting": "config",

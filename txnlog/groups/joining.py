@@ -3,7 +3,7 @@
 A member that is alone puts its entry, and is done. One that loses the number to another joining
 member leaves a request beside the group's heartbeats, and looks again; of those that wait, the one
 whose request comes first puts the next entry, for itself and all whose requests it has read. No
-member depends on another: see :class:`txnlog.groups.turns.Turns`.
+member depends on another: see :class:`txnlog.log.turns.Turns`.
 
 This only saves requests. That no member is joined that has left since follows from the log alone:
 :meth:`txnlog.state.membership.Membership.may_join`.
@@ -27,8 +27,9 @@ from txnlog.errors import (
     UnsupportedVersion,
 )
 from txnlog.groups.requests import MOST_AGE_S, delete_requests, put_request, refresh_and_list
-from txnlog.groups.turns import Turns
 from txnlog.log.group_log import GroupLog
+from txnlog.log.state_log import DELIVERY_TIMEOUT_MS
+from txnlog.log.turns import Turns
 from txnlog.names import JoinRequest
 from txnlog.state import envelope
 from txnlog.state.group import GroupState
@@ -73,7 +74,7 @@ class Joining:
                 raise
 
     def _go_on(self) -> bool:
-        turns = Turns(self._clock)
+        turns = Turns(self._clock, DELIVERY_TIMEOUT_MS)
         while True:
             before = self._log.next_entry
             with turns.looking():
@@ -94,7 +95,8 @@ class Joining:
                     if self._put(state, member, others, shown):
                         return True
                     turns.lose(number)
-            turns.wait(self._log.name, "joined", asked=self._own is not None)
+            turns.check_in_time(f"group {self._log.name!r}", "it has not joined")
+            turns.pause(asked=self._own is not None)
 
     def _refresh(self) -> list[JoinRequest]:
         """Refresh the log; with a request of its own, list the requests at the same time."""

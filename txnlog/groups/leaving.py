@@ -3,7 +3,7 @@
 A member that is alone puts its entry, and is done. One that loses the number to another leaving
 member puts a request beside the group's heartbeats, and looks again; of those that wait, the one
 whose request comes first puts the next entry, for itself and all whose requests it has seen. No
-member depends on another: see :class:`txnlog.groups.turns.Turns`.
+member depends on another: see :class:`txnlog.log.turns.Turns`.
 
 A member's id is used once, so a member that has asked to leave is gone for ever: a request stays
 valid however late it is read, and by whichever process.
@@ -15,8 +15,9 @@ from collections.abc import Iterable
 
 from txnlog import names
 from txnlog.groups.requests import delete_requests, put_request, refresh_and_list
-from txnlog.groups.turns import Turns
 from txnlog.log.group_log import GroupLog
+from txnlog.log.state_log import DELIVERY_TIMEOUT_MS
+from txnlog.log.turns import Turns
 from txnlog.state.membership import Membership, MembersLeft
 
 
@@ -49,7 +50,7 @@ class Leaving:
                     self._delete([self._member_id])
 
     def _go_on(self) -> bool:
-        turns = Turns(self._clock)
+        turns = Turns(self._clock, DELIVERY_TIMEOUT_MS)
         while True:
             before = self._log.next_entry
             with turns.looking():
@@ -73,7 +74,8 @@ class Leaving:
                         self._delete(asking)
                         return True
                     turns.lose(number)
-            turns.wait(self._log.name, "left", asked=self._asked)
+            turns.check_in_time(f"group {self._log.name!r}", "it has not left")
+            turns.pause(asked=self._asked)
 
     def _refresh(self) -> list[str]:
         """Refresh the log; once it has asked, list the requests at the same time."""

@@ -20,6 +20,7 @@ from txnlog.errors import LogTruncated, StorageError, TxnlogError
 from txnlog.log.proposals import Proposals
 from txnlog.log.retired_segments import RECHECK_AFTER_MS, UploadCheck
 from txnlog.log.state_log import StateLog
+from txnlog.log.turns import Turns
 from txnlog.names import SegmentRef
 from txnlog.state.proposal import (
     MOST_TOGETHER,
@@ -33,15 +34,10 @@ from txnlog.state.topic_entries import Append, TopicEntry
 
 MOST_AGE_MS = 60_000
 """An older proposal, by wall clocks, is left to its own writer."""
-_TURNS = (1, 1, 1, 4, 16)
-"""How many waiting writers may put the next entry after 0, 1, ... looks without news; then all may.
-"""
 _BUSY_S = 2.0
 """For how long after a lost race an append is proposed at once."""
 _FEW = 2
 """Up to this many proposals, writers had better put their own entries."""
-_LEAST_PAUSE_S = 0.001
-_MOST_PAUSE_S = 0.25
 
 _logger = logging.getLogger(__name__)
 
@@ -70,12 +66,11 @@ class GroupCommit:
         self._proposals = proposals
         self._build = build
         self._begun_ms = [at_ms for at_ms in begun_ms if at_ms is not None]
-        self._timeout_ms = timeout_ms
+        self._turns = Turns(log.clock, timeout_ms)
         self._own: Proposal | None = None
         self._own_name = ""
         self._is_sent = True
         self._known: dict[str, Proposal | None] = {}
-        self._round_s = 0.0
         self._is_next = False
         """Whether its turn is the next but one: then it looks again at once."""
 
@@ -106,8 +101,7 @@ class GroupCommit:
                 raise
 
     def _go_on(self, *, refreshed: bool) -> int | None:
-        deadline_s = self._clock.monotonic_s() + self._timeout_ms / 1000
-        lost = quiet = 0
+        turns = self._turns
         refreshed = not self._propose_if_busy() and refreshed
         while True:
             before = self._log.next_entry
@@ -122,30 +116,21 @@ class GroupCommit:
                     self._note_others()
                     return None
                 self._check_own(state)
-                quiet = 0 if state.next_entry > before else quiet + 1
-                is_my_turn = self._is_my_turn(state, shown, quiet)
+                turns.looked(has_gone_on=state.next_entry > before)
+                is_my_turn = self._is_my_turn(state, shown)
                 if is_my_turn:
                     number = self._put(state, append, shown)
                     if number is not None:
                         return number
-                    lost += 1
-                    if lost > 1:
+                    turns.lose(state.next_entry)
+                    if len(turns.lost) > 1:
                         self._note_others()
-            if self._clock.monotonic_s() > deadline_s:
-                raise self._too_slow(lost)
+            outcome = "nothing was written" if self._own is None else "it may still be placed"
+            turns.check_in_time(f"topic {self._log.name!r}", outcome)
             if not is_my_turn:
-                share = 0.0 if self._is_next else 0.5 + self._clock.jitter()
-                pause_s = self._round_s * share
-                self._clock.sleep(min(max(pause_s, _LEAST_PAUSE_S), _MOST_PAUSE_S))
+                turns.pause(asked=True, at_once=self._is_next)
             elif self._own is None:
-                self._clock.sleep(self._clock.jitter() * min(0.002 * 2**lost, _MOST_PAUSE_S))
-
-    def _too_slow(self, lost: int) -> StorageError:
-        written = "nothing was written" if self._own is None else "it may still be placed"
-        return StorageError(
-            f"topic {self._log.name!r}: other writers were faster {lost} times in "
-            f"{self._timeout_ms} ms; {written}: try again later"
-        )
+                turns.pause(asked=False)
 
     def _note_others(self) -> None:
         self._proposals.busy_until_s = self._clock.monotonic_s() + _BUSY_S
@@ -221,9 +206,8 @@ class GroupCommit:
             self._is_sent = True
             calls.append(lambda: self._proposals.put(self._own_name, own))
         calls.append(lambda: shown.extend(self._list(number)))
-        begun_s = self._clock.monotonic_s()
-        self._log.refresh_beside(*calls)
-        self._round_s = self._clock.monotonic_s() - begun_s
+        with self._turns.looking():
+            self._log.refresh_beside(*calls)
         return shown
 
     def _list(self, next_entry: int) -> list[str]:
@@ -233,14 +217,14 @@ class GroupCommit:
             self._read([name for name in shown if name != self._own_name][:MOST_TOGETHER])
         return shown
 
-    def _is_my_turn(self, state: TopicState, shown: Sequence[str], quiet: int) -> bool:
+    def _is_my_turn(self, state: TopicState, shown: Sequence[str]) -> bool:
         """Whether it is among the first that wait; always true if it proposes nothing."""
-        if self._own is None or quiet >= len(_TURNS):
+        if self._own is None:
             return True
         waiting = self._waiting(state, shown)
         earlier = [name for name in waiting if name < self._own_name]
         self._is_next = len(earlier) == 1
-        return len(earlier) < _TURNS[quiet]
+        return self._turns.may_put(len(earlier))
 
     def _put(self, state: TopicState, append: Append, shown: Sequence[str]) -> int | None:
         """Put the next entry with others' proposals; None if another process was first."""

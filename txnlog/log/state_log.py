@@ -24,6 +24,7 @@ from txnlog.errors import (
 )
 from txnlog.log.chapters import FreeingRule, chapter_of
 from txnlog.log.sequence_log import Listing, SequenceLog
+from txnlog.log.turns import Turns
 from txnlog.names import LogFile
 from txnlog.state import envelope
 from txnlog.state.folded_state import FoldedState, Unsettled, apply_file, unbundled
@@ -406,8 +407,7 @@ class StateLog(Generic[EntryT, StateT]):
                 refuses an entry that may have been placed already.
         """
         with self.lock:
-            deadline_s = self.clock.monotonic_s() + timeout_ms / 1000
-            lost = 0
+            turns = Turns(self.clock, timeout_ms)
             in_doubt: int | None = None
             while True:
                 if not refreshed or self._dropped:
@@ -435,13 +435,9 @@ class StateLog(Generic[EntryT, StateT]):
                     return number
                 if self._dropped:
                     in_doubt = attempted
-                lost += 1
-                if self.clock.monotonic_s() > deadline_s:
-                    raise StorageError(
-                        f"{self.kind} {self.name!r}: other writers were faster {lost} times in "
-                        f"{timeout_ms} ms; nothing was written: try again later"
-                    )
-                self.clock.sleep(self.clock.jitter() * min(0.002 * 2**lost, 0.25))
+                turns.lose(attempted)
+                turns.check_in_time(f"{self.kind} {self.name!r}", "nothing was written")
+                turns.pause(asked=False)
 
     def put_next(self, entry: EntryT) -> int | None:
         """Put an entry that was built for the current state, and fold it in.
