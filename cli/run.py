@@ -12,7 +12,7 @@ from txnlog.cli.output.exits import (
     INTERRUPTED,
     OK,
     OUTPUT_CLOSED,
-    Damaged,
+    DamageFound,
     OutputClosed,
 )
 from txnlog.cli.output.streams import flush, warn
@@ -30,7 +30,7 @@ def run() -> int:
         code = OUTPUT_CLOSED
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except Damaged:
+    except DamageFound:
         code = DAMAGE
     except TxnlogError as error:
         _say(str(error))

@@ -24,9 +24,9 @@ from txnlog.errors import (
     InvalidOption,
     UnknownTopicOrPartition,
 )
+from txnlog.groups.group_positions import CommitCallback, GroupPositions
 from txnlog.groups.member import MemberSettings
 from txnlog.groups.sharing import ConsumerRebalanceListener, Sharing
-from txnlog.groups.standing import CommitCallback, GroupStanding
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
 from txnlog.log.open_logs import Logs
 from txnlog.metric import Meter, Metric
@@ -35,7 +35,7 @@ from txnlog.read.auto_commit import AutoCommit
 from txnlog.read.consumer_record import ConsumerRecord
 from txnlog.read.fetcher import FetchSettings
 from txnlog.read.isolation import check_reading_on
-from txnlog.read.lookout import Lookout
+from txnlog.read.poll_wait import PollWait
 from txnlog.read.reading import Reading
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.start_positions import StartPositions
@@ -95,7 +95,7 @@ class Consumer:
         self._reading = Reading(logs.storage, fetch, self._meter, deserializers)
         self._as_records = True
         """Whether what is planned to be read becomes records, or batches of columns."""
-        self._lookout = Lookout(logs.clock, logs.storage.url, fetch.max_wait_ms)
+        self._lookout = PollWait(logs.clock, logs.storage.url, fetch.max_wait_ms)
         self._held_back_since_s: float | None = None
         """Since when there have been too few bytes to be read."""
         self._closed = False
@@ -110,7 +110,9 @@ class Consumer:
         """Finds more topics by pattern; None if they were named."""
         self._subscribed = False
         self._standing = (
-            None if self._group_id is None else GroupStanding(logs, self._group_id, self._topic_ids)
+            None
+            if self._group_id is None
+            else GroupPositions(logs, self._group_id, self._topic_ids)
         )
         self._paused: set[TopicPartition] = set()
         self._membership = membership
@@ -774,7 +776,7 @@ class Consumer:
         self._reading.drop()
         self._lookout.look_soon()
 
-    def _group(self) -> GroupStanding:
+    def _group(self) -> GroupPositions:
         if self._standing is None:
             raise IllegalState("this consumer has no group_id, so it has no committed offsets")
         return self._standing

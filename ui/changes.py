@@ -29,7 +29,7 @@ class WrongField(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FormField:
     """A field of a form. ``rows``: how high it is; ``options``: what it can be, with its words.
 
     With ``of_replicas`` it is only there for a store on several roots.
@@ -44,7 +44,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ChangePlan:
     """What a change would do, in sentences, and how it is done.
 
     ``basis`` is what it rests on: a plan that rests on something else is not the one that was seen.
@@ -67,7 +67,7 @@ class Form:
 
     typed: Mapping[str, str]
     errors: dict[str, str] = field(default_factory=dict)
-    plan: Plan | None = None
+    plan: ChangePlan | None = None
 
     @property
     def seal(self) -> str:

@@ -20,7 +20,7 @@ from txnlog.ui.jobs import PATIENCE_S, Job, Jobs, Progress
 from txnlog.ui.rendering import make_environment
 
 
-class Rates:
+class GrowthRates:
     """How fast things grow, told by what they were when they were looked at before."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Console:
     access: Access
     allows_changes: bool
     templates: Environment = field(default_factory=make_environment)
-    rates: Rates = field(default_factory=Rates)
+    rates: GrowthRates = field(default_factory=GrowthRates)
     jobs: Jobs = field(default_factory=Jobs)
     changes: ChangeLog = field(default_factory=ChangeLog)
 

@@ -48,14 +48,14 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class EndOffsetCurve:
     """How far a partition reached: ``end_offsets[n]`` from ``at_ms[n]`` on, which ascends."""
 
     at_ms: Int64Array
     end_offsets: Int64Array
 
     @classmethod
-    def of_appends(cls, appends: AppendTimes, partition: int, end_offset: int) -> Appended:
+    def of_appends(cls, appends: AppendTimes, partition: int, end_offset: int) -> EndOffsetCurve:
         """That of a partition whose last stable offset this is; what is behind it is left out."""
         rows = appends.rows
         mine = (rows["partition"] == partition) & (rows["base_offset"] < end_offset)
@@ -94,12 +94,14 @@ def draw_lags(
             continue
         where = TopicPartition(at.topic, at.partition)
         assert at.end_offset is not None
-        appended = Appended.of_appends(appends[at.topic], at.partition, at.end_offset)
+        appended = EndOffsetCurve.of_appends(appends[at.topic], at.partition, at.end_offset)
         lines.append((where, follow_lag(commits[where], appended, now_ms)))
     return _scale(lines, since_ms)
 
 
-def follow_lag(commits: Sequence[Commit], appended: Appended, now_ms: int) -> list[tuple[int, int]]:
+def follow_lag(
+    commits: Sequence[Commit], appended: EndOffsetCurve, now_ms: int
+) -> list[tuple[int, int]]:
     """Times with the lag then: just before each commit (but the first), just after it, and now."""
     found: list[tuple[int, int]] = []
     offset = None

@@ -54,7 +54,7 @@ _MOST_DAMAGED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SoughtRecords:
     """Which records are looked for: those that match all of it."""
 
     expression: Expression | None = None
@@ -131,7 +131,7 @@ def look_at(
     clock: Clock,
     view: TopicView,
     begin: Mapping[int, int],
-    wanted: Wanted,
+    wanted: SoughtRecords,
     *,
     count: int,
     older: bool,
@@ -157,7 +157,7 @@ class _Looking:
         clock: Clock,
         view: TopicView,
         begin: Mapping[int, int],
-        wanted: Wanted,
+        wanted: SoughtRecords,
         count: int,
         *,
         older: bool,

@@ -21,7 +21,7 @@ from txnlog.inspect.descriptions import TopicDescription
 from txnlog.names import TopicPartition
 from txnlog.state.transaction import Status
 from txnlog.store import Store
-from txnlog.ui.changes import Plan, WrongField
+from txnlog.ui.changes import ChangePlan, WrongField
 from txnlog.ui.record_query import choose_partitions, find_zone, parse_time
 from txnlog.ui.rendering import (
     show_counted,
@@ -33,7 +33,7 @@ Typed = Mapping[str, str]
 _MOST_REASON_CHARS = 2000
 
 
-def plan_creation(store: Store, _name: str, typed: Typed) -> Plan:
+def plan_creation(store: Store, _name: str, typed: Typed) -> ChangePlan:
     """A new topic, of keys and values or with columns."""
     topic, columns = typed["topic"].strip(), typed["columns"].strip()
     if not topic:
@@ -100,10 +100,10 @@ def plan_creation(store: Store, _name: str, typed: Typed) -> Plan:
         create(dry_run=False)
         return f"created topic {topic}: {' '.join(says[1:])}"
 
-    return Plan(says, None, make)
+    return ChangePlan(says, None, make)
 
 
-def plan_deletion(store: Store, topic: str, typed: Typed) -> Plan:
+def plan_deletion(store: Store, topic: str, typed: Typed) -> ChangePlan:
     """A topic with all its records; what comes in until then is no reason to ask again."""
     described = store.topics.describe(topic)
     if typed["topic"].strip() != topic:
@@ -120,10 +120,10 @@ def plan_deletion(store: Store, topic: str, typed: Typed) -> Plan:
         store.topics.delete(topic, topic_id=described.topic_id)
         return f"deleted topic {topic}: {show_counted(described.offset_count, 'offset')}"
 
-    return Plan(says, described.topic_id, delete)
+    return ChangePlan(says, described.topic_id, delete)
 
 
-def plan_abort(store: Store, transactional_id: str, typed: Typed) -> Plan:
+def plan_abort(store: Store, transactional_id: str, typed: Typed) -> ChangePlan:
     """The open transaction of an id; one that is decided can only be completed."""
     reason = typed["reason"].strip()
     if not reason:
@@ -153,10 +153,10 @@ def plan_abort(store: Store, transactional_id: str, typed: Typed) -> Plan:
         store.transactions.abort(transactional_id, reason=reason, number=found.number)
         return done
 
-    return Plan(says, [found.producer_id, found.producer_epoch, found.number, says], abort)
+    return ChangePlan(says, [found.producer_id, found.producer_epoch, found.number, says], abort)
 
 
-def plan_record(store: Store, topic: str, typed: Typed) -> Plan:
+def plan_record(store: Store, topic: str, typed: Typed) -> ChangePlan:
     """One record."""
     described = store.topics.describe(topic)
     partition = _number(typed, "partition")
@@ -189,7 +189,7 @@ def plan_record(store: Store, topic: str, typed: Typed) -> Plan:
         else show_size(len(typed["value"].encode(errors="replace")))
     )
     says = [f"One record is written to {topic}, into {where}. Its value: {size}."]
-    return Plan(says, described.topic_id, send)
+    return ChangePlan(says, described.topic_id, send)
 
 
 def _value(typed: Typed, *, typed_topic: bool) -> bytes | dict[str, object]:
@@ -205,7 +205,7 @@ def _value(typed: Typed, *, typed_topic: bool) -> bytes | dict[str, object]:
     return row
 
 
-def plan_settings(store: Store, topic: str, typed: Typed) -> Plan:
+def plan_settings(store: Store, topic: str, typed: Typed) -> ChangePlan:
     """Other settings, or more partitions."""
     config = _settings(typed["config"])
     count = _number(typed, "partitions")
@@ -232,10 +232,10 @@ def plan_settings(store: Store, topic: str, typed: Typed) -> Plan:
         store.topics.alter(topic, partitions=count, config=config)
         return f"altered {topic}: {'; '.join(says)}"
 
-    return Plan(says, [before.topic_id, before.config, had], alter)
+    return ChangePlan(says, [before.topic_id, before.config, had], alter)
 
 
-def plan_trim(store: Store, topic: str, typed: Typed) -> Plan:
+def plan_trim(store: Store, topic: str, typed: Typed) -> ChangePlan:
     """Delete the oldest records."""
     described = store.topics.describe(topic)
     count = len(described.partitions)
@@ -271,10 +271,10 @@ def plan_trim(store: Store, topic: str, typed: Typed) -> Plan:
             f"{show_counted(len(doomed), 'partition')}"
         )
 
-    return Plan([*says, "They cannot be brought back."], [described.topic_id, doomed], trim)
+    return ChangePlan([*says, "They cannot be brought back."], [described.topic_id, doomed], trim)
 
 
-def plan_reset(store: Store, group_id: str, typed: Typed) -> Plan:
+def plan_reset(store: Store, group_id: str, typed: Typed) -> ChangePlan:
     """Move a group's offsets."""
     topics = [_topic_or_partition(text) for text in typed["topics"].replace(",", " ").split()]
     text = typed["to"].strip()
@@ -305,7 +305,7 @@ def plan_reset(store: Store, group_id: str, typed: Typed) -> Plan:
     says = reset(dry_run=True)
     if not says:
         raise WrongField("to", "nothing would be moved")
-    return Plan(
+    return ChangePlan(
         says, [*found], lambda: f"moved group {group_id}: {'; '.join(reset(dry_run=False))}"
     )
 

@@ -24,7 +24,7 @@ from txnlog.read.conditions import parse_condition
 from txnlog.read.isolation import IsolationLevel
 from txnlog.read.search import find_records
 from txnlog.read.topic_view import TopicView
-from txnlog.ui.look import Wanted
+from txnlog.ui.look import SoughtRecords
 
 FIELDS: Final = (
     *("key", "find", "where", "since", "until", "zone"),
@@ -96,7 +96,7 @@ class RecordQuery:
         kept = {name: text for name, text in self.typed.items() if text}
         return f"?{urlencode({**kept, **places}, errors='surrogateescape')}"
 
-    def wanted(self, now_ms: int) -> Wanted:
+    def wanted(self, now_ms: int) -> SoughtRecords:
         """The filter; errors become those of their fields."""
         typed = self.typed
         key = typed["key"].encode(errors="surrogateescape") or None
@@ -117,7 +117,7 @@ class RecordQuery:
         if (until := self._time("until", now_ms)) is not None:
             found.append(times < until)
         expressions = [expression for expression in found if expression is not None]
-        return Wanted(reduce(and_, expressions) if expressions else None, conditions)
+        return SoughtRecords(reduce(and_, expressions) if expressions else None, conditions)
 
     def partitions(self, view: TopicView) -> Sequence[int]:
         """The partitions that are looked at."""

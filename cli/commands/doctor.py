@@ -14,7 +14,7 @@ import typer
 from txnlog.cli.input.durations import parse_duration
 from txnlog.cli.input.options import Format
 from txnlog.cli.output.escaping import escape_text
-from txnlog.cli.output.exits import FAILURE, HANGING, Damaged
+from txnlog.cli.output.exits import FAILURE, HANGING, DamageFound
 from txnlog.cli.output.fields import Field, number, text
 from txnlog.cli.output.streams import warn
 from txnlog.cli.session import Session
@@ -186,7 +186,7 @@ def _conclude(states: Counter[str], orphan_bytes: int) -> None:
     if states["unreadable"]:
         warn(f"not readable, so not checked: {states['unreadable']}; mend that, and run it again")
     if states["damage"]:
-        raise Damaged
+        raise DamageFound
     if states["unreadable"]:
         raise typer.Exit(FAILURE)
     if states["hanging"]:

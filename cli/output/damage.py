@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import typer
 
-from txnlog.cli.output.exits import FAILURE, Damaged
+from txnlog.cli.output.exits import FAILURE, DamageFound
 from txnlog.cli.output.streams import warn
 from txnlog.errors import CorruptEntry, CorruptRecord, TxnlogError
 
@@ -37,7 +37,7 @@ class DamageReporter:
         at: TracebackType | None,
     ) -> None:
         if kind is None and self._found:
-            raise Damaged
+            raise DamageFound
         if kind is None and self._failed:
             raise typer.Exit(FAILURE)
 

@@ -18,5 +18,5 @@ class OutputClosed(Exception):
     """The reader has closed our output."""
 
 
-class Damaged(Exception):
+class DamageFound(Exception):
     """Damage was found; it has been reported already, and everything else has been shown."""

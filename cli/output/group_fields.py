@@ -69,21 +69,21 @@ OFFSETS: list[Field[GroupOffset]] = [
 ]
 
 
-class Place(NamedTuple):
+class OffsetRow(NamedTuple):
     """A group, and its offset in one partition."""
 
     group_id: str
     at: GroupOffset
 
 
-def list_places(groups: Iterable[GroupDescription]) -> Iterator[Place]:
+def list_places(groups: Iterable[GroupDescription]) -> Iterator[OffsetRow]:
     """Every partition of every group."""
     for group in groups:
         for at in group.offsets:
-            yield Place(group.group_id, at)
+            yield OffsetRow(group.group_id, at)
 
 
-def _of_place(field: Field[GroupOffset]) -> Field[Place]:
+def _of_place(field: Field[GroupOffset]) -> Field[OffsetRow]:
     value, show = field.value, field.show
     return Field(
         *(field.key, field.title, lambda place: value(place.at), lambda place: show(place.at)),
@@ -93,7 +93,7 @@ def _of_place(field: Field[GroupOffset]) -> Field[Place]:
     )
 
 
-PLACES: list[Field[Place]] = [
+PLACES: list[Field[OffsetRow]] = [
     text("group_id", "GROUP", lambda place: place.group_id),
     *map(_of_place, OFFSETS),
 ]

@@ -11,7 +11,7 @@ from typing import TypeVar, Unpack
 from txnlog.cli.output.escaping import Json, dump_json
 from txnlog.cli.output.exits import OutputClosed
 from txnlog.cli.output.fields import Field, to_json
-from txnlog.cli.output.output import Document, Layout
+from txnlog.cli.output.output import Document, ListLayout
 from txnlog.cli.output.streams import write
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class JsonOutput:
         _use_utf8()
 
     def rows(
-        self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[Layout[T]]
+        self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[ListLayout[T]]
     ) -> None:
         del layout  # arrays are always streamed; the rest is for people
         self._array(dump_json(to_json(fields, item)) for item in items)
@@ -84,7 +84,7 @@ class JsonLinesOutput:
         _use_utf8()
 
     def rows(
-        self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[Layout[T]]
+        self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[ListLayout[T]]
     ) -> None:
         del layout  # lines are always streamed; the rest is for people
         for item in items:

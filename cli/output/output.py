@@ -26,7 +26,7 @@ class Document(Protocol):
         """A list that is part of the thing; None if its content is unknown."""
 
 
-class Layout(TypedDict, Generic[T], total=False):
+class ListLayout(TypedDict, Generic[T], total=False):
     """How to print a list. All but ``streamed`` is for people.
 
     streamed: the list may not fit into memory: print while it is consumed. live: items arrive one
@@ -46,7 +46,7 @@ class Output(Protocol):
     """Prints to stdout. Raises OutputClosed when nobody reads on."""
 
     def rows(
-        self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[Layout[T]]
+        self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[ListLayout[T]]
     ) -> None:
         """Print a list: these fields of each item.
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from txnlog.cli.output.escaping import escape_controls
 from txnlog.cli.output.fields import Field
-from txnlog.cli.output.output import Document, Layout
+from txnlog.cli.output.output import Document, ListLayout
 from txnlog.cli.output.streams import warned, write
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class TableOutput:
         self._warned = warned()
 
     def rows(
-        self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[Layout[T]]
+        self, fields: Sequence[Field[T]], items: Iterable[T], **layout: Unpack[ListLayout[T]]
     ) -> None:
         if not self._terminal:
             self._print(fields, items, layout)
@@ -66,7 +66,7 @@ class TableOutput:
         if empty and self._warned == before:  # else some could not be read
             write("none\n")
 
-    def _print(self, fields: Sequence[Field[T]], items: Iterable[T], layout: Layout[T]) -> None:
+    def _print(self, fields: Sequence[Field[T]], items: Iterable[T], layout: ListLayout[T]) -> None:
         columns = self._columns(fields)
         if self._terminal and not any(layout.values()):
             _print_rich(columns, items)

@@ -35,7 +35,7 @@ _PAGES_AT_ONCE: Final = 2
 """Two are as large as a batch in columns; of the first one only a few rows may be wanted."""
 
 
-class Page(NamedTuple):
+class DataPage(NamedTuple):
     """Bytes [position, position + size_bytes) of the file, and the row that it begins with."""
 
     position: int
@@ -50,13 +50,13 @@ class PageIndex:
     data: BytesLike
     position: int
 
-    def pages(self, chunk: ColumnChunk, row_count: int) -> list[Page]:
+    def pages(self, chunk: ColumnChunk, row_count: int) -> list[DataPage]:
         """The pages with a chunk's values, which has so many rows; not its dictionary.
 
         Raises ValueError: it says nothing of them, or contradicts the chunk.
         """
         found = self._read(chunk.offset_index, _OFFSET_INDEX)
-        pages = [Page(at[1], at[2], at[3]) for at in found[1]]
+        pages = [DataPage(at[1], at[2], at[3]) for at in found[1]]
         position, row = pages[0].position, -1
         stop = chunk.position + chunk.size_bytes
         if pages[0].first_row or not (
@@ -229,7 +229,7 @@ class Parts:
         )
 
 
-def _at(pages: Sequence[Page], row: int) -> int:
+def _at(pages: Sequence[DataPage], row: int) -> int:
     """The number of the page that begins with a row."""
     return bisect_left(pages, row, key=lambda page: page.first_row)
 

@@ -33,7 +33,7 @@ _MOST_REMEMBERED = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class HadoopRoot:
     """``root`` is the store's URL in Hadoop's form; or it is None, and ``why`` says the reason."""
 
     root: str | None
@@ -42,7 +42,7 @@ class Found:
 
 def find_root(
     spark: SparkSession, storage: Storage, first: SegmentRange | None, *, must: bool = False
-) -> Found:
+) -> HadoopRoot:
     """Where the JVM finds a store's files, if it finds the first of them with the right size.
 
     A filesystem that has not answered in time is not asked again in the session, unless the call
@@ -50,20 +50,22 @@ def find_root(
     """
     root = hadoop_root(storage)
     if root is None:
-        return Found(None, f"Hadoop has no filesystem for {storage.url}")
+        return HadoopRoot(None, f"Hadoop has no filesystem for {storage.url}")
     if first is None:
-        return Found(root)
+        return HadoopRoot(root)
     if getattr(spark, "_jsc", None) is None:
-        return Found(None, "a session of Spark Connect has no JVM here")
+        return HadoopRoot(None, "a session of Spark Connect has no JVM here")
     try:
         size = _size(spark, root, f"{root}/{first.paths.log}", must=must)
     except NoAnswer as error:
-        return Found(None, f"Spark's JVM does not reach {root}: {error}")
+        return HadoopRoot(None, f"Spark's JVM does not reach {root}: {error}")
     except Exception as error:  # noqa: BLE001 - py4j's, of whatever Hadoop's connectors raise
-        return Found(None, f"Spark's JVM does not reach {root}: {_reason(error)}")
+        return HadoopRoot(None, f"Spark's JVM does not reach {root}: {_reason(error)}")
     if size != first.segment.stored.size_bytes:
-        return Found(None, f"Spark's JVM finds another {root}/{first.paths.log}, of {size} bytes")
-    return Found(root)
+        return HadoopRoot(
+            None, f"Spark's JVM finds another {root}/{first.paths.log}, of {size} bytes"
+        )
+    return HadoopRoot(root)
 
 
 def hadoop_root(storage: Storage) -> str | None:

@@ -76,11 +76,11 @@ class Run:
     """
 
     ranges: tuple[SegmentRange, ...]
-    files: Layout | None
+    files: NativeFiles | None
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class NativeFiles:
     """Files that Spark can read at once: those that have the columns under the same names.
 
     None means files that have them under the schema's names, or lack them and are null there.
@@ -107,9 +107,11 @@ def plan_runs(
     return [Run(run, files) for (files, _), run in in_runs(ranges, kinds, ordered=ordered)]
 
 
-def _layouts(ranges: Sequence[SegmentRange], schema: TopicSchema | None) -> Iterator[Layout | None]:
+def _layouts(
+    ranges: Sequence[SegmentRange], schema: TopicSchema | None
+) -> Iterator[NativeFiles | None]:
     """How Spark reads each range; None where it cannot. It needs files with names of their own."""
-    known: dict[int, Layout | None] = {}
+    known: dict[int, NativeFiles | None] = {}
     names: set[str] = set()
     for part in ranges:
         segment = part.segment
@@ -154,23 +156,23 @@ def in_runs(
 
 
 def _layout(
-    schema: TopicSchema | None, version: int, others: Iterable[Layout | None]
-) -> Layout | None:
+    schema: TopicSchema | None, version: int, others: Iterable[NativeFiles | None]
+) -> NativeFiles | None:
     """How Spark reads files of a version of the schema; None if it cannot."""
     if schema is None:
-        return Layout(None)
+        return NativeFiles(None)
     layout = file_layout(schema, version)
     if layout is None:
         return None
     has_default = [default_of(field) is not None for field in schema.columns]
     lacks = [field is None for field in layout.columns]
     if layout.is_plain and not any(map(and_, lacks, has_default)):
-        return Layout(None)
+        return NativeFiles(None)
     there = _fields(layout)
     same = (
         other for other in others if other and other.columns and _fields(other.columns) == there
     )
-    return next(same, Layout(layout))
+    return next(same, NativeFiles(layout))
 
 
 def _fields(layout: FileLayout) -> list[object]:
@@ -195,7 +197,7 @@ class NativeReader:
         stored = columns.stored
         self._stored = frozenset(stored if isinstance(stored, list) else stored.names)
 
-    def frame(self, ranges: Sequence[SegmentRange], files: Layout) -> DataFrame:
+    def frame(self, ranges: Sequence[SegmentRange], files: NativeFiles) -> DataFrame:
         """The records of these files within their ranges, in order within each partition."""
         layout = files.columns
         parts, planned = self._planner.plan(ranges)

@@ -11,7 +11,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from txnlog.errors import InvalidOption
-from txnlog.spark.batch.hadoop_files import Found, find_root, say_how
+from txnlog.spark.batch.hadoop_files import HadoopRoot, find_root, say_how
 from txnlog.spark.batch.native_read import MOST_RUNS, NativeReader, Run, plan_runs
 from txnlog.spark.batch.planned_files import JavaClasses, why_not
 from txnlog.spark.batch.provenance import Origin, column_metadata, format_origin, leave_note_alone
@@ -136,10 +136,10 @@ def _native_root(
     first = next((run.ranges[0] for run in runs if run.files), None)
     found = find_root(spark, storage, first, must=must)
     if found.root is not None and (why := why_not(spark)):
-        found = Found(None, why)
+        found = HadoopRoot(None, why)
     elif found.root is not None and len(runs) > MOST_RUNS and not must:
         many = f"its files lie between records of other kinds, which takes {len(runs)} scans"
-        found = Found(None, many)
+        found = HadoopRoot(None, many)
     if found.root is None and must:
         raise InvalidOption(
             f"native=True: Spark's JVM cannot read the files of {storage.url}: {found.why}. It "

@@ -43,7 +43,7 @@ _DEFAULT_DELAY_MS = 15 * 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class MicroBatchLimits:
     """The size of a micro-batch, in offsets: at least, at most, and how long it waits.
 
     A smaller batch goes ahead once ``max_delay_ms`` have passed since the last one.
@@ -60,7 +60,7 @@ class StreamOptions:
 
     read: ReadOptions
     starting: Position
-    rates: Rates
+    rates: MicroBatchLimits
 
 
 def warn_of_rates(options: Mapping[str, str]) -> None:
@@ -117,7 +117,7 @@ def _refuse_snapshot() -> None:
     )
 
 
-def _parse_rates(values: OptionValues) -> Rates:
+def _parse_rates(values: OptionValues) -> MicroBatchLimits:
     least = values.positive("minOffsetsPerTrigger")
     most = values.positive("maxOffsetsPerTrigger")
     delay = values.get("maxTriggerDelay")
@@ -127,7 +127,7 @@ def _parse_rates(values: OptionValues) -> Rates:
             f"{most}"
         )
     if delay is None:
-        return Rates(least, most)
+        return MicroBatchLimits(least, most)
     if least is None:
         raise InvalidOption("option maxTriggerDelay has no effect without minOffsetsPerTrigger")
     found = _DURATION.fullmatch(delay.strip())
@@ -135,4 +135,4 @@ def _parse_rates(values: OptionValues) -> Rates:
         raise InvalidOption(
             f"option maxTriggerDelay must be a time such as 90s, 15m or 1h, not {delay!r:.100}"
         )
-    return Rates(least, most, int(found[1]) * _UNIT_MS[(found[2] or "ms").lower()])
+    return MicroBatchLimits(least, most, int(found[1]) * _UNIT_MS[(found[2] or "ms").lower()])

@@ -30,7 +30,7 @@ from txnlog.segments.schema_columns import id_of
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.spark.batch.pinned_read import cut_ranges
 from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions
-from txnlog.spark.options.stream_options import Rates, StreamOptions
+from txnlog.spark.options.stream_options import MicroBatchLimits, StreamOptions
 from txnlog.spark.options.subscription import Partitions
 from txnlog.spark.stream.offsets import StreamOffset, proportional_shares
 from txnlog.state.group import OffsetCommit
@@ -100,12 +100,12 @@ class StreamPlanner:
             self._initial = self._resolve_starts()
         return self._initial
 
-    def latest(self, start: StreamOffset, rates: Rates) -> StreamOffset:
+    def latest(self, start: StreamOffset, rates: MicroBatchLimits) -> StreamOffset:
         """The end of the batch that starts at ``start``: see :meth:`_latest`."""
         self._batch_end = self._latest(start, rates)
         return self._batch_end
 
-    def _latest(self, start: StreamOffset, rates: Rates) -> StreamOffset:
+    def _latest(self, start: StreamOffset, rates: MicroBatchLimits) -> StreamOffset:
         """The end of the batch that starts at ``start``: ``start`` itself if it is empty.
 
         Without a limit the end is one consistent cut over all topics. With one it is what the
@@ -302,7 +302,7 @@ class StreamPlanner:
             return begin
         return min(max(known, begin), view.log_end_offsets[where.partition])
 
-    def _is_overdue(self, rates: Rates) -> bool:
+    def _is_overdue(self, rates: MicroBatchLimits) -> bool:
         """True if a batch must not wait for more; with Trigger.AvailableNow none ever waits."""
         if self._end_is_pinned or self._last_batch_s is None:
             return True

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from txnlog.spark.batch.reader import TaskReader, TxnlogPartition
 from txnlog.spark.batch.tasks import group_ranges
 from txnlog.spark.options.store_options import open_at
-from txnlog.spark.options.stream_options import Rates, StreamOptions
+from txnlog.spark.options.stream_options import MicroBatchLimits, StreamOptions
 from txnlog.spark.stream.offsets import StreamOffset
 from txnlog.spark.stream.planner import StreamPlanner
 from txnlog.storage import open_storage
@@ -80,7 +80,7 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         done = StreamOffset.parse(start)
         self._planner.commit_group(done)
         # A limit of Spark's holds one of our two; it asks for all where ours must not count.
-        rates = Rates() if isinstance(limit, ReadAllAvailable) else self._options.rates
+        rates = MicroBatchLimits() if isinstance(limit, ReadAllAvailable) else self._options.rates
         return self._planner.latest(done, rates).to_json()
 
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802

@@ -15,7 +15,7 @@ import typer
 import txnlog
 from tests.support.cli.cli_command import COMMAND, cli, cli_each, environment
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.exits import Damaged
+from txnlog.cli.output.exits import DamageFound
 from txnlog.errors import CorruptEntry, StorageError
 
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_read_is_no_damage(capsys: pytest.CaptureFixture[str]) ->
         assert [*reporter.skip_unreadable(iter([StorageError("denied"), 1]))] == [1]
     assert failed.value.exit_code == 1
     items = iter([StorageError("denied"), CorruptEntry("torn"), 1])
-    with pytest.raises(Damaged), DamageReporter() as reporter:
+    with pytest.raises(DamageFound), DamageReporter() as reporter:
         assert [*reporter.skip_unreadable(items)] == [1]
     assert capsys.readouterr().err.split("\n")[:2] == ["txnlog: denied", "txnlog: denied"]
 

@@ -18,7 +18,11 @@ from typing import Any
 import crc32c
 import msgspec
 
+from txnlog.state.segment import StoredSegment
+
 Mutate = Callable[[Random, bytes], bytes]
+
+STORED = StoredSegment.__struct_fields__
 
 NUMBERS = (
     *(
@@ -314,19 +318,12 @@ def _listed(files: Mapping[str, bytes], name: str, data: bytes) -> dict[str, byt
 
 def _place(tree: Any, stem: str, size_bytes: int, tag: int | None) -> bool:
     """Say of a segment, wherever it is placed in a file of its own, how large it is now."""
-    if isinstance(tree, list) and len(tree) > 5 and tree[1] == stem:  # in a checkpoint
-        if len(tree) > 15 and tree[15] not in (None, -1):
+    if isinstance(tree, list) and len(tree) == len(STORED) and tree[0] == stem:
+        if tree[STORED.index("position")] != -1:
             return False
-        tree[4] = size_bytes
+        tree[STORED.index("size_bytes")] = size_bytes
         if tag is not None:
-            tree[13] = tag
-        return True
-    if isinstance(tree, dict) and tree.get("name") == stem and "size_bytes" in tree:
-        if tree.get("position", -1) != -1:
-            return False
-        tree["size_bytes"] = size_bytes
-        if tag is not None:
-            tree["tag"] = tag
+            tree[STORED.index("tag")] = tag
         return True
     inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
     placed = [_place(each, stem, size_bytes, tag) for each in inner]  # maybe more than once

@@ -42,9 +42,12 @@ from txnlog.segments.reader import read_segment
 from txnlog.segments.records import RECORD_SCHEMA
 from txnlog.segments.segment_file import SegmentFile
 from txnlog.state.manifest import ManifestRef
+from txnlog.state.segment import StoredSegment
 from txnlog.ui.access import Access, loopback_hosts
 from txnlog.ui.app import make_app
 from txnlog.ui.server import make_console
+
+STORED = StoredSegment.__struct_fields__
 
 GOLDEN = Path(__file__).parents[1] / "store" / "golden"
 MOST_KB = 512 << 10
@@ -262,17 +265,18 @@ def replace_segment(store: Path, content: bytes, record_count: int = 1) -> Path:
     for entry in (store / "topics" / "t" / "log").glob("*.json"):
         body = opened(entry)
         for one in found_in(body):
-            one |= {"size_bytes": len(content), "tag": footer_tag(content[-length:])}
-            one["record_count"] = record_count
+            one[STORED.index("size_bytes")] = len(content)
+            one[STORED.index("tag")] = footer_tag(content[-length:])
+            one[STORED.index("record_count")] = record_count
         seal(entry, body)
     return segment
 
 
-def found_in(value: object) -> Iterable[dict[str, object]]:
-    """The placements of segments somewhere in an entry."""
+def found_in(value: object) -> Iterable[list[object]]:
+    """What segments are, somewhere in an entry."""
     if isinstance(value, dict):
-        if "record_count" in value:
-            yield value
+        if "stored" in value:
+            yield value["stored"]
         value = [*value.values()]
     if isinstance(value, list):
         for one in value:

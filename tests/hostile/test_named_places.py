@@ -13,7 +13,7 @@ import txnlog
 from tests.support.storage.listening_server import listening
 from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.replication import Follower, Standby, open_replicas, root_names
-from txnlog.replication.roots.members import Mark, MemberOpener
+from txnlog.replication.roots.members import MemberOpener, OwnerMark
 from txnlog.state import envelope
 from txnlog.storage import open_storage, reach
 from txnlog.storage.reach import Reach, UnnamedUrl
@@ -23,7 +23,7 @@ TOKEN = "a-delegation-token"
 
 def root_of_somebody(folder: Path, controller: str) -> Path:
     folder.mkdir(parents=True)
-    data = envelope.encode(Mark(controller, "r0"))
+    data = envelope.encode(OwnerMark(controller, "r0"))
     (folder / root_names.REPLICA_FILE).write_bytes(data)
     return folder
 
@@ -101,7 +101,7 @@ def test_a_typed_server_leads_to_no_other(tmp_path: Path) -> None:
         opened = f"webhdfs://127.0.0.1:{files.port}/given"
         named = f"webhdfs://{host}/control"
         storage = open_storage(opened, {"token": TOKEN})
-        storage.put(root_names.REPLICA_FILE, envelope.encode(Mark(named, "r0")))
+        storage.put(root_names.REPLICA_FILE, envelope.encode(OwnerMark(named, "r0")))
         with pytest.raises(UnnamedUrl, match=named):
             txnlog.open(opened, storage_options={"token": TOKEN})
         assert asked == []

@@ -21,10 +21,13 @@ from txnlog.errors import CorruptEntry, InvalidConfig, InvalidOption, InvalidPar
 from txnlog.log.named_folders import list_groups, list_topics, list_transactional_ids
 from txnlog.names import STORE_FILE, TopicPartition
 from txnlog.replication.standby.following import Follower
+from txnlog.state.segment import StoredSegment
 from txnlog.state.topic import CHECKPOINT_DECODER
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 from txnlog.write.text_records import read_json_lines, read_json_values
+
+STORED = StoredSegment.__struct_fields__
 
 LONG_MAX = (1 << 63) - 1
 
@@ -114,14 +117,17 @@ OUT_OF_RANGE: list[tuple[str, tuple[str | int, ...], object]] = [
     (ALTERED, ("config", "retention.ms"), "-2"),
     (APPEND, ("segments", 0, "partition"), -1),
     (APPEND, ("segments", 0, "partition"), 99_999),
-    *((APPEND, ("segments", 0, "record_count"), count) for count in (1 << 62, -1)),
-    (APPEND, ("segments", 0, "base_offset"), LONG_MAX),
-    (APPEND, ("segments", 0, "size_bytes"), 1 << 50),
-    (APPEND, ("segments", 0, "position"), -2),
-    (APPEND, ("segments", 0, "max_timestamp_ms"), LONG_MAX),
-    (APPEND, ("segments", 0, "name"), "n" * 300),
     *(
-        (APPEND, ("segments", 0, "name"), name)
+        (APPEND, ("segments", 0, "stored", STORED.index("record_count")), count)
+        for count in (1 << 62, -1)
+    ),
+    (APPEND, ("segments", 0, "base_offset"), LONG_MAX),
+    (APPEND, ("segments", 0, "stored", STORED.index("size_bytes")), 1 << 50),
+    (APPEND, ("segments", 0, "stored", STORED.index("position")), -2),
+    (APPEND, ("segments", 0, "stored", STORED.index("max_timestamp_ms")), LONG_MAX),
+    (APPEND, ("segments", 0, "stored", STORED.index("name")), "n" * 300),
+    *(
+        (APPEND, ("segments", 0, "stored", STORED.index("name")), name)
         for name in (
             "../../../x",
             "a/b",

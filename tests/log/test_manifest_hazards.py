@@ -12,7 +12,7 @@ from txnlog.admin.vacuum import Ages, _vacuum_manifests, vacuum_topic
 from txnlog.errors import OffsetOutOfRange, StorageError
 from txnlog.log.placed_records import PartitionHead, find_records
 from txnlog.log.settled_producers import settled_producer
-from txnlog.log.uploads import Writer
+from txnlog.log.uploads import IdempotentWriter
 from txnlog.names import TopicPartition
 from txnlog.state.manifest import ManifestList
 from txnlog.state.producers import ProducerState, SequenceRange, join
@@ -228,7 +228,7 @@ def test_a_settled_producer_is_known_in_each_partition_as_long_as_it_is_not_idle
 ) -> None:
     """Its append to one partition is older than the expiry, but it has never been idle for long."""
     log = store.logs.topic("t")
-    writer = Writer.new("00" * 16)
+    writer = IdempotentWriter.new("00" * 16)
     expiration_ms = store.logs.config.producer_id_expiration_ms
     both = [*upload(store, b"a", b"b", partition=0), *upload(store, b"a", partition=1)]
     log.place(both, writer=writer)
@@ -280,7 +280,7 @@ def test_what_lists_may_leave_out_is_not_told_of_a_producer(
     A writer goes on under a new id there.
     """
     log = store.logs.topic("t")
-    writer = Writer.new("00" * 16)
+    writer = IdempotentWriter.new("00" * 16)
     first = writer.producer
     expiration_ms = store.logs.config.producer_id_expiration_ms
     both = [*upload(store, b"a", partition=0), *upload(store, b"a", partition=1)]

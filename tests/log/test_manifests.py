@@ -21,7 +21,7 @@ from txnlog.errors import (
     TxnlogError,
     UnknownTopicOrPartition,
 )
-from txnlog.log.uploads import Writer
+from txnlog.log.uploads import IdempotentWriter
 from txnlog.names import TopicPartition
 from txnlog.state import envelope
 from txnlog.state.manifest import ManifestList
@@ -206,7 +206,11 @@ def test_an_append_in_doubt_that_was_settled_is_not_placed_again(
     """Invariant L8: found by its name in a manifest, it counts in the sequences of its producer."""
     losing = LosingStorage(heap)
     mine = another(store, losing)
-    log, segments, writer = mine.logs.topic("t"), upload(mine, b"mine"), Writer.new("00" * 16)
+    log, segments, writer = (
+        mine.logs.topic("t"),
+        upload(mine, b"mine"),
+        IdempotentWriter.new("00" * 16),
+    )
     log.refresh()
     since = log.next_entry
     losing.losing = ".json"

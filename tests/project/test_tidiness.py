@@ -83,6 +83,16 @@ def test_modules_say_what_they_are_for() -> None:
     assert (vague, silent) == ([], [])
 
 
+def test_no_class_name_means_two_things() -> None:
+    """Whoever reads a name of another module knows which class it is; private ones stay at home."""
+    homes: dict[str, list[str]] = {}
+    for module in MODULES:
+        for node in module.nodes():
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module.name)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
 def test_docstrings_stand_alone() -> None:
     """Whoever meets one in a search, or in an editor, has not read the one before it."""
     leaning = re.compile(r'\s*"""(The same|Also|Like|As)\b')

@@ -123,7 +123,7 @@ def test_a_commit_that_fails_is_told(
     storage.fail_at("groups/")
     consumer.commit_async({T0: 1}, callback=lambda *what: told.append(what))
     consumer.commit_async({T0: 2})
-    with caplog.at_level(logging.WARNING, "txnlog.groups.standing"):
+    with caplog.at_level(logging.WARNING, "txnlog.groups.group_positions"):
         consumer.close()
     assert [offsets for offsets, _ in told] == [{T0: 1}]
     assert isinstance(told[0][1], StorageError)

@@ -335,7 +335,7 @@ def test_of_what_is_compacted_no_key_is_read_first(
     read: list[list[bool]] = []
 
     def noting(storage: Storage, parts: Any, columns: Any) -> Iterator[Any]:
-        read.append([bool(part.segment.rewritten) for part in parts])
+        read.append([bool(part.segment.stored.rewritten) for part in parts])
         return read_each(storage, parts, columns)
 
     monkeypatch.setattr("txnlog.read.latest.read_each", noting)

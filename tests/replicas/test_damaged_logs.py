@@ -19,7 +19,7 @@ from tests.support.replication.replica_folders import (
 from txnlog import names
 from txnlog.errors import CorruptEntry
 from txnlog.replication import Replicas
-from txnlog.replication.roots.members import Mark
+from txnlog.replication.roots.members import OwnerMark
 from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import CannotReplace
@@ -160,10 +160,10 @@ def test_who_is_blamed(tmp_path: Path) -> None:
     flip(roots[0] / ENTRY)
     assert blamed() == ("damaged", ("r0-0",))
     flip(roots[0] / ENTRY)
-    other = envelope.encode(Mark("x", "y"))
+    other = envelope.encode(OwnerMark("x", "y"))
     (roots[0] / ENTRY).write_bytes(other)
     assert blamed() == ("differs", ("r0-0",))
-    (roots[1] / ENTRY).write_bytes(envelope.encode(Mark("x", "z")))
+    (roots[1] / ENTRY).write_bytes(envelope.encode(OwnerMark("x", "z")))
     assert blamed() == ("undecided", ("r1-0", "r2-0", "r0-0"))
     for root in roots[:2]:
         flip(root / ENTRY)

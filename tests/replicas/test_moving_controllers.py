@@ -35,7 +35,7 @@ from txnlog.replication.roots import moving
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.controller import Controller
 from txnlog.replication.roots.epochs import Epoch
-from txnlog.replication.roots.members import Mark
+from txnlog.replication.roots.members import OwnerMark
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
@@ -305,7 +305,7 @@ def test_a_dry_run_changes_nothing(made: txnlog.Store, tmp_path: Path) -> None:
 
 def test_a_place_by_another_name_is_refused(made: txnlog.Store, tmp_path: Path) -> None:
     """Its roots would not be known any more by the controller that they name."""
-    mark = envelope.encode(Mark("s3a://bucket/control", "r0"))
+    mark = envelope.encode(OwnerMark("s3a://bucket/control", "r0"))
     (tmp_path / "a" / root_names.REPLICA_FILE).write_bytes(mark)
     with pytest.raises(InvalidOption, match="the roots name s3a://bucket/control"):
         Replicas(made).move_controller(str(tmp_path / "new"))

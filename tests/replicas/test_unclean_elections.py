@@ -21,7 +21,7 @@ from tests.support.replication.replica_folders import (
 )
 from tests.support.replication.replica_world import Roots
 from txnlog.errors import LogTruncated, NotEnoughReplicas, TxnlogError, UploadExpired
-from txnlog.log.group_commit import GroupCommit
+from txnlog.log.append_batching import BatchedAppend
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import TopicPartition, parse_data_file
 from txnlog.replication import (
@@ -141,7 +141,7 @@ def test_what_others_had_proposed_before_is_not_placed(tmp_path: Path) -> None:
         append = Append(nonce=f"{history}", at_ms=log.clock.now_ms(), segments=())
         proposal = Proposal("id", 1, 0, (), append, history=history)
         log._proposals.put(f"{1:020}-{history + 2:032x}-0.json", proposal)
-    commit = GroupCommit(log, log._proposals, lambda _: None, [], 1000)
+    commit = BatchedAppend(log, log._proposals, lambda _: None, [], 1000)
     names = log._proposals.names(1)
     assert len(names) == 2
     found = commit._read(names)

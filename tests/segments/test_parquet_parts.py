@@ -19,7 +19,7 @@ from txnlog.segments.parquet.compact_struct import field_head, varint
 from txnlog.segments.parquet.file_metadata import ColumnChunk
 from txnlog.segments.parquet.footer import PAGE_INDEX_KEY, RowGroup, read_footer
 from txnlog.segments.parquet.open_segment import ParquetSegment
-from txnlog.segments.parquet.page_index import Page, PageIndex
+from txnlog.segments.parquet.page_index import DataPage, PageIndex
 from txnlog.segments.reader import SegmentBatch, find_timestamp, read_segment
 from txnlog.segments.segment_file import SegmentFile
 from txnlog.segments.writer import SegmentWriter
@@ -322,7 +322,7 @@ def test_pages_that_contradict_the_footer_are_refused(
         (chunk.position + half, chunk.size_bytes - half, 200),
     )
 
-    def pages(*moves: tuple[int, int, int]) -> list[Page]:
+    def pages(*moves: tuple[int, int, int]) -> list[DataPage]:
         places = [
             [sum(pair) for pair in zip(*both, strict=True)]
             for both in zip(true, moves, strict=True)
@@ -358,13 +358,13 @@ def test_pages_that_begin_at_different_rows_are_read_from_common_ones(
     every = rows([*read_segment(opened(data))])
     found = PageIndex.pages
 
-    def pages(index: PageIndex, chunk: ColumnChunk, row_count: int) -> list[Page]:
+    def pages(index: PageIndex, chunk: ColumnChunk, row_count: int) -> list[DataPage]:
         told = found(index, chunk, row_count)
         if chunk.leaf.path != (b"value",):
             return told
         pairs = (told[at : at + 2] for at in range(0, len(told), 2))
         return [
-            Page(pair[0].position, sum(page.size_bytes for page in pair), pair[0].first_row)
+            DataPage(pair[0].position, sum(page.size_bytes for page in pair), pair[0].first_row)
             for pair in pairs
         ]
 
@@ -403,7 +403,7 @@ def test_rows_of_nested_pages_are_counted(
     data = made(records.set_column(at, kind, pa.array(headers, kind.type)))
     found = PageIndex.pages
 
-    def pages(index: PageIndex, chunk: ColumnChunk, row_count: int) -> list[Page]:
+    def pages(index: PageIndex, chunk: ColumnChunk, row_count: int) -> list[DataPage]:
         told = found(index, chunk, row_count)
         told[1] = told[1]._replace(first_row=told[1].first_row + 1)
         return told

@@ -18,10 +18,10 @@ from txnlog.errors import TxnlogError
 from txnlog.replication.roots import copying
 from txnlog.replication.standby import following, sweeping
 from txnlog.replication.standby.cut import Cut
-from txnlog.replication.standby.data_files import DataFiles
+from txnlog.replication.standby.data_files import DataFileCopier
 from txnlog.replication.standby.following import Follower
 from txnlog.replication.standby.rounds import Promoted, Round, Rounds
-from txnlog.replication.standby.source import Source
+from txnlog.replication.standby.source import FollowedSource
 from txnlog.state.transaction import Outcome
 from txnlog.storage.base import Storage
 from txnlog.testing import FaultRates
@@ -74,14 +74,14 @@ def everything_that_was_read(patch: Patch) -> None:
 def no_second_reading_of_ids(patch: Patch) -> None:
     """The ids' states are those from before the logs were read."""
     patch.setattr(
-        Source,
+        FollowedSource,
         "_histories",
         lambda _, known: {name: (head.number, [head.state]) for name, head in known.items()},
     )
 
 
 def data_comes_later(patch: Patch) -> None:
-    patch.setattr(DataFiles, "copy", lambda *_: None)
+    patch.setattr(DataFileCopier, "copy", lambda *_: None)
 
 
 def logs_come_later(patch: Patch) -> None:

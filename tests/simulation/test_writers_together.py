@@ -28,9 +28,9 @@ from txnlog.errors import (
     TxnlogError,
     UnknownTopicOrPartition,
 )
-from txnlog.log import group_commit
+from txnlog.log import append_batching
 from txnlog.log.topic_log import TopicLog
-from txnlog.log.uploads import UploadedSegment, Writer
+from txnlog.log.uploads import IdempotentWriter, UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.state import proposal
 from txnlog.state.producers import ProducerRef
@@ -128,7 +128,7 @@ def next_entry(process: Process) -> int:
     return 1 + max(int(name[:20]) for name in found if name.endswith(".json"))
 
 
-def place(process: Process, judge: Judge, store: Store, writer: Writer | None) -> bool:
+def place(process: Process, judge: Judge, store: Store, writer: IdempotentWriter | None) -> bool:
     """Upload and place one record, and repeat what is in doubt; False if the outcome stays open."""
     log = store.logs.topic("t")
     segments: list[UploadedSegment] = []
@@ -160,11 +160,11 @@ def place(process: Process, judge: Judge, store: Store, writer: Writer | None) -
 def write(process: Process, judge: Judge) -> None:
     """A producer of its own; after an open outcome another one, as ``PlainWriter`` does."""
     store = opened(process)
-    writer = Writer.new(process.clock.token())
+    writer = IdempotentWriter.new(process.clock.token())
     for _ in range(TURNS):
         with suppress(*REFUSALS):
             if not place(process, judge, store, writer):
-                writer = Writer.new(process.clock.token())
+                writer = IdempotentWriter.new(process.clock.token())
 
 
 def write_anonymously(process: Process, judge: Judge) -> None:
@@ -179,7 +179,7 @@ def write_as_a_copy(process: Process, judge: Judge) -> None:
     """One of several that count as the same producer, one of them with a newer epoch."""
     store = opened(process)
     for turn in range(TURNS):
-        writer = Writer(ProducerRef(77 + turn % 2, process.chance.choice([0, 0, 1])))
+        writer = IdempotentWriter(ProducerRef(77 + turn % 2, process.chance.choice([0, 0, 1])))
         with suppress(*REFUSALS):
             for _ in range(3):
                 place(process, judge, store, writer)
@@ -335,7 +335,7 @@ def believe_nothing_was_placed(patch: Patch) -> None:
     """Segments placed since the proposal are not looked for."""
     patch.setattr(Proposal, "was_overtaken", lambda *_: False)
     patch.setattr(TopicState, "placed_since", lambda *_: {})
-    patch.setattr(group_commit, "_names_since", lambda *_: set())
+    patch.setattr(append_batching, "_names_since", lambda *_: set())
 
 
 def let_producers_overtake(patch: Patch) -> None:
@@ -361,9 +361,9 @@ def forget_deletions(patch: Patch) -> None:
 
 def take_each_twice(patch: Patch) -> None:
     """The appends of one entry are not compared with each other."""
-    read = group_commit.GroupCommit._read
+    read = append_batching.BatchedAppend._read
 
-    def read_twice(self: group_commit.GroupCommit, chosen: Sequence[str]) -> list[Proposal]:
+    def read_twice(self: append_batching.BatchedAppend, chosen: Sequence[str]) -> list[Proposal]:
         return read(self, chosen) * 2
 
     def take_all(
@@ -380,8 +380,8 @@ def take_each_twice(patch: Patch) -> None:
         appends = tuple(proposal._moved(one.append, ends) for one in taken)
         return (Appends(nonce, at_ms, (own, *appends)) if taken else own), taken
 
-    patch.setattr(group_commit.GroupCommit, "_read", read_twice)
-    patch.setattr(group_commit, "combine", take_all)
+    patch.setattr(append_batching.BatchedAppend, "_read", read_twice)
+    patch.setattr(append_batching, "combine", take_all)
 
 
 def decide_as_one(patch: Patch) -> None:

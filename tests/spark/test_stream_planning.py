@@ -21,7 +21,7 @@ from txnlog.errors import (
     UnsupportedVersion,
 )
 from txnlog.read.segment_ranges import SegmentRange
-from txnlog.spark.options.stream_options import Rates, parse_stream
+from txnlog.spark.options.stream_options import MicroBatchLimits, parse_stream
 from txnlog.spark.stream.offsets import StreamOffset, proportional_shares
 from txnlog.spark.stream.planner import StreamPlanner
 from txnlog.state.group import OffsetCommit
@@ -32,7 +32,7 @@ from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
 from txnlog.write.coordinator import Coordinator
 
 READ = {"path": "unused", "subscribe": "in"}
-ALL = Rates()
+ALL = MicroBatchLimits()
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_partition_is_added_and_used_while_a_batch_is_planned() -> None:
 def test_defaults_are_those_of_the_kafka_source_in_streams() -> None:
     """A stream starts at the latest, takes all there is, and fails on data loss."""
     options = parse_stream(READ)
-    assert (options.starting, options.rates) == ("latest", Rates(None, None, 900_000))
+    assert (options.starting, options.rates) == ("latest", MicroBatchLimits(None, None, 900_000))
     assert options.read.isolation_level == "read_committed"
     assert options.read.fail_on_data_loss
 
@@ -308,7 +308,7 @@ def test_a_limit_is_kept_and_the_whole_is_read(store: Store) -> None:
     at = stream.initial()
     read: dict[str, list[tuple[int, int]]] = {}
     batches = 0
-    while (end := again(stream.latest(at, Rates(most=20)))) != at:
+    while (end := again(stream.latest(at, MicroBatchLimits(most=20)))) != at:
         found = spans(stream.ranges(at, end))
         assert sum(b - a for parts in found.values() for a, b in parts) <= 20
         for name, parts in found.items():
@@ -325,7 +325,7 @@ def test_a_limit_is_kept_and_the_whole_is_read(store: Store) -> None:
 def test_a_minimum_waits_but_not_for_ever(store: Store) -> None:
     """Too little waits for more, or for the delay; with AvailableNow nothing waits."""
     clock = store.logs.clock
-    rates = Rates(least=10, max_delay_ms=60_000)
+    rates = MicroBatchLimits(least=10, max_delay_ms=60_000)
     stream = planner(store, startingOffsets="earliest")
     first = stream.latest(stream.initial(), rates)
     assert offsets(first) == {"in": [5, 5]}
@@ -382,12 +382,12 @@ def test_a_stream_tells_how_far_it_is_behind(store: Store) -> None:
     stream = planner(store, subscribe="in,in-2", startingOffsets="earliest", failOnDataLoss="false")
     at = again(stream.initial())
     assert stream.behind() is None
-    at = again(stream.latest(at, Rates(most=7)))
+    at = again(stream.latest(at, MicroBatchLimits(most=7)))
     assert offsets(at) == {"in": [2, 2], "in-2": [2]}
     assert stream.behind() == {"in": 6, "in-2": 2}
     store.topics.delete_records({TopicPartition("in", 0): 4})
     fill(store, "in-2", 1, partitions=1)
-    stream.latest(again(at), Rates(least=99, most=99))
+    stream.latest(again(at), MicroBatchLimits(least=99, most=99))
     assert stream.behind() == {"in": 4, "in-2": 3}
     stream.latest(at, ALL)
     assert stream.behind() == {"in": 0, "in-2": 0}
@@ -586,7 +586,7 @@ def test_the_group_follows_what_is_done(store: Store, caplog: pytest.LogCaptureF
     stream = planner(store, startingOffsets="earliest", **{"group.id": "g"})
     stream.commit_group(stream.initial())
     assert store.groups.list() == []
-    end = stream.latest(stream.initial(), Rates(most=4))
+    end = stream.latest(stream.initial(), MicroBatchLimits(most=4))
     stream.commit_group(end)
     assert store.groups.describe("g").lag == 6
     assert isinstance(store.storage, CountingStorage)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from txnlog.names import TopicPartition
-from txnlog.state.causes import Shown, hide_effects
+from txnlog.state.causes import CommittedUnit, hide_effects
 from txnlog.state.cut import Part, consistent_cut
 
 A, B, C = (TopicPartition(topic, 0) for topic in "abc")
@@ -19,9 +19,9 @@ def shown(
     new: Sequence[TopicPartition] | None = None,
     needs: Mapping[TopicPartition, int] | None = None,
     was_known: bool = False,
-) -> Shown:
+) -> CommittedUnit:
     new_ones = [(where, offsets[where]) for where in (offsets if new is None else new)]
-    return Shown(unit, was_known, offsets, new_ones, needs or {})
+    return CommittedUnit(unit, was_known, offsets, new_ones, needs or {})
 
 
 def test_what_has_consumed_something_hidden_is_hidden_with_what_has_consumed_that() -> None:

@@ -24,8 +24,8 @@ from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage
 from txnlog.ui.access import Access, loopback_hosts
-from txnlog.ui.console import Console, Rates
-from txnlog.ui.lag_curves import Appended, Commit, draw_lags, follow_lag
+from txnlog.ui.console import Console, GrowthRates
+from txnlog.ui.lag_curves import Commit, EndOffsetCurve, draw_lags, follow_lag
 from txnlog.ui.pages import groups, transactions
 from txnlog.ui.pages.topics import Scale, draw_bars
 from txnlog.ui.rendering import show_content, show_size
@@ -258,7 +258,7 @@ def test_a_groups_page_tells_of_entries_that_cannot_be_read(
 
 def test_lag_grows_with_appends_and_falls_with_commits() -> None:
     """Of each commit the lag before it and after it; before the first nothing is known."""
-    appended = Appended(np.array([100, 200, 300]), np.array([10, 20, 30]))
+    appended = EndOffsetCurve(np.array([100, 200, 300]), np.array([10, 20, 30]))
     assert [appended.end_at(at_ms, default=7) for at_ms in (99, 100, 250, 900)] == [7, 10, 20, 30]
     commits = [Commit(50, 0), Commit(150, 4), Commit(250, 20)]
     assert follow_lag(commits, appended, 400) == [
@@ -347,7 +347,7 @@ def test_a_page_says_what_it_has_cost(browser: TestClient) -> None:
 
 def test_rates_are_those_between_two_looks() -> None:
     """The first one knows nothing; what was recreated has not shrunk."""
-    rates = Rates()
+    rates = GrowthRates()
     assert rates.measure("a", 10.0, 100) is None
     assert rates.measure("a", 12.0, 160) == 30
     assert rates.measure("a", 14.0, 0) == 0

@@ -20,7 +20,7 @@ from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage
 from txnlog.ui import look as look_module
 from txnlog.ui.console import Console
-from txnlog.ui.look import Look, Wanted, look_at
+from txnlog.ui.look import Look, SoughtRecords, look_at
 from txnlog.ui.record_query import find_zone
 from txnlog.ui.rendering import show_cell, show_line, show_time
 from txnlog.values import ValueWriter
@@ -41,7 +41,7 @@ def send(store: Store, topic: str, partition: int, times_ms: list[int], value: s
 
 
 def look_through(
-    store: Store, topic: str, wanted: Wanted, *, older: bool, count: int
+    store: Store, topic: str, wanted: SoughtRecords, *, older: bool, count: int
 ) -> list[Look]:
     """One look after the other, each from where the one before it has come to."""
     view = store.snapshot([topic]).view(topic)
@@ -76,7 +76,7 @@ def test_every_record_is_met_once(seed: int, older: bool, monkeypatch: pytest.Mo
         times = [*range(now_ms, now_ms + count)] if ascends else rng.choices(range(500), k=count)
         now_ms += count
         send(store, "t", partition, times)
-    for wanted in (Wanted(), Wanted(find_records(None, "[37]$"))):
+    for wanted in (SoughtRecords(), SoughtRecords(find_records(None, "[37]$"))):
         looks = look_through(store, "t", wanted, older=older, count=rng.choice([1, 7, 50]))
         found = [record for look in looks for record in look.found]
         scan = store.snapshot(["t"]).scan("t", filter=wanted.expression)
@@ -99,7 +99,7 @@ def test_a_look_reads_the_segments_that_count(store: Store) -> None:
     view = store.snapshot(["wide"]).view("wide")
     counting = CountingStorage(store.storage)
     begin = view.end_offsets
-    look = look_at(counting, store.logs.clock, view, begin, Wanted(), count=50, older=True)
+    look = look_at(counting, store.logs.clock, view, begin, SoughtRecords(), count=50, older=True)
     assert [record.timestamp for record in look.found] == [*range(39_059, 39_009, -1)]
     assert counting.take() == {"get_range": 1}
 
@@ -110,7 +110,7 @@ def test_a_search_reads_each_segment_once(store: Store) -> None:
     send(store, "long", 0, [*range(20_000)], "v{}")
     view = store.snapshot(["long"]).view("long")
     counting = CountingStorage(store.storage)
-    wanted, begin = Wanted(find_records(None, "^v7$")), view.end_offsets
+    wanted, begin = SoughtRecords(find_records(None, "^v7$")), view.end_offsets
     look = look_at(counting, store.logs.clock, view, begin, wanted, count=50, older=True)
     assert [record.offset for record in look.found] == [7]
     assert look.is_complete

@@ -12,7 +12,7 @@ from tests.support.steps import another, begin, begin_with, new_store, values
 from tests.support.storage.disturbed_storages import HookedStorage
 from txnlog import producer
 from txnlog.errors import InvalidTxnState, TxnlogError
-from txnlog.log import group_commit, group_metadata, topic_log
+from txnlog.log import append_batching, group_metadata, topic_log
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.store import Store, attach
@@ -21,7 +21,8 @@ from txnlog.write import plain_writer
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MODULES = {
-    module.__file__ for module in (producer, plain_writer, topic_log, group_commit, group_metadata)
+    module.__file__
+    for module in (producer, plain_writer, topic_log, append_batching, group_metadata)
 }
 
 

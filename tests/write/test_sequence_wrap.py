@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.steps import begin
 from txnlog.errors import CommitStateUnknown, OutOfOrderSequence, StorageError
-from txnlog.log.uploads import UploadedSegment, Writer
+from txnlog.log.uploads import IdempotentWriter, UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.state.segment import StoredSegment
@@ -77,7 +77,7 @@ def test_a_repeat_over_the_wrap_is_recognised(store: Store, clock: VirtualClock)
     assert writer.sequences == {0: 2}
     log = attach(store.storage, clock=clock).logs.topic("t")
     log.refresh()
-    again = Writer(writer.producer, {0: start})
+    again = IdempotentWriter(writer.producer, {0: start})
     spec, name = store.logs.topic_spec("t"), store.topics.segments("t")[-1].name
     repeat = UploadedSegment("t", spec.topic_id, 0, StoredSegment(name, 4, 1, 1, 1))
     repeated = log.place([repeat], writer=again)
@@ -85,7 +85,7 @@ def test_a_repeat_over_the_wrap_is_recognised(store: Store, clock: VirtualClock)
     assert again.sequences == {0: 2}
     for sequence in (3, LAST, 0):
         with pytest.raises(OutOfOrderSequence, match="where 2 is next"):
-            log.place([repeat], writer=Writer(writer.producer, {0: sequence}))
+            log.place([repeat], writer=IdempotentWriter(writer.producer, {0: sequence}))
     assert tail(store, start) == list("abcd")
 
 
@@ -135,7 +135,7 @@ def test_segments_of_one_append_wrap(store: Store) -> None:
         UploadedSegment("t", spec.topic_id, 0, StoredSegment(f"part-{number}", count, 1, 1, 1))
         for number, count in enumerate((LAST - 1, 4, 5))
     ]
-    store.logs.topic("t").place(parts, writer=Writer.new("ab" * 16))
+    store.logs.topic("t").place(parts, writer=IdempotentWriter.new("ab" * 16))
     assert sequences(store) == [0, LAST - 1, 2]
     (known,) = store.transactions.producers("t")
     assert known.last_sequence == 6

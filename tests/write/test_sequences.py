@@ -18,7 +18,7 @@ from txnlog.errors import (
     StorageError,
     TxnlogError,
 )
-from txnlog.log.uploads import Appended, UploadedSegment, Writer
+from txnlog.log.uploads import Appended, IdempotentWriter, UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.state import envelope
 from txnlog.state.producers import ProducerRef, ProducerState
@@ -49,7 +49,7 @@ def place(
     segments: list[UploadedSegment] | None = None,
 ) -> Appended:
     """One batch of an idempotent producer, with the sequence that it claims."""
-    writer = Writer(producer, {partition: sequence})
+    writer = IdempotentWriter(producer, {partition: sequence})
     segments = segments or upload(store, *[b"v"] * count, partition=partition)
     return store.logs.topic("t").place(segments, writer=writer)
 
@@ -102,7 +102,7 @@ def test_the_first_batch_of_a_partition_has_sequence_0(
 @pytest.mark.condition(1)
 def test_a_producer_that_nobody_knows_starts_at_sequence_0(store: Store) -> None:
     """Whatever it claims, it never continues a sequence that the topic has not seen."""
-    writer = Writer(PRODUCER, {0: 5})
+    writer = IdempotentWriter(PRODUCER, {0: 5})
     store.logs.topic("t").place(upload(store, b"v", b"v"), writer=writer)
     (segment,) = store.topics.segments("t", 0)
     assert segment.base_sequence == 0
@@ -313,15 +313,19 @@ def test_a_put_that_fails_leaves_the_state_as_it_was(store: Store, clock: Virtua
     broken = False
     mine = attach(FaultyStorage(store.storage, before_request=failing), clock=clock)
     place(mine, 0)
-    log, writer, segments = mine.logs.topic("t"), Writer(PRODUCER, {0: 1}), upload(mine, b"v", b"v")
+    log, writer, segments = (
+        mine.logs.topic("t"),
+        IdempotentWriter(PRODUCER, {0: 1}),
+        upload(mine, b"v", b"v"),
+    )
     before = envelope.encode(log._state)
     broken = True
     with pytest.raises(StorageError, match="503"):
         log.place(segments, writer=writer)
-    assert (envelope.encode(log._state), writer) == (before, Writer(PRODUCER, {0: 1}))
+    assert (envelope.encode(log._state), writer) == (before, IdempotentWriter(PRODUCER, {0: 1}))
     broken = False
     assert log.place(segments, writer=writer).offsets == {T0: range(1, 3)}
-    assert writer == Writer(PRODUCER, {0: 3})
+    assert writer == IdempotentWriter(PRODUCER, {0: 3})
 
 
 @pytest.mark.condition(7, 10)

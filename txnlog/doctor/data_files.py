@@ -67,7 +67,7 @@ class OrphanJudge:
 
 
 @dataclass(slots=True)
-class DataFiles:
+class DataFileCheck:
     """The data files of one topic. ``placed`` are the segments of its log, read just now.
 
     ``missing`` are placed files that a listing did not show, ``unplaced`` (with sizes) others that

@@ -14,7 +14,7 @@ from txnlog import names
 from txnlog.admin.live_segments import rewritten_files
 from txnlog.admin.transactions import TransactionAdmin, why_hanging
 from txnlog.doctor.checkpoint_outcomes import GroupClaims, TopicClaims
-from txnlog.doctor.data_files import DataFiles, OrphanJudge, check_loose_files
+from txnlog.doctor.data_files import DataFileCheck, OrphanJudge, check_loose_files
 from txnlog.doctor.finding import Finding
 from txnlog.doctor.read_failures import ReadFailures, guarded
 from txnlog.doctor.replay import LogKind, Replay
@@ -187,13 +187,13 @@ class Examination:
             if not damaged:
                 yield Finding("topic", topic, "damage", str(error))
             return
-        files = DataFiles(self.logs.storage, topic, self._orphan_judge(), placed)
+        files = DataFileCheck(self.logs.storage, topic, self._orphan_judge(), placed)
         try:
             yield from self._check_data(log, files)
         except StorageError as error:
             yield self.read_failures.add("data", topic, names.topic_folder(topic), error)
 
-    def _check_data(self, log: TopicLog, files: DataFiles) -> Iterator[Finding]:
+    def _check_data(self, log: TopicLog, files: DataFileCheck) -> Iterator[Finding]:
         topic = log.name
         damaged = False
         for finding in files.check_sizes():

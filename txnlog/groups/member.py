@@ -100,7 +100,7 @@ class MemberSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class MemberView:
     """What the group's log says about a member: what it owns, and since which generation.
 
     ``must_release`` is whether others wait for it to release something. ``is_member`` False: it was
@@ -184,7 +184,7 @@ class Member:
         """The last view could not be acted on: it still counts as news."""
         self._viewed = -1
 
-    def view(self) -> View:
+    def view(self) -> MemberView:
         """This member's partitions, as far as the log was read.
 
         Raises FencedInstanceId if a newer consumer has taken its instance id over.
@@ -196,14 +196,14 @@ class Member:
             held = group.members.get(self.member_id)
             if held is None:
                 self._check_fenced(group)
-                return View(group.generation, {}, must_release=False, is_member=False)
+                return MemberView(group.generation, {}, must_release=False, is_member=False)
             owned = {
                 TopicPartition(topic, number): since
                 for topic, numbers in held.owned.items()
                 for number, since in numbers.items()
             }
             must_release = bool(held.revoking) and self._followed < held.revoked_in
-            return View(
+            return MemberView(
                 group.generation, owned, must_release=must_release, is_member=not self._left
             )
 

@@ -12,7 +12,7 @@ from txnlog.state.membership import AssignedTopic, Held, Membership, Partitions
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AssignmentPlan:
     """The next generation's assignment; see :class:`PartitionsAssigned`."""
 
     assignor: str
@@ -54,7 +54,7 @@ def plan_assignment(
     followed: Mapping[str, int],
     topics: Mapping[str, AssignedTopic],
     assignors: Iterable[Assignor],
-) -> Plan | None:
+) -> AssignmentPlan | None:
     """Reassign the partitions; None if there is no reason to, or a member to wait for.
 
     With cooperative members, a partition that moves takes two assignments: the first takes it from
@@ -107,7 +107,7 @@ def plan_assignment(
                 mine.setdefault(where.topic, []).append(where.partition)
         if mine:
             owners[member_id] = {topic: tuple(numbers) for topic, numbers in mine.items()}
-    return Plan(chosen, known, owners, released)
+    return AssignmentPlan(chosen, known, owners, released)
 
 
 def _in_order(named: tuple[str, Held]) -> tuple[bool, str]:

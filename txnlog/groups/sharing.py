@@ -48,7 +48,7 @@ class ConsumerRebalanceListener:
         self.on_partitions_revoked(partitions)
 
 
-class Reader(Protocol):
+class PartitionReader(Protocol):
     """The reader of the partitions: the consumer."""
 
     def _take(self, partitions: Collection[TopicPartition]) -> None:
@@ -128,7 +128,7 @@ class Sharing:
         """What members have subscribed to: the same object until one has to something else."""
         return () if self._member is None else self._member.named_topics()
 
-    def poll(self, reader: Reader) -> None:
+    def poll(self, reader: PartitionReader) -> None:
         """Join the group, or take this consumer's part in a rebalance. Otherwise costs nothing.
 
         Raises:
@@ -172,7 +172,7 @@ class Sharing:
         if self._thread is not None:
             self._thread.start()
 
-    def _take_part(self, reader: Reader) -> bool:
+    def _take_part(self, reader: PartitionReader) -> bool:
         """One step; whether there may be another one."""
         member = self._member
         if member is None or self._process != os.getpid():
@@ -216,19 +216,21 @@ class Sharing:
             known = self._joining = os.getpid(), member
         return known[1]
 
-    def _lose(self, reader: Reader) -> None:
+    def _lose(self, reader: PartitionReader) -> None:
         lost = [*self._owned]
         self._let_go(reader, lost)
         if lost:
             self._listener.on_partitions_lost(lost)
 
-    def _let_go(self, reader: Reader, partitions: Collection[TopicPartition]) -> None:
+    def _let_go(self, reader: PartitionReader, partitions: Collection[TopicPartition]) -> None:
         # First: if it is interrupted then, they are taken away once more.
         reader._drop(partitions)  # noqa: SLF001 - the consumer's own part of this
         gone = {*partitions}
         self._owned = {where: at for where, at in self._owned.items() if where not in gone}
 
-    def saw(self, reader: Reader, asked: Collection[str], topics: Iterable[SeenTopic]) -> bool:
+    def saw(
+        self, reader: PartitionReader, asked: Collection[str], topics: Iterable[SeenTopic]
+    ) -> bool:
         """Tell the group which topics exist; returns whether that changed this consumer's share.
 
         Each look of a waiting poll counts as a poll, so a consumer that waits for long is not idle.
@@ -255,7 +257,7 @@ class Sharing:
         if self._calling:
             raise IllegalState(f"{what} by a rebalance listener: do it when poll has returned")
 
-    def close(self, reader: Reader | None = None, *, reason: str = "closed") -> None:
+    def close(self, reader: PartitionReader | None = None, *, reason: str = "closed") -> None:
         """Leave the group; the partitions are revoked first. A static member stays in it.
 
         Args:

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Sequence
 from txnlog.clock import Clock
 from txnlog.errors import StorageError
 from txnlog.log.recent import Recent
-from txnlog.log.transaction_log import Damage, Head, TransactionLog
+from txnlog.log.transaction_log import Head, TransactionLog, UnreadableState
 
 CLOCK_MARGIN_MS = 5_000
 """How much the clocks of processes that share a store may differ without any harm."""
@@ -61,7 +61,9 @@ class Deadlines:
             state.transactional_id, head.number, head.witnesses, state.timeout_ms
         )
 
-    def overdue_damage(self, transactional_id: str, damage: Damage, timeout_ms: int) -> bool:
+    def overdue_damage(
+        self, transactional_id: str, damage: UnreadableState, timeout_ms: int
+    ) -> bool:
         """True if an unreadable state has existed for longer than ``timeout_ms``."""
         if self._watched_ms(transactional_id, damage.number) > timeout_ms:
             return True

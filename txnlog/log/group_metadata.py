@@ -9,7 +9,7 @@ from typing import NamedTuple
 from txnlog.config import check_whole_number
 from txnlog.errors import IllegalGeneration, InvalidOption, OffsetMetadataTooLarge
 from txnlog.names import TopicPartition
-from txnlog.state.group import GroupState, Standing
+from txnlog.state.group import GroupState, LoggedPosition
 from txnlog.state.membership import Committer
 
 MAX_METADATA_BYTES = 4096
@@ -97,7 +97,7 @@ class GroupMetadata:
         if entry is not None:
             self.starting_entries.update(dict.fromkeys(offsets, entry))
 
-    def start_of(self, where: TopicPartition) -> Standing:
+    def start_of(self, where: TopicPartition) -> LoggedPosition:
         """The committed offset that a partition started from, and the entry that set it."""
         if where not in self.starting_offsets:
             if self.committer is not None:
@@ -109,4 +109,4 @@ class GroupMetadata:
                 f"offsets of {where} cannot be committed: the consumer of group "
                 f"{self.group_id!r} was not reading it"
             )
-        return Standing(self.starting_offsets[where], self.starting_entries.get(where))
+        return LoggedPosition(self.starting_offsets[where], self.starting_entries.get(where))

@@ -18,7 +18,7 @@ from txnlog.errors import CorruptEntry, CorruptTransactionState, StorageError, T
 from txnlog.log.deadlines import Deadlines
 from txnlog.log.recent import Recent
 from txnlog.log.state_log import StateLog
-from txnlog.log.transaction_log import Damage, Head, TransactionLog
+from txnlog.log.transaction_log import Head, TransactionLog, UnreadableState
 from txnlog.state import transaction as transitions
 from txnlog.state.transaction import (
     HELP_AFTER_MS,
@@ -312,7 +312,10 @@ class Settlement:
         return Head(damage.number + 1, state)
 
     def _presume(
-        self, transactional_id: str, damage: Damage, undecided: Mapping[EntryRef, TransactionRef]
+        self,
+        transactional_id: str,
+        damage: UnreadableState,
+        undecided: Mapping[EntryRef, TransactionRef],
     ) -> TransactionState:
         """The outcome of a transaction whose newest state cannot be read."""
         before = damage.before.state if damage.before is not None else None

@@ -16,21 +16,21 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
     UploadExpired,
 )
+from txnlog.log.append_batching import BatchedAppend
 from txnlog.log.folded_names import check_case
-from txnlog.log.group_commit import GroupCommit
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE, KeptApart, Manifests
+from txnlog.log.pending_append import PendingAppend
 from txnlog.log.placed_records import (
     PartitionHead,
     PlacedRecords,
     count_bytes,
     find_records,
 )
-from txnlog.log.placing import Placing
 from txnlog.log.proposals import Proposals
 from txnlog.log.retired_segments import UploadCheck, check_history
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import CHECKPOINT_INTERVAL, DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
-from txnlog.log.uploads import Appended, TopicSpec, UploadedSegment, Writer
+from txnlog.log.uploads import Appended, IdempotentWriter, TopicSpec, UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.schema import TopicSchema
 from txnlog.state.folded_state import Unsettled
@@ -137,7 +137,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         segments: Sequence[UploadedSegment],
         *,
         transaction: TransactionRef | None = None,
-        writer: Writer | None = None,
+        writer: IdempotentWriter | None = None,
         since_entry: int | None = None,
         first_of_epoch: Container[int] = (),
         refreshed: bool = False,
@@ -173,7 +173,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                 raise
             # Placed by an earlier call, they may have been released since.
             expired = error
-        placing = Placing(
+        placing = PendingAppend(
             self.manifests,
             self.clock,
             segments,
@@ -185,7 +185,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         )
         if (owner := placing.owner) and owner.producer_id not in self._writers_here:
             self._writers_here.append(owner.producer_id)
-        together = GroupCommit(self, self._proposals, placing.build, begun_ms, timeout_ms)
+        together = BatchedAppend(self, self._proposals, placing.build, begun_ms, timeout_ms)
         number = together.run(refreshed=refreshed)
         offsets = placing.offsets
         entries = self._entries_of(offsets) if number is None else {number}

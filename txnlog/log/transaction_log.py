@@ -57,7 +57,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class UnreadableState:
     """A newest state that cannot be read (``number`` -1: all of the id's log is gone).
 
     ``before`` is the state before it, as far as that is there.
@@ -149,13 +149,13 @@ class TransactionLog:
             return Head(number, state, listing.witnesses.get(number, ()))
         raise CorruptEntry(f"{log.folder} shows entries that cannot be read")
 
-    def damage(self, transactional_id: str) -> Damage | None:
+    def damage(self, transactional_id: str) -> UnreadableState | None:
         """What is wrong with the newest state of an id that has one; None if it can be read."""
         log = self._log(transactional_id)
         listing = log.listing()
         if not listing.entries:
             reason = f"{log.folder} is gone"
-            return Damage(-1, reason, None, listing.witnesses.get(0, ()))
+            return UnreadableState(-1, reason, None, listing.witnesses.get(0, ()))
         number = listing.entries[-1]
         try:
             self._decode(log, number)
@@ -164,7 +164,7 @@ class TransactionLog:
             if number - 1 in listing.entries:
                 with suppress(CorruptEntry, ObjectNotFound):
                     before = Head(number - 1, self._decode(log, number - 1))
-            return Damage(number, str(error), before, listing.witnesses.get(number, ()))
+            return UnreadableState(number, str(error), before, listing.witnesses.get(number, ()))
         return None
 
     def created_ms(self, transactional_id: str, number: int) -> int | None:

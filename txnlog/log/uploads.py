@@ -111,7 +111,7 @@ class Appended:
 
 
 @dataclass(slots=True)
-class Writer:
+class IdempotentWriter:
     """A producer without a transaction, as one topic knows it: its id and its next sequences.
 
     For one append at a time; :meth:`TopicLog.place` moves it on when it has placed one.
@@ -121,6 +121,6 @@ class Writer:
     sequences: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def new(cls, token: str) -> Writer:
+    def new(cls, token: str) -> IdempotentWriter:
         """One that has written nothing yet, with an id made of a random token."""
         return cls(ProducerRef(new_producer_id(token), 0))

@@ -16,7 +16,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.read.first_reading import FirstReading, unit_of
-from txnlog.state.causes import Shown
+from txnlog.state.causes import CommittedUnit
 from txnlog.state.topic import RecentEntry
 from txnlog.state.transaction import EntryRef, TransactionKey
 
@@ -62,10 +62,10 @@ class Younger:
             if any(entry.number >= reading.next_entries[topic] for topic, entry in appends)
         }
 
-    def shown(self, last: FirstReading, before: FirstReading, needs: Needs) -> list[Shown]:
+    def shown(self, last: FirstReading, before: FirstReading, needs: Needs) -> list[CommittedUnit]:
         """The units that were committed at the last reading."""
         return [
-            Shown(
+            CommittedUnit(
                 unit,
                 self.knew(before, unit),
                 _least_offsets(appends),

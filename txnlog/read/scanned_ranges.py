@@ -12,7 +12,7 @@ import pyarrow as pa
 from txnlog.read.filtered_reads import FileChoice, keep_rows
 from txnlog.read.json_records import json_keys, json_pieces, json_values
 from txnlog.read.schema import ScanColumns
-from txnlog.read.segment_ranges import SegmentRange, Wanted, read_stored
+from txnlog.read.segment_ranges import RowSelection, SegmentRange, read_stored
 from txnlog.schema import HEADERS
 from txnlog.segments.number_arrays import arrow_of, constant_array
 from txnlog.segments.reader import SegmentBatch
@@ -74,12 +74,12 @@ def _read_filtered(
     assemble, assemble_chosen = _Assembler(reading), _Assembler(columns)
     assemble_looked_at = _Assembler(columns.looked_at)
 
-    def wanted(part: SegmentRange) -> Wanted:
+    def wanted(part: SegmentRange) -> RowSelection:
         if not part.paths.is_parquet:
-            return Wanted(reading.stored)
+            return RowSelection(reading.stored)
         shift = part.segment.offset_shift
         looked_at = partial(assemble_looked_at, part)
-        return Wanted(columns.stored, FileChoice(columns, part.partition, shift, looked_at))
+        return RowSelection(columns.stored, FileChoice(columns, part.partition, shift, looked_at))
 
     with closing(read_stored(storage, parts, None, wanted, ahead_bytes)) as reads:
         for part, stored in reads:

@@ -148,7 +148,7 @@ _Run: TypeAlias = list[tuple[int, SegmentRange]]
 """Ranges that one request reads, in the order of their places, with their numbers in the plan."""
 
 
-class Wanted(NamedTuple):
+class RowSelection(NamedTuple):
     """What to read from a range: columns; from a Parquet file only the selected rows."""
 
     columns: Columns
@@ -159,7 +159,7 @@ def read_stored(
     storage: Storage,
     parts: Sequence[SegmentRange],
     columns: Columns = None,
-    wanted: Callable[[SegmentRange], Wanted] | None = None,
+    wanted: Callable[[SegmentRange], RowSelection] | None = None,
     ahead_bytes: int = MAX_AHEAD_BYTES,
     *,
     by_page: bool = False,
@@ -178,7 +178,7 @@ def read_stored(
     """
     together = _read_together(_joined(parts), storage.small_reads_at_once())
     calls = (call for runs in together for call in _requests(storage, runs))
-    of = wanted or (lambda _: Wanted(columns))
+    of = wanted or (lambda _: RowSelection(columns))
     with closing(storage.run_ahead(calls, ahead_bytes)) as results:
         readings = InTurn(
             _readings(storage, parts, results, ahead_bytes, by_page=by_page),
@@ -394,7 +394,7 @@ class _Reading:
 
     def batches(
         self,
-        wanted: Callable[[SegmentRange], Wanted],
+        wanted: Callable[[SegmentRange], RowSelection],
         made_ahead: Callable[[], Iterator[SegmentBatch | None]],
     ) -> Iterator[SegmentBatch]:
         """The batches, from ``made_ahead`` if it runs ahead. Raises what ``read_stored`` does."""

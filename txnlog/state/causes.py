@@ -13,7 +13,7 @@ from txnlog.names import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class CommittedUnit:
     """A unit that is committed.
 
     ``was_known``: one reading earlier, too. ``first_offsets`` are its least by partition, and
@@ -29,7 +29,7 @@ class Shown:
 
 
 def hide_effects(
-    units: Iterable[Shown], hidden: set[Hashable], ends: Mapping[TopicPartition, int]
+    units: Iterable[CommittedUnit], hidden: set[Hashable], ends: Mapping[TopicPartition, int]
 ) -> tuple[set[Hashable], bool]:
     """Hide what rests on hidden units, until nothing changes.
 
@@ -47,10 +47,10 @@ def hide_effects(
     guessed: dict[TopicPartition, int] = {}
     """The first hidden offset of each partition: of all, and without those hidden to begin with."""
 
-    def lies_behind(shown: Shown, before: Mapping[TopicPartition, int]) -> bool:
+    def lies_behind(shown: CommittedUnit, before: Mapping[TopicPartition, int]) -> bool:
         return any(offset > before.get(where, offset) for where, offset in shown.new)
 
-    def lacks(shown: Shown) -> bool:
+    def lacks(shown: CommittedUnit) -> bool:
         return any(
             end > ends.get(where, 0) or end > least.get(where, end)
             for where, end in shown.needs.items()
@@ -75,6 +75,6 @@ def hide_effects(
     return found, not any(lacks(shown) or lies_behind(shown, guessed) for shown in left)
 
 
-def _lower(least: dict[TopicPartition, int], shown: Shown) -> None:
+def _lower(least: dict[TopicPartition, int], shown: CommittedUnit) -> None:
     for where, offset in shown.first_offsets.items():
         least[where] = min(offset, least.get(where, offset))

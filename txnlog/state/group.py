@@ -119,7 +119,7 @@ class CommittedOffset(msgspec.Struct, frozen=True):
     topic_id: Name = ""
 
 
-class Standing(NamedTuple):
+class LoggedPosition(NamedTuple):
     """A group's offset in a partition, and the entry that last moved or deleted it.
 
     No offset is None; the entry is -1 if there is none, and None if it is not known.
@@ -246,10 +246,10 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
             membership=Membership(first_assigned=self.membership.first_assigned),
         )
 
-    def standing(self, topic: str, partition: int, topic_id: str = "") -> Standing:
+    def standing(self, topic: str, partition: int, topic_id: str = "") -> LoggedPosition:
         """The group's offset in a partition, and its entry; see :meth:`offset_of`."""
         found = self.offset_of(topic, partition, topic_id)
-        return Standing(found.offset if found else None, self._moved_by(topic, partition))
+        return LoggedPosition(found.offset if found else None, self._moved_by(topic, partition))
 
     def first_partitions(self, topic: str, topic_id: str) -> int | None:
         """How many partitions a topic had when its members first read it.

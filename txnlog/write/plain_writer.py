@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from txnlog.errors import CommitStateUnknown, StorageError, TxnlogError
 from txnlog.log.open_logs import Logs
-from txnlog.log.uploads import UploadedSegment, Writer
+from txnlog.log.uploads import IdempotentWriter, UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.state.producers import ProducerRef
 from txnlog.write.deliveries import SentBatch, refuse
@@ -49,7 +49,7 @@ class PlainWriter:
         self._logs = logs
         self._retries = retries
         self._pending: list[_PendingAppend] = []
-        self._writers: dict[str, Writer] = {}
+        self._writers: dict[str, IdempotentWriter] = {}
 
     def writes_as(self, topic: str) -> ProducerRef:
         """The producer as which records of a topic are written.
@@ -58,10 +58,12 @@ class PlainWriter:
         """
         return self._writer(topic).producer
 
-    def _writer(self, topic: str) -> Writer:
+    def _writer(self, topic: str) -> IdempotentWriter:
         known = self._writers.get(topic)
         # Of two threads with acks=0 one makes it.
-        return known or self._writers.setdefault(topic, Writer.new(self._logs.clock.token()))
+        return known or self._writers.setdefault(
+            topic, IdempotentWriter.new(self._logs.clock.token())
+        )
 
     def add(
         self, topic: str, segments: list[UploadedSegment], sent: Sequence[SentBatch] = ()

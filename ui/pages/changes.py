@@ -13,7 +13,7 @@ from txnlog.errors import TxnlogError
 from txnlog.store import Store
 from txnlog.ui import plans
 from txnlog.ui.access import same_secret
-from txnlog.ui.changes import MOST_CHARS, Field, Form, Plan, WrongField
+from txnlog.ui.changes import MOST_CHARS, ChangePlan, Form, FormField, WrongField
 from txnlog.ui.console import Console, named_in
 from txnlog.ui.rendering import address_of
 
@@ -32,12 +32,12 @@ class Kind:
 
     title: str
     verb: str
-    fields: Sequence[Field]
+    fields: Sequence[FormField]
     blamed: str
-    plan: Callable[[Store, str, plans.Typed], Plan]
+    plan: Callable[[Store, str, plans.Typed], ChangePlan]
     of: str = " of "
 
-    def fields_for(self, store: Store) -> list[Field]:
+    def fields_for(self, store: Store) -> list[FormField]:
         """Those that its form has for the store."""
         has_replicas = store.storage.kind() == "replicated"
         return [field for field in self.fields if has_replicas or not field.of_replicas]
@@ -48,18 +48,18 @@ KINDS: Final[Mapping[str, Kind]] = {
         "Create topic",
         "Create it",
         (
-            Field("topic", "Name"),
-            Field("partitions", "Partitions", "1"),
-            Field("factor", "Replication factor", "that of the store", of_replicas=True),
-            Field(
+            FormField("topic", "Name"),
+            FormField("partitions", "Partitions", "1"),
+            FormField("factor", "Replication factor", "that of the store", of_replicas=True),
+            FormField(
                 "columns",
                 "Columns; empty: records have a key and a value",
                 "carrier string not null, flight int default 0\n"
                 "or the JSON of a schema of Avro, Spark or Arrow",
                 rows=6,
             ),
-            Field("key", "Columns that are the key", "carrier, flight"),
-            Field("config", "Settings", "retention.ms=7 days\ncompression.type=zstd", rows=4),
+            FormField("key", "Columns that are the key", "carrier, flight"),
+            FormField("config", "Settings", "retention.ms=7 days\ncompression.type=zstd", rows=4),
         ),
         "topic",
         plans.plan_creation,
@@ -68,7 +68,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "delete": Kind(
         "Delete topic",
         "Delete it",
-        (Field("topic", "Type the topic\u2019s name"),),
+        (FormField("topic", "Type the topic\u2019s name"),),
         "topic",
         plans.plan_deletion,
         of=" ",
@@ -76,7 +76,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "abort": Kind(
         "Abort the transaction",
         "Do it",
-        (Field("reason", "Reason", "kept with the id; its producer is told"),),
+        (FormField("reason", "Reason", "kept with the id; its producer is told"),),
         "reason",
         plans.plan_abort,
     ),
@@ -84,13 +84,13 @@ KINDS: Final[Mapping[str, Kind]] = {
         "Write a record",
         "Write it",
         (
-            Field("key", "Key"),
-            Field("partition", "Partition", "by its key"),
-            Field(
+            FormField("key", "Key"),
+            FormField("partition", "Partition", "by its key"),
+            FormField(
                 "kind", "Value is", options=(("text", "as typed"), ("null", "null: a tombstone"))
             ),
-            Field("value", "Value", rows=8),
-            Field("headers", "Headers", "name=value, one a line", rows=3),
+            FormField("value", "Value", rows=8),
+            FormField("headers", "Headers", "name=value, one a line", rows=3),
         ),
         "value",
         plans.plan_record,
@@ -100,8 +100,8 @@ KINDS: Final[Mapping[str, Kind]] = {
         "Change settings",
         "Change them",
         (
-            Field("config", "Settings", "retention.ms=7 days\nsegment.bytes", rows=6),
-            Field("partitions", "Partitions", "as many as there are"),
+            FormField("config", "Settings", "retention.ms=7 days\nsegment.bytes", rows=6),
+            FormField("partitions", "Partitions", "as many as there are"),
         ),
         "config",
         plans.plan_settings,
@@ -110,8 +110,8 @@ KINDS: Final[Mapping[str, Kind]] = {
         "Delete the oldest records",
         "Delete them",
         (
-            Field("partitions", "Partitions", "all of them, or 0,3,5-9"),
-            Field("below", "Before", "an offset, a time, 7d, or latest"),
+            FormField("partitions", "Partitions", "all of them, or 0,3,5-9"),
+            FormField("below", "Before", "an offset, a time, 7d, or latest"),
         ),
         "below",
         plans.plan_trim,
@@ -120,8 +120,8 @@ KINDS: Final[Mapping[str, Kind]] = {
         "Move offsets",
         "Move them",
         (
-            Field("topics", "Topics or partitions", "all that it reads, or orders:0"),
-            Field("to", "To", "earliest, latest, +10, a time, an offset"),
+            FormField("topics", "Topics or partitions", "all that it reads, or orders:0"),
+            FormField("to", "To", "earliest, latest, +10, a time, an offset"),
         ),
         "to",
         plans.plan_reset,

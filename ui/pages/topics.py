@@ -99,7 +99,7 @@ def show_settings(console: Console, request: Request) -> Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class TopicReader:
     """A group as far as it reads a topic. ``lag`` is that in the topic."""
 
     group: GroupDescription
@@ -107,7 +107,7 @@ class Reader:
     members: Sequence[MemberDescription]
 
     @classmethod
-    def of(cls, group: GroupDescription, topic: str) -> Reader:
+    def of(cls, group: GroupDescription, topic: str) -> TopicReader:
         """What a group has to do with a topic."""
         return cls(
             group,
@@ -125,7 +125,7 @@ def show_readers(console: Console, request: Request) -> Response:
     """The groups that read a topic; the log of each group is read to know them."""
     topic = console.store.topics.describe(request.path_params["topic"]).topic
     found = [*console.store.groups.describe_all().with_errors()]
-    known = [Reader.of(group, topic) for group in found if not isinstance(group, TxnlogError)]
+    known = [TopicReader.of(group, topic) for group in found if not isinstance(group, TxnlogError)]
     readers = [reader for reader in known if reader.offsets or reader.members]
     return console.page(
         request,
@@ -139,7 +139,7 @@ def show_readers(console: Console, request: Request) -> Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class TopicWriter:
     """A producer that a topic remembers: what it last did there.
 
     ``transactional_id`` is empty for one that writes without transactions.
@@ -167,7 +167,7 @@ def show_writers(console: Console, request: Request) -> Response:
     for producer in known:
         by_id.setdefault(producer.producer_id, []).append(producer)
     writers = [
-        Writer(
+        TopicWriter(
             number,
             max(producer.producer_epoch for producer in own),
             names.get(number, ""),

@@ -32,7 +32,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class StateMark:
     """A state of an id in the picture of its life."""
 
     x: float
@@ -90,14 +90,14 @@ def show_transaction(console: Console, request: Request) -> Response:
     )
 
 
-def draw_marks(states: Sequence[TransactionDescription]) -> list[Mark]:
+def draw_marks(states: Sequence[TransactionDescription]) -> list[StateMark]:
     """States along their order: times may be equal, or run backwards on another host."""
     if not states:
         return []
     epochs = sorted({(state.producer_id, state.producer_epoch) for state in states})
     step = _PICTURE_WIDTH / len(states)
     return [
-        Mark(
+        StateMark(
             (position + 0.5) * step,
             epochs.index((state.producer_id, state.producer_epoch)) % _LANES,
             state,
@@ -106,7 +106,7 @@ def draw_marks(states: Sequence[TransactionDescription]) -> list[Mark]:
     ]
 
 
-def name_lanes(marks: Sequence[Mark]) -> list[tuple[int, str]]:
+def name_lanes(marks: Sequence[StateMark]) -> list[tuple[int, str]]:
     """Each line of the picture with the epochs that are on it, oldest first."""
     found: dict[int, list[str]] = {}
     for mark in marks:

@@ -7,7 +7,7 @@ import pytest
 from tests.support.steps import another, append, upload
 from tests.support.storage.disturbed_storages import HookedStorage
 from txnlog import names
-from txnlog.log.uploads import Appended, UploadedSegment, Writer
+from txnlog.log.uploads import Appended, IdempotentWriter, UploadedSegment
 from txnlog.state.transaction import TransactionRef
 from txnlog.store import Store
 from txnlog.testing import ProcessStopped
@@ -41,7 +41,7 @@ class Losing(HookedStorage):
 def place(
     store: Store,
     value: bytes,
-    writer: Writer | None = None,
+    writer: IdempotentWriter | None = None,
     *,
     partition: int = 0,
     segments: list[UploadedSegment] | None = None,
@@ -55,7 +55,7 @@ def place(
 def propose(
     store: Store,
     value: bytes,
-    writer: Writer | None = None,
+    writer: IdempotentWriter | None = None,
     *,
     partition: int = 0,
     transaction: TransactionRef | None = None,

@@ -35,7 +35,7 @@ DEFAULT_GROUP_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceSegment:
     """An existing segment: its facts, and how to read its records.
 
     ``part`` is None if none of its records is visible (they were aborted). The segment covers the
@@ -102,7 +102,9 @@ class Cleaner:
         self._memory_bytes = memory_bytes
         self._group_bytes = group_bytes
 
-    def clean(self, sources: Sequence[Source], cleanable: Cleanable) -> Iterator[CompactedGroup]:
+    def clean(
+        self, sources: Sequence[SourceSegment], cleanable: Cleanable
+    ) -> Iterator[CompactedGroup]:
         """Yield new segments for old ones, in the order in which they must be put into the log.
 
         If one cannot be put, those after it must not be.
@@ -187,7 +189,7 @@ class Cleaner:
 
     def _read(
         self, side: _Side, chosen: range, columns: pa.Schema
-    ) -> Iterator[tuple[Source, int, SegmentBatch]]:
+    ) -> Iterator[tuple[SourceSegment, int, SegmentBatch]]:
         """The batches of some sources, each with the position of its first record."""
         numbers = [number for number in chosen if side.sources[number].part is not None]
         parts = [part for number in numbers if (part := side.sources[number].part) is not None]
@@ -208,7 +210,7 @@ class Cleaner:
 class _Side:
     """The clean or the dirty part: its segments, and the positions of their records."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[SourceSegment]) -> None:
         self.sources = sources
         self._ends = list(accumulate(source.most_records for source in sources))
 
@@ -223,7 +225,7 @@ class _Side:
 
 
 def _choose(
-    source: Source, batch: SegmentBatch, stays: Mask, schema: pa.Schema
+    source: SourceSegment, batch: SegmentBatch, stays: Mask, schema: pa.Schema
 ) -> tuple[pa.RecordBatch, Int64Array]:
     """The records of a batch that stay, and the partition's own offsets of them."""
     assert source.part is not None

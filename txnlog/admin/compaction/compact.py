@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from txnlog.admin.compaction.cleanable import Cleanable, SegmentFacts, find_cleanable
-from txnlog.admin.compaction.cleaner import DEFAULT_GROUP_BYTES, Cleaner, CompactedGroup, Source
+from txnlog.admin.compaction.cleaner import (
+    DEFAULT_GROUP_BYTES,
+    Cleaner,
+    CompactedGroup,
+    SourceSegment,
+)
 from txnlog.admin.compaction.sources import sources_of
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
 from txnlog.admin.record_times import lies_ahead, newest_record_ms
@@ -133,7 +138,7 @@ class _CleanTask:
     spec: TopicSpec
     partition: int
     segments: tuple[Segment, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[SourceSegment, ...]
     cleanable: Cleanable
     now_ms: int
     memory_bytes: int

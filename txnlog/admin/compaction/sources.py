@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from txnlog.admin.compaction.cleanable import SegmentFacts
-from txnlog.admin.compaction.cleaner import Source
+from txnlog.admin.compaction.cleaner import SourceSegment
 from txnlog.admin.compaction.tombstones import NO_TOMBSTONES
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import TopicView
@@ -14,14 +14,14 @@ from txnlog.state.segment import Segment
 
 def sources_of(
     view: TopicView, partition: int, segments: Sequence[Segment], hidden_entries: Container[int]
-) -> list[Source]:
+) -> list[SourceSegment]:
     """The segments that hold a partition's records, from its log start on, with their facts.
 
     Segments placed by ``hidden_entries`` were aborted: they have no records to read.
     """
     log_start = view.partitions[partition].log_start_offset
     return [
-        Source(
+        SourceSegment(
             _facts_of(segment),
             None
             if segment.entry in hidden_entries

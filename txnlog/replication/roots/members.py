@@ -27,7 +27,7 @@ from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.storage.reach import Reach
 
 
-class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="replica"):
+class OwnerMark(msgspec.Struct, frozen=True, tag_field="kind", tag="replica"):
     """The mark of a folder's owner: in a root, and in each of its incarnations."""
 
     most_bytes: ClassVar[int] = MOST_MARK_BYTES
@@ -37,7 +37,7 @@ class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="replica"):
     member: Name = ""
 
 
-MARK_DECODER = msgspec.json.Decoder(Mark)
+MARK_DECODER = msgspec.json.Decoder(OwnerMark)
 
 
 class MarkGone(StorageError):
@@ -260,5 +260,7 @@ def is_nested(one: str, other: str) -> bool:
 def put_mark(storage: Storage, member: Member, controller: str) -> None:
     """Mark a member's folder as its own, before it takes part. Raises StorageError."""
     inner = without_mark(storage)
-    inner.put_if_absent(root_names.member_mark(member), envelope.encode(Mark(controller, member)))
+    inner.put_if_absent(
+        root_names.member_mark(member), envelope.encode(OwnerMark(controller, member))
+    )
     inner.confirm(root_names.member_mark(member))

@@ -32,9 +32,9 @@ from txnlog.replication.roots.controller import list_epochs
 from txnlog.replication.roots.epochs import Epoch, decided_at, root_of
 from txnlog.replication.roots.members import (
     MARK_DECODER,
-    Mark,
     MarkedDisk,
     MemberOpener,
+    OwnerMark,
     check_url,
     is_nested,
 )
@@ -139,7 +139,7 @@ def _check_named(agreement: Agreement, opener: MemberOpener, epoch: Epoch) -> No
         )
 
 
-def _mark_of(storage: Storage) -> Mark:
+def _mark_of(storage: Storage) -> OwnerMark:
     where = f"{storage.url}/{root_names.REPLICA_FILE}"
     try:
         return envelope.decode(storage.get(root_names.REPLICA_FILE), MARK_DECODER, where)
@@ -181,7 +181,7 @@ def copy_epochs(old: Storage, to: Storage, newest: int) -> None:
 
     Raises StoreExists, StorageError.
     """
-    claim = envelope.encode(Mark(to.url))
+    claim = envelope.encode(OwnerMark(to.url))
     if not to.put_if_absent(root_names.CONTROLLER_FILE, claim) and (
         to.get(root_names.CONTROLLER_FILE) != claim
     ):
@@ -235,13 +235,16 @@ def put_pointer(agreement: Agreement, epoch: Epoch, root: str, storage: Storage)
         raise StoreExists(f"{storage.url} is not root {root}, or is of another store")
     if moves < 1:
         return
-    path, data = root_names.controller_pointer(moves), envelope.encode(Mark(epoch.controller, root))
+    path, data = (
+        root_names.controller_pointer(moves),
+        envelope.encode(OwnerMark(epoch.controller, root)),
+    )
     if not storage.put_if_absent(path, data) and storage.get(path) != data:
         raise StoreExists(f"{storage.url}/{path} names another controller")
     storage.confirm(path)
 
 
-def named_controller(storage: Storage, first: Mark) -> Mark:
+def named_controller(storage: Storage, first: OwnerMark) -> OwnerMark:
     """The controller that a root names: by its newest pointer, or its original file."""
     found = map(root_names.parse_controller_pointer, storage.list_names(""))
     moves = max((number for number in found if number is not None), default=0)

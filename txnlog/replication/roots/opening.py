@@ -33,8 +33,8 @@ from txnlog.replication.roots.epochs import (
 from txnlog.replication.roots.joining import Joined
 from txnlog.replication.roots.members import (
     MARK_DECODER,
-    Mark,
     MemberOpener,
+    OwnerMark,
     check_url,
     is_nested,
     put_mark,
@@ -180,7 +180,7 @@ def mark_root(
     Raises NotAStore, StoreExists, PutIfAbsentBroken, StorageError.
     """
     controller = controllers[-1]
-    data = envelope.encode(Mark(controller, root_of(member)))
+    data = envelope.encode(OwnerMark(controller, root_of(member)))
     if not _check_mark(storage, member, controllers, may_be_new=may_be_new):
         if not storage.was_probed():
             probe(storage)
@@ -204,7 +204,7 @@ def _check_mark(
     storage: Storage, member: Member, controllers: Sequence[str], *, may_be_new: bool = True
 ) -> bool:
     """Whether a root is this store's already. Raises StoreExists, NotAStore, StorageError."""
-    known = [envelope.encode(Mark(one, root_of(member))) for one in controllers]
+    known = [envelope.encode(OwnerMark(one, root_of(member))) for one in controllers]
     try:
         if storage.get(root_names.REPLICA_FILE) not in known:
             raise StoreExists(

@@ -27,7 +27,7 @@ _AT_ONCE = 64
 """So many of those that are lost are looked for in each round."""
 
 
-class DataFiles:
+class DataFileCopier:
     """Copies segments and manifests from a source to a standby.
 
     Args:

@@ -34,13 +34,13 @@ from txnlog.names import LogFile
 from txnlog.replication import root_names
 from txnlog.replication.roots.copying import put_same
 from txnlog.replication.roots.members import MarkedDisk
-from txnlog.replication.standby.data_files import DataFiles
-from txnlog.replication.standby.rounds import LogVersion, Round, Rounds, Standing
+from txnlog.replication.standby.data_files import DataFileCopier
+from txnlog.replication.standby.rounds import LogVersion, Round, Rounds, StandbyState
 from txnlog.replication.standby.source import (
-    Source,
+    FollowedSource,
     SourceLog,
     SourceMoved,
-    View,
+    SourceView,
     read_newest_states,
 )
 from txnlog.replication.standby.standby_storage import find_shown
@@ -125,12 +125,12 @@ class Follower:
             disk = MarkedDisk(logs.storage, names.STORE_FILE)
             logs = Logs(disk, logs.config, logs.clock)
         self._logs = logs
-        self._source = Source(logs)
+        self._source = FollowedSource(logs)
         self._target = target
         self._clock = logs.clock
         self._rounds = Rounds(target, logs.clock)
-        self._data = DataFiles(logs.storage, target)
-        self._standing: Standing | None = None
+        self._data = DataFileCopier(logs.storage, target)
+        self._standing: StandbyState | None = None
         self._newest_files: dict[str, _NewestFile] = {}
         self._read_anew: set[str] = set()
         """Logs for which it is unknown whether the source continues from the standby's state."""
@@ -193,7 +193,7 @@ class Follower:
             CorruptEntry: the source is damaged.
         """
 
-        def look(newest: Round) -> View:
+        def look(newest: Round) -> SourceView:
             self._check_store_file()
             view = self._source.look()
             self._check_source(view, newest)
@@ -237,7 +237,7 @@ class Follower:
             raise StoreExists(f"{self._target.url} is a standby of another store")
         self._began = True
 
-    def _newest(self) -> Standing | None:
+    def _newest(self) -> StandbyState | None:
         found = self._rounds.newest(self._standing)
         if found is not None and found.is_promoted:
             raise IllegalState(
@@ -248,7 +248,7 @@ class Follower:
 
     # -- the source ------------------------------------------------------------------------------
 
-    def _check_source(self, view: View, before: Round | None) -> None:
+    def _check_source(self, view: SourceView, before: Round | None) -> None:
         """Check that the source is still the same store: an unmounted disk has no topics.
 
         Raises StorageError.
@@ -267,7 +267,7 @@ class Follower:
                 f"{self._logs.storage.url} is not the store that it was: is its disk mounted?"
             )
 
-    def _check_ends(self, view: View, before: Round) -> None:
+    def _check_ends(self, view: SourceView, before: Round) -> None:
         ends = {one.log.log.folder: one.state.next_entry for one in view.logs}
         for name, (number, _) in view.heads.items():
             ends[names.transaction_log(name)] = number + 1
@@ -286,7 +286,7 @@ class Follower:
             "folder"
         )
 
-    def _check_that_logs_go_on(self, view: View, known: Mapping[str, LogVersion]) -> None:
+    def _check_that_logs_go_on(self, view: SourceView, known: Mapping[str, LogVersion]) -> None:
         """Raises StorageError: one does not. SourceMoved: nobody can tell, so all is read again."""
         changed = [
             (one, version)
@@ -305,7 +305,7 @@ class Follower:
             if isinstance(one.log, TopicLog):
                 self._data.forget(one.log.name)
         self._logs = Logs(storage, self._logs.config, self._logs.clock)
-        self._source = Source(self._logs)
+        self._source = FollowedSource(self._logs)
         raise SourceMoved(f"{unsure[0].log.log.folder} was cleaned up since the standby followed")
 
     def _goes_on(self, one: SourceLog, known: LogVersion) -> bool:
@@ -346,7 +346,7 @@ class Follower:
 
     # -- the round -------------------------------------------------------------------------------
 
-    def _put_round(self, view: View, before: Round | None) -> tuple[Round, int]:
+    def _put_round(self, view: SourceView, before: Round | None) -> tuple[Round, int]:
         number = self._standing.number + 1 if self._standing else 0
         attempt = root_names.round_token(number, self._clock.token())
         known = before.logs if before else {}
@@ -390,7 +390,7 @@ class Follower:
                 f"round {number} of {self._target.url} was written by another process that follows "
                 "the same store: run only one"
             )
-        self._standing = Standing(number, round_, is_promoted=False)
+        self._standing = StandbyState(number, round_, is_promoted=False)
         self._read_anew = set()
         return round_, sum(version.attempt == attempt for version in logs.values())
 

@@ -69,7 +69,7 @@ _DECODER = msgspec.json.Decoder(Round | Promoted)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StandbyState:
     """The newest round of a standby, and whether it was promoted since."""
 
     number: int
@@ -84,7 +84,7 @@ class Rounds:
         self.storage = storage
         self._clock = clock
 
-    def newest(self, known: Standing | None = None) -> Standing | None:
+    def newest(self, known: StandbyState | None = None) -> StandbyState | None:
         """The newest round; None if there is none yet.
 
         Args:
@@ -105,8 +105,8 @@ class Rounds:
             except ObjectNotFound:
                 continue  # there are newer ones since
             if isinstance(read, Promoted):
-                return Standing(read.number, read.last, is_promoted=True)
-            return Standing(read.number, read, is_promoted=False)
+                return StandbyState(read.number, read.last, is_promoted=True)
+            return StandbyState(read.number, read, is_promoted=False)
         raise CorruptEntry(
             f"{self.storage.url}/{root_names.STANDBY} shows rounds that cannot be read"
         )

@@ -75,7 +75,7 @@ class SourceLog:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SourceView:
     """One consistent state of a source.
 
     ``heads`` are the newest states of transactional ids, by id, and ``expired`` the numbers of
@@ -89,7 +89,7 @@ class View:
     damaged: frozenset[str]
 
 
-class Source:
+class FollowedSource:
     """The followed store.
 
     Args:
@@ -105,7 +105,7 @@ class Source:
         """The logs of all topics, as last read, if they were."""
         return [self.logs.topic(name) for name in list_topics(self._storage)]
 
-    def look(self) -> View:
+    def look(self) -> SourceView:
         """Read everything. A few requests for each log and id, and reads of new files.
 
         Raises SourceMoved, StorageError, CorruptEntry.
@@ -135,7 +135,7 @@ class Source:
             for name, number in first.items()
             if (state := cut.state(name)) is not None
         }
-        return View(reached_ms, logs, heads, expired, frozenset(self._damaged))
+        return SourceView(reached_ms, logs, heads, expired, frozenset(self._damaged))
 
     def _groups(self) -> list[GroupLog]:
         return [self.logs.group(name) for name in list_groups(self._storage)]

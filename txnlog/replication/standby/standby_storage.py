@@ -14,7 +14,7 @@ from typing import TypeVar
 from txnlog import names
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.replication import root_names
-from txnlog.replication.standby.rounds import Rounds, Standing
+from txnlog.replication.standby.rounds import Rounds, StandbyState
 from txnlog.storage import open_storage
 from txnlog.storage.base import AsOf, Kind, Storage
 from txnlog.storage.forwarding import ForwardingStorage
@@ -53,13 +53,13 @@ class StandbyStorage(ReadOnlyStorage):
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
         self._rounds = Rounds(inner)
-        self._standing: Standing | None = None
+        self._standing: StandbyState | None = None
         self._is_plain = False
 
     def __reduce__(self) -> tuple[object, ...]:
         return StandbyStorage, (self.inner,)
 
-    def standing(self, *, fresh: bool = True) -> Standing:
+    def standing(self, *, fresh: bool = True) -> StandbyState:
         """The newest round, as known here or read."""
         if fresh or self._standing is None:
             found = self._rounds.newest(self._standing)
@@ -76,7 +76,7 @@ class StandbyStorage(ReadOnlyStorage):
             self._standing = found
         return self._standing
 
-    def _at(self, name: str, standing: Standing) -> str | None:
+    def _at(self, name: str, standing: StandbyState) -> str | None:
         """An object's real name; None if it does not exist."""
         if self._is_plain:
             return name

@@ -22,7 +22,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.replication import root_names
 from txnlog.replication.standby.rounds import Round, Rounds
-from txnlog.replication.standby.source import SourceLog, View
+from txnlog.replication.standby.source import SourceLog, SourceView
 from txnlog.replication.standby.standby_storage import StandbyStorage
 from txnlog.state import envelope
 from txnlog.state.manifest import ManifestList
@@ -71,7 +71,7 @@ def sweep_data(
     target: Storage,
     store_file: bytes,
     clock: Clock,
-    look: Callable[[Round], View],
+    look: Callable[[Round], SourceView],
 ) -> int:
     """Delete segments and manifests to which nothing refers any more, here or at the source.
 

@@ -34,7 +34,7 @@ from txnlog.storage.adapters.http_answers import (
     patiently,
     pause_asked,
 )
-from txnlog.storage.adapters.object_store import PART_BYTES, ObjectClient, Page
+from txnlog.storage.adapters.object_store import PART_BYTES, ListingPage, ObjectClient
 from txnlog.storage.whole import TooLarge, check_whole
 
 T = TypeVar("T")
@@ -158,14 +158,14 @@ class AzureClient(ObjectClient):
         start_after: str,  # noqa: ARG002 - Azure's listings begin at the beginning
         deep: bool,
         next_page: str | None,
-    ) -> Page:
+    ) -> ListingPage:
         given = {"name_starts_with": prefix, "include": ["metadata"], **self._each}
         listing = (
             self._container.list_blobs(**given) if deep else self._container.walk_blobs(**given)
         )
         pages = listing.by_page(next_page)
 
-        async def list_one() -> Page:
+        async def list_one() -> ListingPage:
             objects: list[tuple[str, int]] = []
             folders: list[str] = []
             async for found in await anext(pages):
@@ -173,7 +173,7 @@ class AzureClient(ObjectClient):
                     folders.append(found.name)
                 elif (found.metadata or {}).get(_FOLDER) != "true":
                     objects.append((found.name, int(found.size)))
-            return Page(objects, folders, pages.continuation_token or None)
+            return ListingPage(objects, folders, pages.continuation_token or None)
 
         return self._ask(list_one)
 

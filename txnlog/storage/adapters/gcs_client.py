@@ -30,7 +30,7 @@ from txnlog.storage.adapters.http_answers import (
     patiently,
     pause_asked,
 )
-from txnlog.storage.adapters.object_store import PART_BYTES, ObjectClient, Page
+from txnlog.storage.adapters.object_store import PART_BYTES, ListingPage, ObjectClient
 from txnlog.storage.whole import TooLarge, check_whole
 
 _HINTS_BY_STATUS = {
@@ -172,7 +172,7 @@ class GcsClient(ObjectClient):
 
     def list_page(
         self, prefix: str, *, start_after: str, deep: bool, next_page: str | None
-    ) -> Page:
+    ) -> ListingPage:
         given = {
             "prefix": prefix,
             "startOffset": start_after,
@@ -182,7 +182,7 @@ class GcsClient(ObjectClient):
         }
         response = self._ask("GET", f"storage/v1/b/{self._bucket}/o", given)
         page = _decode(response.body)
-        return Page(
+        return ListingPage(
             [(item["name"], int(item.get("size", 0))) for item in page.get("items") or ()],
             list(page.get("prefixes") or ()),
             page.get("nextPageToken") or None,

@@ -42,7 +42,7 @@ _HINTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class HdfsStatus:
     """The NameNode's status of a file or folder."""
 
     name: str
@@ -91,15 +91,15 @@ class HdfsClient(ABC):
         """Bytes [start, stop) of a file, fewer only where it ends; ``None`` is its end."""
 
     @abstractmethod
-    def status(self, path: str) -> Status:
+    def status(self, path: str) -> HdfsStatus:
         """The status of a file or folder."""
 
     @abstractmethod
-    def list_folder(self, path: str, start_after: str) -> Iterator[Status]:
+    def list_folder(self, path: str, start_after: str) -> Iterator[HdfsStatus]:
         """The content of a folder, by name, after ``start_after``. Raises FileNotFoundError."""
 
     @abstractmethod
-    def log_edit(self, path: str, found: Status) -> None:
+    def log_edit(self, path: str, found: HdfsStatus) -> None:
         """Change nothing of a file, in such a way that the NameNode logs it, and syncs its log."""
 
 
@@ -307,7 +307,7 @@ class HdfsStorage(ServerStorage):
     def modified_ms(self, name: str) -> int | None:
         return self._file_status(name).modified_ms
 
-    def _file_status(self, name: str) -> Status:
+    def _file_status(self, name: str) -> HdfsStatus:
         path = self._path(name)
         found = self._reading(name, lambda client: client.status(path))
         if found.is_folder:
@@ -343,7 +343,7 @@ class HdfsStorage(ServerStorage):
             else:
                 yield prefix + status.name, status.size_bytes
 
-    def _list(self, folder: str, start_after: str = "") -> Iterator[Status]:
+    def _list(self, folder: str, start_after: str = "") -> Iterator[HdfsStatus]:
         path, client = self._folder_path(folder), self.client
         try:
             for status in client.list_folder(path, start_after):

@@ -20,8 +20,8 @@ from weakref import WeakSet
 from txnlog.errors import InvalidOption, UnsupportedFilesystem, how_to_install
 from txnlog.storage.adapters.hdfs import (
     HdfsClient,
+    HdfsStatus,
     HdfsStorage,
-    Status,
     check_url,
     remote_failure,
 )
@@ -188,11 +188,11 @@ class NativeHdfsClient(HdfsClient):
 
         return self._call(read, self._client)
 
-    def status(self, path: str) -> Status:
+    def status(self, path: str) -> HdfsStatus:
         found = self._call(self._client.get_file_info, path)
         return _parse_status(path.rpartition("/")[0], found)
 
-    def list_folder(self, path: str, start_after: str) -> Iterator[Status]:
+    def list_folder(self, path: str, start_after: str) -> Iterator[HdfsStatus]:
         found = self._call(self._client.list_status, path)
         while some := self._call(lambda: [*islice(found, _LISTED_AT_ONCE)]):
             for status in some:
@@ -200,13 +200,13 @@ class NativeHdfsClient(HdfsClient):
                 if parsed.name > start_after:
                     yield parsed
 
-    def log_edit(self, path: str, found: Status) -> None:
+    def log_edit(self, path: str, found: HdfsStatus) -> None:
         self._call(self._client.set_times, path, found.modified_ms, _LEAVES_TIME)
 
 
-def _parse_status(folder: str, status: FileStatus) -> Status:
+def _parse_status(folder: str, status: FileStatus) -> HdfsStatus:
     name = status.path.removeprefix(folder).lstrip("/")
-    return Status(name, status.isdir, status.length, status.modification_time)
+    return HdfsStatus(name, status.isdir, status.length, status.modification_time)
 
 
 def _read_chunks(file: Path) -> Iterator[bytes]:

@@ -54,7 +54,7 @@ class NotAFile(OSError):
     """Something else than a regular file, or a folder, is where one is needed."""
 
 
-class Place:
+class OpenedName:
     """Where a name is: relative to an open folder, which is closed after the block."""
 
     __slots__ = ("folder", "name")
@@ -123,13 +123,13 @@ class Inside:
         self.root = root
         self._links_to = links_to
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> OpenedName:
         """Where a name is; that of the root, "", is its path."""
         if not name:
-            return Place(None, self.root)
+            return OpenedName(None, self.root)
         *folders, last = name.split("/")
         if not BY_DESCRIPTOR:
-            return Place(None, str(self._checked(folders) / last))
+            return OpenedName(None, str(self._checked(folders) / last))
         has_followed = not self._links_to
         held: list[int] = []
         try:
@@ -144,7 +144,7 @@ class Inside:
                     has_followed = True
                 # Out of the list first: closed twice, it could be a file of another thread.
                 os.close(held.pop(0))
-            return Place(held[0], last)
+            return OpenedName(held[0], last)
         except BaseException:
             while held:
                 os.close(held.pop())
@@ -158,7 +158,7 @@ class Inside:
             if target.is_relative_to(allowed):
                 folder = open_inside(allowed, _PASS, None)
                 for part in target.relative_to(allowed).parts:
-                    with Place(folder, part) as at:
+                    with OpenedName(folder, part) as at:
                         folder = open_inside(part, _PASS, at.folder)
                 return folder
         raise NotAFile(errno.ELOOP, f"{link} is a symbolic link to {target}, which is not allowed")
@@ -257,7 +257,7 @@ class Inside:
                 with os.scandir(at.name) as entries:
                     yield entries
                 return
-            with Place(open_inside(at.name, _LIST, at.folder), "") as inner:
+            with OpenedName(open_inside(at.name, _LIST, at.folder), "") as inner:
                 assert inner.folder is not None
                 with os.scandir(inner.folder) as entries:
                     yield entries
@@ -274,7 +274,7 @@ class Inside:
         except OSError:
             return False
 
-    def _folder_place(self, folder: str) -> Place:
+    def _folder_place(self, folder: str) -> OpenedName:
         """Where a folder is, which may be a link that is followed."""
         if not self._links_to or not folder:
             return self.place(folder)

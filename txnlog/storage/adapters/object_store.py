@@ -29,7 +29,7 @@ PART_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListingPage:
     """A part of a listing: what one request returned, in the order of keys.
 
     Attributes:
@@ -76,7 +76,7 @@ class ObjectClient(ABC):
     @abstractmethod
     def list_page(
         self, prefix: str, *, start_after: str, deep: bool, next_page: str | None
-    ) -> Page:
+    ) -> ListingPage:
         """Objects whose keys begin with ``prefix``.
 
         Args:
@@ -268,7 +268,7 @@ class ObjectStore(ServerStorage):
                 if not key.endswith("/"):
                     yield key.removeprefix(self._prefix), size_bytes
 
-    def _pages(self, folder: str, *, deep: bool, start_after: str = "") -> Iterator[Page]:
+    def _pages(self, folder: str, *, deep: bool, start_after: str = "") -> Iterator[ListingPage]:
         prefix, next_page = self._folder_prefix(folder), None
         client = self.client
         after = prefix + start_after if start_after else ""

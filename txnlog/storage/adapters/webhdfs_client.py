@@ -19,9 +19,9 @@ from txnlog.errors import UnsupportedFilesystem, how_to_install
 from txnlog.storage import whole
 from txnlog.storage.adapters.hdfs import (
     HdfsClient,
+    HdfsStatus,
     NoParentFolder,
     RemoteError,
-    Status,
     remote_failure,
 )
 
@@ -133,21 +133,21 @@ class WebHdfsClient(HdfsClient):
                 return data
         raise AssertionError("the loop returns or raises")
 
-    def status(self, path: str) -> Status:
-        return _parse_status(self._ask("GET", path, "GETFILESTATUS").json()["FileStatus"])
+    def status(self, path: str) -> HdfsStatus:
+        return _parse_status(self._ask("GET", path, "GETFILESTATUS").json()["HdfsStatus"])
 
-    def list_folder(self, path: str, start_after: str) -> Iterator[Status]:
+    def list_folder(self, path: str, start_after: str) -> Iterator[HdfsStatus]:
         while True:
             after = {"startAfter": start_after} if start_after else {}
             listing = self._ask("GET", path, "LISTSTATUS_BATCH", after).json()["DirectoryListing"]
-            page = listing["partialListing"]["FileStatuses"]["FileStatus"]
+            page = listing["partialListing"]["FileStatuses"]["HdfsStatus"]
             for found in page:
                 yield _parse_status(found)
             if not page or not listing["remainingEntries"]:
                 return
             start_after = page[-1]["pathSuffix"]
 
-    def log_edit(self, path: str, found: Status) -> None:
+    def log_edit(self, path: str, found: HdfsStatus) -> None:
         times = {"modificationtime": str(found.modified_ms), "accesstime": "-1"}
         self._ask("PUT", path, "SETTIMES", times)
 
@@ -289,8 +289,8 @@ def _unexpected(answer: requests.Response) -> Exception:
     return RemoteError(what, None, retriable)
 
 
-def _parse_status(found: Mapping[str, Any]) -> Status:
-    return Status(
+def _parse_status(found: Mapping[str, Any]) -> HdfsStatus:
+    return HdfsStatus(
         name=str(found["pathSuffix"]),
         is_folder=found["type"] == "DIRECTORY",
         size_bytes=int(found["length"]),

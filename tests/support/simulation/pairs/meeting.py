@@ -210,7 +210,10 @@ def spans(snapshot: object, topic: str) -> object:
     return (
         snapshot.beginning_offsets(topic),  # type: ignore[attr-defined]
         snapshot.end_offsets(topic),  # type: ignore[attr-defined]
-        [(r.partition, r.segment.name, r.start_offset, r.stop_offset) for r in planned.ranges],
+        [
+            (r.partition, r.segment.stored.name, r.start_offset, r.stop_offset)
+            for r in planned.ranges
+        ],
     )
 
 

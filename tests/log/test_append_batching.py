@@ -1,4 +1,4 @@
-"""Group commit: who places what for whom, what each writer is told, and what it costs."""
+"""Append batching: who places what for whom, what each writer is told, and what it costs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
     UploadExpired,
 )
-from txnlog.log.group_commit import MOST_AGE_MS
+from txnlog.log.append_batching import MOST_AGE_MS
 from txnlog.log.retired_segments import RECHECK_AFTER_MS
-from txnlog.log.uploads import Appended, Writer
+from txnlog.log.uploads import Appended, IdempotentWriter
 from txnlog.names import TopicPartition
 from txnlog.results import FileDeletion
 from txnlog.state.producers import ProducerRef
@@ -57,9 +57,9 @@ def entries(store: Store) -> list[str]:
 
 def test_one_entry_places_what_several_have_proposed(store: Store) -> None:
     """A writer places two dead writers' appends with its own; no proposals are left."""
-    propose(store, b"one", Writer.new("1" * 32), partition=0)
+    propose(store, b"one", IdempotentWriter.new("1" * 32), partition=0)
     propose(store, b"two", partition=1)
-    writer = Writer.new("2" * 32)
+    writer = IdempotentWriter.new("2" * 32)
     assert place(store, b"three", writer, partition=1).offsets == {T1: range(1)}
     assert kinds(store) == ["created", *["append"] * 4, "appends"]
     assert sorted(values(another(store))) == [b"faster"] * 3 + [b"first", b"one", b"three", b"two"]
@@ -74,7 +74,7 @@ def test_one_entry_places_what_several_have_proposed(store: Store) -> None:
 
 def test_its_writer_finds_itself_placed(store: Store) -> None:
     """By an entry of somebody else's: nothing is appended again, and its sequences go on."""
-    writer = Writer.new("1" * 32)
+    writer = IdempotentWriter.new("1" * 32)
     since_entry = 2
     segments = propose(store, b"mine", writer)
     place(store, b"other")
@@ -91,22 +91,24 @@ def test_its_writer_finds_itself_placed(store: Store) -> None:
 def test_only_one_append_of_a_producer_is_placed(store: Store) -> None:
     """A copy of a producer has proposed other records with the same sequence: it is refused."""
     ref = ProducerRef(9, 0)
-    propose(store, b"copy", Writer(ref))
-    place(store, b"mine", Writer(ref))
+    propose(store, b"copy", IdempotentWriter(ref))
+    place(store, b"mine", IdempotentWriter(ref))
     assert kinds(store)[-1] == "append"
     assert proposals(store) == []
     with pytest.raises(OutOfOrderSequence):
-        place(store, b"late", Writer(ref))
+        place(store, b"late", IdempotentWriter(ref))
 
 
 def test_a_fenced_epoch_is_left_out_and_told(store: Store) -> None:
     """An older epoch's proposal is not placed with, or after, a newer epoch's append."""
-    segments = propose(store, b"old", Writer(ProducerRef(9, 0)))
-    place(store, b"new", Writer(ProducerRef(9, 1)), partition=1)
+    segments = propose(store, b"old", IdempotentWriter(ProducerRef(9, 0)))
+    place(store, b"new", IdempotentWriter(ProducerRef(9, 1)), partition=1)
     place(store, b"other")
     assert b"old" not in values(another(store))
     with pytest.raises(InvalidProducerEpoch):
-        another(store).logs.topic("t").place(segments, writer=Writer(ProducerRef(9, 0), {0: 1}))
+        another(store).logs.topic("t").place(
+            segments, writer=IdempotentWriter(ProducerRef(9, 0), {0: 1})
+        )
 
 
 def test_a_topic_that_was_made_anew_gets_nothing_of_the_old_one(store: Store) -> None:
@@ -176,7 +178,7 @@ def test_who_has_slept_tells_what_it_placed_for_others(
     store: Store, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Vacuum was faster: a warning names what it has placed, and who repeats it is told."""
-    writer = Writer.new("1" * 32)
+    writer = IdempotentWriter.new("1" * 32)
     segments = propose(store, b"dead", writer)
     storage = Losing(store)
     put = storage.put_if_absent

@@ -12,7 +12,7 @@ from txnlog.clock import Clock
 from txnlog.errors import UploadExpired
 from txnlog.log.manifests import Manifests
 from txnlog.log.settled_producers import recall
-from txnlog.log.uploads import UploadedSegment, Writer
+from txnlog.log.uploads import IdempotentWriter, UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.state.producers import ProducerRef, advance_sequence
 from txnlog.state.segment import SegmentEntry
@@ -21,7 +21,7 @@ from txnlog.state.topic_entries import Append
 from txnlog.state.transaction import TransactionRef
 
 
-class Placing:
+class PendingAppend:
     """See ``TopicLog.place`` for the arguments.
 
     ``offsets`` are the append's, once placed, or as it was last built. ``first_entry`` is a number
@@ -36,7 +36,7 @@ class Placing:
         segments: Sequence[UploadedSegment],
         *,
         transaction: TransactionRef | None,
-        writer: Writer | None,
+        writer: IdempotentWriter | None,
         first_entry: int,
         first_of_epoch: Container[int],
         expired: UploadExpired | None,
@@ -143,7 +143,7 @@ class Placing:
         """A writer that was idle for too long, with no append of unknown outcome, starts over."""
         writer = self._writer
         if writer and not _remembers(state, writer, filter(self._has_written_to, self._counts)):
-            writer.producer = Writer.new(self._clock.token()).producer
+            writer.producer = IdempotentWriter.new(self._clock.token()).producer
             writer.sequences.clear()
 
     def _sequences(self, state: TopicState) -> dict[int, int]:
@@ -161,7 +161,7 @@ class Placing:
         }
 
 
-def _remembers(state: TopicState, writer: Writer, partitions: Iterable[int]) -> bool:
+def _remembers(state: TopicState, writer: IdempotentWriter, partitions: Iterable[int]) -> bool:
     """Whether the writer's last batches in these partitions, if any, are known."""
     known = state.producers.get(writer.producer.producer_id)
     if known is None:

@@ -18,7 +18,7 @@ from txnlog.errors import TxnlogError
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
-from txnlog.state.group import CommittedOffset, GroupState, OffsetCommit, Standing
+from txnlog.state.group import CommittedOffset, GroupState, LoggedPosition, OffsetCommit
 from txnlog.state.membership import Committer
 
 CommitCallback: TypeAlias = Callable[[Mapping[TopicPartition, int], TxnlogError | None], object]
@@ -37,7 +37,7 @@ class _UnderWay:
     pid: int
 
 
-class GroupStanding:
+class GroupPositions:
     """The starting offsets of one consumer, by partition, shared with its group metadata.
 
     ``topic_ids`` are those of the topics as the consumer has read them.
@@ -49,7 +49,7 @@ class GroupStanding:
         self._topic_ids = topic_ids
         self._starts: dict[TopicPartition, int | None] = {}
         self._start_entries: dict[TopicPartition, int] = {}
-        self._looked_up: dict[TopicPartition, tuple[Standing, Standing]] = {}
+        self._looked_up: dict[TopicPartition, tuple[LoggedPosition, LoggedPosition]] = {}
         """The group's offset when it was asked for, and the start known then."""
         self._under_way: _UnderWay | None = None
         self._reports: deque[
@@ -78,7 +78,7 @@ class GroupStanding:
         self._start_entries.pop(where, None)
         self._looked_up.pop(where, None)
 
-    def start_from(self, where: TopicPartition, found: Standing) -> None:
+    def start_from(self, where: TopicPartition, found: LoggedPosition) -> None:
         """Begin at the group's offsets; metadata handed out before follows."""
         self._starts[where] = found.offset
         self._start_entries.pop(where, None)
@@ -189,7 +189,7 @@ class GroupStanding:
         if number is not None:
             for commit in commits:
                 where = TopicPartition(commit.topic, commit.partition)
-                self.start_from(where, Standing(commit.offset, number))
+                self.start_from(where, LoggedPosition(commit.offset, number))
 
     def metadata(
         self, partitions: Iterable[TopicPartition], committer: Committer | None
@@ -207,8 +207,8 @@ class GroupStanding:
         self.committed(where)
         self.start_from(where, self._looked_up[where][0])
 
-    def _start(self, where: TopicPartition) -> Standing:
-        return Standing(self._starts.get(where), self._start_entries.get(where))
+    def _start(self, where: TopicPartition) -> LoggedPosition:
+        return LoggedPosition(self._starts.get(where), self._start_entries.get(where))
 
     def _topic_id(self, topic: str) -> str:
         """The id of the topic as this consumer has read it; otherwise its current id."""

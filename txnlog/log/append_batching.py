@@ -1,4 +1,4 @@
-"""Group commit: writers that lose an entry number do not queue for the next one.
+"""Append batching: writers that lose an entry number do not queue for the next one.
 
 A writer that loses leaves a proposal beside the log, and looks again. Of those that wait, the one
 whose proposal comes first puts the next entry with the appends of all proposals; the others find
@@ -42,7 +42,7 @@ _FEW = 2
 _logger = logging.getLogger(__name__)
 
 
-class GroupCommit:
+class BatchedAppend:
     """One append on its way into a topic's log.
 
     Args:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 _FIRST_PAUSE_MS: Final = 10
 
 
-class Lookout:
+class PollWait:
     """When a consumer that has returned everything looks for more.
 
     Each look is a listing per topic. The pauses between looks double up to ``max_wait_ms``, also
