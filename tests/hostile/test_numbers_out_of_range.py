@@ -176,7 +176,7 @@ def test_an_entry_with_a_number_out_of_range_is_damaged(
     [
         pytest.param(("config", "segment.bytes"), "abc", id="setting"),
         pytest.param(("partitions",), [{}] * 100_001, id="partitions"),
-        (("partitions", 0, "segments", 0, 3), 1 << 62),
+        (("partitions", 0, "segments", 0, 2, STORED.index("record_count")), 1 << 62),
         (("partitions", 0, "end_offset"), -1),
         (("recent", 0, "first_offsets"), {"5": 0}),
         (("recent", 0, "first_offsets"), {"-1": 0}),

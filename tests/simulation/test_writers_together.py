@@ -84,10 +84,11 @@ class Judge:
                     partition, offset = place["partition"], place["base_offset"]
                     if offset != ends[partition]:
                         raise Wrong(f"{name} leaves a gap, or overlaps")
-                    ends[partition] += place["record_count"]
-                    placed.setdefault(place["name"], []).append((partition, offset))
-                    if int(name[:20]) >= self.refused.get(place["name"], 1 << 63):
-                        raise Wrong(f"{place['name']} was refused, and placed by {name}")
+                    segment, record_count, *_ = place["stored"]
+                    ends[partition] += record_count
+                    placed.setdefault(segment, []).append((partition, offset))
+                    if int(name[:20]) >= self.refused.get(segment, 1 << 63):
+                        raise Wrong(f"{segment} was refused, and placed by {name}")
         for name, where in placed.items():
             # Those that share a file have one name.
             if len(where) > len({partition for partition, _ in where}):

@@ -113,7 +113,7 @@ def view(store: Store, log: StateLog[Any, Any]) -> object:
             held = state.membership.members
             return state.committed, state.pending, state.membership.generation, sorted(held)
         ends = [(part.log_start_offset, part.end_offset) for part in state.partitions]
-        placed = [[s.name for s in part.segments[-8:]] for part in state.partitions]
+        placed = [[s.stored.name for s in part.segments[-8:]] for part in state.partitions]
         return state.next_entry, ends, state.last_stable_offsets(), state.undecided, placed[:0]
 
 

@@ -134,13 +134,13 @@ class WebHdfsClient(HdfsClient):
         raise AssertionError("the loop returns or raises")
 
     def status(self, path: str) -> HdfsStatus:
-        return _parse_status(self._ask("GET", path, "GETFILESTATUS").json()["HdfsStatus"])
+        return _parse_status(self._ask("GET", path, "GETFILESTATUS").json()["FileStatus"])
 
     def list_folder(self, path: str, start_after: str) -> Iterator[HdfsStatus]:
         while True:
             after = {"startAfter": start_after} if start_after else {}
             listing = self._ask("GET", path, "LISTSTATUS_BATCH", after).json()["DirectoryListing"]
-            page = listing["partialListing"]["FileStatuses"]["HdfsStatus"]
+            page = listing["partialListing"]["FileStatuses"]["FileStatus"]
             for found in page:
                 yield _parse_status(found)
             if not page or not listing["remainingEntries"]:
