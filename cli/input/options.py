@@ -22,7 +22,7 @@ class Format(str, Enum):
     JSONL = "jsonl"
 
 
-class Codec(str, Enum):
+class CodecName(str, Enum):
     """The codecs for records; not every record format has all of them."""
 
     NONE = "none"
@@ -125,7 +125,7 @@ IntervalOption = Annotated[
 ]
 """For verbs that run until they are stopped."""
 CompressionOption = Annotated[
-    Codec | None,
+    CodecName | None,
     typer.Option("--compression", help="Instead of the topic's.", show_default=False),
 ]
 FolderOptions = Annotated[

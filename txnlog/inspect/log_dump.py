@@ -38,8 +38,7 @@ class DumpedEntry(Generic[EntryT_co]):
 
     An entry that is in a bundle with others comes by itself, under its own number; ``file`` is then
     the bundle's, which ``path`` and ``size_bytes`` are of too. ``entry`` is None if it cannot be
-    decoded; ``content`` is its JSON as written, if it is JSON at all, with names for what is an
-    array in the file if it can. ``outcomes`` are those of the
+    decoded; ``content`` is its JSON as written, if it is JSON at all. ``outcomes`` are those of the
     markers beside it. ``damage`` says what is wrong, None if nothing is. ``failures`` are files
     that could not be read, and why.
     """
@@ -157,7 +156,7 @@ def _unbundle(
             first.path,
             first.size_bytes,
             entry,
-            _named(entry),
+            msgspec.to_builtins(entry),
             (),
             False,
             None,
@@ -242,17 +241,15 @@ def _read_entry(
             failures.append((marker, error))
         except (CorruptEntry, UnsupportedVersion) as error:
             damages.append(str(error))
-    told = None if data is None else _parse_json(data)
+    content_of = None if data is None else _parse_json(data)
     if len(entries) > 1:
-        told = _named(entries[0])
-    elif entries and told is not None:
-        told |= _named(entries[0])
+        content_of = msgspec.to_builtins(entries[0])
     found = DumpedEntry(
         files.number,
         path,
         None if data is None else len(data),
         entries[0] if entries else None,
-        told,
+        content_of,
         outcomes,
         LogFile.CHECKPOINT in files.kinds,
         "; ".join(damages) or None,
@@ -260,27 +257,6 @@ def _read_entry(
         file=files.number,
     )
     return _Read(found, entries, tuple(markers))
-
-
-def _named(entry: msgspec.Struct) -> JsonObject:
-    """An entry as JSON has it, with the names of what arrays say by position."""
-    config = entry.__struct_config__
-    tag = {} if config.tag is None else {str(config.tag_field): config.tag}
-    return tag | {
-        field.encode_name: _named_value(value)
-        for field in msgspec.structs.fields(entry)
-        if (value := getattr(entry, field.name)) != field.default
-    }
-
-
-def _named_value(value: object) -> object:
-    if isinstance(value, msgspec.Struct):
-        return _named(value)
-    if isinstance(value, list | tuple):
-        return [_named_value(each) for each in value]
-    if isinstance(value, dict):
-        return {str(key): _named_value(each) for key, each in value.items()}
-    return msgspec.to_builtins(value)
 
 
 def _check_markers(

@@ -14,7 +14,7 @@ from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.snapshot_token import SnapshotToken
 from txnlog.read.time_travel import added_since, pinned_offsets
 from txnlog.read.topic_view import PartitionView, TopicView
-from txnlog.state.placement import Segment
+from txnlog.state.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +107,10 @@ def _as_written(
 def _is_whole(segments: Sequence[Segment], start: int, end: int) -> bool:
     """Whether nothing of these offsets was compacted away."""
     for segment in segments:
-        rewritten = segment.rewritten
+        rewritten = segment.stored.rewritten
         if segment.base_offset > start:
             return False  # nothing is left of the records in between
-        if rewritten is not None and rewritten.is_compacted and not segment.is_dense:
+        if rewritten is not None and rewritten.is_compacted and not segment.stored.is_dense:
             return False
         start = segment.end_offset
     return start >= end

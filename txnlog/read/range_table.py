@@ -17,7 +17,7 @@ from txnlog.log.manifest_table import ManifestTable
 from txnlog.names import OWN_FILE
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import TopicView
-from txnlog.state.placement import Segment
+from txnlog.state.segment import Segment
 
 Ints: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -111,7 +111,7 @@ class RangeTable:
                     int(self.stop_offsets[row]),
                     log_append_time,
                     view.topic_id,
-                    view.hides_aborted and segment.has_aborted,
+                    view.hides_aborted and segment.stored.has_aborted,
                 )
             )
         return found
@@ -170,12 +170,15 @@ class _Columns:
             ints(number for number, _ in placed),
             ints(segment.base_offset for segment in segments),
             ints(segment.end_offset for segment in segments),
-            ints(segment.record_count for segment in segments),
-            ints(segment.size_bytes for segment in segments),
-            ints(segment.min_timestamp_ms for segment in segments),
-            ints(segment.max_timestamp_ms for segment in segments),
-            np.array([s.position == OWN_FILE and s.kafka is None for s in segments], np.bool_),
-            pa.array([segment.name for segment in segments], pa.string()),
+            ints(segment.stored.record_count for segment in segments),
+            ints(segment.stored.size_bytes for segment in segments),
+            ints(segment.stored.min_timestamp_ms for segment in segments),
+            ints(segment.stored.max_timestamp_ms for segment in segments),
+            np.array(
+                [s.stored.position == OWN_FILE and s.stored.kafka is None for s in segments],
+                np.bool_,
+            ),
+            pa.array([segment.stored.name for segment in segments], pa.string()),
         )
 
     def followed_by(self, other: _Columns) -> _Columns:

@@ -78,7 +78,7 @@ class KnownFiles:
                 known.popitem(last=False)
 
 
-class Pieces:
+class FreshManifests:
     """The manifests of one answer."""
 
     def __init__(
@@ -197,8 +197,8 @@ class Pieces:
 
     def _is_shown(self, part: SegmentRange) -> bool:
         """Whether engines see the records in the segment's own file as they are."""
-        alone = part.segment.position < 0 and part.segment.kafka is None
-        version = schema_version(part.segment.name)
+        alone = part.segment.stored.position < 0 and part.segment.stored.kafka is None
+        version = schema_version(part.segment.stored.name)
         schema = self._topic.schema
         is_known = schema is None or file_layout(schema, version) is not None
         return alone and part.paths.is_parquet and is_known
@@ -228,11 +228,13 @@ class Pieces:
         segment = part.segment
         known = {}
         name = TIMESTAMP if self._topic.schema is not None else "timestamp"
-        if name in self._topic.columns.names and segment.min_timestamp_ms >= 0:
-            times = segment.min_timestamp_ms, segment.max_timestamp_ms
+        if name in self._topic.columns.names and segment.stored.min_timestamp_ms >= 0:
+            times = segment.stored.min_timestamp_ms, segment.stored.max_timestamp_ms
             known[name] = ColumnStatistics(0, *(1000 * time for time in times))
         bounds = FileBounds.of(self._schema, known)
-        return ListedFile(url, segment.entry, segment.record_count, segment.size_bytes, bounds)
+        return ListedFile(
+            url, segment.entry, segment.stored.record_count, segment.stored.size_bytes, bounds
+        )
 
     # -- beside the manifests --------------------------------------------------------------------
 
@@ -252,7 +254,7 @@ class Pieces:
         known = self._known.beside
         if key not in known:
             before, shown = self._count_rows(part)
-            gone = [(0, before), (before + shown, part.segment.record_count)]
+            gone = [(0, before), (before + shown, part.segment.stored.record_count)]
             known[key] = self._put_positions(key, url, part.partition, gone)
         file = known[key]
         if file is None:
@@ -263,7 +265,7 @@ class Pieces:
     def _count_rows(self, part: SegmentRange) -> tuple[int, int]:
         """How many rows of a segment lie before its range, and how many in it."""
         segment = part.segment
-        if segment.is_dense:
+        if segment.stored.is_dense:
             return part.start_offset - segment.base_offset, part.stop_offset - part.start_offset
         columns = ScanColumns((OFFSET if self._topic.schema else "offset",), self._topic.schema)
         spans = (segment.base_offset, part.start_offset), (part.start_offset, part.stop_offset)

@@ -22,7 +22,7 @@ from pyiceberg.schema import Schema
 from txnlog.log.open_logs import Logs
 from txnlog.tables.columns import shows_as_it_is
 from txnlog.tables.day_folder import DayFolder
-from txnlog.tables.fresh_pieces import KnownFiles, Pieces
+from txnlog.tables.fresh_pieces import FreshManifests, KnownFiles
 from txnlog.tables.iceberg_columns import default_as_json, iceberg_schema
 from txnlog.tables.iceberg_manifests import DATA, DELETES, ListedManifest, manifest_list
 from txnlog.tables.pinned_topic import PinnedTopic
@@ -115,7 +115,9 @@ class _FreshTable:
             self._answer = None
             schema = iceberg_schema(topic.columns)
             fields = _fields(topic, schema)
-            pieces = Pieces(logs, topic, schema, json.dumps(fields), self._folder, self._known)
+            pieces = FreshManifests(
+                logs, topic, schema, json.dumps(fields), self._folder, self._known
+            )
             manifests = [*pieces.manifests()]
             made = _put(topic, fields, schema, manifests, self._folder, seen, now_ms)
             if pieces.is_complete:
