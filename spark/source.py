@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from txnlog.read.changed_rows import ChangeColumns
     from txnlog.read.schema import ScanColumns
-    from txnlog.spark.batch.change_read import ChangePlan
+    from txnlog.spark.batch.change_read import ChangeFeedPlan
     from txnlog.spark.batch.read_plan import ReadPlan
     from txnlog.spark.options.read_options import ReadOptions
 
@@ -51,7 +51,7 @@ class TxnlogDataSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._plan: ReadPlan | None = None
-        self._feed: ChangePlan | None = None
+        self._feed: ChangeFeedPlan | None = None
 
     @classmethod
     def name(cls) -> str:

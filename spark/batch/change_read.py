@@ -30,7 +30,7 @@ _MOST_SHARES = 6
 
 
 @dataclass(frozen=True, slots=True)
-class ChangePlan:
+class ChangeFeedPlan:
     """A pinned feed on its way from ``schema()`` to ``reader()``."""
 
     storage: Storage
@@ -39,7 +39,7 @@ class ChangePlan:
     task_sizes: TaskSizes
 
 
-def plan_changes(options: Mapping[str, str]) -> ChangePlan:
+def plan_changes(options: Mapping[str, str]) -> ChangeFeedPlan:
     """Pin a feed.
 
     Raises:
@@ -58,7 +58,7 @@ def plan_changes(options: Mapping[str, str]) -> ChangePlan:
     if isinstance(older, int):
         older = SnapshotToken.decode(take_snapshot(store.logs, [topic], at=older).token())
     columns = feed_columns(parsed, topic, view.schema)
-    return ChangePlan(store.storage, columns, ranges_since(view, older), parsed.task_sizes)
+    return ChangeFeedPlan(store.storage, columns, ranges_since(view, older), parsed.task_sizes)
 
 
 def _check_batch(parsed: ReadOptions) -> None:
@@ -127,7 +127,7 @@ def feed_tasks(ranges: ChangedRanges, sizes: TaskSizes) -> Sequence[InputPartiti
 class ChangeReader(DataSourceReader):
     """Reads a pinned feed."""
 
-    def __init__(self, plan: ChangePlan) -> None:
+    def __init__(self, plan: ChangeFeedPlan) -> None:
         self._plan = plan
 
     def __reduce__(self) -> tuple[type[ChangeTaskReader], tuple[object, ...]]:
