@@ -6,6 +6,7 @@ checked as carefully: ``check_whole_number``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -27,7 +28,10 @@ AUTO = "auto"
 """The record.format of topics whose large segments are Parquet files, and small ones batches."""
 PRODUCER_CODEC = "producer"
 """The compression.type of topics whose writers choose it."""
+CONSTRAINT = "constraint."
+"""How the settings of a typed topic begin that are expressions which its rows must not violate."""
 _LONG_MAX = (1 << 63) - 1
+_MOST_CONSTRAINTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +228,29 @@ _TOPIC_KEYS = {
     ),
 }
 
+_CONSTRAINT_NAME = re.compile(r"constraint\.[A-Za-z0-9_-]{1,64}")
+
+
+def _expression(text: str) -> str:
+    if not text.strip() or len(text) > 4096:
+        raise ValueError("an expression of at most 4096 characters is needed")
+    return text
+
+
+_CONSTRAINT_KEY = _Key(
+    "",
+    _expression,
+    "of a typed topic: an expression over its columns, such as amount > 0; a written row for which "
+    "it is false is refused",
+)
+
+
+def _find_key(keys: Mapping[str, _Key], name: str) -> _Key | None:
+    if keys is _TOPIC_KEYS and _CONSTRAINT_NAME.fullmatch(str(name)):
+        return _CONSTRAINT_KEY
+    return keys.get(name)
+
+
 # Codecs that Arrow cannot use for its buffers.
 _ROWS_ONLY = frozenset({Compression.GZIP, Compression.SNAPPY})
 
@@ -348,9 +375,10 @@ class Setting:
 
 def topic_setting(config: Mapping[str, str], key: str) -> str:
     """The effective value of one of a topic's keys. Raises InvalidConfig for an unknown key."""
-    if key not in _TOPIC_KEYS:
+    known = _find_key(_TOPIC_KEYS, key)
+    if known is None:
         raise InvalidConfig(_unknown(key, _TOPIC_KEYS, "topic"))
-    return config.get(key, _TOPIC_KEYS[key].default)
+    return config.get(key, known.default)
 
 
 def setting_choices(level: Literal["topic", "store"]) -> dict[str, Sequence[str]]:
@@ -361,10 +389,10 @@ def setting_choices(level: Literal["topic", "store"]) -> dict[str, Sequence[str]
 
 def topic_settings(config: Mapping[str, str], keys: Iterable[str] = ()) -> list[Setting]:
     """A topic's settings by key, all of them or these. Raises InvalidConfig for an unknown key."""
-    chosen = tuple(keys) or sorted(_TOPIC_KEYS)
+    chosen = tuple(keys) or sorted({*_TOPIC_KEYS, *filter(_CONSTRAINT_NAME.fullmatch, config)})
     for key in chosen:
         topic_setting(config, key)
-    return [_setting(config, key, _TOPIC_KEYS[key]) for key in chosen]
+    return [_setting(config, key, _find_key(_TOPIC_KEYS, key) or _CONSTRAINT_KEY) for key in chosen]
 
 
 def store_settings(config: Mapping[str, str]) -> list[Setting]:
@@ -497,6 +525,8 @@ def check_merged_topic_config(config: Mapping[str, str]) -> None:
             f"record.format=kafka or parquet; record.format={settings.record_format} has only "
             "none, lz4 and zstd"
         )
+    if sum(key.startswith(CONSTRAINT) for key in config) > _MOST_CONSTRAINTS:
+        raise InvalidConfig(f"a topic has at most {_MOST_CONSTRAINTS} constraints")
     if settings.max_compaction_lag_ms < settings.min_compaction_lag_ms:
         raise InvalidConfig(
             f"topic config max.compaction.lag.ms: {settings.max_compaction_lag_ms} is less than "
@@ -511,7 +541,7 @@ def check_topic_changes(config: Mapping[str, object | None] | None) -> dict[str,
     """
     changes = config or {}
     for key in changes:
-        if key not in _TOPIC_KEYS:
+        if _find_key(_TOPIC_KEYS, key) is None:
             raise InvalidConfig(_unknown(key, _TOPIC_KEYS, "topic"))
     checked = _check({k: v for k, v in changes.items() if v is not None}, _TOPIC_KEYS, "topic")
     return {key: checked.get(key) for key in changes}
@@ -551,9 +581,10 @@ def check_stored_store_config(config: Mapping[str, str]) -> None:
 
 def _check_stored(config: Mapping[str, str | None], keys: Mapping[str, _Key]) -> None:
     for key, value in config.items():
-        if value is not None and key in keys:
+        known = _find_key(keys, key)
+        if value is not None and known is not None:
             try:
-                keys[key].check(value)
+                known.check(value)
             except ValueError as error:
                 raise ValueError(f"setting {key}: {error}") from None
 
@@ -563,13 +594,14 @@ def _check(
 ) -> dict[str, str]:
     checked = {}
     for key, value in (config or {}).items():
-        if key not in keys:
+        known = _find_key(keys, key)
+        if known is None:
             raise InvalidConfig(_unknown(key, keys, of))
         text = str(value)
         try:
-            keys[key].check(text)
+            known.check(text)
         except ValueError as error:
-            raise InvalidConfig(f"{of} config {key}: {error} ({keys[key].meaning})") from None
+            raise InvalidConfig(f"{of} config {key}: {error} ({known.meaning})") from None
         checked[key] = text
     return checked
 
@@ -579,6 +611,11 @@ def _unknown(key: str, keys: Mapping[str, _Key], of: str) -> str:
         return (
             f"{key} is no {of} config, but one of a store's roots: `txnlog replicas config "
             f"{key}.<topic>=2`, or txnlog.replication.Replicas.alter"
+        )
+    if str(key).startswith(CONSTRAINT):
+        return (
+            f"unknown {of} config {key!r}: a constraint of a topic has a name of letters, digits, "
+            "_ and -, such as constraint.positive"
         )
     close = get_close_matches(str(key), keys, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""

@@ -29,6 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from txnlog.columns.constraints import constraints_of
 from txnlog.columns.keys import encode_keys
 from txnlog.errors import InvalidRecord
 from txnlog.log.uploads import TopicSpec
@@ -176,7 +177,8 @@ class TypedRows:
         assert spec.schema is not None
         self._spec = spec
         self._schema = spec.schema
-        self._records = TypedRecords(spec.topic, spec.schema)
+        constraints = constraints_of(spec.config, spec.schema)
+        self._records = TypedRecords(spec.topic, spec.schema, constraints)
 
     def __call__(self, rows: pa.RecordBatch, now_ms: int) -> tuple[pa.RecordBatch, pa.Array]:
         """Records as they are stored, and their keys (binary). Raises InvalidRecord."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txnlog.config import TopicConfig
+from txnlog.config import CONSTRAINT, TopicConfig
 from txnlog.errors import InvalidConfig
 
 
@@ -27,3 +27,6 @@ def check_untyped_config(config: Mapping[str, str]) -> None:
     """Raise InvalidConfig if settings are only for topics with a schema."""
     if "schema.compatibility" in config:
         raise InvalidConfig("topic config schema.compatibility: the topic has no schema")
+    for key in config:
+        if key.startswith(CONSTRAINT):
+            raise InvalidConfig(f"topic config {key}: the topic has no schema")

@@ -25,6 +25,7 @@ from txnlog.admin.topic_checks import (
 from txnlog.admin.trimming import trim
 from txnlog.columns.changes import evolve
 from txnlog.columns.checks import make_schema
+from txnlog.columns.constraints import constraints_of
 from txnlog.config import (
     PARQUET,
     TopicConfig,
@@ -101,6 +102,7 @@ class TopicAdmin:
             check_untyped_config(checked)
         else:
             check_typed_config(checked, has_key=bool(typed.key))
+            constraints_of(checked, typed)
         log = self._logs.topic(topic)
         if dry_run or replication_factor is not None:
             planned = describe_topic_state(topic, log.preview_creation(partitions, checked, typed))
@@ -196,6 +198,7 @@ class TopicAdmin:
                 if asked:
                     changed = evolve(state.schema, schema, rename, defaults, compatibility=mode)
                 changed = None if changed is state.schema else changed
+                constraints_of(settings, changed or state.schema)
             elif asked:
                 raise InvalidSchema(
                     f"topic {topic!r} was created without a schema and cannot be given one"

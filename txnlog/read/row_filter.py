@@ -15,9 +15,10 @@ from operator import and_
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import acero, dataset, types
+from pyarrow import dataset, types
 from pyarrow.fs import LocalFileSystem
 
+from txnlog.columns.expressions import evaluate
 from txnlog.errors import InvalidOption
 from txnlog.segments.parquet.statistics import ValueRange
 
@@ -51,7 +52,7 @@ class RowFilter:
         if len(self._columns):
             batch = batch.select([*self._columns.names])
         try:
-            return _evaluate(self.expression, batch).fill_null(False)
+            return evaluate(self.expression, batch).fill_null(False)
         except pa.ArrowException as error:
             raise InvalidOption(f"the filter {self.expression} fails: {error}") from error
 
@@ -142,7 +143,7 @@ def parse_filter(
     needed = pa.schema(_needed(expression, some, []) or everything[:1])
     null = pa.RecordBatch.from_arrays([pa.nulls(1, f.type) for f in needed], names=needed.names)
     try:
-        kind = _evaluate(expression, null).type
+        kind = evaluate(expression, null).type
     except pa.ArrowException as error:
         raise InvalidOption(f"the filter {expression} fails: {error}") from error
     if not types.is_boolean(kind):
@@ -190,14 +191,3 @@ def _satisfiable(
     ]
     files = dataset.FileSystemDataset(fragments, columns, file_format, nowhere)
     return [int(found.path) for found in files.get_fragments(filter=expression)]
-
-
-def _evaluate(expression: pc.Expression, batch: pa.RecordBatch) -> pa.Array:
-    """The value of the expression for each row. Raises ArrowException."""
-    source = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
-    steps = [
-        acero.Declaration("table_source", source),
-        acero.Declaration("project", acero.ProjectNodeOptions([expression], ["kept"])),
-    ]
-    found = acero.Declaration.from_sequence(steps).to_table(use_threads=False)
-    return found.column(0).combine_chunks()

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from txnlog.columns.constraints import constraints_of
 from txnlog.config import TopicConfig
 from txnlog.errors import (
     InvalidRecord,
@@ -187,7 +188,10 @@ class TopicBuffer:
         self._timestamps = TimestampLimits(spec.topic, config)
         self._keys = KeyCheck(spec.topic, config)
         self.needs_keys = config.compacts
-        self._typed = None if spec.schema is None else TypedRecords(spec.topic, spec.schema)
+        self._typed = None
+        if spec.schema is not None:
+            constraints = constraints_of(spec.config, spec.schema)
+            self._typed = TypedRecords(spec.topic, spec.schema, constraints)
         self.most_bytes = -1 if self._typed else config.max_message_bytes - EMPTY_RECORD_BYTES
         self._note_refresh()
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from txnlog.columns.constraints import Constraint
 from txnlog.columns.keys import encode_keys, is_bytes, is_text
 from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
@@ -25,6 +26,7 @@ class TypedRecords:
 
     topic: str
     schema: TopicSchema
+    constraints: Sequence[Constraint] = ()
 
     def normalize(self, batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
         """Exactly the schema's record columns, without copying those that fit already.
@@ -60,7 +62,33 @@ class TypedRecords:
         if self.schema.key:
             none = pa.array(np.zeros(count, dtype=bool))
             arrays.append(none if deleted is None else deleted)
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema.record_columns)
+        made = pa.RecordBatch.from_arrays(arrays, schema=self.schema.record_columns)
+        self._check_constraints(made, deleted)
+        return made
+
+    def _check_constraints(self, records: pa.RecordBatch, deleted: pa.Array | None) -> None:
+        """Of records that do not delete: those are their key alone."""
+        rows = None
+        if deleted is not None and self.constraints:
+            rows = np.flatnonzero(~np.asarray(deleted))
+            records = records.take(pa.array(rows))
+        for constraint in self.constraints if records.num_rows else ():
+            try:
+                row = constraint.first_refused(records.select([*constraint.columns]))
+            except pa.ArrowException as error:
+                raise self.refusal(
+                    f"constraint {constraint.name!r} ({constraint.text}) has no value for some "
+                    f"row: {error}"
+                ) from error
+            if row is not None:
+                values = ", ".join(
+                    f"{name}{_show(records.column(name), row)}" for name in constraint.columns
+                )
+                number = row if rows is None else int(rows[row])
+                raise self.refusal(
+                    f"row {number} violates constraint {constraint.name!r} ({constraint.text}): "
+                    f"{values}"
+                )
 
     def keys(self, records: pa.RecordBatch) -> pa.Array:
         """The key of each record as bytes, null for each if the topic has none."""

@@ -1,0 +1,80 @@
+"""Constraints of typed topics: expressions that no written row may make false.
+
+They are settings, ``constraint.NAME``; nulls are SQL's, so a row for which one is unknown passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from txnlog.columns.expressions import bind, columns_of, evaluate, parse
+from txnlog.config import CONSTRAINT
+from txnlog.errors import InvalidConfig
+from txnlog.schema import TopicSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """One of a topic's constraints, bound to its columns."""
+
+    name: str
+    text: str
+    columns: tuple[str, ...]
+    expression: pc.Expression
+
+    def first_refused(self, rows: pa.RecordBatch) -> int | None:
+        """The first row for which it is false; None if there is none.
+
+        Raises ArrowException: it has no value for some row, as where a sum overflows.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        passes = evaluate(self.expression, rows).fill_null(True)
+        at = pc.index(passes, pa.scalar(False)).as_py()
+        return None if at < 0 else int(at)
+
+
+def constraints_of(config: Mapping[str, str], schema: TopicSchema) -> tuple[Constraint, ...]:
+    """The constraints of a topic, by name.
+
+    Raises InvalidConfig: one is no expression over the columns that is true or false.
+    """
+    found = {key: text for key, text in config.items() if key.startswith(CONSTRAINT)}
+    return _bound(tuple(sorted(found.items())), schema) if found else ()
+
+
+@lru_cache(maxsize=64)
+def _bound(settings: tuple[tuple[str, str], ...], schema: TopicSchema) -> tuple[Constraint, ...]:
+    import pyarrow as pa
+
+    columns = schema.scan_columns
+    columns = pa.schema([columns.field(name) for name in schema.columns.names])
+    nulls = pa.RecordBatch.from_arrays(
+        [pa.nulls(1, field.type) for field in columns], names=columns.names
+    )
+    made = []
+    for key, text in settings:
+        try:
+            node = parse(text)
+            expression = bind(node, columns)
+            kind = evaluate(expression, nulls).type
+        except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
+            why = str(error).splitlines()[0]
+            raise InvalidConfig(f"topic config {key}: {text!r} does not fit: {why}") from error
+        if not pa.types.is_boolean(kind):
+            raise InvalidConfig(
+                f"topic config {key}: {text!r} is {kind}, and must be true or false"
+            )
+        used = tuple(dict.fromkeys(columns_of(node)))
+        if not used:
+            raise InvalidConfig(f"topic config {key}: {text!r} uses no column")
+        made.append(Constraint(key.removeprefix(CONSTRAINT), text, used, expression))
+    return tuple(made)

@@ -1,0 +1,339 @@
+"""Expressions over the columns of a row, as people type them: ``amount > 0 AND name IS NOT NULL``.
+
+A text becomes a tree of our own, and the tree an expression of Arrow; nothing is executed but that.
+Nulls are SQL's: a comparison with one is unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+MOST_CHARACTERS: Final = 4096
+_MOST_DEPTH: Final = 50
+_MOST_TOKENS: Final = 500
+_TOKEN: Final = re.compile(
+    r"""\s*(?:(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(?P<text>'(?:[^']|'')*')"""
+    r"""|(?P<quoted>"(?:[^"]|"")+")|(?P<word>\w+)|(?P<sign><=|>=|<>|!=|[=<>(),.+*-]))"""
+)
+_COMPARISONS: Final = {
+    "=": "equal",
+    "!=": "not_equal",
+    "<>": "not_equal",
+    "<": "less",
+    "<=": "less_equal",
+    ">": "greater",
+    ">=": "greater_equal",
+}
+_ARITHMETIC: Final = {"+": "add_checked", "-": "subtract_checked", "*": "multiply_checked"}
+_FUNCTIONS: Final = {
+    "length": "utf8_length",
+    "lower": "utf8_lower",
+    "upper": "utf8_upper",
+    "abs": "abs_checked",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnNode:
+    """A column, or a field within it."""
+
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant: a number, a text, true or false."""
+
+    value: int | float | Decimal | str | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of Arrow, or ``in`` and ``like``, of other nodes."""
+
+    name: str
+    arguments: tuple[Node, ...]
+
+
+Node: TypeAlias = ColumnNode | Literal | Call
+
+
+def parse(text: str) -> Node:
+    """The tree of a text. Raises ValueError: it is no such expression."""
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"it has more than {MOST_CHARACTERS} characters")
+    return _Parser(text).whole()
+
+
+def columns_of(node: Node) -> Iterator[str]:
+    """The names of the columns that a tree uses, some more than once."""
+    if isinstance(node, ColumnNode):
+        yield node.path[0]
+    elif isinstance(node, Call):
+        for argument in node.arguments:
+            yield from columns_of(argument)
+
+
+class _Parser:
+    """Each method parses what binds more tightly than that of the method before it."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens: list[tuple[str, str]] = []
+        self._at = self._depth = 0
+        at = 0
+        text = text.rstrip()
+        while at < len(text):
+            found = _TOKEN.match(text, at)
+            if found is None:
+                raise ValueError(f"it is not clear from {text[at:].strip()[:20]!r} on")
+            assert found.lastgroup is not None
+            self._tokens.append((found.lastgroup, found[found.lastgroup]))
+            at = found.end()
+            if len(self._tokens) > _MOST_TOKENS:
+                raise ValueError(f"it has more than {_MOST_TOKENS} words and signs")
+
+    def whole(self) -> Node:
+        node = self._any()
+        if self._at < len(self._tokens):
+            raise ValueError(f"{self._tokens[self._at][1]!r} is not expected there")
+        return node
+
+    def _word(self) -> str:
+        kind, text = self._peek()
+        return text.upper() if kind == "word" else ""
+
+    def _peek(self) -> tuple[str, str]:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ("end", "")
+
+    def _takes(self, *wanted: str) -> str:
+        """One of these signs or words, if it is next."""
+        kind, text = self._peek()
+        text = text.upper() if kind == "word" else text
+        if kind in ("sign", "word") and text in wanted:
+            self._at += 1
+            return text
+        return ""
+
+    def _expect(self, wanted: str) -> None:
+        if not self._takes(wanted):
+            found = self._peek()[1]
+            raise ValueError(f"{wanted} is missing" + (f" before {found!r}" if found else ""))
+
+    def _any(self) -> Node:
+        self._depth += 1
+        if self._depth > _MOST_DEPTH:
+            raise ValueError(f"it is nested more than {_MOST_DEPTH} deep")
+        node = self._all()
+        while self._takes("OR"):
+            node = Call("or_kleene", (node, self._all()))
+        self._depth -= 1
+        return node
+
+    def _all(self) -> Node:
+        node = self._not()
+        while self._takes("AND"):
+            node = Call("and_kleene", (node, self._not()))
+        return node
+
+    def _not(self) -> Node:
+        count = 0
+        while self._takes("NOT"):
+            count += 1
+        node = self._comparison()
+        return Call("invert", (node,)) if count % 2 else node
+
+    def _comparison(self) -> Node:
+        node = self._sum()
+        sign = self._takes(*_COMPARISONS)
+        if sign:
+            return Call(_COMPARISONS[sign], (node, self._sum()))
+        if self._takes("IS"):
+            negated = self._takes("NOT")
+            self._expect("NULL")
+            return Call("is_valid" if negated else "is_null", (node,))
+        negated = self._takes("NOT")
+        if self._takes("IN"):
+            found: Node = Call("in", (node, *self._list()))
+        elif self._takes("BETWEEN"):
+            low = self._sum()
+            self._expect("AND")
+            high = self._sum()
+            pair = Call("greater_equal", (node, low)), Call("less_equal", (node, high))
+            found = Call("and_kleene", pair)
+        elif self._takes("LIKE"):
+            pattern = self._primary()
+            if not isinstance(pattern, Literal) or not isinstance(pattern.value, str):
+                raise ValueError("LIKE needs a text in single quotes")
+            found = Call("like", (node, pattern))
+        elif negated:
+            raise ValueError("behind NOT there is IN, BETWEEN or LIKE")
+        else:
+            return node
+        return Call("invert", (found,)) if negated else found
+
+    def _list(self) -> Sequence[Node]:
+        self._expect("(")
+        found = [self._constant()]
+        while self._takes(","):
+            found.append(self._constant())
+        self._expect(")")
+        return found
+
+    def _constant(self) -> Literal:
+        node = self._sum()
+        if not isinstance(node, Literal):
+            raise ValueError("IN needs constants, and no NULL")  # noqa: TRY004 - of a text
+        return node
+
+    def _sum(self) -> Node:
+        node = self._product()
+        while sign := self._takes("+", "-"):
+            node = Call(_ARITHMETIC[sign], (node, self._product()))
+        return node
+
+    def _product(self) -> Node:
+        node = self._signed()
+        while self._takes("*"):
+            node = Call(_ARITHMETIC["*"], (node, self._signed()))
+        return node
+
+    def _signed(self) -> Node:
+        is_negative = False
+        while self._takes("-"):
+            is_negative = not is_negative
+        node = self._primary()
+        if not is_negative:
+            return node
+        if isinstance(node, Literal) and not isinstance(node.value, str | bool):
+            return Literal(-node.value)
+        return Call("negate_checked", (node,))
+
+    def _primary(self) -> Node:
+        if self._takes("("):
+            node = self._any()
+            self._expect(")")
+            return node
+        kind, text = self._peek()
+        if kind in ("end", "sign") or self._word() in ("NULL", "IS", "IN", "AND", "OR", "LIKE"):
+            raise ValueError(f"a value is missing {f'before {text!r}' if text else 'at its end'}")
+        self._at += 1
+        if kind == "number":
+            return Literal(int(text) if text.isdigit() else Decimal(text))
+        if kind == "text":
+            return Literal(text[1:-1].replace("''", "'"))
+        if kind == "word" and text.upper() in ("TRUE", "FALSE"):
+            return Literal(text.upper() == "TRUE")
+        if kind == "word" and text.lower() in _FUNCTIONS and self._takes("("):
+            inside = self._any()
+            self._expect(")")
+            return Call(_FUNCTIONS[text.lower()], (inside,))
+        path = [_name(kind, text)]
+        while self._takes("."):
+            kind, text = self._peek()
+            if kind not in ("word", "quoted"):
+                raise ValueError(f"the name of a field is missing before {text!r}")
+            self._at += 1
+            path.append(_name(kind, text))
+        return ColumnNode(tuple(path))
+
+
+def _name(kind: str, text: str) -> str:
+    return text[1:-1].replace('""', '"') if kind == "quoted" else text
+
+
+def bind(node: Node, columns: pa.Schema) -> pc.Expression:
+    """Arrow's expression for a tree over some columns.
+
+    Raises ValueError: there is no such column, or a constant does not fit its type.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(node, ColumnNode):
+        _type_of(node, columns)
+        return pc.field(*node.path)
+    if isinstance(node, Literal):
+        return pc.scalar(_scalar(node, None))
+    kinds = [_type_of(n, columns) for n in node.arguments if isinstance(n, ColumnNode)]
+    kind = kinds[0] if kinds else None
+    if node.name == "in":
+        first, *others = node.arguments
+        value = bind(first, columns)
+        constants = [_scalar(other, kind) for other in others if isinstance(other, Literal)]
+        found = value.isin(pa.array([one.as_py() for one in constants], kind))
+        return pc.if_else(value.is_null(), pc.scalar(pa.scalar(None, pa.bool_())), found)
+    if node.name == "like":
+        pattern = node.arguments[1]
+        assert isinstance(pattern, Literal)
+        return pc.match_like(bind(node.arguments[0], columns), str(pattern.value))
+    arguments = [
+        pc.scalar(_scalar(argument, kind))
+        if isinstance(argument, Literal)
+        else bind(argument, columns)
+        for argument in node.arguments
+    ]
+    function: Callable[..., pc.Expression] = getattr(pc, node.name)
+    return function(*arguments)
+
+
+def _type_of(node: ColumnNode, columns: pa.Schema) -> pa.DataType:
+    import pyarrow as pa
+
+    name, *fields = node.path
+    if name not in columns.names:
+        raise ValueError(f"there is no column {name!r}; there are {', '.join(columns.names)}")
+    kind = columns.field(name).type
+    for field in fields:
+        if not pa.types.is_struct(kind) or kind.get_field_index(field) < 0:
+            raise ValueError(f"{'.'.join(node.path)} does not exist: there is no field {field!r}")
+        kind = kind.field(field).type
+    return kind
+
+
+def _scalar(node: Literal, kind: pa.DataType | None) -> pa.Scalar:
+    """A constant, in the type of what it is compared with where that is exact."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    value = node.value
+    if isinstance(value, Decimal) and (kind is None or not types.is_decimal(kind)):
+        value = float(value)
+    if kind is None or isinstance(value, bool):
+        return pa.scalar(value)
+    if isinstance(value, str) and types.is_temporal(kind):
+        try:
+            return pa.scalar(value).cast(kind)
+        except pa.ArrowException as error:
+            raise ValueError(f"{value!r} is no {kind}: {error}") from None
+    if isinstance(value, str) and (types.is_binary(kind) or types.is_large_binary(kind)):
+        return pa.scalar(value.encode(), kind)
+    if isinstance(value, int) and types.is_decimal(kind):
+        return pa.scalar(Decimal(value))
+    if isinstance(value, int) and types.is_integer(kind):
+        try:
+            return pa.scalar(value, kind)
+        except (pa.ArrowException, OverflowError):
+            return pa.scalar(value)
+    return pa.scalar(value)
+
+
+def evaluate(expression: pc.Expression, batch: pa.RecordBatch) -> pa.Array:
+    """The value of an expression for each row. Raises ArrowException."""
+    import pyarrow as pa
+    from pyarrow import acero
+
+    source = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
+    steps = [
+        acero.Declaration("table_source", source),
+        acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"])),
+    ]
+    found = acero.Declaration.from_sequence(steps).to_table(use_threads=False)
+    return found.column(0).combine_chunks()
