@@ -94,6 +94,8 @@ def test_there_is_one_namespace(catalog: Served, name: str) -> None:
     for path in (f"/v1/namespaces/{name}", f"/v1/namespaces/{name}/tables"):
         assert catalog.ask(path).error == (404, "NoSuchNamespaceException")
     assert catalog.ask(f"/v1/namespaces/{name}", "HEAD").status == 404
+    unknown = catalog.ask(f"/v1/namespaces/{name}/tables/a")
+    assert unknown.error == (404, "NoSuchTableException")
     assert catalog.ask("/v1/namespaces/topics", "HEAD").status == 204
     assert catalog.ask("/v1/namespaces").json == {"namespaces": [["topics"]]}
     assert catalog.ask("/v1/namespaces?parent=topics").json == {"namespaces": []}

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
+from pyiceberg.table import StaticTable
 
 import txnlog
 from tests.support.read.hostile_readers import (
@@ -51,6 +52,7 @@ from tests.support.read.hostile_values import (
     table_of,
 )
 from txnlog import Store
+from txnlog.tables.fresh_table import FreshTables
 
 QUICK = "f64"
 """The column at which readers go wrong most: by the quick ways it is in `make test`."""
@@ -147,9 +149,19 @@ def _iceberg(store: Store, folder: Path) -> Reader:
     return Reader("iceberg", [*IEEE, *LARGEST], ids, iceberg_knows)
 
 
+def _catalog(store: Store, folder: Path) -> Reader:
+    table = StaticTable.from_metadata(FreshTables(store.logs).load("t").location)
+
+    def ids(predicate: Predicate) -> list[int]:
+        found = table.scan(row_filter=iceberg(predicate), selected_fields=("id",))
+        return _ids(found.to_arrow())
+
+    return Reader("catalog", [*IEEE, *LARGEST], ids, iceberg_knows)
+
+
 WAYS: Sequence[Callable[[Store, Path], Reader]] = (
     *(_scan, _dataset, _polars, _polars_alone, _duckdb),
-    *(_delta, _delta_in_duckdb, _iceberg),
+    *(_delta, _delta_in_duckdb, _iceberg, _catalog),
 )
 
 

@@ -117,10 +117,15 @@ class RangeTable:
         return found
 
 
+_UNNEEDED = ["at_ms", "time_before_ms", "topic_time_ms", "transactional_id"]
+"""What manifests have beside their segments."""
+
+
 def _visible(rows: Sequence[ManifestTable], view: TopicView) -> ManifestTable | None:
     if not rows:
         return None
-    table = ManifestTable(pa.concat_tables([part.table for part in rows]).combine_chunks())
+    pieces = [part.table.drop_columns(_UNNEEDED) for part in rows]
+    table = ManifestTable(pa.concat_tables(pieces).combine_chunks())
     shown = np.ones(len(table), np.bool_)
     if view.hides_aborted:
         shown &= ~table.is_aborted()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -25,6 +26,7 @@ from txnlog.read.scanned_ranges import read_ranges
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.schema import OFFSET, TIMESTAMP
+from txnlog.segments.schema_columns import default_of
 from txnlog.tables.day_folder import (
     BESIDE,
     BOUNDED,
@@ -63,9 +65,13 @@ _DELETE_SCHEMA = pa.schema(
 
 
 class KnownFiles:
-    """What was found out about files of one table that are in no finished manifest, lately."""
+    """What was found out about files of one table lately, for the next answer.
 
-    def __init__(self) -> None:
+    It is of a table with these columns, and in the folder of one day.
+    """
+
+    def __init__(self, columns: str) -> None:
+        self.columns = columns
         self.described: OrderedDict[str, TableFile] = OrderedDict()
         """Segments whose footers were read, by their URLs."""
         self.beside: OrderedDict[str, TableFile | None] = OrderedDict()
@@ -212,9 +218,26 @@ class FreshManifests:
         calls = [
             partial(describe_file, storage, part, columns, _fits, self._root) for part in unknown
         ]
-        for described in storage.gather(calls):
+        for part, described in zip(unknown, storage.gather(calls), strict=True):
             assert described is not None
-            known[described.url] = described
+            defaults = self._defaults_beyond(schema_version(part.segment.stored.name))
+            # A footer tells of no column that is not there: engines see its default, not nulls.
+            statistics = {
+                name: one for name, one in described.statistics.items() if name not in defaults
+            }
+            known[described.url] = replace(described, statistics=statistics)
+
+    def _defaults_beyond(self, version: int) -> frozenset[str]:
+        """The columns with a default that files of the schema with this number lack."""
+        schema = self._topic.schema
+        if schema is None:
+            return frozenset()
+        layout = file_layout(schema, version)
+        assert layout is not None
+        pairs = zip(schema.columns, layout.columns, strict=True)
+        return frozenset(
+            field.name for field, there in pairs if there is None and default_of(field) is not None
+        )
 
     def _listed_file(self, part: SegmentRange, file: TableFile) -> ListedFile:
         bounds = FileBounds.of(self._schema, file.statistics)

@@ -87,7 +87,7 @@ class _FreshTable:
         self._topic = topic
         self._lock = threading.Lock()
         self._folder: DayFolder | None = None
-        self._known = KnownFiles()
+        self._known: KnownFiles | None = None
         self._answer: tuple[object, TableAnswer] | None = None
 
     def answer(self) -> TableAnswer:
@@ -111,10 +111,13 @@ class _FreshTable:
                 return self._answer[1]
             if self._folder is None or self._folder.day != day:
                 self._folder = DayFolder(logs, self._topic, day)
-                self._known = KnownFiles()
+                self._known = None
             self._answer = None
             schema = iceberg_schema(topic.columns)
             fields = _fields(topic, schema)
+            columns = json.dumps([topic.topic_id, fields])
+            if self._known is None or self._known.columns != columns:
+                self._known = KnownFiles(columns)
             pieces = FreshManifests(
                 logs, topic, schema, json.dumps(fields), self._folder, self._known
             )

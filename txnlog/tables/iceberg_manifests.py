@@ -73,15 +73,14 @@ def manifest(schema_json: str, files: Iterable[ListedFile], content: int) -> byt
 def _entry(file: ListedFile) -> bytes:
     bounds = file.bounds
     counted = dict.fromkeys(bounds.null_counts, file.record_count)
-    zero = SOME + number(0)
-    # Sequence numbers are all 0: deletes of positions hold for files of the same one.
+    sequence = SOME + number(_sequence_number(file.content))
     return b"".join(
         (
             _EXISTING,
             SOME,
             number(file.entry + 1),
-            zero,
-            zero,
+            sequence,
+            sequence,
             number(file.content),
             text(file.url),
             _PARQUET,
@@ -99,6 +98,11 @@ def _entry(file: ListedFile) -> bytes:
             NULL,
         )
     )
+
+
+def _sequence_number(content: int) -> int:
+    """Deletes are later than data. Iceberg's Java library passes over those of number 0."""
+    return 1 if content == DELETES else 0
 
 
 def _counts(values: Mapping[int, int]) -> bytes:
@@ -125,15 +129,15 @@ def manifest_list(snapshot_id: int, manifests: Iterable[ListedManifest]) -> byte
 
 
 def _listed(one: ListedManifest) -> bytes:
-    none = number(0)
+    none, sequence = number(0), number(_sequence_number(one.content))
     return b"".join(
         (
             text(one.url),
             number(one.size_bytes),
             none,
             number(one.content),
-            none,
-            none,
+            sequence,
+            sequence,
             number(1),  # no snapshot has added it: entries have their own
             none,
             number(one.file_count),
