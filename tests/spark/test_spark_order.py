@@ -50,7 +50,7 @@ def ranges_of(sizes: Iterable[Sequence[int]]) -> list[Any]:
             topic="t",
             partition=partition,
             start_offset=number,
-            segment=SimpleNamespace(size_bytes=size),
+            segment=SimpleNamespace(stored=SimpleNamespace(size_bytes=size)),
             paths=SimpleNamespace(log=f"{partition}/{number}"),
         )
         for partition, mine in enumerate(sizes)
