@@ -78,8 +78,10 @@ CALLERS_MISTAKE_OR_STATE_OF_THE_STORE = {
     "TransactionalIdNotFound",
     "UnknownCodec",
     "UnknownMagic",
+    "UnknownSchema",
     "UnknownTopicOrPartition",
     "UnnamedUrl",
+    "Unresolvable",
     "UnsupportedCompression",
     "UnsupportedFilesystem",
     "UnsupportedRecordFormat",
@@ -144,6 +146,7 @@ def test_public_errors_are_in_one_place() -> None:
     """All errors can be imported from txnlog.errors."""
     inner = {"Diverged", "MarkGone", "SegmentTooLarge", "UnknownCodec", "UnknownMagic"}
     inner |= {"CannotReplace", "Damaged", "TookTooLong", "UnnamedUrl", "_HandedOver"}
+    inner |= {"Unresolvable"}
     assert set(errors.__all__) == set(CLASSES) - inner | {"TxnlogError"}
 
 

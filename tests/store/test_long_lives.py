@@ -31,7 +31,7 @@ TURNS = 8
 CORRECTNESS = {
     "Coordinator._written": "partitions this epoch has written to: a later append is not the first",
     "PlainWriter._writers": "ids and sequences by topic: an append in doubt is repeated as it was",
-    "Writer.sequences": "the same, by partition",
+    "IdempotentWriter.sequences": "the same, by partition",
 }
 """What stays until the producer ends, since it tells a repeat, or a first write, from others."""
 
