@@ -248,6 +248,8 @@ listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{control}
 controller.listener.names=CONTROLLER
 log.dirs={folder / "broker"}
 offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
 """
     )
     java = ["java", "-Xmx512m", "-cp", f"{jars}/*"]

@@ -41,6 +41,7 @@ GROUPS: Final = {
 SUMMARIES: Final = {
     "import": "Import partition folders of a stopped Kafka broker.",
     "export": "Export a topic as partition folders that Kafka's tools read.",
+    "bridge": "Copy topics from a running Kafka, or to it, each record once.",
     "maintain": "Do the regular work of a store.",
     "metrics": "Print offsets, sizes, lags and transactions for Prometheus.",
     "doctor": "Check a store: the storage's promises, logs, files, damage.",
@@ -53,6 +54,7 @@ SUMMARIES: Final = {
 _VERBS: Final = {
     "import": "import_.import_folders",
     "export": "export.export_folders",
+    "bridge": "bridge.run_bridge",
     "maintain": "maintain.maintain_store",
     "metrics": "metrics.print_metrics",
     "doctor": "doctor.examine_store",

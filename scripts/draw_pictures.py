@@ -280,6 +280,7 @@ def standby() -> str:
 
 ROOMS: dict[str, tuple[int, int]] = {
     "cli": (0, 0),
+    "bridge": (0, 1),
     "replication": (0, 2),
     "ui": (1, 0),
     "spark": (1, 1),

@@ -19,6 +19,7 @@ from txnlog.segments.errors import (
 )
 
 __all__ = [
+    "BridgeFailed",
     "CommitFailed",
     "CommitStateUnknown",
     "ConcurrentTransactions",
@@ -378,6 +379,13 @@ class RecordDeserializationFailed(TxnlogError):
 
 class UnknownSchema(TxnlogError):
     """A registry has no schema with this id, or no such subject or version."""
+
+
+class BridgeFailed(TxnlogError):
+    """A bridge to Kafka cannot go on: what it has committed stays, and it goes on there next time.
+
+    ``retriable`` says that trying again may help.
+    """
 
 
 class Wakeup(TxnlogError):

@@ -13,6 +13,7 @@ import pytest
 from tests.support.cli.cli_command import cli, cli_each
 from txnlog.cli.commands import (
     bench,
+    bridge,
     demo,
     doctor,
     export,
@@ -71,6 +72,7 @@ def keys(*fields: Field[Any]) -> list[str]:
 
 
 KEYS = {
+    "bridge": keys(*bridge.FIELDS),
     "doctor": keys(*doctor.FIELDS),
     "maintain": keys(*maintain.FIELDS),
     "catalog serve": [],
@@ -199,7 +201,7 @@ ADDS = {
     "catalog": "serve",
     "schemas": "add",
     "replicas": "create follow verify",
-    "": "import export ui demo bench",
+    "": "import export bridge ui demo bench",
 }
 """Verbs that only add, or change what is there only if an option says so."""
 

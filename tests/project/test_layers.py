@@ -13,7 +13,7 @@ from tests.support.checkout import ROOT, Module, modules
 FLOORS = (
     ("replication",),  # a wing: it adds to all the others, which never import it
     ("cli",),  # two faces, and what the first of them can serve to browsers and to engines
-    ("spark", "ui"),
+    ("bridge", "spark", "ui"),
     ("testing",),
     ("api",),  # what a user imports: the modules in the root of txnlog/, but for the vocabulary
     ("doctor",),
@@ -33,7 +33,7 @@ FLOORS = (
     ("segments",),
 )
 """From the top down. A room imports from rooms below its own, and from itself."""
-PUBLIC = ("cli", "replication", "spark", "storage", "testing", "values")
+PUBLIC = ("bridge", "cli", "replication", "spark", "storage", "testing", "values")
 """Rooms whose package names what is public."""
 INSIDE = {
     "replication": (

@@ -45,6 +45,7 @@ ADMINS = (
 )
 PUBLIC = (
     "txnlog",
+    "txnlog.bridge",
     "txnlog.errors",
     "txnlog.replication",
     "txnlog.results",

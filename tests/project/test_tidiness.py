@@ -22,7 +22,7 @@ def called_names(module: Module) -> set[str]:
 
 ADAPTED = (
     *("azure", "gcs", "hdfs", "hdfs-kerberos", "s3", "sftp"),
-    *("delta", "iceberg", "pandas", "polars", "duckdb", "registry"),
+    *("delta", "iceberg", "kafka", "pandas", "polars", "duckdb", "registry"),
 )
 """The extras of the core: what adapters are built on, tables of others, and data frames."""
 

@@ -49,6 +49,7 @@ RETRIABLE = {
     "_HandedOver",
 }
 CALLERS_MISTAKE_OR_STATE_OF_THE_STORE = {
+    "BridgeFailed",
     "CorruptEntry",
     "CorruptRecord",
     "CorruptTransactionState",

@@ -1,0 +1,140 @@
+"""``txnlog bridge``: topics of a running Kafka, in or out, each record once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Event
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txnlog.cli.input.storage_options import parse_storage_options
+from txnlog.cli.output.fields import Field, number, time
+from txnlog.cli.session import Session
+
+if TYPE_CHECKING:
+    from txnlog.bridge import BridgeCommit
+
+FIELDS: list[Field[BridgeCommit]] = [
+    time("at_ms", "AT", lambda done: done.at_ms),
+    number("record_count", "RECORDS", lambda done: done.record_count),
+    number("lag", "LAG", lambda done: done.lag),
+]
+
+
+def run_bridge(
+    session: Session,
+    topics: Annotated[
+        list[str],
+        typer.Option("--topic", metavar="TOPIC", help="A topic; give it several times for more."),
+    ],
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="kafka://HOST:PORT", help="Copy from this cluster."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--to", metavar="kafka://HOST:PORT", help="Copy to this cluster."),
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Under which positions are kept.")
+    ] = "bridge",
+    once: Annotated[
+        bool, typer.Option("--once", help="Stop at the end, as it is when this begins.")
+    ] = False,
+    commit_interval_ms: Annotated[
+        int, typer.Option("--commit-interval-ms", min=1, help="How much is in a transaction.")
+    ] = 10_000,
+    skip_lost: Annotated[
+        bool, typer.Option("--skip-lost", help="Go on behind records that were deleted uncopied.")
+    ] = False,
+    kafka_option: Annotated[
+        list[str] | None,
+        typer.Option("--kafka-option", metavar="KEY=VALUE", help="An option of librdkafka."),
+    ] = None,
+    kafka_config: Annotated[
+        Path | None,
+        typer.Option("--kafka-config", metavar="FILE", help="Such options, one a line: secrets."),
+    ] = None,
+) -> None:
+    """Copy topics from a running Kafka, or to it, each record once, until Ctrl-C.
+
+    The records and the position of the bridge are committed together: in the store, or in Kafka's
+    transactions. A second bridge of the same name takes over from the first one. A line is printed
+    for each commit; LAG counts the offsets that are still to be read.
+
+    \b
+    Example:
+      txnlog bridge --from kafka://broker:9092 --topic orders --topic paid --once
+      txnlog bridge --to kafka://broker:9092 --topic orders
+    """
+    from txnlog.bridge import KafkaSink, KafkaSource
+    from txnlog.errors import InvalidOption
+
+    if (source is None) == (target is None):
+        raise InvalidOption("give --from or --to: which way the records go")
+    options = {
+        **_read_config(kafka_config),
+        **parse_storage_options(kafka_option or (), "--kafka-option"),
+    }
+    kind = KafkaSource if source is not None else KafkaSink
+    bridge = kind(
+        session.open_store(),
+        source or target or "",
+        topics,
+        name=name,
+        options={key: str(value) for key, value in options.items()},
+        commit_interval_ms=commit_interval_ms,
+        skip_lost=skip_lost,
+    )
+    with _stopping() as stop, ThreadPoolExecutor(1) as pool:
+        commits: SimpleQueue[BridgeCommit | None] = SimpleQueue()
+        running = pool.submit(
+            bridge.run, until_end=once, report=commits.put, is_stopped=stop.is_set
+        )
+        running.add_done_callback(lambda _: commits.put(None))
+        try:
+            session.output.rows(FIELDS, iter(commits.get, None), live=True)
+        finally:
+            stop.set()  # also if nobody reads the lines any more
+        running.result()
+
+
+def _read_config(path: Path | None) -> dict[str, str]:
+    """A file of options as Kafka's tools have it. Raises InvalidOption."""
+    from txnlog.errors import InvalidOption
+
+    if path is None:
+        return {}
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidOption(f"--kafka-config {path}: {error}") from error
+    found = {}
+    for position, line in enumerate(map(str.strip, lines), start=1):
+        if not line or line.startswith(("#", "!")):
+            continue
+        key, equals, value = line.partition("=")
+        if not equals:
+            raise InvalidOption(f"--kafka-config {path}: line {position} is not KEY=VALUE")
+        found[key.strip()] = value.strip()
+    return found
+
+
+@contextmanager
+def _stopping() -> Iterator[Event]:
+    """An event that Ctrl-C and SIGTERM set, so that what was read is committed."""
+    stop = Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for signal_number in before:
+        signal.signal(signal_number, lambda *_: stop.set())
+    try:
+        yield stop
+    finally:
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)

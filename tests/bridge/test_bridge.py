@@ -1,0 +1,306 @@
+"""Bridges on librdkafka's own mock cluster: everything but what brokers themselves decide.
+
+Its reads show aborted records too; a real broker judges with tests/stores/test_real_kafka.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import confluent_kafka
+import pyarrow as pa
+import pytest
+
+import txnlog
+from txnlog import TopicPartition
+from txnlog.bridge import BridgeCommit, KafkaSink, KafkaSource
+from txnlog.bridge.client import Cluster
+from txnlog.bridge.positions import POSITIONS
+from txnlog.errors import BridgeFailed, InvalidOption, InvalidTopic, OffsetOutOfRange, TxnlogError
+from txnlog.store import Store, attach
+from txnlog.testing import FaultyStorage, HeapStorage
+
+PARTITIONS = 4
+"""Of a topic that the mock cluster makes when it is asked for."""
+Row = tuple[int, bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
+
+
+class MockKafka:
+    """A cluster in this process, as long as the client that has it."""
+
+    def __init__(self) -> None:
+        self._owner = confluent_kafka.Producer(
+            {"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 2}
+        )
+        (broker,) = self._owner.list_topics(timeout=10).brokers.values()
+        self.servers = f"{broker.host}:{broker.port}"
+        self.producer = confluent_kafka.Producer(
+            {"bootstrap.servers": self.servers, "log_level": 2}
+        )
+
+    def make(self, *topics: str) -> None:
+        for topic in topics:
+            self.producer.list_topics(topic, timeout=10)
+
+    def send(self, topic: str, rows: list[Row]) -> None:
+        for partition, key, value, time, headers in rows:
+            self.producer.produce(
+                topic, value, key, partition, timestamp=time, headers=[*headers] or None
+            )
+        assert self.producer.flush(10) == 0
+
+    def rows(self, topic: str) -> list[Row]:
+        """All records, by partition."""
+        consumer = Cluster(self.servers).consumer("judge")
+        ends = set(range(PARTITIONS))
+        begin = confluent_kafka.OFFSET_BEGINNING
+        consumer.assign([confluent_kafka.TopicPartition(topic, p, begin) for p in ends])
+        found: dict[int, list[Row]] = {p: [] for p in ends}
+        while ends:
+            for message in consumer.consume(1000, 0.2):
+                if message.error():
+                    assert message.error().name() == "_PARTITION_EOF"
+                    ends.discard(message.partition())
+                    continue
+                found[message.partition()].append(
+                    (
+                        message.partition(),
+                        message.key(),
+                        message.value(),
+                        message.timestamp()[1],
+                        tuple(message.headers() or ()),
+                    )
+                )
+        consumer.close()
+        return [row for p in sorted(found) for row in found[p]]
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> MockKafka:
+    # The mock never tells what a topic's settings are.
+    monkeypatch.setattr("txnlog.bridge.source._CONFIG_WAIT_S", 0.1)
+    return MockKafka()
+
+
+def rows_of(store: Store, topic: str) -> list[Row]:
+    """All records of a topic, by partition."""
+    names = ["partition", "key", "value", "timestamp", "headers"]
+    table = store.scan(topic, columns=names).to_arrow()
+    times = table["timestamp"].cast(pa.int64()).to_pylist()
+    found = []
+    for row, time in zip(table.to_pylist(), times, strict=True):
+        headers = tuple((header["key"], header["value"]) for header in row["headers"])
+        found.append((row["partition"], row["key"], row["value"], time // 1000, headers))
+    return sorted(found, key=lambda row: row[0])
+
+
+def some_rows(first: int, count: int) -> list[Row]:
+    """Tombstones, records without a key, empty values and headers among them."""
+    return [
+        (
+            number % PARTITIONS,
+            None if number % 5 == 0 else b"k%d" % number,
+            None if number % 7 == 3 else b"" if number % 11 == 0 else b"v%d" % number,
+            1_700_000_000_000 + number,
+            (("h", b"%d" % number), ("none", None)) if number % 3 == 0 else (),
+        )
+        for number in range(first, first + count)
+    ]
+
+
+def by_partition(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: row[0])
+
+
+def test_what_is_in_kafka_comes_once(kafka: MockKafka, tmp_path: Path) -> None:
+    """Keys, values, headers, times, partitions; again only what is new."""
+    store = txnlog.open(str(tmp_path), create=True)
+    kafka.make("orders", "paid")
+    kafka.send("orders", some_rows(0, 40))
+    kafka.send("paid", some_rows(100, 8))
+    told: list[BridgeCommit] = []
+    source = KafkaSource(store, f"kafka://{kafka.servers}", ["orders", "paid"])
+    source.run(until_end=True, report=told.append)
+    assert rows_of(store, "orders") == by_partition(some_rows(0, 40))
+    assert rows_of(store, "paid") == by_partition(some_rows(100, 8))
+    assert sum(commit.record_count for commit in told) == 48
+    assert told[-1].lag == 0
+    assert {at for commit in told for at in commit.positions} == {
+        TopicPartition(topic, p) for topic in ("orders", "paid") for p in range(PARTITIONS)
+    }
+    kafka.send("orders", some_rows(40, 9))
+    source.run(until_end=True)
+    assert rows_of(store, "orders") == by_partition(some_rows(0, 49))
+    source.run(until_end=True, report=told.append)
+    assert rows_of(store, "orders") == by_partition(some_rows(0, 49))
+
+
+def test_a_topic_that_was_made_anew_here_is_copied_whole(kafka: MockKafka, tmp_path: Path) -> None:
+    store = txnlog.open(str(tmp_path), create=True)
+    kafka.make("t")
+    kafka.send("t", some_rows(0, 12))
+    KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
+    store.topics.delete("t")
+    KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
+    assert rows_of(store, "t") == by_partition(some_rows(0, 12))
+
+
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(n, marks=[] if n % 12 == 7 else [pytest.mark.more]) for n in range(60)],
+)
+def test_a_crash_at_any_request_loses_and_doubles_nothing(kafka: MockKafka, number: int) -> None:
+    """The process dies before it; so another one dies after the one before."""
+    heap = HeapStorage()
+    sound = attach(heap, create=True)
+    kafka.make("t")
+    kafka.send("t", some_rows(0, 16))
+    KafkaSource(sound, kafka.servers, ["t"]).run(until_end=True)
+    kafka.send("t", some_rows(16, 16))
+    count = 0
+
+    class Died(BaseException):
+        pass
+
+    def die(_: str) -> None:
+        nonlocal count
+        if count == number:
+            raise Died
+        count += 1
+
+    dying = attach(FaultyStorage(heap, before_request=die))
+    with suppress(Died, TxnlogError):
+        KafkaSource(dying, kafka.servers, ["t"]).run(until_end=True)
+    after = attach(heap)
+    KafkaSource(after, kafka.servers, ["t"]).run(until_end=True)
+    assert rows_of(after, "t") == by_partition(some_rows(0, 32))
+
+
+def test_a_second_instance_takes_over(kafka: MockKafka, tmp_path: Path) -> None:
+    """The older one is told, and what it had not committed is committed by the newer."""
+    store = txnlog.open(str(tmp_path), create=True)
+    kafka.make("t")
+    kafka.send("t", some_rows(0, 8))
+
+    def take_over() -> bool:
+        KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
+        return True
+
+    with pytest.raises(BridgeFailed, match="newer instance of bridge 'bridge' has taken over"):
+        KafkaSource(store, kafka.servers, ["t"]).run(is_stopped=take_over)
+    assert rows_of(store, "t") == by_partition(some_rows(0, 8))
+
+
+def test_records_that_kafka_has_no_more(kafka: MockKafka, tmp_path: Path) -> None:
+    """A topic that is shorter than what was copied was made anew."""
+    store = txnlog.open(str(tmp_path), create=True)
+    kafka.make("t")
+    kafka.send("t", some_rows(0, 8))
+    KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
+    with store.producer() as producer:
+        (old, *_) = store.scan(POSITIONS, latest=True).to_arrow()["key"].to_pylist()
+        producer.send(POSITIONS, b'{"offset":77}', old)
+    with pytest.raises(BridgeFailed, match="was copied up to offset 77, and ends at 2 in Kafka"):
+        KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
+    with store.producer() as producer:
+        producer.send(POSITIONS, b"x", b"y")
+    with pytest.raises(BridgeFailed, match="a record that no bridge has written"):
+        KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
+
+
+def test_a_typed_topic_takes_no_records_of_kafka(kafka: MockKafka, tmp_path: Path) -> None:
+    store = txnlog.open(str(tmp_path), create=True)
+    store.topics.create("t", partitions=4, schema=pa.schema([("a", pa.int64())]))
+    kafka.make("t")
+    with pytest.raises(BridgeFailed, match="topic 't' of the store has columns"):
+        KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
+
+
+def test_what_is_in_a_store_goes_out_once(kafka: MockKafka, tmp_path: Path) -> None:
+    """What was aborted does not; typed rows go out as JSON."""
+    store = txnlog.open(str(tmp_path), create=True)
+    store.topics.create("t", partitions=PARTITIONS)
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+    store.topics.create("typed", partitions=PARTITIONS, schema=schema, key=["id"])
+    kafka.make("t", "typed", "_txnlog_positions")
+
+    def send(rows: list[Row], *, commit: bool = True) -> None:
+        with store.producer(transactional_id="w") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            for partition, key, value, time, headers in rows:
+                producer.send(
+                    "t", value, key, partition=partition, timestamp_ms=time, headers=[*headers]
+                )
+            (producer.commit_transaction if commit else producer.abort_transaction)()
+
+    send(some_rows(0, 20))
+    send(some_rows(500, 4), commit=False)
+    with store.producer() as producer:
+        producer.send("typed", {"id": 1, "name": "ä"}, partition=2)
+    sink = KafkaSink(store, kafka.servers, ["t", "typed"])
+    told: list[BridgeCommit] = []
+    sink.run(until_end=True, report=told.append)
+    assert kafka.rows("t") == by_partition(some_rows(0, 20))
+    ((partition, key, value, _, _),) = kafka.rows("typed")
+    assert (partition, json.loads(key or b""), json.loads(value or b"")) == (
+        2,
+        [1],
+        {"id": 1, "name": "ä"},
+    )
+    assert (sum(commit.record_count for commit in told), told[-1].lag) == (21, 0)
+    send(some_rows(20, 5))
+    sink.run(until_end=True)
+    sink.run(until_end=True)
+    assert kafka.rows("t") == by_partition(some_rows(0, 25))
+
+
+def test_records_that_were_deleted_before_they_went_out(kafka: MockKafka, tmp_path: Path) -> None:
+    """Said, unless they may be passed over."""
+    store = txnlog.open(str(tmp_path), create=True)
+    store.topics.create("t")
+    kafka.make("t", "_txnlog_positions")
+    with store.producer() as producer:
+        for number in range(4):
+            producer.send("t", b"%d" % number)
+    KafkaSink(store, kafka.servers, ["t"]).run(until_end=True)
+    with store.producer() as producer:
+        for number in range(4, 8):
+            producer.send("t", b"%d" % number)
+    store.topics.delete_records({TopicPartition("t", 0): 6})
+    with pytest.raises(OffsetOutOfRange, match=r"from offset 4 to 6 were deleted .*--skip-lost"):
+        KafkaSink(store, kafka.servers, ["t"]).run(until_end=True)
+    KafkaSink(store, kafka.servers, ["t"], skip_lost=True).run(until_end=True)
+    assert [row[2] for row in kafka.rows("t")] == [b"0", b"1", b"2", b"3", b"6", b"7"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        (lambda store: KafkaSource(store, "kafka://u:p@h:1/x y", ["t"]), InvalidOption, "servers"),
+        (lambda store: KafkaSource(store, "h:1", []), InvalidOption, "one at least"),
+        (lambda store: KafkaSource(store, "h:1", ["a/b"]), InvalidTopic, "a/b"),
+        (lambda store: KafkaSource(store, "h:1", [POSITIONS]), InvalidOption, "own positions"),
+        (
+            lambda store: KafkaSink(store, "h:1", ["t"], options={"transactional.id": "x"}),
+            InvalidOption,
+            "is decided by the bridge",
+        ),
+        (
+            lambda store: KafkaSource(store, "h:1", ["t"], options={"no.such": "s3cret"}).run(),
+            TxnlogError,
+            "no.such",
+        ),
+    ],
+)
+def test_wrong_arguments_are_told(
+    wrong: Callable[[Store], object], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    """Before anything is asked of Kafka, and without an option's value."""
+    with pytest.raises(error, match=message) as raised:
+        wrong(txnlog.open(str(tmp_path), create=True))
+    assert "s3cret" not in str(raised.value)
+    assert "u:p" not in str(raised.value)

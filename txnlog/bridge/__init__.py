@@ -1,0 +1,14 @@
+"""Topics of a running Kafka, in and out: each record once.
+
+    from txnlog.bridge import KafkaSource
+
+    KafkaSource(store, "broker:9092", ["orders"]).run(until_end=True)
+
+Needs the extra ``kafka``. See docs/MOVING_FROM_KAFKA.md.
+"""
+
+from txnlog.bridge.progress import BridgeCommit
+from txnlog.bridge.sink import KafkaSink
+from txnlog.bridge.source import KafkaSource
+
+__all__ = ["BridgeCommit", "KafkaSink", "KafkaSource"]

@@ -1,0 +1,143 @@
+"""Kafka's client: its settings, and its errors as our own. Only here it is imported."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Final
+
+from txnlog.errors import BridgeFailed, InvalidOption, how_to_install
+
+_logger = logging.getLogger(__name__)
+
+SCHEME: Final = "kafka://"
+_SERVERS = re.compile(r"[A-Za-z0-9_.:\[\]-]+(,[A-Za-z0-9_.:\[\]-]+)*")
+_OURS: Final = frozenset(
+    {
+        "acks",
+        "auto.offset.reset",
+        "bootstrap.servers",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.gapless.guarantee",
+        "enable.idempotence",
+        "enable.partition.eof",
+        "group.id",
+        "group.instance.id",
+        "isolation.level",
+        "metadata.broker.list",
+        "partitioner",
+        "plugin.library.paths",
+        "transactional.id",
+    }
+)
+"""What each record once rests on; and the libraries that a setting would load."""
+END: Final = "_PARTITION_EOF"
+"""The name of the event that a partition has been read up to its end."""
+NO_OFFSET: Final = "_AUTO_OFFSET_RESET"
+"""Of the error that there is no record at a position, nor will there be."""
+_FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
+_LOST: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "REQUEST_TIMED_OUT"})
+WAIT_S: Final = 30.0
+"""How long an answer of Kafka's is waited for."""
+
+
+def load() -> ModuleType:
+    """The client. Raises InvalidOption if it is not installed."""
+    try:
+        import confluent_kafka
+    except ImportError as error:
+        raise InvalidOption(f"a bridge needs confluent-kafka: {how_to_install('kafka')}") from error
+    return confluent_kafka
+
+
+def _parse_servers(url: str) -> str:
+    """``broker:9092,other:9092`` of a URL, or as it is. Raises InvalidOption."""
+    servers = url.removeprefix(SCHEME).rstrip("/")
+    if not _SERVERS.fullmatch(servers):
+        shown = "what has an @" if "@" in url else repr(url)
+        raise InvalidOption(
+            f"{shown} does not name Kafka's servers: give {SCHEME}HOST:PORT, or several with "
+            "commas; user names and passwords are options of the client (sasl.username, ...)"
+        )
+    return servers
+
+
+class Cluster:
+    """How a Kafka cluster is reached.
+
+    Args:
+        url: ``broker:9092``, or several with commas; ``kafka://`` may stand before.
+        options: of librdkafka. They are in no message.
+
+    Raises:
+        InvalidOption: the servers or an option is not valid, or the client is not installed.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
+        load()
+        self.servers = _parse_servers(url)
+        self._options = {**(options or {})}
+        if wrong := sorted(_OURS & self._options.keys()):
+            raise InvalidOption(f"option {wrong[0]!r} of Kafka's client is decided by the bridge")
+
+    def config(self, **own: str | bool | float) -> dict[str, str | bool | float]:
+        """The settings of a client; ``own`` has underscores in the place of dots."""
+        ours = {name.replace("_", "."): value for name, value in own.items()}
+        return {**self._options, "bootstrap.servers": self.servers, **ours}
+
+    def consumer(self, name: str) -> Any:  # noqa: ANN401 - confluent_kafka.Consumer
+        """A consumer that commits nothing. Raises InvalidOption, BridgeFailed."""
+        config = self.config(
+            group_id=f"txnlog-bridge-{name}",
+            enable_auto_commit=False,
+            enable_auto_offset_store=False,
+            enable_partition_eof=True,
+            auto_offset_reset="error",
+            isolation_level="read_committed",
+        )
+        with reported("Kafka's client"):
+            return load().Consumer(config, logger=_logger)
+
+    def producer(self, transactional_id: str) -> Any:  # noqa: ANN401 - confluent_kafka.Producer
+        """A producer with transactions. Raises InvalidOption, BridgeFailed."""
+        config = self.config(transactional_id=transactional_id, enable_idempotence=True, acks="all")
+        with reported("Kafka's client"):
+            return load().Producer(config, logger=_logger)
+
+    def admin(self) -> Any:  # noqa: ANN401 - confluent_kafka.admin.AdminClient
+        """A client for topics. Raises InvalidOption, BridgeFailed."""
+        load()
+        from confluent_kafka.admin import AdminClient
+
+        with reported("Kafka's client"):
+            return AdminClient(self.config(), logger=_logger)
+
+
+@contextmanager
+def reported(doing: str) -> Generator[None]:
+    """Kafka's errors as BridgeFailed."""
+    kafka = load()
+    try:
+        yield
+    except kafka.KafkaException as error:
+        raise failure(doing, error.args[0]) from error
+    except (ValueError, TypeError) as error:  # of a setting, before anything is asked
+        raise InvalidOption(f"{doing}: {error}") from error
+
+
+def failure(doing: str, error: Any) -> BridgeFailed:  # noqa: ANN401 - confluent_kafka.KafkaError
+    """What happened, and whether to try again."""
+    if not isinstance(error, load().KafkaError):
+        return BridgeFailed(f"{doing}: {error}")
+    if error.name() in _FENCED:
+        return BridgeFailed(
+            f"{doing}: a newer instance of this bridge has taken over, as its name is the same; "
+            "stop one of them"
+        )
+    found = BridgeFailed(f"{doing}: Kafka says: {error.str()}")
+    found.retriable = error.retriable() or error.txn_requires_abort() or error.name() in _LOST
+    return found
