@@ -62,11 +62,12 @@ def run_bridge(
         typer.Option("--kafka-config", metavar="FILE", help="Such options, one a line: secrets."),
     ] = None,
 ) -> None:
-    """Copy topics from a running Kafka, or to it, each record once, until Ctrl-C.
+    """Copy topics from a running Kafka, or to it, each record once.
 
-    The records and the position of the bridge are committed together: in the store, or in Kafka's
-    transactions. A second bridge of the same name takes over from the first one. A line is printed
-    for each commit; LAG counts the offsets that are still to be read.
+    It goes on until Ctrl-C, or with --once to the end. The records and the position of the
+    bridge are committed together: in the store, or in Kafka's transactions. A second bridge of
+    the same name takes over from the first one. A line is printed for each commit; LAG counts the
+    offsets that are still to be read.
 
     \b
     Example:
