@@ -210,6 +210,8 @@ def test_verbs_that_are_no_observers_change_something() -> None:
     named |= {path: Path("replicas", path.name) for path in replicas.glob("*.py")}
     found = [name for path, name in named.items() if ".open_store()" in path.read_text()]
     assert {str(name.with_suffix("")) for name in found} == {
+        "bridge",
+        "catalog/serve",
         "groups/delete",
         "groups/delete_offsets",
         "groups/remove_members",
@@ -221,6 +223,7 @@ def test_verbs_that_are_no_observers_change_something() -> None:
         "records/write",
         "replicas/promote",
         "replicas/verify",
+        "schemas",
         "tables/publish",
         "topics/add_partitions",
         "topics/alter",
