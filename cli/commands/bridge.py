@@ -31,7 +31,7 @@ def run_bridge(
     session: Session,
     topics: Annotated[
         list[str],
-        typer.Option("--topic", metavar="TOPIC", help="A topic; give it several times for more."),
+        typer.Option("--topics", metavar="TOPIC,...", help="Which topics."),
     ],
     source: Annotated[
         str | None,
@@ -48,7 +48,10 @@ def run_bridge(
         bool, typer.Option("--once", help="Stop at the end, as it is when this begins.")
     ] = False,
     commit_interval_ms: Annotated[
-        int, typer.Option("--commit-interval-ms", min=1, help="How much is in a transaction.")
+        int,
+        typer.Option(
+            "--commit-interval-ms", min=1, max=300_000, help="How much is in a transaction."
+        ),
     ] = 10_000,
     skip_lost: Annotated[
         bool, typer.Option("--skip-lost", help="Go on behind records that were deleted uncopied.")
@@ -71,8 +74,8 @@ def run_bridge(
 
     \b
     Example:
-      txnlog bridge --from kafka://broker:9092 --topic orders --topic paid --once
-      txnlog bridge --to kafka://broker:9092 --topic orders
+      txnlog bridge --from kafka://broker:9092 --topics orders,paid --once
+      txnlog bridge --to kafka://broker:9092 --topics orders
     """
     from txnlog.bridge import KafkaSink, KafkaSource
     from txnlog.errors import InvalidOption
@@ -87,7 +90,7 @@ def run_bridge(
     bridge = kind(
         session.open_store(),
         source or target or "",
-        topics,
+        [topic for several in topics for topic in several.split(",")],
         name=name,
         options={key: str(value) for key, value in options.items()},
         commit_interval_ms=commit_interval_ms,
@@ -131,11 +134,19 @@ def _read_config(path: Path | None) -> dict[str, str]:
 def _stopping() -> Iterator[Event]:
     """An event that Ctrl-C and SIGTERM set, so that what was read is committed."""
     stop = Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for signal_number in before:
-        signal.signal(signal_number, lambda *_: stop.set())
+    before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for which, handler in before.items():
+            signal.signal(which, handler)
+
+    def stop_at_next(*_: object) -> None:
+        restore()  # a second one does not wait
+        stop.set()
+
+    for which in before:
+        signal.signal(which, stop_at_next)
     try:
         yield stop
     finally:
-        for signal_number, handler in before.items():
-            signal.signal(signal_number, handler)
+        restore()

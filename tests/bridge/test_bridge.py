@@ -15,13 +15,14 @@ import pyarrow as pa
 import pytest
 
 import txnlog
+from tests.support.cli.cli_command import cli
 from txnlog import TopicPartition
 from txnlog.bridge import BridgeCommit, KafkaSink, KafkaSource
 from txnlog.bridge.client import Cluster
-from txnlog.bridge.positions import POSITIONS
+from txnlog.bridge.source import POSITIONS
 from txnlog.errors import BridgeFailed, InvalidOption, InvalidTopic, OffsetOutOfRange, TxnlogError
 from txnlog.store import Store, attach
-from txnlog.testing import FaultyStorage, HeapStorage
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 
 PARTITIONS = 4
 """Of a topic that the mock cluster makes when it is asked for."""
@@ -179,6 +180,64 @@ def test_a_crash_at_any_request_loses_and_doubles_nothing(kafka: MockKafka, numb
     assert rows_of(after, "t") == by_partition(some_rows(0, 32))
 
 
+def test_what_fails_on_the_way_is_tried_again(kafka: MockKafka) -> None:
+    """In the same run, from the positions on."""
+    heap = HeapStorage()
+    attach(heap, create=True)
+    kafka.make("t")
+    kafka.send("t", some_rows(0, 16))
+    for number in (20, 33, 41):
+        faulty = FaultyStorage(heap, {number: Fault.LOSE_RESPONSE, number + 1: Fault.FAIL})
+        store = attach(faulty, clock=VirtualClock())
+        KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
+        kafka.send("t", some_rows(16, 16) if number == 20 else [])
+    assert rows_of(attach(heap), "t") == by_partition(some_rows(0, 32))
+
+
+def test_what_other_bridges_have_not_decided_hides_no_position(
+    kafka: MockKafka, tmp_path: Path
+) -> None:
+    """They share a topic, whose last stable offset stands still while one of them is dead."""
+    store = txnlog.open(str(tmp_path), create=True)
+    kafka.make("t")
+    kafka.send("t", some_rows(0, 8))
+    KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
+    dead = store.producer(transactional_id="kafka-bridge-other")
+    dead.init_transactions()
+    dead.begin_transaction()
+    dead.send(POSITIONS, b"1", b'["other","c","t","i",0]')
+    dead.flush()
+    kafka.send("t", some_rows(8, 8))
+    for _ in range(2):
+        KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
+        assert rows_of(store, "t") == by_partition(some_rows(0, 16))
+    dead.abort_transaction()
+
+
+def test_the_command_copies_in_and_out(kafka: MockKafka, tmp_path: Path) -> None:
+    store = txnlog.open(str(tmp_path), create=True)
+    kafka.make("a", "b", f"_txnlog_positions.back.{store.store_id}")
+    kafka.send("a", some_rows(0, 8))
+    kafka.send("b", some_rows(50, 4))
+    for topic in ("a", "b"):
+        store.topics.create(topic, partitions=PARTITIONS)
+    given = tmp_path / "client.properties"
+    given.write_text("# of librdkafka\nclient.id = me\n\n", encoding="utf-8")
+    cluster = f"kafka://{kafka.servers}"
+    where = ("--store", tmp_path, "-o", "json", "--kafka-config", given)
+    into = cli("bridge", "--from", cluster, "--topics", "a,b", "--once", *where).json()
+    assert sum(commit["record_count"] for commit in into) == 12
+    assert rows_of(store, "a") == by_partition(some_rows(0, 8))
+    out = cli("bridge", "--to", cluster, "--topics", "b", "--name", "back", "--once", *where)
+    assert [(commit["record_count"], commit["lag"]) for commit in out.json()] == [(4, 0)]
+    assert kafka.rows("b") == by_partition([*some_rows(50, 4)] * 2)
+    both = cli("bridge", "--from", cluster, "--to", cluster, "--topics", "a", *where)
+    assert (both.code, "--from or --to" in both.err) == (1, True)
+    given.write_text("sasl.password", encoding="utf-8")
+    wrong = cli("bridge", "--from", cluster, "--topics", "a", *where)
+    assert (wrong.code, "line 1 is not KEY=VALUE" in wrong.err) == (1, True)
+
+
 def test_a_second_instance_takes_over(kafka: MockKafka, tmp_path: Path) -> None:
     """The older one is told, and what it had not committed is committed by the newer."""
     store = txnlog.open(str(tmp_path), create=True)
@@ -189,7 +248,7 @@ def test_a_second_instance_takes_over(kafka: MockKafka, tmp_path: Path) -> None:
         KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
         return True
 
-    with pytest.raises(BridgeFailed, match="newer instance of bridge 'bridge' has taken over"):
+    with pytest.raises(BridgeFailed, match=r"bridge 'bridge': .*another instance took over"):
         KafkaSource(store, kafka.servers, ["t"]).run(is_stopped=take_over)
     assert rows_of(store, "t") == by_partition(some_rows(0, 8))
 
@@ -202,7 +261,7 @@ def test_records_that_kafka_has_no_more(kafka: MockKafka, tmp_path: Path) -> Non
     KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
     with store.producer() as producer:
         (old, *_) = store.scan(POSITIONS, latest=True).to_arrow()["key"].to_pylist()
-        producer.send(POSITIONS, b'{"offset":77}', old)
+        producer.send(POSITIONS, b"77", old)
     with pytest.raises(BridgeFailed, match="was copied up to offset 77, and ends at 2 in Kafka"):
         KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
     with store.producer() as producer:
@@ -225,7 +284,7 @@ def test_what_is_in_a_store_goes_out_once(kafka: MockKafka, tmp_path: Path) -> N
     store.topics.create("t", partitions=PARTITIONS)
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
     store.topics.create("typed", partitions=PARTITIONS, schema=schema, key=["id"])
-    kafka.make("t", "typed", "_txnlog_positions")
+    kafka.make("t", "typed", f"_txnlog_positions.bridge.{store.store_id}")
 
     def send(rows: list[Row], *, commit: bool = True) -> None:
         with store.producer(transactional_id="w") as producer:
@@ -241,17 +300,15 @@ def test_what_is_in_a_store_goes_out_once(kafka: MockKafka, tmp_path: Path) -> N
     send(some_rows(500, 4), commit=False)
     with store.producer() as producer:
         producer.send("typed", {"id": 1, "name": "ä"}, partition=2)
+        producer.send("typed", {"id": 1, "_deleted": True}, partition=2)
     sink = KafkaSink(store, kafka.servers, ["t", "typed"])
     told: list[BridgeCommit] = []
     sink.run(until_end=True, report=told.append)
     assert kafka.rows("t") == by_partition(some_rows(0, 20))
-    ((partition, key, value, _, _),) = kafka.rows("typed")
-    assert (partition, json.loads(key or b""), json.loads(value or b"")) == (
-        2,
-        [1],
-        {"id": 1, "name": "ä"},
-    )
-    assert (sum(commit.record_count for commit in told), told[-1].lag) == (21, 0)
+    (row, gone) = kafka.rows("typed")
+    assert [json.loads(text or b"") for text in row[1:3]] == [[1], {"id": 1, "name": "ä"}]
+    assert gone[:3] == (2, row[1], None)
+    assert (sum(commit.record_count for commit in told), told[-1].lag) == (22, 0)
     send(some_rows(20, 5))
     sink.run(until_end=True)
     sink.run(until_end=True)
@@ -262,7 +319,7 @@ def test_records_that_were_deleted_before_they_went_out(kafka: MockKafka, tmp_pa
     """Said, unless they may be passed over."""
     store = txnlog.open(str(tmp_path), create=True)
     store.topics.create("t")
-    kafka.make("t", "_txnlog_positions")
+    kafka.make("t", f"_txnlog_positions.bridge.{store.store_id}")
     with store.producer() as producer:
         for number in range(4):
             producer.send("t", b"%d" % number)
@@ -284,6 +341,12 @@ def test_records_that_were_deleted_before_they_went_out(kafka: MockKafka, tmp_pa
         (lambda store: KafkaSource(store, "h:1", []), InvalidOption, "one at least"),
         (lambda store: KafkaSource(store, "h:1", ["a/b"]), InvalidTopic, "a/b"),
         (lambda store: KafkaSource(store, "h:1", [POSITIONS]), InvalidOption, "own positions"),
+        (lambda store: KafkaSource(store, "h:1", ["t"], name="a/b"), InvalidOption, "of a bridge"),
+        (
+            lambda store: KafkaSource(store, "h:1", ["t"], commit_interval_ms=300_001),
+            InvalidOption,
+            "commit_interval_ms",
+        ),
         (
             lambda store: KafkaSink(store, "h:1", ["t"], options={"transactional.id": "x"}),
             InvalidOption,

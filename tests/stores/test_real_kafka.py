@@ -11,12 +11,14 @@ from importlib import import_module
 from pathlib import Path
 
 import confluent_kafka
+import confluent_kafka.admin
 import pytest
 
 import txnlog
 from tests.support.checkout import ROOT
 from txnlog.bridge import KafkaSink, KafkaSource
 from txnlog.bridge.client import Cluster
+from txnlog.errors import BridgeFailed
 
 PARTITIONS = 3
 KILLS = 5
@@ -92,7 +94,7 @@ def same(found: list[Row], sent: list[Row]) -> bool:
 
 def test_what_comes_in_comes_once(servers: str, tmp_path: Path) -> None:
     store = txnlog.open(str(tmp_path / "store"), create=True)
-    producer = Cluster(servers).producer("writer")
+    producer = Cluster(servers).producer("writer", 60_000)
     producer.init_transactions(30)
 
     def write(rows: list[Row], commits: bool) -> None:
@@ -106,6 +108,82 @@ def test_what_comes_in_comes_once(servers: str, tmp_path: Path) -> None:
     KafkaSource(store, servers, ["t"]).run(until_end=True)
     assert before > 2  # some of those that were killed had committed
     assert same(rows_in_store(store), sent)
+
+
+def test_partitions_that_are_added_while_it_copies(
+    servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are added on the other side, and copied, in the same run."""
+    monkeypatch.setattr("txnlog.bridge.copying._GROWN_AFTER_S", 0.5)
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    admin = Cluster(servers).admin()
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
+    producer.produce("t", b"old", b"k", 0)
+    producer.flush()
+    looks = 0
+
+    def grown_in() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            new = confluent_kafka.admin.NewPartitions("t", 5)  # type: ignore[attr-defined]
+            admin.create_partitions([new])["t"].result(30)
+            later = confluent_kafka.Producer({"bootstrap.servers": servers})
+            later.produce("t", b"new", b"k", 4)
+            later.flush()
+        return looks > 5 and len(rows_in_store(store)) == 2
+
+    until_s = time.monotonic() + 60
+    KafkaSource(store, servers, ["t"], commit_interval_ms=100).run(
+        is_stopped=lambda: grown_in() or time.monotonic() > until_s
+    )
+    assert rows_in_store(store) == [(0, b"k", b"old"), (4, b"k", b"new")]
+
+    store.topics.create("back", partitions=1)
+    looks = 0
+
+    def grown_out() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            store.topics.alter("back", partitions=2)
+            with store.producer() as writer:
+                writer.send("back", b"new", partition=1)
+        there = admin.list_topics(timeout=30).topics
+        return looks > 5 and "back" in there and len(there["back"].partitions) == 2
+
+    KafkaSink(store, servers, ["back"], commit_interval_ms=100).run(
+        is_stopped=lambda: grown_out() or time.monotonic() > until_s + 60
+    )
+    KafkaSink(store, servers, ["back"]).run(until_end=True)
+    low, high = (
+        Cluster(servers)
+        .consumer("judge")
+        .get_watermark_offsets(confluent_kafka.TopicPartition("back", 1), timeout=30)
+    )
+    assert (low, high) == (0, 2)  # the record, and the marker of its transaction
+
+
+def test_what_kafka_has_deleted_is_said_or_skipped(servers: str, tmp_path: Path) -> None:
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    admin = Cluster(servers).admin()
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
+
+    def send(first: int) -> None:
+        for number in range(first, first + 4):
+            producer.produce("t", b"%d" % number, b"k", 0)
+        producer.flush()
+
+    send(0)
+    KafkaSource(store, servers, ["t"]).run(until_end=True)
+    send(4)
+    before = confluent_kafka.TopicPartition("t", 0, 6)
+    (done,) = admin.delete_records([before]).values()
+    done.result(30)
+    with pytest.raises(BridgeFailed, match=r"deleted the records from offset 4 on.*begins at 6"):
+        KafkaSource(store, servers, ["t"]).run(until_end=True)
+    KafkaSource(store, servers, ["t"], skip_lost=True).run(until_end=True)
+    assert [value for _, _, value in rows_in_store(store)] == [b"0", b"1", b"2", b"3", b"6", b"7"]
 
 
 def test_what_goes_out_goes_once(servers: str, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ _OURS: Final = frozenset(
         "metadata.broker.list",
         "partitioner",
         "plugin.library.paths",
+        "transaction.timeout.ms",
         "transactional.id",
     }
 )
@@ -102,9 +103,14 @@ class Cluster:
         with reported("Kafka's client"):
             return load().Consumer(config, logger=_logger)
 
-    def producer(self, transactional_id: str) -> Any:  # noqa: ANN401 - confluent_kafka.Producer
+    def producer(self, transactional_id: str, timeout_ms: int) -> Any:  # noqa: ANN401 - confluent_kafka.Producer
         """A producer with transactions. Raises InvalidOption, BridgeFailed."""
-        config = self.config(transactional_id=transactional_id, enable_idempotence=True, acks="all")
+        config = self.config(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            enable_idempotence=True,
+            acks="all",
+        )
         with reported("Kafka's client"):
             return load().Producer(config, logger=_logger)
 
@@ -135,8 +141,8 @@ def failure(doing: str, error: Any) -> BridgeFailed:  # noqa: ANN401 - confluent
         return BridgeFailed(f"{doing}: {error}")
     if error.name() in _FENCED:
         return BridgeFailed(
-            f"{doing}: a newer instance of this bridge has taken over, as its name is the same; "
-            "stop one of them"
+            f"{doing}: a newer instance of this bridge has taken over, or this one stood still for "
+            "longer than its transaction may take; run it once at a time"
         )
     found = BridgeFailed(f"{doing}: Kafka says: {error.str()}")
     found.retriable = error.retriable() or error.txn_requires_abort() or error.name() in _LOST

@@ -1,83 +1,73 @@
-"""How far a bridge from Kafka has read: records of a compacted topic, committed with the rest."""
+"""How far a bridge has read: records of a compacted topic of where it writes to.
+
+They are committed with what was copied, so they are always right.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
-import pyarrow as pa
 
-from txnlog.errors import BridgeFailed, TopicAlreadyExists
+from txnlog.errors import BridgeFailed
 from txnlog.limits import Name, Offset, PartitionNumber
 from txnlog.names import TopicPartition
-from txnlog.store import Store
-
-POSITIONS: Final = "_kafka_positions"
-"""The topic with the positions of all bridges into a store."""
 
 
 class _Key(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """``source`` is the cluster, or the store, that is read; ``topic_id`` that of the store's."""
+
     bridge: Name
-    cluster: Name
+    source: Name
     topic: Name
     topic_id: Name
     partition: PartitionNumber
 
 
-class _Position(msgspec.Struct, frozen=True):
-    offset: Offset
-
-
 _KEY = msgspec.json.Decoder(_Key)
-_POSITION = msgspec.json.Decoder(_Position)
+_OFFSET = msgspec.json.Decoder(Offset)
 
 
-def make_positions(store: Store) -> None:
-    """Create the topic, unless it is there."""
-    if not store.topics.list([POSITIONS]):
-        try:
-            store.topics.create(POSITIONS, config={"cleanup.policy": "compact"})
-        except TopicAlreadyExists:
-            return  # another bridge was faster
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The positions of one bridge.
 
-
-def read_positions(
-    store: Store, bridge: str, cluster: str, topic_ids: Mapping[str, str]
-) -> dict[TopicPartition, int]:
-    """The next offsets to be read from a cluster, by its partitions. Raises BridgeFailed.
-
-    ``topic_ids`` are those of the store's topics: one that was made anew has nothing yet.
+    ``topic_ids`` are those of the store's topics: of one that was made anew nothing was copied.
     """
-    found = store.scan(POSITIONS, columns=["key", "value"], latest=True).to_arrow()
-    positions = {}
-    for key, value in zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True):
-        try:
-            at, position = _KEY.decode(key), _POSITION.decode(value)
-        except (msgspec.DecodeError, TypeError) as error:
-            raise BridgeFailed(
-                f"topic {POSITIONS!r} has a record that no bridge has written ({error}): it says "
-                "how far bridges have read, so nothing was copied; delete the record's key"
-            ) from error
-        mine = (bridge, cluster, topic_ids.get(at.topic))
-        if (at.bridge, at.cluster, at.topic_id) == mine:
-            positions[TopicPartition(at.topic, at.partition)] = position.offset
-    return positions
 
+    bridge: str
+    source: str
+    topic_ids: Mapping[str, str]
 
-def positions_batch(
-    bridge: str,
-    cluster: str,
-    topic_ids: Mapping[str, str],
-    positions: Mapping[TopicPartition, int],
-) -> pa.RecordBatch:
-    """Records that say how far a bridge has read."""
-    keys = [
-        _Key(bridge, cluster, where.topic, topic_ids[where.topic], where.partition)
-        for where in positions
-    ]
-    values = [_Position(offset) for offset in positions.values()]
-    columns = [list(map(msgspec.json.encode, keys)), list(map(msgspec.json.encode, values))]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, pa.binary()) for column in columns], names=["key", "value"]
-    )
+    def encode(self, moved: Mapping[TopicPartition, int]) -> tuple[list[bytes], list[bytes]]:
+        """Keys and values of records."""
+        ids = self.topic_ids
+        keys = [
+            _Key(self.bridge, self.source, topic, ids[topic], partition)
+            for topic, partition in moved
+        ]
+        return [*map(msgspec.json.encode, keys)], [*map(msgspec.json.encode, moved.values())]
+
+    def decode(
+        self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]
+    ) -> dict[TopicPartition, int]:
+        """The newest positions in records of a topic, the oldest first. Raises BridgeFailed."""
+        found: dict[TopicPartition, int] = {}
+        for key, value in records:
+            try:
+                at = _KEY.decode(key or b"")
+                offset = None if value is None else _OFFSET.decode(value)
+            except msgspec.MsgspecError as error:
+                raise BridgeFailed(
+                    f"topic {topic!r} has a record that no bridge has written ({error}): it says "
+                    "how far bridges have read, so nothing was copied; delete the record's key"
+                ) from error
+            mine = (self.bridge, self.source, self.topic_ids.get(at.topic))
+            if (at.bridge, at.source, at.topic_id) == mine:
+                where = TopicPartition(at.topic, at.partition)
+                if offset is None:
+                    found.pop(where, None)
+                else:
+                    found[where] = offset
+        return found
