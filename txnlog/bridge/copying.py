@@ -125,7 +125,7 @@ class Bridge(ABC):
 
         while True:
             try:
-                if self._attempt(Progress(self, until_end, told, is_stopped)):
+                if self._attempt(CopyProgress(self, until_end, told, is_stopped)):
                     return
             except ProducerFenced as error:
                 told_why = f"bridge {self.name!r}: {error}; run it once at a time"
@@ -139,7 +139,7 @@ class Bridge(ABC):
                 clock.sleep(2.0 ** (_ATTEMPTS - attempts) * clock.jitter())
 
     @abstractmethod
-    def _attempt(self, progress: Progress) -> bool:
+    def _attempt(self, progress: CopyProgress) -> bool:
         """Copy until it is over, or (False) until a topic has more partitions."""
 
 
@@ -154,7 +154,7 @@ def _check_name(name: str) -> str:
     return name
 
 
-class Progress:
+class CopyProgress:
     """When an attempt commits, and when it is over."""
 
     def __init__(

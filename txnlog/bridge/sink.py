@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from txnlog.bridge import client
 from txnlog.bridge.client import reported
-from txnlog.bridge.copying import LOOK_S, Bridge, Progress
+from txnlog.bridge.copying import LOOK_S, Bridge, CopyProgress
 from txnlog.bridge.positions import Positions
 from txnlog.consumer import Consumer
 from txnlog.errors import BridgeFailed, OffsetOutOfRange
@@ -33,7 +33,7 @@ class KafkaSink(Bridge):
 
     _positions = POSITIONS
 
-    def _attempt(self, progress: Progress) -> bool:
+    def _attempt(self, progress: CopyProgress) -> bool:
         with _Copying(self, progress) as copying:
             return copying.run()
 
@@ -41,7 +41,7 @@ class KafkaSink(Bridge):
 class _Copying:
     """One attempt."""
 
-    def __init__(self, sink: KafkaSink, progress: Progress) -> None:
+    def __init__(self, sink: KafkaSink, progress: CopyProgress) -> None:
         self._kafka = client.load()
         self._sink = sink
         self._progress = progress

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from txnlog.bridge import client
 from txnlog.bridge.client import failure, reported
-from txnlog.bridge.copying import LOOK_S, Bridge, Progress
+from txnlog.bridge.copying import LOOK_S, Bridge, CopyProgress
 from txnlog.bridge.positions import Positions
 from txnlog.errors import BridgeFailed, TopicAlreadyExists, TxnlogError
 from txnlog.names import TopicPartition
@@ -39,7 +39,7 @@ class KafkaSource(Bridge):
 
     _positions = POSITIONS
 
-    def _attempt(self, progress: Progress) -> bool:
+    def _attempt(self, progress: CopyProgress) -> bool:
         with _Copying(self, progress) as copying:
             return copying.run()
 
@@ -47,7 +47,7 @@ class KafkaSource(Bridge):
 class _Copying:
     """One attempt."""
 
-    def __init__(self, source: KafkaSource, progress: Progress) -> None:
+    def __init__(self, source: KafkaSource, progress: CopyProgress) -> None:
         self._kafka = client.load()
         self._source = source
         self._progress = progress
