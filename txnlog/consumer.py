@@ -109,7 +109,7 @@ class Consumer:
         self._pattern: TopicPattern | None = None
         """Finds more topics by pattern; None if they were named."""
         self._subscribed = False
-        self._standing = (
+        self._group_positions = (
             None
             if self._group_id is None
             else GroupPositions(logs, self._group_id, self._topic_ids)
@@ -143,8 +143,8 @@ class Consumer:
 
     def _close(self, *, commit: bool) -> None:
         try:
-            if self._standing is not None:
-                self._standing.report(wait=True)
+            if self._group_positions is not None:
+                self._group_positions.report(wait=True)
             if commit and self._auto_commit is not None and not self._closed:
                 self._auto_commit.commit_at_end(self.commit, self._positions)
         finally:
@@ -258,8 +258,8 @@ class Consumer:
         self._drop_buffered()
         self._assigned = dict.fromkeys(partitions)
         self._positions = {w: at for w, at in self._positions.items() if w in self._assigned}
-        if self._standing is not None:
-            self._standing.keep(self._assigned.keys())
+        if self._group_positions is not None:
+            self._group_positions.keep(self._assigned.keys())
         self._paused &= set(self._assigned)
 
     def _take(self, partitions: Collection[TopicPartition]) -> None:
@@ -271,8 +271,8 @@ class Consumer:
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
         """These are about to be taken away: commit their positions, with auto commit."""
-        if self._standing is not None:
-            self._standing.finish()
+        if self._group_positions is not None:
+            self._group_positions.finish()
         if self._auto_commit is not None:
             positions = self._positions
             self._auto_commit.commit_before(
@@ -293,8 +293,8 @@ class Consumer:
 
     def _take_part(self) -> None:
         """Do what its group asks for. Raises IllegalState: there is nothing that it reads."""
-        if self._standing is not None:
-            self._standing.report()
+        if self._group_positions is not None:
+            self._group_positions.report()
         self._join_in()
         if self._pattern is not None and self._pattern.is_due():
             self._drop_buffered()  # so that it looks
@@ -470,9 +470,12 @@ class Consumer:
         """Pin a new snapshot and begin to read from the positions to its ends."""
         group: GroupState | None = None
         while True:
-            if self._standing is not None and not self._positions.keys() >= self._assigned.keys():
+            if (
+                self._group_positions is not None
+                and not self._positions.keys() >= self._assigned.keys()
+            ):
                 # The group first: its committed offsets then lie inside the snapshot.
-                group = self._standing.read()
+                group = self._group_positions.read()
             snapshot = self._snapshot()
             views = {topic: snapshot.view(topic) for topic in snapshot.topics}
             if (self._sharing and self._sharing.saw(self, self._topics, views.values())) or (
@@ -561,9 +564,9 @@ class Consumer:
         for where in partitions:
             topic_id = self._topic_ids[where.topic]
             at, first = located.get(where), self._first_partitions[topic_id]
-            if at is None and group is not None and self._standing is not None:
-                found = group.standing(*where, topic_id)
-                self._standing.start_from(where, found)
+            if at is None and group is not None and self._group_positions is not None:
+                found = group.logged_position(*where, topic_id)
+                self._group_positions.start_from(where, found)
                 at = found.offset
                 first = min(first, group.first_partitions(where.topic, topic_id) or first)
             located[where] = self._start_positions.start(views[where.topic], where, at, first)
@@ -578,7 +581,7 @@ class Consumer:
         """
         self._check_assigned([where])
         if where not in self._positions:
-            group = None if self._standing is None else self._standing.read()
+            group = None if self._group_positions is None else self._group_positions.read()
             if group is not None and self._sharing is not None and where in group.held():
                 raise ConcurrentTransactions(
                     f"{where} has no position yet: {group.held()[where]} of its former owner is "
@@ -605,8 +608,8 @@ class Consumer:
         """
         self._check_assigned([where])
         check_whole_number(offset, "the offset to seek to", InvalidOption, least=0)
-        if self._standing is not None:
-            self._standing.begin_anew(where, offset)
+        if self._group_positions is not None:
+            self._group_positions.begin_anew(where, offset)
         self._drop_buffered()
         self._reading.place(where, offset)
 
@@ -733,11 +736,11 @@ class Consumer:
         If it is a member of the group, its id and generation are part of it: offsets of partitions
         that others have been given in the meantime are refused.
         """
-        standing = self._group()
+        positions = self._group()
         read: Iterable[TopicPartition] = self._assigned
         if self._sharing is not None and not self._sharing.has_joined:
             read = self._all_partitions(self._snapshot())
-        return standing.metadata(read, self._committer())
+        return positions.metadata(read, self._committer())
 
     # -- monitoring ------------------------------------------------------------------------------
 
@@ -777,9 +780,9 @@ class Consumer:
         self._lookout.look_soon()
 
     def _group(self) -> GroupPositions:
-        if self._standing is None:
+        if self._group_positions is None:
             raise IllegalState("this consumer has no group_id, so it has no committed offsets")
-        return self._standing
+        return self._group_positions
 
     def _committer(self) -> Committer | None:
         """The committing member; None if it is not a member of its group."""
@@ -831,8 +834,8 @@ class Consumer:
             self._auto_commit.forget(gone)
         for where in gone:
             self._positions.pop(where, None)
-            if self._standing is not None:
-                self._standing.forget(where)
+            if self._group_positions is not None:
+                self._group_positions.forget(where)
             if self._subscribed and self._sharing is None:
                 del self._assigned[where]
                 self._paused.discard(where)

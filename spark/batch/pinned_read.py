@@ -112,7 +112,9 @@ def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
     if options.spans is not None:
         ranges = {where: clip(parts, options.spans) for where, parts in ranges.items()}
     pinned = limit_records(ranges, spans, committed, options.max_records)
-    entries = {w: group.standing(*w, topic_ids[w.topic]).entry for w in wanted} if group else {}
+    entries = (
+        {w: group.logged_position(*w, topic_ids[w.topic]).entry for w in wanted} if group else {}
+    )
     schema = common_schema({topic: snapshot.view(topic).schema for topic in snapshot.topics})
     token = None if options.at is None else snapshot.token()
     return replace(pinned, topic_ids=topic_ids, entries=entries, schema=schema, token=token)
@@ -184,7 +186,7 @@ def _read_group(store: Store, group_id: str) -> GroupState:
     log = store.logs.fresh_group(group_id)
     with log.lock:
         state = log.state
-        return state.copy_standing()
+        return state.copy_positions()
 
 
 def cut_ranges(

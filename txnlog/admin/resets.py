@@ -125,7 +125,7 @@ def plan_reset(
     topic_ids = {topic: view.topic_id for topic, view in views.items()}
     with group.lock:
         state = group.state
-        before = {w: state.standing(*w, topic_ids[w.topic]) for w in partitions}
+        before = {w: state.logged_position(*w, topic_ids[w.topic]) for w in partitions}
     move = _choose_move(logs.storage, views, group.name, target, named)
     resets = []
     for where in partitions:

@@ -63,7 +63,7 @@ class GroupPositions:
         log = self._logs.fresh_group(self._group_id)
         with log.lock:
             state = log.state
-            return state.copy_standing()
+            return state.copy_positions()
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
         """Forget where it began in all other partitions."""
@@ -105,8 +105,8 @@ class GroupPositions:
         with log.lock:
             state = log.state
             found = state.offset_of(*where, topic_id)
-            standing = state.standing(*where, topic_id)
-        self._looked_up[where] = (standing, self._start(where))
+            logged = state.logged_position(*where, topic_id)
+        self._looked_up[where] = (logged, self._start(where))
         return found
 
     def commit(

@@ -84,7 +84,7 @@ class GroupMetadata:
         topic_ids: dict[str, str],
     ) -> GroupMetadata:
         """The group's offsets in ``state``."""
-        found = {w: state.standing(*w, topic_ids.get(w.topic, "")) for w in partitions}
+        found = {w: state.logged_position(*w, topic_ids.get(w.topic, "")) for w in partitions}
         starts = {where: at.offset for where, at in found.items()}
         entries = {where: at.entry for where, at in found.items() if at.entry is not None}
         return cls(group_id, starts, topic_ids, entries)

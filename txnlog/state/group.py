@@ -236,7 +236,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
             return None
         return known
 
-    def copy_standing(self) -> GroupState:
+    def copy_positions(self) -> GroupState:
         """A copy of the group's offsets, which later entries do not change."""
         return GroupState(
             committed={topic: dict(at) for topic, at in self.committed.items()},
@@ -246,7 +246,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
             membership=Membership(first_assigned=self.membership.first_assigned),
         )
 
-    def standing(self, topic: str, partition: int, topic_id: str = "") -> LoggedPosition:
+    def logged_position(self, topic: str, partition: int, topic_id: str = "") -> LoggedPosition:
         """The group's offset in a partition, and its entry; see :meth:`offset_of`."""
         found = self.offset_of(topic, partition, topic_id)
         return LoggedPosition(found.offset if found else None, self._moved_by(topic, partition))
@@ -362,7 +362,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
                 )
             if not moved.compare:
                 continue
-            found, entry = self.standing(*where, moved.topic_id)
+            found, entry = self.logged_position(*where, moved.topic_id)
             if found != moved.start:
                 now = "has no offset now" if found is None else f"is at {found} now"
                 raise CommitFailed(

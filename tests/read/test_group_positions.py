@@ -133,8 +133,8 @@ def test_a_job_goes_on_from_its_own_commits(store: Store, unknown: bool) -> None
     assert consumer.committed(T0) is not None
     consumer.seek(T0, 8)
     if unknown:
-        assert consumer._standing is not None
-        consumer._standing._start_entries.clear()
+        assert consumer._group_positions is not None
+        consumer._group_positions._start_entries.clear()
     read(consumer, producer)
     producer.commit_transaction()
     assert committed_offset(store) == 10
@@ -256,11 +256,11 @@ def test_states_that_are_folded_or_loaded_stand_alike(store: Store) -> None:
     log = store.logs.fresh_group("g")
     copy = CHECKPOINT_DECODER.decode(msgspec.json.encode(log._state))
     assert copy == log._state
-    assert copy.standing("t", 0) == (None, 1)
+    assert copy.logged_position("t", 0) == (None, 1)
     entry = b'{"kind":"deleted","nonce":"n","at_ms":1}'
     copy.apply(2, ENTRY_DECODER.decode(entry))
-    assert copy.standing("t", 0) == (None, 2)
-    assert GroupState().standing("t", 0) == (None, -1)
+    assert copy.logged_position("t", 0) == (None, 2)
+    assert GroupState().logged_position("t", 0) == (None, -1)
 
 
 def copy(producer: Producer, consumer: Consumer, records: list[ConsumerRecord]) -> None:
