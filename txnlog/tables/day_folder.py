@@ -25,6 +25,8 @@ PLAIN: Final = "p"
 """A manifest of whole segments, without bounds."""
 BESIDE: Final = "x"
 """A manifest of files some of which lie beside it."""
+CUT: Final = "c"
+"""As BESIDE, of which files some have deleted rows: it says too much without its DELETING."""
 DELETING: Final = "d"
 """A manifest of files, beside it, with the positions of deleted rows."""
 
@@ -65,7 +67,7 @@ class DayFolder:
         Another process may have put the same one. Of one with files beside it the token makes it
         another one: it names other copies.
         """
-        token = f"-{self._logs.clock.token()}" if kind in (BESIDE, DELETING) else ""
+        token = f"-{self._logs.clock.token()}" if kind in (BESIDE, CUT, DELETING) else ""
         name = f"{digest}.{kind}.{files}.{rows}{token}.avro"
         self._waiting.append((f"{self.path}/{name}", data))
         found = PutManifest(name, len(data), files, rows)

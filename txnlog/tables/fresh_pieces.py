@@ -30,6 +30,7 @@ from txnlog.segments.schema_columns import default_of
 from txnlog.tables.day_folder import (
     BESIDE,
     BOUNDED,
+    CUT,
     DELETING,
     PLAIN,
     DayFolder,
@@ -142,9 +143,13 @@ class FreshManifests:
         for kind in (BOUNDED, BESIDE):
             if (found := folder.find(digest, kind)) is not None:
                 yield from self._listed(found, DATA)
-                if kind == BESIDE and (deleting := folder.find(digest, DELETING)) is not None:
-                    yield from self._listed(deleting, DELETES)
                 return
+        found, deleting = folder.find(digest, CUT), folder.find(digest, DELETING)
+        # Puts of a round are in no order: either may be there alone, for a moment or for ever.
+        if found is not None and deleting is not None:
+            yield from self._listed(deleting, DELETES)
+            yield from self._listed(found, DATA)
+            return
         has_bounds = len(rows) <= self._footers_left
         if not has_bounds:
             self.is_complete = False
@@ -156,7 +161,7 @@ class FreshManifests:
         files, deletes, is_beside = self._files(parts, table.is_cut[rows], has_bounds=has_bounds)
         if deletes:
             yield from self._add(digest, DELETING, deletes, DELETES)
-        kind = BESIDE if is_beside else BOUNDED if has_bounds else PLAIN
+        kind = CUT if deletes else BESIDE if is_beside else BOUNDED if has_bounds else PLAIN
         yield from self._add(digest, kind, files, DATA)
 
     def _add(
