@@ -40,7 +40,7 @@ from txnlog.tables.fresh_table import FreshTables
 COPIES = 9
 READS = 9
 SEGMENTS = 100_000
-_TOKEN = "a token of this run".replace(" ", "-")
+_TOKEN = "a-token-of-this-run"
 
 
 def main() -> None:
@@ -124,14 +124,12 @@ def _most_mb() -> float:
 
 @contextmanager
 def _served(store: Store) -> Iterator[str]:
-    import uvicorn
-
     from txnlog.ui.addresses import LOOPBACK, listen
     from txnlog.ui.catalog.protocol import make_app
+    from txnlog.ui.connections import limited_server
 
     with listen(LOOPBACK, 0) as listener:
-        config = uvicorn.Config(make_app(store, _TOKEN), log_level="warning", lifespan="off")
-        server = uvicorn.Server(config)
+        server = limited_server(make_app(store, _TOKEN))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

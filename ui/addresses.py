@@ -19,6 +19,11 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def named_in_url(host: str) -> str:
+    """An address as URLs have it."""
+    return f"[{host}]" if ":" in host else host
+
+
 def listen_alone(port: int) -> socket.socket:
     """Listen at an address of our own, where all of 127.0.0.0/8 is this machine, as on Linux."""
     own = f"127.{randbelow(254) + 1}.{randbelow(256)}.{randbelow(254) + 1}"

@@ -1,4 +1,4 @@
-"""How many connections the console's server has, and for how long each may take to ask."""
+"""The server of each of our sites: how many connections, and how long each may take to ask."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections import Counter
 from typing import Any
 
 import h11
+import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST_CONNECTIONS = 200
@@ -15,6 +17,21 @@ RECEIVE_S = 20.0
 """A request must have come by then, its headers and its body; so must the next one."""
 
 _NUMBERS = itertools.count()
+
+
+def limited_server(app: ASGIApp) -> uvicorn.Server:
+    """A server that says and believes little, to be run on a socket that listens."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        http=LimitedProtocol,
+        ws="none",
+        proxy_headers=False,
+        lifespan="off",
+    )
+    return uvicorn.Server(config)
 
 
 class LimitedProtocol(H11Protocol):

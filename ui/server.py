@@ -9,7 +9,7 @@ from txnlog.errors import InvalidOption
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.ui.access import Access, loopback_hosts, named_hosts
-from txnlog.ui.addresses import is_loopback, listen, listen_alone
+from txnlog.ui.addresses import is_loopback, listen, listen_alone, named_in_url
 from txnlog.ui.app import make_app
 from txnlog.ui.changes import ChangeLog
 from txnlog.ui.console import Console
@@ -41,9 +41,7 @@ def serve(
         InvalidOption: the address needs a password, that is empty, or the address cannot be
             listened at.
     """
-    import uvicorn
-
-    from txnlog.ui.connections import LimitedProtocol
+    from txnlog.ui.connections import limited_server
 
     if password is not None and not password.strip():
         raise InvalidOption("the password is empty: set another one, or none")
@@ -53,24 +51,14 @@ def serve(
         )
     with listen_alone(port) if host is None else listen(host, port) as listener:
         host, actual = (host or listener.getsockname()[0]), listener.getsockname()[1]
-        named = f"[{host}]" if ":" in host else host
+        named = named_in_url(host)
         hosts = loopback_hosts(actual) | named_hosts([named], actual)
         if not is_loopback(host):
             hosts |= named_hosts((socket.gethostname(), socket.getfqdn()), actual)
         console = make_console(store, Access(hosts, password), allow_changes=allow_changes, log=log)
-        config = uvicorn.Config(
-            make_app(console),
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            http=LimitedProtocol,
-            ws="none",
-            proxy_headers=False,
-            lifespan="off",
-        )
         query = "" if password is not None else f"?token={console.access.token}"
         announce(f"http://{named}:{actual}/{query}")
-        uvicorn.Server(config).run(sockets=[listener])
+        limited_server(make_app(console)).run(sockets=[listener])
 
 
 def make_console(

@@ -11,13 +11,12 @@ from http.client import HTTPConnection
 from typing import Any
 
 import pyarrow as pa
-import uvicorn
 from pyiceberg.catalog import Catalog, load_catalog
 
 from txnlog.store import Store
 from txnlog.ui.addresses import LOOPBACK, listen
 from txnlog.ui.catalog.protocol import make_app
-from txnlog.ui.connections import LimitedProtocol
+from txnlog.ui.connections import limited_server
 
 TOKEN = "a-token-of-these-tests"
 
@@ -102,14 +101,7 @@ class Served:
 def served(store: Store) -> Iterator[Served]:
     """Serve a store's catalog until the block ends."""
     with listen(LOOPBACK, 0) as listener:
-        config = uvicorn.Config(
-            make_app(store, TOKEN),
-            log_level="warning",
-            http=LimitedProtocol,
-            ws="none",
-            lifespan="off",
-        )
-        server = uvicorn.Server(config)
+        server = limited_server(make_app(store, TOKEN))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from txnlog.errors import InvalidOption
 from txnlog.store import Store
-from txnlog.ui.addresses import LOOPBACK, is_loopback, listen
+from txnlog.ui.addresses import LOOPBACK, is_loopback, listen, named_in_url
 
 _LEAST_TOKEN = 16
 _MOST_TOKEN_BYTES = 4096
@@ -35,11 +35,9 @@ def serve(
         InvalidOption: the address needs a token, the file has none, the address cannot be listened
             at, or engines cannot reach the store's files.
     """
-    import uvicorn
-
     from txnlog.tables.table_files import iceberg_url
     from txnlog.ui.catalog.protocol import make_app
-    from txnlog.ui.connections import LimitedProtocol
+    from txnlog.ui.connections import limited_server
 
     iceberg_url(store.storage)  # said now, not to each client
     if token_file is None and not is_loopback(host):
@@ -50,19 +48,8 @@ def serve(
     token = secrets.token_urlsafe(32) if token_file is None else read_token(token_file)
     with listen(host, port) as listener:
         actual = listener.getsockname()[1]
-        config = uvicorn.Config(
-            make_app(store, token),
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            http=LimitedProtocol,
-            ws="none",
-            proxy_headers=False,
-            lifespan="off",
-        )
-        named = f"[{host}]" if ":" in host else host
-        announce(f"http://{named}:{actual}", token if token_file is None else None)
-        uvicorn.Server(config).run(sockets=[listener])
+        announce(f"http://{named_in_url(host)}:{actual}", token if token_file is None else None)
+        limited_server(make_app(store, token)).run(sockets=[listener])
 
 
 def read_token(path: Path) -> str:
