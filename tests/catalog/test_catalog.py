@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.exceptions import NoSuchTableError
 
 from tests.catalog.served import Served, served
-from tests.tables.published import SCHEMA, rows
+from tests.tables.published import SCHEMA, commit_some_of, rows
 from txnlog import TopicPartition
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.counting import CountingStorage
@@ -54,25 +54,10 @@ def in_folder(store: Store, pattern: str = "*") -> set[str]:
 def test_a_table_is_the_topic_now(store: Store, catalog: Served) -> None:
     """Every type, nulls and tombstones; of transactions those that are committed, whole."""
     assert catalog.check_same("f") == 0
-    with store.producer(transactional_id="a") as producer:
-        producer.init_transactions()
-        with producer.transaction():
-            producer.send_batch("f", rows(0, 40))
-        producer.begin_transaction()
-        producer.send_batch("f", rows(100, 140))
-        producer.flush()
-        producer.abort_transaction()
-        still_open = store.producer(transactional_id="b")
-        still_open.init_transactions()
-        still_open.begin_transaction()
-        still_open.send_batch("f", rows(200, 240))
-        still_open.flush()
-        with producer.transaction():
-            producer.send_batch("f", rows(40, 50))
-            producer.send_batch("f", pa.table({"carrier": ["c1"], "_deleted": [True]}))
-        assert catalog.check_same("f") == 51
-        still_open.commit_transaction()
-        assert catalog.check_same("f") == 91
+    still_open = commit_some_of(store)
+    assert catalog.check_same("f") == 51
+    still_open.commit_transaction()
+    assert catalog.check_same("f") == 91
 
 
 def test_a_table_follows_merging_compaction_and_trims(

@@ -11,6 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyiceberg.catalog import Catalog, load_catalog
 
+from txnlog import Producer
 from txnlog.results import TablePublication
 from txnlog.store import Store
 
@@ -55,6 +56,30 @@ def _row(number: int) -> dict[str, object]:
         "raw": b"%d" % number,
         "legs": [{"to": "X", "seats": [("a", number)]}],
     }
+
+
+def commit_some_of(store: Store) -> Producer:
+    """51 committed rows in ``f``, and others that were aborted.
+
+    Returns a producer whose open transaction has sent 40 more.
+    """
+    with store.producer(transactional_id="a") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send_batch("f", rows(0, 40))
+        producer.begin_transaction()
+        producer.send_batch("f", rows(100, 140))
+        producer.flush()
+        producer.abort_transaction()
+        still_open = store.producer(transactional_id="b")
+        still_open.init_transactions()
+        still_open.begin_transaction()
+        still_open.send_batch("f", rows(200, 240))
+        still_open.flush()
+        with producer.transaction():
+            producer.send_batch("f", rows(40, 50))
+            producer.send_batch("f", pa.table({"carrier": ["c1"], "_deleted": [True]}))
+    return still_open
 
 
 class Published(Protocol):

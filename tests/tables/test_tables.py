@@ -21,6 +21,7 @@ from tests.tables.published import (
     IcebergPublished,
     Published,
     check_same,
+    commit_some_of,
     rows,
 )
 from txnlog import TopicPartition
@@ -65,22 +66,7 @@ def segments(store: Store, topic: str = "f") -> set[Path]:
 
 def test_the_table_has_the_rows_of_the_topic(store: Store, table: Published) -> None:
     """Every type, nulls and tombstones; of transactions those that are committed, whole."""
-    with store.producer(transactional_id="a") as producer:
-        producer.init_transactions()
-        with producer.transaction():
-            producer.send_batch("f", rows(0, 40))
-        producer.begin_transaction()
-        producer.send_batch("f", rows(100, 140))
-        producer.flush()
-        producer.abort_transaction()
-        still_open = store.producer(transactional_id="b")
-        still_open.init_transactions()
-        still_open.begin_transaction()
-        still_open.send_batch("f", rows(200, 240))
-        still_open.flush()
-        with producer.transaction():
-            producer.send_batch("f", rows(40, 50))
-            producer.send_batch("f", pa.table({"carrier": ["c1"], "_deleted": [True]}))
+    still_open = commit_some_of(store)
     done = table.publish()
     # Those of the aborted and of the open one are not among them.
     assert (done.added_files, done.removed_files, done.copied_files) == (6, 0, 0)

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from txnlog.config import TopicConfig
 from txnlog.log.manifest_table import ManifestTable
-from txnlog.names import OWN_FILE
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import TopicView
 from txnlog.state.segment import Segment
@@ -27,8 +26,7 @@ Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 class RangeTable:
     """The visible ranges of a view: the settled ones first, then the others.
 
-    Every column has one value for each. ``is_alone``: the segment is a file of its own, not one
-    imported from Kafka.
+    Every column has one value for each.
     """
 
     entries: Ints
@@ -40,16 +38,10 @@ class RangeTable:
     record_counts: Ints
     """Of the whole segment."""
     sizes_bytes: Ints
-    min_timestamps_ms: Ints
-    max_timestamps_ms: Ints
-    is_alone: Flags
     names: pa.Array
     _view: TopicView
     _settled: ManifestTable | None
     _newest: Sequence[tuple[int, Segment]]
-
-    def __len__(self) -> int:
-        return len(self.entries)
 
     @classmethod
     def of(cls, view: TopicView) -> RangeTable:
@@ -80,9 +72,6 @@ class RangeTable:
             is_cut=(first > columns.bases) | (stop < columns.ends),
             record_counts=columns.record_counts,
             sizes_bytes=columns.sizes_bytes,
-            min_timestamps_ms=columns.min_timestamps_ms,
-            max_timestamps_ms=columns.max_timestamps_ms,
-            is_alone=columns.is_alone,
             names=columns.names,
             _view=view,
             _settled=settled,
@@ -142,14 +131,10 @@ class _Columns:
     ends: Ints
     record_counts: Ints
     sizes_bytes: Ints
-    min_timestamps_ms: Ints
-    max_timestamps_ms: Ints
-    is_alone: Flags
     names: pa.Array
 
     @classmethod
     def of_rows(cls, rows: ManifestTable) -> _Columns:
-        is_kafka = np.asarray(rows.table.column("kafka_offset_count").is_valid().to_numpy(), bool)
         return cls(
             rows.ints("entry"),
             rows.ints("partition"),
@@ -157,9 +142,6 @@ class _Columns:
             rows.end_offsets(),
             rows.ints("record_count"),
             rows.ints("size_bytes"),
-            rows.ints("min_timestamp_ms"),
-            rows.ints("max_timestamp_ms"),
-            (rows.ints("position") == OWN_FILE) & ~is_kafka,
             _one_chunk(rows.table.column("name")),
         )
 
@@ -177,12 +159,6 @@ class _Columns:
             ints(segment.end_offset for segment in segments),
             ints(segment.stored.record_count for segment in segments),
             ints(segment.stored.size_bytes for segment in segments),
-            ints(segment.stored.min_timestamp_ms for segment in segments),
-            ints(segment.stored.max_timestamp_ms for segment in segments),
-            np.array(
-                [s.stored.position == OWN_FILE and s.stored.kafka is None for s in segments],
-                np.bool_,
-            ),
             pa.array([segment.stored.name for segment in segments], pa.string()),
         )
 

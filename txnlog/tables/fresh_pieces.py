@@ -46,7 +46,7 @@ from txnlog.tables.iceberg_manifests import (
 )
 from txnlog.tables.pinned_topic import PinnedTopic
 from txnlog.tables.statistics import ColumnStatistics
-from txnlog.tables.table_files import TableFile, copy_files, describe_file, key_of
+from txnlog.tables.table_files import TableFile, copy_files, describe_file, has_own_file, key_of
 
 _MEAN_FILES = 512
 """How many files a piece has, about: each commit makes so many entries anew, a table of many files
@@ -208,11 +208,10 @@ class FreshManifests:
 
     def _is_shown(self, part: SegmentRange) -> bool:
         """Whether engines see the records in the segment's own file as they are."""
-        alone = part.segment.stored.position < 0 and part.segment.stored.kafka is None
         version = schema_version(part.segment.stored.name)
         schema = self._topic.schema
         is_known = schema is None or file_layout(schema, version) is not None
-        return alone and part.paths.is_parquet and is_known
+        return has_own_file(part) and is_known
 
     def _describe(self, parts: Sequence[SegmentRange]) -> None:
         """Read the footers of files that are not known. Raises SnapshotExpired, CorruptRecord."""

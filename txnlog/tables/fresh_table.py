@@ -25,15 +25,9 @@ from txnlog.tables.day_folder import DayFolder
 from txnlog.tables.fresh_pieces import FreshManifests, KnownFiles
 from txnlog.tables.iceberg_columns import default_as_json, iceberg_schema
 from txnlog.tables.iceberg_manifests import DATA, DELETES, ListedManifest, manifest_list
+from txnlog.tables.iceberg_properties import END_OFFSETS, KEEP_FILES, TOPIC_ID
 from txnlog.tables.pinned_topic import PinnedTopic
 
-END_OFFSETS = "txnlog.end-offsets"
-"""Of a snapshot: JSON, by partition how far it reaches."""
-TOPIC_ID = "txnlog.topic-id"
-PROPERTIES = {
-    # Expiring snapshots would delete segments, which readers of the topic may still need.
-    "gc.enabled": "false",
-}
 _MOST_TABLES = 64
 _NO_SNAPSHOT = -1
 
@@ -160,7 +154,7 @@ def _put(
         "last-partition-id": 999,
         "sort-orders": [{"order-id": 0, "fields": []}],
         "default-sort-order-id": 0,
-        "properties": {**PROPERTIES, TOPIC_ID: topic.topic_id},
+        "properties": {**KEEP_FILES, TOPIC_ID: topic.topic_id},
         "current-snapshot-id": snapshot_id if has_rows else _NO_SNAPSHOT,
         "snapshots": [snapshot] if has_rows else [],
         "snapshot-log": [],

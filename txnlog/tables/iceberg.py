@@ -41,6 +41,7 @@ from txnlog.storage.failure_messages import secrets_of
 from txnlog.tables.columns import found_by_id, shows_as_it_is
 from txnlog.tables.failures import Conflict, reported, until_nobody_interferes
 from txnlog.tables.iceberg_columns import FileBounds, iceberg_schema
+from txnlog.tables.iceberg_properties import END_OFFSETS, KEEP_FILES, TOPIC_ID
 from txnlog.tables.pinned_topic import PinnedTopic
 from txnlog.tables.publication import TablePublication
 from txnlog.tables.table_files import (
@@ -53,15 +54,12 @@ from txnlog.tables.table_files import (
 )
 from txnlog.tables.table_places import check_log, check_places
 
-_TOPIC_ID = "txnlog.topic-id"
-_END_OFFSETS = "txnlog.end-offsets"
 _OFFSETS_DECODER: msgspec.json.Decoder[dict[int, int]] = msgspec.json.Decoder(
     Annotated[dict[PartitionNumber, Offset], PerPartition]
 )
 _RETRIES = "commit.retry.num-retries"
 _PROPERTIES = {
-    # Expiring snapshots would delete segments, which readers of the topic may still need.
-    "gc.enabled": "false",
+    **KEEP_FILES,
     # A retry would add the same files to another process's commit, and so twice.
     _RETRIES: "0",
 }
@@ -139,7 +137,7 @@ class _Publication:
             self._name,
             Schema(),
             location,
-            properties={**_PROPERTIES, _TOPIC_ID: self._topic.topic_id},
+            properties={**_PROPERTIES, TOPIC_ID: self._topic.topic_id},
         )
         try:
             check_apart(self._logs.storage, table.location())
@@ -185,7 +183,7 @@ class _Publication:
 
     def _check_table(self) -> None:
         properties = self._table.properties
-        if properties.get(_TOPIC_ID) != self._topic.topic_id:
+        if properties.get(TOPIC_ID) != self._topic.topic_id:
             raise InvalidOption(
                 f"there is a table {self._name} already, which is not of this topic (or of an "
                 f"earlier one that was called {self._topic.name}): choose another name"
@@ -198,7 +196,7 @@ class _Publication:
         """By partition, how far the newest published snapshot reaches."""
         snapshot = self._table.current_snapshot()
         while snapshot is not None:
-            found = None if snapshot.summary is None else snapshot.summary.get(_END_OFFSETS)
+            found = None if snapshot.summary is None else snapshot.summary.get(END_OFFSETS)
             if found is not None:
                 return _OFFSETS_DECODER.decode(found)
             parent = snapshot.parent_snapshot_id
@@ -215,7 +213,7 @@ class _Publication:
         return url, pa.PythonFile(Sink(self._table.io.new_output(url).create()), mode="w")
 
     def _commit(self, added: Sequence[TableFile], removed: Sequence[DataFile]) -> None:
-        ends = {_END_OFFSETS: json.dumps(self._topic.end_offsets)}
+        ends = {END_OFFSETS: json.dumps(self._topic.end_offsets)}
         transaction = self._table.transaction()
         if self._has_other_columns:
             _OtherColumns(transaction, self._schema).commit()

@@ -214,12 +214,17 @@ def plan_files(
     return plan
 
 
+def has_own_file(part: SegmentRange) -> bool:
+    """Whether the segment is a Parquet file of its own, of which the range may be a part."""
+    stored = part.segment.stored
+    return part.paths.is_parquet and stored.position == OWN_FILE and stored.kafka is None
+
+
 def _is_file(part: SegmentRange) -> bool:
     """Whether the range is the whole of the segment's own Parquet file."""
     segment = part.segment
     covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
-    own = segment.stored.position == OWN_FILE and segment.stored.kafka is None
-    return part.paths.is_parquet and own and covered
+    return has_own_file(part) and covered
 
 
 def describe_file(
