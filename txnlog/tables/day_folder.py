@@ -26,7 +26,7 @@ PLAIN: Final = "p"
 BESIDE: Final = "x"
 """A manifest of files some of which lie beside it."""
 CUT: Final = "c"
-"""As BESIDE, of which files some have deleted rows: it says too much without its DELETING."""
+"""A manifest of files some of which have deleted rows: it says too much without those."""
 DELETING: Final = "d"
 """A manifest of files, beside it, with the positions of deleted rows."""
 
