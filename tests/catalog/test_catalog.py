@@ -15,10 +15,13 @@ from pyiceberg.exceptions import NoSuchTableError
 from tests.catalog.served import Served, served
 from tests.tables.published import SCHEMA, commit_some_of, rows
 from txnlog import TopicPartition
+from txnlog.log import manifests, topic_log
+from txnlog.read.range_table import RangeTable
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.tables import fresh_pieces
+from txnlog.tables.pinned_topic import PinnedTopic
 from txnlog.testing import VirtualClock
 
 DAY_MS = 86_400_000
@@ -87,6 +90,31 @@ def test_a_table_follows_merging_compaction_and_trims(
     clock.time_ms += DAY_MS
     store.maintenance.merge("f")
     assert catalog.check_same("f") == rest
+
+
+def test_settled_entries_show_as_the_newest_do(
+    store: Store, catalog: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in the log's manifests: committed, aborted, trimmed, and open when it was settled."""
+    still_open = commit_some_of(store)
+    assert catalog.check_same("f") == 51
+    for module in (manifests, topic_log):
+        monkeypatch.setattr(module, "KEPT_ENTRIES", 0)
+        monkeypatch.setattr(module, "SETTLED_AT_ONCE", 1)
+    log = store.logs.topic("f")
+    log.refresh()
+    log.checkpoint()
+    assert RangeTable.of(PinnedTopic.of(store.logs, "f").view)._settled is not None
+    assert catalog.check_same("f") == 51
+    still_open.commit_transaction()
+    assert catalog.check_same("f") == 91
+    log.refresh()
+    log.checkpoint()
+    store.topics.delete_records({TopicPartition("f", 0): 9})
+    left = catalog.check_same("f")
+    assert left < 91
+    with served(attach(LocalStorage(store.url), clock=store.logs.clock)) as other:
+        assert other.check_same("f") == left
 
 
 @pytest.mark.parametrize("lost", ["c", "d"])
