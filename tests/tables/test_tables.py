@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyarrow import parquet
 from pyiceberg.table import Table
 
 import txnlog
@@ -252,6 +253,21 @@ def test_a_file_whose_columns_would_not_be_found_is_copied(store: Store, tmp_pat
     by_name = DeltaPublished(store, tmp_path)
     assert by_name.publish().copied_files == 0
     assert check_same(store, by_name, COLUMNS) == 9
+
+
+def test_a_copy_has_no_dictionary_of_floats(store: Store, tmp_path: Path) -> None:
+    """In which Iceberg would look for -0.0, and leave out rows with 0.0."""
+    with patch.object(writer, "with_record_ids", lambda schema: schema):
+        send(store, rows(0, 9))
+    table = IcebergPublished(store, tmp_path)
+    assert table.publish().copied_files == 3
+    copies = [path for path in tmp_path.rglob("*.parquet") if "topics" not in path.parts]
+    assert len(copies) == 3
+    for path in copies:
+        group = parquet.ParquetFile(path).metadata.row_group(0)
+        chunks = [group.column(number) for number in range(group.num_columns)]
+        found = {chunk.path_in_schema: chunk.has_dictionary_page for chunk in chunks}
+        assert (found["delay"], found["carrier"]) == (False, True)
 
 
 # -- what engines leave out ----------------------------------------------------------------------

@@ -319,14 +319,17 @@ def _write_rows(
     batches: Iterator[pa.RecordBatch], columns: pa.Schema, sink: pa.NativeFile
 ) -> parquet.FileMetaData:
     collected: list[parquet.FileMetaData] = []
+    # Bounds leave NaN out, so that engines would pass over it: here floats have none at all. Nor do
+    # they have dictionaries, in which Iceberg looks for -0.0 and finds that 0.0 is another value.
+    exact = [field.name for field in columns if not _is_float_or_nested(field.type)]
     with parquet.ParquetWriter(
         sink,
         columns,
         compression="zstd",
         store_schema=False,
         write_page_checksum=True,
-        # Bounds leave NaN out, so that engines would pass over it: here floats have none at all.
-        write_statistics=[f.name for f in columns if not _is_float_or_nested(f.type)],
+        write_statistics=exact,
+        use_dictionary=exact,
         metadata_collector=collected,
     ) as writer:
         for batch in batches:
