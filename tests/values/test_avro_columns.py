@@ -282,6 +282,7 @@ def test_bytes_that_are_no_values(*, with_lists: bool) -> None:
         (json.dumps(record(a=["int", "int"])), "union"),
         (json.dumps(record(a={"type": "fixed", "name": "F", "size": -1})), "cannot have"),
         (json.dumps(record(a=("long", "text"))), "Default value"),
+        (json.dumps(record(**{"\ud800": "int"})), "not a field"),
         (json.dumps(record(a=("string", "x" * 5000))), "more than 4096 bytes"),
         (json.dumps(record(**{f"f{n}": "int" for n in range(5000)})), "more than 4096"),
         (" " * (1 << 20) + '"int"', "characters"),
@@ -304,3 +305,25 @@ def test_types_that_grow_with_each_name() -> None:
         }
     with pytest.raises(InvalidSchema, match="4096"):
         read_avro(json.dumps(kind))
+
+
+@pytest.mark.parametrize("logical", [[], {}, 7, None, "unheard"])
+def test_logical_types_that_are_none(logical: Any) -> None:
+    """Are as if they were not there, as Avro has it."""
+    codec = read_avro(json.dumps({"type": "long", "logicalType": logical}))
+    assert codec.columns.types == [pa.int64()]
+
+
+def test_defaults_that_grow_with_each_level() -> None:
+    """A list of records whose own default is such a list: a thousand million values are none."""
+    kind: Any = {"type": "record", "name": "T0", "fields": [{"name": "x", "type": "int"}]}
+    kind["fields"][0]["default"] = 1
+    for level in range(1, 4):
+        items = {"type": "array", "items": kind}
+        fields = [{"name": "a", "type": items, "default": [{}] * 1000}]
+        kind = {"type": "record", "name": f"T{level}", "fields": fields}
+    codec = read_avro(json.dumps(kind))
+    with pytest.raises(InvalidSchema, match="more than 4096 values"):
+        _ = codec.defaults
+    empty = read_avro(json.dumps({"type": "record", "name": "T3", "fields": []}))
+    assert "more than 4096 values" in " ".join(codec.why_not(empty))

@@ -178,3 +178,43 @@ def test_compatibility(new: dict[str, Any], old: dict[str, Any], reason: str) ->
     assert bool(found) == bool(reason)
     if reason:
         assert re.search(reason, found)
+
+
+def test_what_both_refer_to_is_compared() -> None:
+    """Also behind another reference, and within what is not understood."""
+
+    def order(price: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
+        return {**obj(item={"$ref": "#/$defs/item"}), "$defs": {"price": price, "item": item}}
+
+    for item, reason in (
+        (obj(price={"$ref": "#/$defs/price"}), "item.price: integer was allowed, and string is"),
+        (
+            obj(price={"oneOf": [{"type": "null"}, {"$ref": "#/$defs/price"}]}),
+            "item.price: oneOf refers to '#/$defs/price', which has changed",
+        ),
+    ):
+        old, new = (read_json_schema(json.dumps(order(kind, item))) for kind in (INT, TEXT))
+        assert [*new.why_not(old)] == [reason]
+        assert [*old.why_not(old)] == []
+
+
+def test_a_type_that_contains_itself_may_get_a_property() -> None:
+    """It is compared once, not as deep as it could be."""
+    itself = {"$ref": "#"}
+    old, new = obj(child=itself), obj(child=itself, note=TEXT)
+    assert [*read_json_schema(json.dumps(new)).why_not(read_json_schema(json.dumps(old)))] == []
+
+
+def test_what_is_referred_to_again_and_again_is_compared_once() -> None:
+    """Ten references in each of ten definitions are no ten thousand million comparisons."""
+
+    def growing(last: dict[str, Any]) -> dict[str, Any]:
+        inner = [{"$ref": f"#/$defs/t{level}"} for level in range(11)]
+        defs = {
+            f"t{level}": {"properties": {f"p{n}": inner[level - 1] for n in range(10)}}
+            for level in range(1, 11)
+        }
+        return {"$ref": "#/$defs/t10", "$defs": {**defs, "t0": last}}
+
+    old, new = (read_json_schema(json.dumps(growing(kind))) for kind in (INT, TEXT))
+    assert len([*new.why_not(old)]) == 1

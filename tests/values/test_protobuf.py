@@ -237,3 +237,21 @@ def test_compatibility_by_numbers(store: Store) -> None:
     assert store.schemas.check("order", '{"type": "object"}', "JSON") == [
         "version 1 is a schema of another kind"
     ]
+
+
+def test_messages_are_compared_once(store: Store) -> None:
+    """Behind the first one, each may have the last one twice: that is no doubling of the work."""
+    files = []
+    for kind in ("int32", "string"):
+        file = doubling()
+        for level in range(15, 60):
+            message = file.message_type.add(name=f"T{level}")
+            for number in (1, 2):
+                add(message, number, f"f{number}", f".T{level - 1}")
+        file.message_type[14].field[0].type = KINDS[kind]
+        file.message_type.insert(0, DescriptorProto(name="First"))
+        files.append(text_of(file))
+    store.schemas.add("s", files[0], "PROTOBUF")
+    assert store.schemas.check("s", files[1], "PROTOBUF") == [
+        "it cannot read what version 1 wrote: T0.f1: field 1 was a varint, and is bytes"
+    ]

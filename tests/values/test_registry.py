@@ -157,3 +157,25 @@ def test_a_registry_that_is_not_there_is_no_dead_letter(registry: Registry) -> N
         silent.by_id(1)
     with pytest.raises(UnknownSchema, match="no version latest of subject 'nobody'"):
         schemas.version("nobody")
+
+
+def test_an_answer_that_is_cut_off_is_no_dead_letter(registry: Registry) -> None:
+    """Nothing is known about the values then, either."""
+    schemas = SchemaRegistry(registry.url)
+    reader = ValueReader(schemas, "avro", subject="shop/orders-value")
+    body = json.dumps({"schema": V1}).encode()
+    registry.answers["/schemas/ids/9"] = (200, {"Content-Length": str(len(body) + 1)}, body)
+    with pytest.raises(StorageError, match="cannot be reached"):
+        reader.decode(pa.array([b"\0\0\0\0\x09\2"]))
+    registry.answers["/schemas/ids/9"] = (200, {}, body)
+    assert reader(b"\0\0\0\0\x09\2") == {"id": 1, "note": "-"}
+
+
+def test_an_id_that_is_too_long_to_be_written(registry: Registry) -> None:
+    """Values carry four bytes of it, or eight."""
+    registry.add("wide", 1 << 32, V1)
+    schemas = SchemaRegistry(registry.url)
+    with pytest.raises(InvalidOption, match="4294967296 of a schema has more than 4 bytes"):
+        ValueWriter(schemas, "avro", subject="wide")
+    value = ValueWriter(schemas, "avro", subject="wide", id_bytes=8)({"id": 1})
+    assert value == b"\0\0\0\0\1\0\0\0\0\2"

@@ -8,7 +8,8 @@ have is :class:`Unresolvable`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 from txnlog.errors import InvalidSchema
 from txnlog.segments.number_arrays import arrow_of, numbers_of
 from txnlog.values.avro_columns import Numbers, Problems, plain_type, spread
-from txnlog.values.avro_schema import AvroField, AvroType
+from txnlog.values.avro_schema import MOST_DEFAULT_VALUES, AvroField, AvroType
 
 PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "int": ("long", "float", "double"),
@@ -114,23 +115,29 @@ def resolve(
 
 def default_column(kind: AvroType, default: object) -> pa.Array:
     """A field's default, as a column of one value. Raises Unresolvable: it is none of its type."""
+    writer = kind.parts[0] if kind.kind == "union" else kind
     try:
-        plain = pa.array([_plain_default(kind, default)], plain_type(kind))
-    except (TypeError, ValueError, LookupError, OverflowError) as error:
-        raise Unresolvable(f"the default {default!r:.60} is no {_shown(kind)}") from error
+        plain = pa.array([_plain_default(writer, default, count(1))], plain_type(writer))
+    except (AttributeError, TypeError, ValueError, LookupError, OverflowError) as error:
+        raise Unresolvable(
+            f"the default {default!r:.60} is no {_shown(kind)}, or has more than "
+            f"{MOST_DEFAULT_VALUES} values"
+        ) from error
     problems = Problems()
-    writer = kind
-    if kind.kind == "union":
-        writer = kind.parts[0]
-        plain = pa.array([_plain_default(writer, default)], plain_type(writer))
     made = resolve(plain, writer, kind, np.zeros(1, np.int64), problems)
     if problems.reasons:
         raise Unresolvable(f"the default {default!r:.60}: {problems.reasons[0]}")
     return made
 
 
-def _plain_default(kind: AvroType, default: Any) -> Any:  # noqa: ANN401 - JSON
-    """A default as the plain columns of its type have it; of a union it is of the first type."""
+def _plain_default(kind: AvroType, default: Any, counted: Iterator[int]) -> Any:  # noqa: ANN401
+    """A default as the plain columns of its type have it; of a union it is of the first type.
+
+    Raises ValueError, and others: it is none of its type, or has too many values: an item of a list
+    may be a record whose own default is such a list.
+    """
+    if next(counted) > MOST_DEFAULT_VALUES:
+        raise ValueError(default)
     match kind.kind:
         case "null":
             if default is not None:
@@ -138,9 +145,11 @@ def _plain_default(kind: AvroType, default: Any) -> Any:  # noqa: ANN401 - JSON
             return None
         case "union":
             if len(kind.others) <= 1:
-                return _plain_default(kind.parts[0], default)
+                return _plain_default(kind.parts[0], default, counted)
             first = kind.parts[0]
-            return None if first.kind == "null" else {"member0": _plain_default(first, default)}
+            if first.kind == "null":
+                return None
+            return {"member0": _plain_default(first, default, counted)}
         case "bytes" | "fixed":
             return default.encode("latin-1")
         case "string":
@@ -148,17 +157,19 @@ def _plain_default(kind: AvroType, default: Any) -> Any:  # noqa: ANN401 - JSON
         case "enum":
             return kind.symbols.index(default)
         case "array":
-            return [_plain_default(kind.parts[0], item) for item in default]
+            return [_plain_default(kind.parts[0], item, counted) for item in default]
         case "map":
             part = kind.parts[0]
             return [
-                {"key": key.encode(), "value": _plain_default(part, value)}
+                {"key": key.encode(), "value": _plain_default(part, value, counted)}
                 for key, value in default.items()
             ]
         case "record":
             return {
                 f"f{n}": _plain_default(
-                    one.type, default[one.name] if one.name in default else one.default[0]
+                    one.type,
+                    default[one.name] if one.name in default else one.default[0],
+                    counted,
                 )
                 for n, one in enumerate(kind.fields)
             }

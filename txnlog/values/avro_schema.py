@@ -19,6 +19,8 @@ from txnlog.values.schemas import MOST_DEPTH, MOST_NODES, check_text
 
 MOST_DEFAULT_BYTES: Final = 4096
 """Of a field's default, as JSON: each record that lacks the field gets it."""
+MOST_DEFAULT_VALUES: Final = 4096
+"""Of a field's default, with those of the defaults of the fields in it."""
 _MOST_SYMBOLS: Final = 1 << 16
 _PRIMITIVES: Final[Mapping[str, Any]] = {
     "null": pa.null(),
@@ -183,7 +185,8 @@ class _Parser:
             case {"type": "map", "values": values}:
                 return _made("map", (self._type(values, space, depth + 1),))
             case {"type": str() as kind} if kind in _PRIMITIVES:
-                logical = found.get("logicalType")
+                named = found.get("logicalType")
+                logical = named if isinstance(named, str) else None
                 least = _LEAST_BYTES.get(kind, 1)
                 if logical == "decimal" and kind == "bytes":
                     return AvroType(kind, least_bytes=least, **_decimal(found, _MOST_DIGITS))
@@ -224,7 +227,7 @@ class _Parser:
 
     def _field(self, found: Any, space: str, depth: int) -> AvroField:  # noqa: ANN401 - JSON
         match found:
-            case {"name": str() as name, "type": kind} if name:
+            case {"name": str() as name, "type": kind} if name and name.isprintable():
                 default = (found["default"],) if "default" in found else ()
                 if default and len(json.dumps(default)) > MOST_DEFAULT_BYTES:
                     raise InvalidSchema(

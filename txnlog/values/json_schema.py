@@ -102,7 +102,9 @@ class JsonCodec:
 
     def why_not(self, writer: JsonCodec) -> Iterator[str]:
         """What stands against reading the values of another schema as this one's."""
-        return _why_not(self._schema, writer._schema, self._schema, writer._schema, "", 1)
+        return _why_not(
+            self._schema, writer._schema, self._schema, writer._schema, "", 1, set(), set()
+        )
 
 
 def read_json_schema(text: str, references: Sequence[tuple[str, str]] = ()) -> JsonCodec:  # noqa: ARG001
@@ -239,17 +241,24 @@ def _why_not(
     writers_whole: Any,  # noqa: ANN401
     place: str,
     depth: int,
+    compared: set[str],
+    same: set[str],
 ) -> Iterator[str]:
-    """What is not understood must be the same."""
+    """What is not understood must be the same.
+
+    What both refer to is compared once: ``compared`` are these references, and ``same`` those that
+    were looked at because they must be the same.
+    """
     shown = place or "the value"
     if depth > 2 * MOST_DEPTH:
         yield f"{shown}: it is nested too deeply to be compared"
         return
     reference = reader.get("$ref") if isinstance(reader, dict) else None
     if isinstance(reference, str) and isinstance(writer, dict) and reference == writer.get("$ref"):
-        one, other = _target(whole, reference), _target(writers_whole, reference)
-        if one != other:
-            yield from _why_not(one, other, whole, writers_whole, place, depth + 1)
+        if reference not in compared:
+            compared.add(reference)
+            one, other = _target(whole, reference), _target(writers_whole, reference)
+            yield from _why_not(one, other, whole, writers_whole, place, depth + 1, compared, same)
         return
     if not isinstance(reader, dict) or not isinstance(writer, dict):
         if reader != writer and reader is not True:
@@ -262,11 +271,16 @@ def _why_not(
     for name in sorted((reader.keys() | writer.keys()) - _NOTES - _UNDERSTOOD):
         if reader.get(name) != writer.get(name):
             yield f"{shown}: {name} has changed, and what that means for values is not checked"
+        else:
+            for reference in _changed(reader.get(name), whole, writers_whole, same):
+                yield f"{shown}: {name} refers to {reference!r:.200}, which has changed"
     had, have = writer.get("properties"), reader.get("properties")
     had, have = (one if isinstance(one, dict) else {} for one in (had, have))
     for name in had.keys() & have.keys():
         inside = f"{place}.{name}" if place else name
-        yield from _why_not(have[name], had[name], whole, writers_whole, inside, depth + 1)
+        yield from _why_not(
+            have[name], had[name], whole, writers_whole, inside, depth + 1, compared, same
+        )
     if reader.get("additionalProperties") is False:
         for name in had.keys() - have.keys():
             yield f"{shown}: property {name!r} is gone, and no others are allowed"
@@ -278,7 +292,31 @@ def _why_not(
     if "items" in reader or "items" in writer:
         inner = f"{place}[]"
         one, other = reader.get("items", True), writer.get("items", True)
-        yield from _why_not(one, other, whole, writers_whole, inner, depth + 1)
+        yield from _why_not(one, other, whole, writers_whole, inner, depth + 1, compared, same)
+
+
+def _changed(
+    found: Any,  # noqa: ANN401 - JSON
+    whole: Any,  # noqa: ANN401
+    writers_whole: Any,  # noqa: ANN401
+    same: set[str],
+) -> Iterator[str]:
+    """The references in a part of both, and in what these refer to, to what is not the same."""
+    left = [found]
+    while left:
+        match left.pop():
+            case list() as items:
+                left.extend(items)
+            case dict() as part:
+                left.extend(part.values())
+                reference = part.get("$ref")
+                if isinstance(reference, str) and reference not in same:
+                    same.add(reference)
+                    one, other = _target(whole, reference), _target(writers_whole, reference)
+                    if one == other:
+                        left.append(one)
+                    else:
+                        yield reference
 
 
 def _kinds(schema: Mapping[str, Any]) -> set[str] | None:

@@ -138,11 +138,12 @@ class ProtobufCodec:
     def why_not(self, writer: ProtobufCodec) -> Iterator[str]:
         """What stands against reading the values of another schema as this one's."""
         mine = {one.full_name: one for one in _messages(self._file)}
+        compared: set[tuple[str, str]] = set()
         for other in _messages(writer._file):
             if other.full_name not in mine:
                 yield f"message {other.full_name} is gone"
             else:
-                yield from _why_not(mine[other.full_name], other)
+                yield from _why_not(mine[other.full_name], other, compared)
 
 
 def read_protobuf(text: str, references: Sequence[tuple[str, str]] = ()) -> ProtobufCodec:
@@ -351,10 +352,11 @@ def _from_value(value: Any, field: Any) -> Any:  # noqa: ANN401 - any value of P
 # -- compatibility ---------------------------------------------------------------------------------
 
 
-def _why_not(reader: Any, writer: Any, above: tuple[str, ...] = ()) -> Iterator[str]:  # noqa: ANN401
-    """By the numbers of fields, since these are what is written."""
-    if reader.full_name in above:
+def _why_not(reader: Any, writer: Any, compared: set[tuple[str, str]]) -> Iterator[str]:  # noqa: ANN401
+    """By the numbers of fields, since these are what is written; two messages once."""
+    if (reader.full_name, writer.full_name) in compared:
         return
+    compared.add((reader.full_name, writer.full_name))
     mine = reader.fields_by_number
     for number, other in writer.fields_by_number.items():
         field = mine.get(number)
@@ -366,7 +368,7 @@ def _why_not(reader: Any, writer: Any, above: tuple[str, ...] = ()) -> Iterator[
         elif field.is_repeated != other.is_repeated:
             yield f"{place}: it is repeated in one of them"
         elif _is_message(field):
-            yield from _why_not(field.message_type, other.message_type, (*above, reader.full_name))
+            yield from _why_not(field.message_type, other.message_type, compared)
     for number, field in mine.items():
         if field.is_required and number not in writer.fields_by_number:
             yield f"{reader.full_name}.{field.name}: the writer lacks what is required"

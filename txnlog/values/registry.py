@@ -8,7 +8,7 @@ are in no message.
 from __future__ import annotations
 
 import base64
-from http.client import HTTPException
+from http.client import HTTPException, IncompleteRead
 from typing import Annotated, Any, Final
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -147,6 +147,8 @@ class SchemaRegistry:
         try:
             with build_opener(_NoRedirection()).open(request, timeout=self._timeout_s) as found:
                 data: bytes = found.read(_MOST_BYTES + 1)
+                if found.length and len(data) <= _MOST_BYTES:
+                    raise IncompleteRead(data, found.length)
         except HTTPError as error:
             with error:
                 code = error.code
