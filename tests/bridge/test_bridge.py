@@ -18,7 +18,7 @@ import txnlog
 from tests.support.cli.cli_command import cli
 from txnlog import TopicPartition
 from txnlog.bridge import BridgeCommit, KafkaSink, KafkaSource
-from txnlog.bridge.client import Cluster
+from txnlog.bridge.client import Cluster, take
 from txnlog.bridge.source import POSITIONS
 from txnlog.errors import BridgeFailed, InvalidOption, InvalidTopic, OffsetOutOfRange, TxnlogError
 from txnlog.store import Store, attach
@@ -61,7 +61,7 @@ class MockKafka:
         consumer.assign([confluent_kafka.TopicPartition(topic, p, begin) for p in ends])
         found: dict[int, list[Row]] = {p: [] for p in ends}
         while ends:
-            for message in consumer.consume(1000, 0.2):
+            for message in take(consumer, 1000, 0.2):
                 if message.error():
                     assert message.error().name() == "_PARTITION_EOF"
                     ends.discard(message.partition())

@@ -44,6 +44,8 @@ _FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOC
 _LOST: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "REQUEST_TIMED_OUT"})
 WAIT_S: Final = 30.0
 """How long an answer of Kafka's is waited for."""
+_GATHERING_S: Final = 0.02
+"""How long more is waited for once something has come, so that few records are not few each."""
 
 
 def load() -> ModuleType:
@@ -121,6 +123,15 @@ class Cluster:
 
         with reported("Kafka's client"):
             return AdminClient(self.config(), logger=_logger)
+
+
+def take(consumer: Any, most: int, wait_s: float) -> list[Any]:  # noqa: ANN401 - confluent_kafka.Consumer
+    """Messages and events, in order; the first is waited for.
+
+    The client alone would wait until there are ``most``, also for what comes soon behind others.
+    """
+    first: list[Any] = consumer.consume(1, wait_s)
+    return first + consumer.consume(most, _GATHERING_S) if first else first
 
 
 @contextmanager

@@ -135,7 +135,7 @@ class _Copying:
             consumer.assign([begin])
             until_s = clock.monotonic_s() + client.WAIT_S
             while clock.monotonic_s() < until_s:
-                for message in consumer.consume(1000, LOOK_S):
+                for message in client.take(consumer, _AT_ONCE, LOOK_S):
                     error = message.error()
                     if error is None:
                         records.append((message.key(), message.value()))

@@ -88,7 +88,7 @@ class _Copying:
         self._assign()
         while True:
             with reported("reading from Kafka"):
-                messages = self._consumer.consume(self._at_once, LOOK_S)
+                messages = client.take(self._consumer, self._at_once, LOOK_S)
             self._take(messages)
             is_over = progress.is_over(at_end=self._ended >= {*self._partitions})
             has_grown = progress.may_have_grown() and (
