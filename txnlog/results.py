@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from txnlog.admin.maintenance import MaintenanceFailure
     from txnlog.admin.merging import Merge
     from txnlog.admin.offsets import ListedOffset
+    from txnlog.admin.purging import Purge, PurgeReport
     from txnlog.admin.record_times import FutureRecords
     from txnlog.admin.retention import RetentionDeletion
     from txnlog.admin.storage_step import StorageStep
@@ -93,6 +94,8 @@ __all__ = [
     "PartitionDescription",
     "PartitionUsage",
     "ProducerDescription",
+    "Purge",
+    "PurgeReport",
     "RecordDeletion",
     "RecordMetadata",
     "RetentionDeletion",
@@ -147,6 +150,8 @@ _HOMES = {
     "PartitionDescription": "inspect.descriptions",
     "PartitionUsage": "admin.disk_usage",
     "ProducerDescription": "inspect.descriptions",
+    "Purge": "admin.purging",
+    "PurgeReport": "admin.purging",
     "RecordDeletion": "inspect.descriptions",
     "RetentionDeletion": "admin.retention",
     "SegmentDescription": "inspect.descriptions",

@@ -34,7 +34,7 @@ from txnlog.cli.commands.segments import du
 from txnlog.cli.commands.segments import ls as segments_ls
 from txnlog.cli.commands.segments import verify as segments_verify
 from txnlog.cli.commands.tables import publish
-from txnlog.cli.commands.topics import compact, config, merge, trim
+from txnlog.cli.commands.topics import compact, config, merge, purge, trim
 from txnlog.cli.commands.txns import find_hanging, producers, why
 from txnlog.cli.commands.txns import log as txns_log
 from txnlog.cli.commands.txns import ls as txns_ls
@@ -105,6 +105,7 @@ KEYS = {
     "topics trim": keys(*trim.FIELDS),
     "topics compact": keys(*compact.FIELDS),
     "topics merge": keys(*merge.FIELDS),
+    "topics purge": keys(*purge.FIELDS),
     "topics config get": keys(*config.SETTINGS),
     "topics config set": keys(*config.CHANGES),
     "topics config unset": [],

@@ -232,6 +232,7 @@ def test_verbs_that_are_no_observers_change_something() -> None:
         "topics/create",
         "topics/delete",
         "topics/merge",
+        "topics/purge",
         "topics/trim",
         "txns/abort",
         "ui",

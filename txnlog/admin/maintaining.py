@@ -9,6 +9,7 @@ from txnlog.log.open_logs import Logs
 if TYPE_CHECKING:
     from txnlog.admin.compaction.compact import Compaction
     from txnlog.admin.merging import Merge
+    from txnlog.admin.purging import PurgeReport
 
 
 class MaintenanceAdmin:
@@ -67,3 +68,32 @@ class MaintenanceAdmin:
         from txnlog.admin.merging import merge_topic
 
         return [*merge_topic(logs_for(self._logs, dry_run=dry_run), topic, dry_run=dry_run)]
+
+    def purge(self, topic: str, keys: object, *, dry_run: bool = False) -> PurgeReport:
+        """Delete every record of some keys for good, tombstones too, whatever the topic's settings.
+
+        Offsets of other records stay as they are. The old files stay for ``file.delete.delay.ms``,
+        for readers that are at work; then :meth:`txnlog.Store.maintain` deletes them. Let nobody
+        write these keys any more: what is appended meanwhile stays.
+
+        Args:
+            topic: its name.
+            keys: a table or data frame that Arrow can read, a mapping of columns, or a list of
+                mappings, with the columns of the key: ``key``, or those of the topic's schema.
+                Other columns are ignored. 64 MiB at most.
+            dry_run: only count.
+
+        Returns:
+            What was purged, and where records of these keys may still be. All are gone from the
+            topic's files when nothing is found, undecided or waiting.
+
+        Raises:
+            InvalidOption: the topic has a schema without a key, or the keys are too many.
+            InvalidRecord: the keys lack a column, are null, or not of its type.
+            UnknownTopicOrPartition: there is no such topic.
+            CorruptRecord: a segment is damaged.
+            StorageError: some of it may be done; call it again.
+        """
+        from txnlog.admin.purging import purge_topic
+
+        return purge_topic(self._logs, topic, keys, dry_run=dry_run)

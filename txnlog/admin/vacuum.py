@@ -133,7 +133,7 @@ def vacuum_topic(
     # In this order: a noted file is listed if it exists, and a segment that was placed before its
     # note was put, or before it was listed, is known from the log.
     notes = read_notes(storage, topic)
-    files = _list_segments(storage, topic)
+    files = list_segment_files(storage, topic)
     # Its own log: the memory is freed before the next topic.
     log = Logs(storage, logs.config, logs.clock).topic(topic)
     log.refresh()
@@ -273,7 +273,7 @@ Files = dict[FileKey, tuple[_File, ...]]
 """The files of each segment, or the one that several share. Tuples: there may be very many."""
 
 
-def _list_segments(storage: Storage, topic: str) -> Files:
+def list_segment_files(storage: Storage, topic: str) -> Files:
     """The files of a topic's data by segment. Other files are left alone."""
     found: Files = {}
     for path, size_bytes in storage.list_all(names.topic_data_folder(topic)):

@@ -12,6 +12,7 @@ from txnlog.cli.commands.topics import (
     describe,
     ls,
     merge,
+    purge,
     trim,
 )
 from txnlog.cli.verbs import verb_group
@@ -28,6 +29,7 @@ app = verb_group(
         "trim": trim.trim_records,
         "compact": compact.compact_topic,
         "merge": merge.merge_segments,
+        "purge": purge.purge_keys,
     },
 )
 app.add_typer(config.app, name="config")

@@ -169,7 +169,8 @@ class Cleaner:
                 stays = survive(position, position + batch.record_count)
                 if not group.is_dirty and is_due(source.facts.delete_horizon_ms, self._now_ms):
                     stays &= ~self._keys.deleting(batch.records)
-                records, offsets = _choose(source, batch, stays, self._keys.columns)
+                assert source.part is not None
+                records, offsets = kept_records(source.part, batch, stays, self._keys.columns)
                 before += batch.record_count
                 after += records.num_rows
                 writer.append(records, offsets)
@@ -224,12 +225,11 @@ class _Side:
         return (self._ends[number - 1] if number else 0), self._ends[number]
 
 
-def _choose(
-    source: SourceSegment, batch: SegmentBatch, stays: Mask, schema: pa.Schema
+def kept_records(
+    part: SegmentRange, batch: SegmentBatch, stays: Mask, schema: pa.Schema
 ) -> tuple[pa.RecordBatch, Int64Array]:
     """The records of a batch that stay, and the partition's own offsets of them."""
-    assert source.part is not None
-    offsets = batch.offsets() + source.part.segment.offset_shift
+    offsets = batch.offsets() + part.segment.offset_shift
     records = pa.RecordBatch.from_arrays(batch.records.columns, schema=schema)
     if stays.all():
         return records, offsets

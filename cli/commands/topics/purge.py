@@ -1,0 +1,109 @@
+"""``txnlog topics purge``: every record of some keys goes for good."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txnlog.cli.input.options import DryRunOption, YesOption
+from txnlog.cli.input.places import Target
+from txnlog.cli.input.record_input import (
+    InputFormat,
+    InputOption,
+    RecordInput,
+    find_format,
+    find_limits,
+    make_line_format,
+)
+from txnlog.cli.output.confirmation import confirm, note_dry_run
+from txnlog.cli.output.fields import Field, number, size, text
+from txnlog.cli.output.streams import warn
+from txnlog.cli.session import Session
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from txnlog.results import Purge, PurgeReport
+    from txnlog.store import Store
+
+FIELDS: list[Field[Purge]] = [
+    text("topic", "TOPIC", lambda done: done.topic),
+    number("partition", "PART", lambda done: done.partition),
+    number("record_count", "RECORDS", lambda done: done.record_count),
+    number("segment_count", "SEGMENTS", lambda done: done.segment_count),
+    size("size_bytes", "BYTES", lambda done: done.size_bytes),
+    size("purged_bytes", "BYTES AFTER", lambda done: done.purged_bytes),
+]
+
+
+def purge_keys(
+    session: Session,
+    topic: Annotated[str, typer.Argument(help="Whose records.")],
+    keys: Annotated[
+        Path,
+        typer.Option("--keys", metavar="FILE", help="The keys; - is stdin.", show_default=False),
+    ],
+    input_format: InputOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Delete every record of some keys for good, tombstones too.
+
+    Whatever the settings of the topic are; other records keep their offsets. FILE has a
+    key a line, or records with these keys, in the forms that `records write` takes.
+
+    The old files stay for readers that are at work, for file.delete.delay.ms; then `maintain`
+    deletes them. Run it again to see whether any is left. Asks first on a terminal; elsewhere it
+    needs --yes.
+
+    \b
+    Example:
+      echo alice | txnlog topics purge orders --keys - --yes
+      txnlog topics purge people --keys forget.jsonl --dry-run
+    """
+    store = session.open_store()
+    table = _read_keys(store, topic, keys, input_format)
+    if not dry_run:
+        confirm(f"delete all records of {table.num_rows} keys from topic {topic}", yes=yes)
+    report = store.maintenance.purge(topic, table, dry_run=dry_run)
+    session.output.rows(FIELDS, report.partitions)
+    if not dry_run:
+        _say_what_is_left(report)
+    note_dry_run(dry_run)
+
+
+def _say_what_is_left(report: PurgeReport) -> None:
+    if report.undecided_count:
+        warn(
+            f"offsets not decided yet, which were not looked at: {report.undecided_count}; purge "
+            "again when their transactions have ended"
+        )
+    if report.waiting_files:
+        warn(
+            f"files to be deleted, which may hold such records: {report.waiting_files}; `txnlog "
+            "maintain` deletes them when file.delete.delay.ms has passed"
+        )
+    if not (report.partitions or report.undecided_count or report.waiting_files):
+        warn("no file of the topic holds a record of these keys")
+
+
+def _read_keys(store: Store, topic: str, path: Path, input_format: InputFormat | None) -> pa.Table:
+    """The columns of the keys. Raises BadParameter, InvalidRecord."""
+    import pyarrow as pa
+
+    is_stdin = str(path) == "-"
+    chosen = find_format(input_format, None if is_stdin else path)
+    limits = find_limits(store, Target(topic, None))
+    lines = make_line_format(None, None, None, None, ())
+    records = RecordInput(chosen, topic, limits, False, lines)
+    try:
+        with open(sys.stdin.fileno() if is_stdin else path, "rb", closefd=not is_stdin) as stream:
+            batches = [*records.read(stream)]
+    except OSError as error:
+        raise typer.BadParameter(f"--keys {path}: {error.strerror or error}") from error
+    if chosen is InputFormat.LINES:
+        batches = [pa.RecordBatch.from_pydict({"key": batch.column("value")}) for batch in batches]
+    return pa.Table.from_batches(batches)

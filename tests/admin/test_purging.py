@@ -1,0 +1,339 @@
+"""Purging keys: what goes, what stays where it is, and that no file has them in the end."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.admin.compacted_topics import compact
+from tests.support.steps import another, begin
+from txnlog import TopicPartition
+from txnlog.admin import purging
+from txnlog.errors import InvalidOption, InvalidRecord, StorageError, UnknownTopicOrPartition
+from txnlog.results import PurgeReport
+from txnlog.store import Store, attach
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
+
+DAY_MS = 86_400_000
+FORMATS = ["columns", "kafka", "parquet", "auto"]
+PERSON = "mallory"
+"""The key to purge. Nothing is compressed, so its records can be looked for in bytes of files."""
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
+
+
+def new_store(heap: HeapStorage, clock: VirtualClock, partitions: int = 1, **config: Any) -> Store:
+    settings = {"compression.type": "none", **{k.replace("_", "."): v for k, v in config.items()}}
+    heap.time_ms = lambda: clock.time_ms
+    store = attach(heap, create=True, clock=clock)
+    store.topics.create("t", partitions=partitions, config=settings)
+    return store
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(1_700_000_000_000)
+
+
+@pytest.fixture
+def heap() -> HeapStorage:
+    return HeapStorage()
+
+
+def put(store: Store, *keys: str) -> None:
+    """A record of each key, in one entry; its value has the key in it."""
+    with store.producer() as producer:
+        for number, key in enumerate(keys):
+            producer.send("t", f"said by {key}, {number}", key, headers=[("of", key.encode())])
+
+
+def rows(store: Store, **options: Any) -> list[dict[str, Any]]:
+    columns = ["partition", "offset", "key", "value", "timestamp", "headers"]
+    found = store.scan("t", columns=columns, **options).to_arrow().to_pylist()
+    return sorted(found, key=lambda row: (row["partition"], row["offset"]))
+
+
+def purge(store: Store, *keys: str, **options: Any) -> PurgeReport:
+    return store.maintenance.purge("t", [{"key": key} for key in keys], **options)
+
+
+def holding(heap: HeapStorage, word: str = PERSON) -> list[str]:
+    """The files with this in them."""
+    found = [path for path, _ in heap.list_all("")]
+    return [path for path in found if word.encode() in heap.get(path)]
+
+
+def clean_up(store: Store, clock: VirtualClock) -> None:
+    """What maintenance does within a month."""
+    for _ in range(4):
+        clock.time_ms += 8 * DAY_MS
+        another(store).maintain()
+
+
+@pytest.mark.parametrize("record_format", FORMATS)
+def test_all_records_of_a_key_go_and_the_others_stay(
+    heap: HeapStorage, clock: VirtualClock, record_format: str
+) -> None:
+    """At their offsets, with times and headers; the files go after their delay."""
+    store = new_store(heap, clock, record_format=record_format)
+    for _ in range(3):
+        put(store, "ann", PERSON, "bob", PERSON)
+        clock.time_ms += 7
+    put(store, "ann", "bob")
+    before = rows(store)
+    told = purge(store, PERSON, dry_run=True)
+    assert rows(store) == before
+    report = purge(store, PERSON)
+    (done,) = report.partitions
+    assert (done.record_count, done.segment_count) == (6, 3)
+    assert told.partitions[0].record_count == 6
+    assert told.partitions[0].purged_bytes is None
+    assert rows(store) == [row for row in before if row["key"] != PERSON.encode()]
+    assert rows(another(store)) == rows(store)
+    assert report.waiting_files == 3
+    assert holding(heap)
+    again = purge(store, PERSON)
+    assert (again.partitions, again.waiting_files) == ((), 3)
+    clean_up(store, clock)
+    assert not holding(heap)
+    assert purge(store, PERSON) == PurgeReport("t", (), 0, 0)
+    put(store, "ann")
+    assert rows(store)[-1]["offset"] == 14
+
+
+def test_stopped_anywhere_it_brings_nothing_back(
+    heap: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never is a tombstone gone and the value before it there; the next purge does the rest."""
+    monkeypatch.setattr(purging, "_BYTES_PER_ENTRY", 1)
+    store = new_store(heap, clock, cleanup_policy="compact")
+    for _ in range(3):
+        put(store, PERSON, "ann")
+        compact(store)
+    put(store, PERSON, "bob")
+    with store.producer() as producer:
+        producer.send("t", None, PERSON)
+    done = set()
+    for at in range(1000):
+        copied = heap.copy()
+        faulty = FaultyStorage(copied, {at: Fault.STOP_AFTER if at % 2 else Fault.STOP_BEFORE})
+        try:
+            purge(attach(faulty, clock=clock), PERSON)
+        except ProcessStopped:
+            found = attach(copied, clock=clock)
+            newest = found.scan("t", columns=["key"], latest=True).to_arrow()
+            assert PERSON.encode() not in newest["key"].to_pylist()
+            done.add(sum(row["key"] == PERSON.encode() for row in rows(found)))
+            purge(found, PERSON)
+            assert [row["key"] for row in rows(found)] == [b"ann", b"bob"]
+        else:
+            break
+    assert len(done) > 2  # some of it was done, and not all
+
+
+def test_what_is_compacted_stays_so(heap: HeapStorage, clock: VirtualClock) -> None:
+    """With how long its tombstones stay, and up to where newer records were looked for."""
+    store = new_store(heap, clock, cleanup_policy="compact")
+    put(store, "ann", PERSON)
+    with store.producer() as producer:
+        producer.send("t", None, "bob")
+    put(store, "ann", PERSON)
+    compact(store)
+    put(store, "ann", PERSON)
+
+    def placed() -> list[Any]:
+        state = another(store).logs.fresh_topic("t").whole_segments()
+        return [s.stored.rewritten for s in state.partitions[0].record_segments()]
+
+    before = placed()
+    assert before[0].judged_end > 0 <= before[0].delete_horizon_ms
+    purge(store, PERSON)
+    after = placed()
+    assert after[0] == before[0]
+    assert not after[1].is_compacted
+    assert compact(store)[0].segment_count > 0
+    assert [row["key"] for row in rows(store)] == [b"bob", b"ann"]
+
+
+KEYS = ("ann", "bob", "cy", PERSON)
+
+
+def _happen(store: Store, chance: random.Random, clock: VirtualClock, history: str) -> None:
+    """One thing that may happen to the topic."""
+    keys = chance.choices(KEYS, k=chance.randrange(1, 6))
+    match history:
+        case "write":
+            put(store, *keys)
+        case "commit" | "abort":
+            producer = begin(store)
+            for key in keys:
+                producer.send("t", f"said by {key}", key)
+            producer.flush()
+            if history == "commit":
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+        case "delete":
+            with store.producer() as producer:
+                producer.send("t", None, chance.choice(KEYS))
+        case "compact":
+            with suppress(InvalidOption):
+                store.maintenance.compact("t")
+        case "merge":
+            store.maintenance.merge("t")
+        case "trim":
+            for part in store.topics.describe("t").partitions:
+                start, end = part.log_start_offset, part.last_stable_offset
+                if chance.random() < 0.5:
+                    at = {TopicPartition("t", part.partition): chance.randint(start, end)}
+                    store.topics.delete_records(at)
+        case "purge":
+            purge(store, chance.choice(KEYS[:2]))
+        case "maintain":
+            clock.time_ms += chance.choice([0, 8 * DAY_MS])
+            store.maintain()
+    clock.time_ms += 11
+
+
+def _newest(store: Store) -> list[dict[str, Any]]:
+    found = store.scan("t", columns=["key", "value"], latest=True).to_arrow().to_pylist()
+    return sorted(found, key=lambda row: row["key"])
+
+
+HISTORIES = ("write", "commit", "abort", "delete", "compact", "merge", "trim", "purge", "maintain")
+
+
+@pytest.mark.parametrize("record_format", FORMATS)
+@pytest.mark.parametrize(
+    "seeds", [range(6), pytest.param(range(6, 60), marks=pytest.mark.more)], ids=["few", "many"]
+)
+def test_after_any_history(clock: VirtualClock, record_format: str, seeds: range) -> None:
+    """What was trimmed, aborted, compacted, merged and purged before, in files shared or not."""
+    for seed in seeds:
+        chance = random.Random(seed)
+        heap = HeapStorage()
+        policy = chance.choice(["delete", "compact"])
+        store = new_store(
+            heap, clock, chance.choice([1, 3]), record_format=record_format, cleanup_policy=policy
+        )
+        for _ in range(chance.randrange(3, 25)):
+            happens = chance.choices(HISTORIES, weights=[6, 3, 2, 1, 1, 1, 1, 1, 1])[0]
+            _happen(chance.choice([store, another(store)]), chance, clock, happens)
+        before = rows(store)
+        newest = _newest(store)
+        told = purge(store, PERSON, dry_run=True)
+        report = purge(another(store), PERSON)
+        assert _newest(store) == [row for row in newest if row["key"] != PERSON.encode()], seed
+        gone = [row for row in before if row["key"] == PERSON.encode()]
+        assert rows(store) == [row for row in before if row not in gone], seed
+        counts = [sum(part.record_count for part in one.partitions) for one in (told, report)]
+        assert counts == [len(gone)] * 2, seed
+        clean_up(store, clock)
+        assert not holding(heap), seed
+        if policy == "delete":
+            assert rows(store) == [row for row in before if row not in gone], seed
+        assert not sum(part.record_count for part in purge(store, PERSON).partitions), seed
+
+
+def test_what_is_not_decided_is_said(heap: HeapStorage, clock: VirtualClock) -> None:
+    """It is purged the next time."""
+    store = new_store(heap, clock, partitions=2)
+    older = begin(store, "older")
+    older.send("t", b"of another", b"ann", partition=1)
+    older.flush()
+    with store.producer() as producer:
+        producer.send("t", f"said by {PERSON}", PERSON, partition=0)
+        producer.send("t", b"said by bob", b"bob", partition=1)
+    assert purge(store, PERSON) == PurgeReport("t", (), 3, 0)
+    older.commit_transaction()
+    report = purge(store, PERSON)
+    # They share a file, which would stay with the other one's record.
+    assert [(p.partition, p.record_count) for p in report.partitions] == [(0, 1), (1, 0)]
+    assert report.undecided_count == 0
+    clean_up(store, clock)
+    assert not holding(heap)
+    assert [row["key"] for row in rows(store)] == [b"ann", b"bob"]
+
+
+@pytest.mark.parametrize("others", [1, 99])
+def test_others_that_rewrite_at_the_same_time(
+    heap: HeapStorage, clock: VirtualClock, others: int
+) -> None:
+    """It begins again, and gives up only if they never end."""
+    store = new_store(heap, clock)
+    put(store, "ann", PERSON, *(f"n{n}" for n in range(others)))
+    left = list(range(others))
+
+    def overtake(request: str) -> None:
+        if request.startswith("put_if_absent topics/t/log/") and left:
+            purge(another(store), f"n{left.pop()}")
+
+    racing = attach(FaultyStorage(heap, before_request=overtake), clock=clock)
+    if others > 1:
+        with pytest.raises(StorageError, match="again and again"):
+            purge(racing, PERSON)
+        assert PERSON.encode() in [row["key"] for row in rows(store)]
+        left = []
+    (done,) = purge(racing, PERSON).partitions
+    assert done.record_count == 1
+    assert PERSON.encode() not in [row["key"] for row in rows(store)]
+
+
+def test_typed_topics(heap: HeapStorage, clock: VirtualClock) -> None:
+    """By the columns of the key, whatever the table of keys has besides."""
+    heap.time_ms = lambda: clock.time_ms
+    store = attach(heap, create=True, clock=clock)
+    store.topics.create("t", schema=SCHEMA, key=["id"])
+    with store.producer() as producer:
+        producer.send_batch("t", [{"id": n, "note": f"note {n}"} for n in range(6)])
+        producer.send_batch("t", [{"id": 3, "_deleted": True}])
+    purged: list[Any] = [
+        [{"id": 3, "name": "whoever"}],
+        pa.table({"id": pa.array([4], pa.int32())}),
+        {"id": [0, 1]},
+    ]
+    counts = []
+    for keys in purged:
+        report = store.maintenance.purge("t", keys)
+        counts.append(sum(part.record_count for part in report.partitions))
+    assert counts == [2, 1, 2]
+    assert store.scan("t").to_arrow()["id"].to_pylist() == [2, 5]
+    for wrong, why in (
+        ([{"note": "x"}], "null"),
+        ({"note": ["x"]}, "columns id"),
+        ({"id": ["x"]}, "id"),
+        (7, "a table, or a list"),
+        ([7], "a table, or a list"),
+    ):
+        with pytest.raises(InvalidRecord, match=why):
+            store.maintenance.purge("t", wrong)
+    store.topics.create("keyless", schema=SCHEMA)
+    with pytest.raises(InvalidOption, match="without a key"):
+        store.maintenance.purge("keyless", [{"id": 1}])
+    with pytest.raises(UnknownTopicOrPartition):
+        store.maintenance.purge("nowhere", [{"key": "k"}])
+
+
+def test_keys_that_cannot_be(heap: HeapStorage, clock: VirtualClock) -> None:
+    """They are refused before anything is read."""
+    store = new_store(heap, clock)
+    wrongs: list[Any] = [{"key": [1]}, [{"key": None}], [{}], {"value": ["x"]}, None, "key"]
+    for wrong in wrongs:
+        with pytest.raises(InvalidRecord):
+            store.maintenance.purge("t", wrong)
+    with pytest.raises(InvalidOption, match="fewer"):
+        store.maintenance.purge("t", {"key": ["x" * (65 << 20)]})
+    assert store.maintenance.purge("t", []) == PurgeReport("t", (), 0, 0)
+
+
+def test_times_of_the_log_stay(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Records that have the time of their append keep it."""
+    store = new_store(heap, clock, message_timestamp_type="LogAppendTime")
+    put(store, "ann", PERSON)
+    before = rows(store)
+    clock.time_ms += DAY_MS
+    purge(another(store), PERSON)
+    assert rows(store) == before[:1]

@@ -1,0 +1,72 @@
+"""``txnlog topics purge``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import txnlog
+from tests.support.cli.cli_command import Finished, cli
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+
+
+@pytest.fixture
+def told(own_store: Path) -> Path:
+    """A store with a topic of three people, and a typed one."""
+    store = txnlog.open(str(own_store))
+    store.topics.create("said")
+    store.topics.create("people", schema=SCHEMA, key=["id"])
+    with store.producer() as producer:
+        for name in ("ann", "bob", "ann", "cy"):
+            producer.send("said", "a word", name)
+        producer.send_batch("people", [{"id": n, "name": f"n{n}"} for n in range(4)])
+    return own_store
+
+
+def rows(done: Finished) -> list[dict[str, Any]]:
+    assert done.code == 0, done
+    found: list[dict[str, Any]] = json.loads(done.out)
+    return found
+
+
+def test_a_person_is_deleted(told: Path) -> None:
+    """A dry run counts, then it asks; what is left to do is said each time."""
+    purge = ("topics", "purge", "said", "--keys", "-", "--store", told, "-o", "json")
+    (plan,) = rows(cli(*purge, "--dry-run", stdin=b"ann\n"))
+    assert (plan["record_count"], plan["purged_bytes"]) == (2, None)
+    refused = cli(*purge, stdin=b"ann\n")
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    done = cli(*purge, "--yes", stdin=b"ann\n")
+    (found,) = rows(done)
+    assert (found["topic"], found["partition"], found["record_count"]) == ("said", 0, 2)
+    assert "may hold such records: 1;" in done.err
+    keys = txnlog.open(str(told)).scan("said").to_arrow()["key"].to_pylist()
+    assert keys == [b"bob", b"cy"]
+    nobody = cli(*purge, "--yes", stdin=b"nobody\n")
+    assert rows(nobody) == []
+    assert "records: 1;" in nobody.err
+
+
+def test_keys_in_files(told: Path, tmp_path: Path) -> None:
+    """As records that delete, as a table of the key's columns, and what cannot be read."""
+    purge = ("topics", "purge", "people", "--store", told, "--yes", "-o", "json", "--keys")
+    lines, table = tmp_path / "keys.jsonl", tmp_path / "keys.csv"
+    lines.write_text('{"id": 1, "_deleted": true}\n')
+    table.write_text("id\n2\n3\n")
+    assert rows(cli(*purge, lines))[0]["record_count"] == 1
+    assert sum(part["record_count"] for part in rows(cli(*purge, table))) == 2
+    assert txnlog.open(str(told)).scan("people").to_arrow()["id"].to_pylist() == [0]
+    table.write_text("name\nn0\n")
+    for keys, why in ((table, "id"), (tmp_path / "nowhere", "nowhere"), (tmp_path, "directory")):
+        failed = cli(*purge, keys)
+        assert failed.code in (1, 2), keys
+        assert why in failed.err
+    as_text = tmp_path / "keys.txt"
+    as_text.write_text("0\n")
+    assert "lines" in cli(*purge, as_text).err

@@ -1,0 +1,360 @@
+"""Purging: every record of some keys goes from a topic, as when a person has to be deleted.
+
+The segments that hold such records are written again without them, each record that stays at its
+offset. Of a file that segments share all are written again, or it would stay; so are those of one
+in which a part belongs to no segment any more: what lies there cannot be told. Old files are those
+of any rewrite: readers that began before go on with them, and vacuum deletes them later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnlog.admin.compaction.cleaner import kept_records
+from txnlog.admin.compaction.record_keys import RecordKeys
+from txnlog.admin.compaction.span_writer import SpanWriter
+from txnlog.admin.dry_run import logs_for
+from txnlog.admin.live_segments import placed_files
+from txnlog.admin.rewriting import Replacement, Rewriting, rewriting_config
+from txnlog.admin.vacuum import list_segment_files
+from txnlog.columns.key_parts import Mask
+from txnlog.columns.keys import encode_keys
+from txnlog.errors import InvalidOption, InvalidRecord, StorageError
+from txnlog.log.open_logs import Logs
+from txnlog.log.uploads import TopicSpec
+from txnlog.names import OWN_FILE, FileKey, SegmentRef
+from txnlog.read.pinning import pin_topics
+from txnlog.read.segment_ranges import SegmentRange, read_stored
+from txnlog.read.topic_view import TopicView
+from txnlog.schema import TopicSchema
+from txnlog.segments.errors import UnsupportedRecordFormat
+from txnlog.segments.records import CONVERSION_ERRORS, normalize
+from txnlog.state.segment import RewrittenFile, Segment
+from txnlog.write.typed_records import TypedRecords
+
+MOST_KEY_BYTES: Final = 64 << 20
+_BYTES_PER_ENTRY: Final = 256 << 20
+"""How much, or a segment more, is rewritten with one entry."""
+_TURNS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """What was purged from a partition (or would be). Sizes in bytes, before and after.
+
+    ``record_count`` are the records that readers saw until then. ``purged_bytes`` is None if
+    nothing was done yet.
+    """
+
+    topic: str
+    partition: int
+    record_count: int
+    segment_count: int
+    size_bytes: int
+    purged_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeReport:
+    """What a purge has done, and where records of the keys may still be.
+
+    ``undecided_count`` offsets belong to transactions that are not decided, or were appended
+    meanwhile: they were not looked at. ``waiting_files`` hold nothing that a reader who begins now
+    is given, but are not deleted yet.
+    """
+
+    topic: str
+    partitions: tuple[Purge, ...]
+    undecided_count: int
+    waiting_files: int
+
+
+def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) -> PurgeReport:
+    """Purge the records of these keys. See ``Store.maintenance.purge``."""
+    logs = logs_for(logs, dry_run=dry_run)
+    done: dict[int, Purge] = {}
+    for _ in range(_TURNS):
+        sizes = {
+            key: sum(size_bytes for ending, _, size_bytes in files if ending == "log")
+            for key, files in list_segment_files(logs.storage, topic).items()
+        }
+        view = pin_topics(logs, [topic]).views[topic]
+        purging = _Purging(logs, view, _keys(view, keys), sizes)
+        runs = purging.find()
+        is_over = dry_run or purging.rewrite(runs)
+        for run in runs:
+            if dry_run or run.is_done:
+                done[run.partition] = _sum(done.get(run.partition), run.describe(topic))
+        if is_over:
+            break
+    else:
+        raise StorageError(
+            f"topic {topic!r}: others rewrite its segments again and again; some records are "
+            "purged: purge again when they have ended"
+        )
+    ends = zip(view.log_end_offsets, view.partitions, strict=True)
+    undecided = sum(end - part.end_offset for end, part in ends)
+    found = tuple(done[number] for number in sorted(done))
+    return PurgeReport(topic, found, undecided, _waiting_files(logs, topic))
+
+
+def _sum(one: Purge | None, other: Purge) -> Purge:
+    if one is None:
+        return other
+    after = None
+    if one.purged_bytes is not None and other.purged_bytes is not None:
+        after = one.purged_bytes + other.purged_bytes
+    return Purge(
+        one.topic,
+        one.partition,
+        one.record_count + other.record_count,
+        one.segment_count + other.segment_count,
+        one.size_bytes + other.size_bytes,
+        after,
+    )
+
+
+def _waiting_files(logs: Logs, topic: str) -> int:
+    files = list_segment_files(logs.storage, topic)
+    # After the listing: what it has and the log does not is no file that was just placed.
+    log = Logs(logs.storage, logs.config, logs.clock).topic(topic)
+    log.refresh()
+    return len(files.keys() - placed_files(topic, log.whole_segments()))
+
+
+def _keys(view: TopicView, given: object) -> pa.Array:
+    """The keys as bytes. Raises InvalidOption, InvalidRecord."""
+    topic, schema = view.topic, view.schema
+    fields = RecordKeys(schema).key_columns
+    if not fields.names:
+        raise InvalidOption(f"topic {topic!r} has a schema without a key: nothing names a record")
+    try:
+        table = (
+            pa.Table.from_pylist(given, fields)
+            if isinstance(given, list | tuple)
+            else pa.table(given).select(fields.names)
+        )
+    except (*CONVERSION_ERRORS, KeyError, AttributeError) as error:
+        raise InvalidRecord(
+            f"topic {topic!r}: the keys must be a table, or a list of mappings, with the columns "
+            f"{', '.join(fields.names)}: {error}"
+        ) from error
+    if any(column.null_count for column in table.columns):
+        raise InvalidRecord(f"topic {topic!r}: some of the keys are null, or lack a column")
+    made = [_keys_of(topic, schema, batch) for batch in table.combine_chunks().to_batches()]
+    keys = pa.concat_arrays([pa.array([], pa.binary()), *made])
+    if keys.nbytes > MOST_KEY_BYTES:
+        raise InvalidOption(
+            f"topic {topic!r}: the keys take {keys.nbytes} bytes, and a purge takes "
+            f"{MOST_KEY_BYTES} at most: give it fewer at once"
+        )
+    return keys.unique()
+
+
+def _keys_of(topic: str, schema: TopicSchema | None, batch: pa.RecordBatch) -> pa.Array:
+    if schema is None:
+        nothing = pa.nulls(batch.num_rows)
+        try:
+            return normalize(batch.append_column("value", nothing), now_ms=0).column("key")
+        except UnsupportedRecordFormat as error:
+            raise InvalidRecord(f"topic {topic!r}: {error}") from error
+    records, columns = TypedRecords(topic, schema), schema.record_columns
+    cast = [records.cast(batch.column(name), columns.field(name)) for name in schema.key]
+    return encode_keys(cast, batch.num_rows)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """Adjacent segments of a partition, to be written again as one or a few."""
+
+    partition: int
+    segments: list[Segment]
+    record_count: int = 0
+    purged_bytes: int | None = None
+    is_done: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.stored.size_bytes for segment in self.segments)
+
+    def takes(self, segment: Segment) -> bool:
+        """Whether a segment may follow: compacted ones are joined with the like alone."""
+        last = self.segments[-1]
+        return (
+            segment.base_offset == last.end_offset
+            and self.size_bytes + segment.stored.size_bytes <= _BYTES_PER_ENTRY
+            and _kind(segment) == _kind(last)
+        )
+
+    def describe(self, topic: str) -> Purge:
+        """What was done."""
+        return Purge(
+            topic,
+            self.partition,
+            self.record_count,
+            len(self.segments),
+            self.size_bytes,
+            self.purged_bytes,
+        )
+
+
+def _kind(segment: Segment) -> tuple[bool, int]:
+    """Whether it is compacted, and how long its tombstones stay."""
+    rewritten = segment.stored.rewritten or RewrittenFile(0)
+    return rewritten.is_compacted, rewritten.delete_horizon_ms
+
+
+class _Purging:
+    """One turn: what a view shows, the keys (binary), and the files' sizes in bytes."""
+
+    def __init__(
+        self, logs: Logs, view: TopicView, keys: pa.Array, sizes: Mapping[FileKey, int]
+    ) -> None:
+        config = rewriting_config(view.config)
+        self._logs = logs
+        self._view = view
+        self._keys = keys
+        self._sizes = sizes
+        self._spec = TopicSpec(view.topic, view.topic_id, len(view.partitions), config, view.schema)
+        self._record_keys = RecordKeys(view.schema)
+        spans = {
+            n: (part.log_start_offset, part.end_offset) for n, part in enumerate(view.partitions)
+        }
+        self._placed = view.placed(spans)
+
+    def find(self) -> list[_Run]:
+        """The runs to write again, of each partition the oldest first, with their counts."""
+        files = self._half_used()
+        for partition, segments in self._placed.segments.items():
+            # Whole segments: what was trimmed or aborted is in their files, too.
+            parts = [
+                self._part(partition, segment, is_whole=True)
+                for segment in segments
+                if not segment.stored.is_empty
+            ]
+            for part, count in self._count(parts):
+                if count:
+                    files.add(_file_key(partition, part.segment))
+        runs = []
+        for partition, segments in self._placed.segments.items():
+            runs += _joined(partition, [s for s in segments if _file_key(partition, s) in files])
+        for run in runs:
+            run.record_count = sum(count for _, count in self._count(self._visible(run)))
+        return runs
+
+    def _half_used(self) -> set[FileKey]:
+        """The shared files of which a part belongs to no segment that is placed."""
+        placed: Counter[FileKey] = Counter()
+        for partition, segments in self._placed.segments.items():
+            for segment in segments:
+                if segment.stored.position != OWN_FILE:
+                    placed[_file_key(partition, segment)] += segment.stored.size_bytes
+        return {key for key, size_bytes in placed.items() if size_bytes < self._sizes.get(key, 0)}
+
+    def rewrite(self, runs: Sequence[_Run]) -> bool:
+        """Write them again; False if another process has rewritten some of them meanwhile."""
+        logs, spec = self._logs, self._spec
+        rewriting = Rewriting(logs, logs.topic(spec.topic), spec.topic_id)
+        waiting: list[_Run] = []
+        try:
+            for number, run in enumerate(runs, 1):
+                rewriting.add(run.partition, run.segments, self._write(run))
+                waiting.append(run)
+                if rewriting.input_bytes >= _BYTES_PER_ENTRY or number == len(runs):
+                    if not rewriting.put():
+                        return False
+                    for one in waiting:
+                        one.is_done = True
+                    waiting = []
+        except BaseException:
+            rewriting.discard()
+            raise
+        return True
+
+    def _write(self, run: _Run) -> list[Replacement]:
+        is_compacted, horizon_ms = _kind(run.segments[0])
+        known = (r.judged_end for s in run.segments if (r := s.stored.rewritten))
+        judged_end = max(known, default=0)
+        writer = SpanWriter(
+            self._logs.storage,
+            self._spec,
+            run.partition,
+            self._logs.clock,
+            start=run.segments[0].base_offset,
+            delete_horizon_ms=horizon_ms,
+        )
+        columns = self._record_keys.columns
+        try:
+            for part, batches in read_stored(self._logs.storage, self._visible(run), columns):
+                for batch in batches:
+                    stays = ~self._are_purged(batch.records)
+                    writer.append(*kept_records(part, batch, stays, columns))
+            spans = writer.finish(run.segments[-1].end_offset)
+        except BaseException:
+            writer.discard()
+            raise
+        run.purged_bytes = sum(s.segment.stored.size_bytes for s in spans if s.segment)
+        return [
+            Replacement(
+                span.start,
+                span.end,
+                span.segment,
+                is_compacted=is_compacted,
+                delete_horizon_ms=span.delete_horizon_ms,
+                judged_end=judged_end,
+                home_partitions=span.home_partitions,
+            )
+            for span in spans
+        ]
+
+    def _visible(self, run: _Run) -> list[SegmentRange]:
+        """What readers see of a run."""
+        return [
+            self._part(run.partition, segment, is_whole=False)
+            for segment in run.segments
+            if segment.entry not in self._placed.hidden_entries and not segment.stored.is_empty
+        ]
+
+    def _part(self, partition: int, segment: Segment, *, is_whole: bool) -> SegmentRange:
+        start = 0 if is_whole else self._view.partitions[partition].log_start_offset
+        return SegmentRange(
+            self._view.topic,
+            partition,
+            segment,
+            max(segment.base_offset, start),
+            segment.end_offset,
+            topic_id=self._view.topic_id,
+            hides_aborted=segment.stored.has_aborted and not is_whole,
+        )
+
+    def _count(self, parts: Sequence[SegmentRange]) -> Iterator[tuple[SegmentRange, int]]:
+        """How many records each has that are to be purged."""
+        columns = self._record_keys.key_columns
+        for part, batches in read_stored(self._logs.storage, parts, columns):
+            yield part, sum(int(self._are_purged(batch.records).sum()) for batch in batches)
+
+    def _are_purged(self, records: pa.RecordBatch) -> Mask:
+        keys = self._record_keys.keys(records)
+        mask: Mask = pc.is_in(keys, value_set=self._keys).to_numpy(zero_copy_only=False)
+        return mask
+
+
+def _file_key(partition: int, segment: Segment) -> FileKey:
+    stored = segment.stored
+    return SegmentRef("", partition, stored.name, stored.position).file_key
+
+
+def _joined(partition: int, segments: Sequence[Segment]) -> list[_Run]:
+    runs: list[_Run] = []
+    for segment in segments:
+        if runs and runs[-1].takes(segment):
+            runs[-1].segments.append(segment)
+        else:
+            runs.append(_Run(partition, [segment]))
+    return runs
