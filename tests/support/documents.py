@@ -64,7 +64,7 @@ class Block:
 def blocks_of(path: Path) -> list[Block]:
     """All blocks of a document in their order; an indented one is of the shell."""
     found, reason, heading, in_heading = [], None, "", False
-    for token in MarkdownIt().parse(path.read_text(encoding="utf-8")):
+    for token in MarkdownIt().disable("inline").parse(path.read_text(encoding="utf-8")):
         if in_heading:
             heading = token.content
         in_heading = token.type == "heading_open"
