@@ -529,7 +529,7 @@ def test_a_damaged_segment_stops_it(store: Store) -> None:
 
 @pytest.mark.parametrize("record_format", KEY_FORMATS)
 @pytest.mark.parametrize(
-    "seed", [*range(2), *(pytest.param(n, marks=pytest.mark.more) for n in range(2, 6))]
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.more) for n in range(1, 6))]
 )
 def test_a_dict_is_the_model(
     clock: VirtualClock, seed: int, record_format: str, monkeypatch: pytest.MonkeyPatch

@@ -14,9 +14,10 @@ from pyiceberg.catalog import load_catalog
 
 import txnlog
 from tests.support.cli.cli_command import cli
+from tests.support.tiers import more
 
 
-@pytest.mark.parametrize("has_file", [False, True])
+@pytest.mark.parametrize("has_file", [False, *more([True])])
 def test_it_prints_its_url_and_ends_when_interrupted(tmp_path: Path, has_file: bool) -> None:
     """The token that it made up is printed; one of a file is not. What comes later shows."""
     store = txnlog.open(str(tmp_path / "store"), create=True)

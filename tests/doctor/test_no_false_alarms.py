@@ -14,6 +14,7 @@ from tests.support.simulation.long_runs.run import CALM, ROUGH, STALLING, STORMY
 from tests.support.simulation.long_runs.world import World, prepare, survived
 from tests.support.simulation.long_runs.writers import copy as copying
 from tests.support.simulation.long_runs.writers import feed, transfer
+from tests.support.tiers import more
 from txnlog.errors import TxnlogError, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
 from txnlog.store import attach
@@ -97,7 +98,11 @@ def test_honest_checkpoints_agree() -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [pytest.param(Fault.STOP_BEFORE, marks=pytest.mark.slow), Fault.STOP_AFTER, Fault.LAND_LATE],
+    [
+        pytest.param(Fault.STOP_BEFORE, marks=pytest.mark.slow),
+        Fault.STOP_AFTER,
+        *more([Fault.LAND_LATE]),
+    ],
 )
 def test_a_crash_is_no_damage(fault: Fault) -> None:
     """Wherever a process stops, what it leaves breaks no rule; nor does what lands late."""

@@ -32,9 +32,10 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     [
         ("script", "segments dump"),  # whatever the verb, its first path is the script's folder
         ("module", "segments dump"),
-        ("module", "segments verify"),
-        ("module", "index verify"),
-        ("module", "index rebuild"),
+        *(
+            pytest.param("module", verb, marks=pytest.mark.more)
+            for verb in ("segments verify", "index verify", "index rebuild")
+        ),
         *(
             pytest.param("script", verb, marks=pytest.mark.slow)
             for verb in ("segments verify", "index verify", "index rebuild")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.log.proposing import LOG, Losing, propose
 from tests.support.steps import another, append, begin, checkpoint, new_store, send, upload, values
+from tests.support.tiers import more
 from txnlog.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
@@ -349,10 +350,9 @@ def placed_with_others(fault: Fault | None, at: int) -> tuple[bool, int]:
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault.FAIL,
+        *more([Fault.FAIL, Fault.STOP_AFTER]),
         Fault.LOSE_RESPONSE,
         pytest.param(Fault.STOP_BEFORE, marks=pytest.mark.slow),
-        Fault.STOP_AFTER,
     ],
 )
 def test_a_fault_at_each_request(fault: Fault) -> None:

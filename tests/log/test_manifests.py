@@ -405,7 +405,10 @@ def test_a_commit_costs_no_more_after_thousands(clock: VirtualClock) -> None:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     "request_",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n % 3 > 0)) for n in range(40)],
+    [
+        pytest.param(n, marks=[pytest.mark.slow] * (n % 3 > 0) or [pytest.mark.more] * (n % 9 > 0))
+        for n in range(40)
+    ],
 )
 def test_settling_may_fail_at_any_request(heap: HeapStorage, store: Store, request_: int) -> None:
     """The append is there, the checkpoint is later's, and everybody reads on."""

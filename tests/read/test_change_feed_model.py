@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.read.keyed_worlds import Key, Placed, World, newest
+from tests.support.tiers import more
 from txnlog.errors import SnapshotExpired
 from txnlog.read.change_feed import ChangeFeed
 
@@ -198,8 +199,8 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
-@pytest.mark.parametrize("seed", [2, *(pytest.param(n, marks=pytest.mark.more) for n in (0, 1, 3))])
-@pytest.mark.parametrize("stray_rate", [0.4, 0.01])
+@pytest.mark.parametrize("seed", [2, *more([0, 1, 3])])
+@pytest.mark.parametrize("stray_rate", [0.4, *more([0.01])])
 def test_each_change_has_the_row_that_a_dict_has(
     seed: int, is_typed: bool, stray_rate: float
 ) -> None:

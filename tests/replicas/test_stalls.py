@@ -10,6 +10,7 @@ import pytest
 import txnlog
 from tests.replicas.stalled_roots import Gate, end_at_a_pause
 from tests.support.replication.replica_folders import FIRST, SECOND, reopened, values
+from tests.support.tiers import more
 from txnlog.errors import CommitStateUnknown, NotEnoughReplicas
 
 Step = Callable[[txnlog.Producer], object]
@@ -66,6 +67,7 @@ STEPS: dict[str, tuple[str | None, Step, Step]] = {
     "all": ("x", fill, commit),
 }
 """By what the roots stall in: a transactional id, what is done before, and then."""
+OFTEN = ("append", "look at a group", "decide")
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -94,7 +96,10 @@ def test_it_goes_on_without_a_root_or_once_one_does(
         assert values(reopened(tmp_path)) == ["1"]
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "step",
+    [*OFTEN, *more(step for step in STEPS if step not in OFTEN)],
+)
 def test_it_ends_where_all_roots_stall_for_ever(
     lagging: txnlog.Store, tmp_path: Path, gate: Gate, step: str
 ) -> None:

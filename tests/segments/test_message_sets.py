@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.support.examples import some
 from tests.support.segments.message_layout import message, resealed_message
 from tests.support.segments.segment_samples import Row, batch_of, numbered, random_records, rows_of
+from tests.support.tiers import more
 from txnlog.segments.batches import DecodedBatch, decode_batch, decode_header
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnknownCodec, UnsupportedCompression
@@ -110,7 +111,7 @@ def test_bytes_are_those_of_the_format(magic: int) -> None:
         *(pytest.param(codec, 10_000, marks=pytest.mark.slow) for codec in CODECS),
     ],
 )
-@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("magic", [*more([0]), 1])
 def test_many_records_and_large_values(magic: int, codec: Compression, count: int) -> None:
     """Thousands of records, and values up to 16 MiB."""
     records = random_records(count, seed=4)

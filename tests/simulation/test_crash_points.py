@@ -23,6 +23,7 @@ from tests.support.simulation.copy_job import (
     judge,
 )
 from tests.support.steps import begin, new_store, values
+from tests.support.tiers import more
 from txnlog.errors import ProducerFenced, TxnlogError
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
@@ -64,7 +65,7 @@ def test_stop_at_each_request(fault: Fault) -> None:
 
 
 @pytest.mark.condition(49)
-@pytest.mark.parametrize("fault", [Fault.LOSE_RESPONSE, Fault.FAIL])
+@pytest.mark.parametrize("fault", [Fault.LOSE_RESPONSE, *more([Fault.FAIL])])
 def test_fail_at_each_request(fault: Fault) -> None:
     """An error, with or without effect, is survived or reported; a rerun finishes."""
     for number in range(TOTAL):
@@ -105,7 +106,7 @@ def test_stand_still_past_the_timeout_at_each_request(fault: Fault) -> None:
 
 
 @pytest.mark.condition(49)
-@pytest.mark.parametrize("when", ["before the next run", "after it"])
+@pytest.mark.parametrize("when", ["before the next run", *more(["after it"])])
 def test_a_put_lands_late_at_each_request(when: str) -> None:
     """What failed for its caller takes effect after all, when nobody waits for it."""
     for number in range(TOTAL):

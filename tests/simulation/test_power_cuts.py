@@ -71,7 +71,13 @@ def test_a_sync_that_never_succeeds_is_reported(survives: bool) -> None:
         judge(storage, f"request {number}")
 
 
-@pytest.mark.parametrize("number", puts_of_one_run())
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, marks=[pytest.mark.more] * (turn % 3 > 0))
+        for turn, number in enumerate(puts_of_one_run())
+    ],
+)
 def test_a_decision_that_is_acted_upon_and_then_lost(number: int) -> None:
     """One job dies before its put is durable, the next one acts on it, and the power is cut."""
     before_the_cut = PREPARED.copy()

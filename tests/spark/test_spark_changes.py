@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.support.tiers import more
 from txnlog import Store
 from txnlog.errors import InvalidOption
 from txnlog.spark import read
@@ -64,7 +65,7 @@ COLUMNS = {
 }
 
 
-@pytest.mark.parametrize("topic", ["people", "plain"])
+@pytest.mark.parametrize("topic", [*more(["people"]), "plain"])
 def test_a_batch_is_what_the_store_says(spark: SparkSession, topics: Store, topic: str) -> None:
     rng = random.Random(3)
     tokens = []
@@ -97,7 +98,7 @@ def test_a_batch_is_what_the_store_says(spark: SparkSession, topics: Store, topi
     assert read(spark, topics, topic, since=empty, pre_images=True).count() == 0
 
 
-@pytest.mark.parametrize("topic", ["people", "plain"])
+@pytest.mark.parametrize("topic", ["people", *more(["plain"])])
 def test_a_stream_makes_the_rows_of_its_end(
     spark: SparkSession, topics: Store, tmp_path: Path, topic: str
 ) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.support.tiers import more
 from txnlog import Store
 from txnlog.errors import InvalidOption
 from txnlog.spark import read, transaction
@@ -34,7 +35,7 @@ def by_key(frame: DataFrame) -> dict[bytes, bytes]:
     return found
 
 
-@pytest.mark.parametrize("record_format", ["parquet", "columns"])
+@pytest.mark.parametrize("record_format", ["parquet", *more(["columns"])])
 def test_newest_records_of_plain_topics(
     spark: SparkSession, store: Store, record_format: str
 ) -> None:

@@ -109,7 +109,11 @@ ENDS = {
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(fault, marks=[pytest.mark.slow] * (fault is Fault.STOP_BEFORE))
+        pytest.param(
+            fault,
+            marks=[pytest.mark.slow] * (fault is Fault.STOP_BEFORE)
+            + [pytest.mark.more] * (fault in {Fault.FAIL, Fault.LAND_LATE}),
+        )
         for fault in ENDS
     ],
 )

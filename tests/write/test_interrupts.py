@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.steps import another, begin, begin_with, new_store, values
 from tests.support.storage.disturbed_storages import HookedStorage
+from tests.support.tiers import more
 from txnlog import producer
 from txnlog.errors import InvalidTxnState, TxnlogError
 from txnlog.log import append_batching, group_metadata, topic_log
@@ -77,14 +78,8 @@ def outcome(store: Store, clock: VirtualClock) -> tuple[int, int | None]:
 NOTHING, ALL = (0, None), (2, 7)
 
 
-@pytest.mark.parametrize("then", ["commit_transaction", "abort_transaction", "close"])
-@pytest.mark.parametrize(
-    "call",
-    [
-        *("flush", "commit_transaction"),
-        pytest.param("abort_transaction", marks=pytest.mark.more),
-    ],
-)
+@pytest.mark.parametrize("then", ["commit_transaction", *more(["abort_transaction", "close"])])
+@pytest.mark.parametrize("call", ["flush", "commit_transaction", *more(["abort_transaction"])])
 def test_a_transaction_is_whole_wherever_it_is_interrupted(
     clock: VirtualClock, call: str, then: str
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.runtime.forked_child import in_child
 from tests.support.steps import begin
+from tests.support.tiers import more
 from txnlog.errors import InvalidConfig, StorageError
 from txnlog.storage import open_storage
 from txnlog.storage.base import Upload
@@ -180,7 +181,7 @@ if sys.argv[3]:
 
 
 @pytest.mark.parametrize("settings", ["{}", "{'transactional_id': 'p'}", "{'linger_ms': 3600000}"])
-@pytest.mark.parametrize("end", ["", "close"])
+@pytest.mark.parametrize("end", ["", *more(["close"])])
 def test_what_is_lost_at_exit_is_told(store: Store, settings: str, end: str) -> None:
     """On stderr, with its count; nothing is said where the producer was closed."""
     command = [sys.executable, "-c", SCRIPT, store.storage.url, settings, end]

@@ -10,6 +10,7 @@ import random
 import pytest
 
 from tests.support.steps import begin, send, upload
+from tests.support.tiers import more
 from txnlog.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
@@ -329,7 +330,7 @@ def test_a_put_that_fails_leaves_the_state_as_it_was(store: Store, clock: Virtua
 
 
 @pytest.mark.condition(7, 10)
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(10), *more(range(10, 40))])
 def test_reopening_gives_the_producers_that_are_in_memory(
     store: Store, clock: VirtualClock, seed: int
 ) -> None:
