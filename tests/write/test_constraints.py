@@ -10,6 +10,7 @@ import pytest
 
 from txnlog.columns.checks import make_schema
 from txnlog.columns.constraints import constraints_of
+from txnlog.columns.expressions import Literal, parse
 from txnlog.errors import InvalidConfig, InvalidRecord
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage
@@ -149,6 +150,26 @@ def test_a_sum_that_overflows_is_refused(store: Store) -> None:
     store.topics.create("t", schema=COLUMNS, config={"constraint.c": "small + small > 0"})
     with store.producer() as producer, pytest.raises(InvalidRecord, match="has no value for some"):
         producer.send("t", {"id": 1, "small": 100})
+
+
+def test_operands_that_are_used_twice_do_not_double_each_time() -> None:
+    """Twenty times BETWEEN within BETWEEN would be a million values."""
+    text = "small"
+    for _ in range(20):
+        text = f"({text}) BETWEEN 1 AND 2"
+    with pytest.raises(ValueError, match="too much within IN and BETWEEN"):
+        parse(text)
+    text = "small IN (1)"
+    for _ in range(12):
+        text = f"({text}) IN (TRUE)"
+    with pytest.raises(ValueError, match="too much within IN and BETWEEN"):
+        parse(text)
+
+
+def test_negative_decimals_keep_their_digits() -> None:
+    """A minus sign in front rounds nothing."""
+    digits = "1234567890123456789012345678901234.5678"
+    assert parse(f"-{digits}") == Literal(Decimal(f"-{digits}"))
 
 
 def test_constraints_are_bound_once() -> None:

@@ -87,7 +87,7 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self._tokens: list[tuple[str, str]] = []
-        self._at = self._depth = 0
+        self._at = self._depth = self._copied = 0
         at = 0
         text = text.rstrip()
         while at < len(text):
@@ -161,8 +161,10 @@ class _Parser:
             return Call("is_valid" if negated else "is_null", (node,))
         negated = self._takes("NOT")
         if self._takes("IN"):
+            self._count_twice(node)
             found: Node = Call("in", (node, *self._list()))
         elif self._takes("BETWEEN"):
+            self._count_twice(node)
             low = self._sum()
             self._expect("AND")
             high = self._sum()
@@ -178,6 +180,12 @@ class _Parser:
         else:
             return node
         return Call("invert", (found,)) if negated else found
+
+    def _count_twice(self, node: Node) -> None:
+        """IN and BETWEEN use their operand twice: within each other this doubles each time."""
+        self._copied += _size_of(node)
+        if self._copied > _MOST_TOKENS:
+            raise ValueError("there is too much within IN and BETWEEN")
 
     def _list(self) -> Sequence[Node]:
         self._expect("(")
@@ -213,7 +221,9 @@ class _Parser:
         if not is_negative:
             return node
         if isinstance(node, Literal) and not isinstance(node.value, str | bool):
-            return Literal(-node.value)
+            # A minus sign would round a decimal to 28 digits.
+            value = node.value
+            return Literal(value.copy_negate() if isinstance(value, Decimal) else -value)
         return Call("negate_checked", (node,))
 
     def _primary(self) -> Node:
@@ -243,6 +253,14 @@ class _Parser:
             self._at += 1
             path.append(_name(kind, text))
         return ColumnNode(tuple(path))
+
+
+def _size_of(node: Node) -> int:
+    """How many nodes are evaluated for a tree."""
+    if not isinstance(node, Call):
+        return 1
+    first, *others = map(_size_of, node.arguments)
+    return 1 + first * (2 if node.name == "in" else 1) + sum(others)
 
 
 def _name(kind: str, text: str) -> str:
