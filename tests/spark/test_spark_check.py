@@ -35,7 +35,6 @@ def test_a_set_up_that_works_is_found_to(spark: SparkSession, store: Store) -> N
     assert [*Path(store.url).glob("staging/*")] == []
 
 
-@pytest.mark.more
 def test_advice_is_for_those_who_have_not_decided(spark: SparkSession, store: Store) -> None:
     """Spark measures each batch after each of its rows unless it is told not to."""
     name = "spark.sql.execution.arrow.maxBytesPerBatch"
