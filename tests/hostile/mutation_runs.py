@@ -7,6 +7,7 @@ in the process itself, and shows where it fails.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import resource
@@ -151,6 +152,7 @@ def _note(report: Report, seed: int, told: dict[str, object]) -> None:
 
 def _work(writing: int, seeds: Iterable[int], attempt: Attempt) -> None:
     """In the child: attempt after attempt, each told in a line."""
+    gc.freeze()  # what tests before have left may not survive to be collected behind a fork
     faulthandler.disable()  # pytest's would show where each signal came, among its own frames
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     virtual = _status("VmSize") + _MOST_VIRTUAL
