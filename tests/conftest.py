@@ -198,13 +198,14 @@ def unlogged() -> Iterator[None]:
 
 
 @pytest.fixture
-def frozen_heap() -> None:
+def frozen_heap() -> Iterator[None]:
     """A child collects what its test made, and not what the tests before it have left.
 
-    Among that may be a session of Spark's, whose objects speak to its JVM when they go. It stays
-    frozen: with it what was collected and imported would thaw, for the tests that come.
+    Among that may be a session of Spark's, whose objects speak to its JVM when they go.
     """
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
