@@ -25,7 +25,6 @@ from txnlog.spark.options.store_options import open_at
 from txnlog.spark.options.stream_options import MicroBatchLimits, StreamOptions
 from txnlog.spark.stream.offsets import StreamOffset
 from txnlog.spark.stream.planner import StreamPlanner
-from txnlog.storage import open_storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,8 +45,8 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return TaskReader, (self._storage(), self._columns, None, self._options.read.skip_damaged)
 
     def _storage(self) -> Storage:
-        at = self._options.read.address
-        return open_storage(at.url, at.options, unsafe_single_writer=at.unsafe_single_writer)
+        """What tasks read: of a store on several roots, these. They put out none of them."""
+        return open_at(self._options.read.address, observer=True).storage
 
     @cached_property
     def _planner(self) -> StreamPlanner:

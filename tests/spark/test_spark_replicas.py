@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import txnlog
-from tests.support.replication.replica_folders import skip_probes
+from tests.support.replication.replica_folders import lose, make, skip_probes
 from txnlog.replication import Follower, Replicas, Standby, open_replicas
+from txnlog.spark.source import TxnlogDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,10 +34,45 @@ def test_a_root_goes_between_two_writes(
         found = spark.read.format("txnlog").option("path", roots[read]).option("subscribe", "t")
         return found.load().count()
 
+    def stream() -> int:
+        """How many rows there are, and the query has seen each once."""
+        seen: list[int] = []
+        read = spark.readStream.format("txnlog").option("path", roots["control"])
+        read = read.option("subscribe", "t").option("startingOffsets", "earliest")
+        query = read.load().writeStream.foreachBatch(lambda batch, _: seen.append(batch.count()))
+        query.trigger(availableNow=True).start().awaitTermination()
+        return sum(seen)
+
     assert write_and_count("a", "control") == 100
+    assert stream() == 100
     (tmp_path / "a").rename(tmp_path / "away")
     assert write_and_count("b", "b") == 200
+    assert stream() == 200
     assert Replicas(txnlog.open(roots["control"])).describe().in_sync == ("r1-0",)
+
+
+@pytest.mark.parametrize("named", ["control", "a"])
+@pytest.mark.parametrize("feed", [False, True])
+def test_a_streams_tasks_read_the_roots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, feed: bool
+) -> None:
+    """By whichever place the store is named, in another process, and without one of the roots."""
+    skip_probes(monkeypatch)
+    store = make(tmp_path)
+    store.topics.create("t", partitions=1, config={"cleanup.policy": "compact"})
+    with store.producer() as producer:
+        producer.send("t", key=b"k", value=b"1")
+    options = {"path": str(tmp_path / named), "subscribe": "t", "startingOffsets": "earliest"}
+    if feed:
+        options["preImages"] = "true"
+    source = TxnlogDataSource(options)
+    reader = source.streamReader(source.schema())
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    tasks = reader.partitions(reader.initialOffset(), end)
+    sent = pickle.dumps(source.streamReader(source.schema()))  # as Spark does: a new one
+    lose(tmp_path / "a")
+    in_task = pickle.loads(sent)
+    assert sum(batch.num_rows for task in tasks for batch in in_task.read(task)) == 1
 
 
 @pytest.mark.more
