@@ -13,7 +13,13 @@ from tests.support.admin.compacted_topics import compact
 from tests.support.steps import another, begin
 from txnlog import TopicPartition
 from txnlog.admin import purging
-from txnlog.errors import InvalidOption, InvalidRecord, StorageError, UnknownTopicOrPartition
+from txnlog.errors import (
+    InvalidOption,
+    InvalidRecord,
+    SnapshotExpired,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 from txnlog.results import PurgeReport
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
@@ -132,6 +138,41 @@ def test_stopped_anywhere_it_brings_nothing_back(
         else:
             break
     assert len(done) > 2  # some of it was done, and not all
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_what_was_trimmed_goes_too(heap: HeapStorage, clock: VirtualClock, is_shared: bool) -> None:
+    """It lies in a file that others need, where no reader sees it."""
+    store = new_store(heap, clock, partitions=2, record_format="columns")
+    with store.producer() as producer:
+        producer.send("t", f"said by {PERSON}", PERSON, partition=0)
+        producer.send("t", b"said by ann", b"ann", partition=int(is_shared))
+    store.topics.delete_records({TopicPartition("t", 0): 1})
+    clean_up(store, clock)
+    assert holding(heap)
+    assert [row["key"] for row in rows(store)] == [b"ann"]
+    (done,) = purge(store, PERSON).partitions
+    assert (done.record_count, done.segment_count) == (0, 1)
+    clean_up(store, clock)
+    assert not holding(heap)
+    assert [row["key"] for row in rows(store)] == [b"ann"]
+
+
+def test_what_was_aborted_goes_too(heap: HeapStorage, clock: VirtualClock) -> None:
+    """It stays in the topic's files as long as what is around it."""
+    store = new_store(heap, clock)
+    put(store, "ann")
+    producer = begin(store)
+    producer.send("t", f"said by {PERSON}", PERSON)
+    producer.flush()
+    producer.abort_transaction()
+    put(store, "bob")
+    clean_up(store, clock)
+    assert holding(heap)
+    purge(store, PERSON)
+    clean_up(store, clock)
+    assert not holding(heap)
+    assert [row["key"] for row in rows(store)] == [b"ann", b"bob"]
 
 
 def test_what_is_compacted_stays_so(heap: HeapStorage, clock: VirtualClock) -> None:
@@ -277,7 +318,9 @@ def test_others_that_rewrite_at_the_same_time(
             purge(racing, PERSON)
         assert PERSON.encode() in [row["key"] for row in rows(store)]
         left = []
-    (done,) = purge(racing, PERSON).partitions
+    # A stream of keys is there once, however often it begins again.
+    keys = pa.table({"key": [PERSON]}).to_reader()
+    (done,) = racing.maintenance.purge("t", keys).partitions
     assert done.record_count == 1
     assert PERSON.encode() not in [row["key"] for row in rows(store)]
 
@@ -327,6 +370,42 @@ def test_keys_that_cannot_be(heap: HeapStorage, clock: VirtualClock) -> None:
     with pytest.raises(InvalidOption, match="fewer"):
         store.maintenance.purge("t", {"key": ["x" * (65 << 20)]})
     assert store.maintenance.purge("t", []) == PurgeReport("t", (), 0, 0)
+
+
+def test_many_segments_are_written_as_few(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Those side by side become one, up to what one entry may rewrite."""
+    store = new_store(heap, clock)
+    for _ in range(30):
+        put(store, "ann", PERSON)
+    (done,) = purge(store, PERSON).partitions
+    assert (done.segment_count, done.record_count) == (30, 30)
+    state = another(store).logs.fresh_topic("t").whole_segments()
+    (segment,) = state.partitions[0].record_segments()
+    assert done.purged_bytes == segment.stored.size_bytes
+    assert [row["offset"] for row in rows(store)] == [*range(0, 60, 2)]
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_a_token_from_before(heap: HeapStorage, clock: VirtualClock, policy: str) -> None:
+    """Shows what is left; what was compacted it shows as it was, until vacuum ends it."""
+    store = new_store(heap, clock, cleanup_policy=policy)
+    put(store, "ann", PERSON)
+    if policy == "compact":
+        compact(store)
+    token = store.snapshot("t").token()
+    purge(store, PERSON)
+
+    def keys() -> list[bytes]:
+        found = another(store).snapshot("t", at=token).scan("t").to_arrow()
+        return [*found["key"].to_pylist()]
+
+    assert keys() == [b"ann", PERSON.encode()][: 1 if policy == "delete" else 2]
+    clean_up(store, clock)
+    if policy == "delete":
+        assert keys() == [b"ann"]
+    else:
+        with pytest.raises(SnapshotExpired):
+            keys()
 
 
 def test_times_of_the_log_stay(heap: HeapStorage, clock: VirtualClock) -> None:

@@ -70,3 +70,23 @@ def test_keys_in_files(told: Path, tmp_path: Path) -> None:
     as_text = tmp_path / "keys.txt"
     as_text.write_text("0\n")
     assert "lines" in cli(*purge, as_text).err
+
+
+@pytest.mark.parametrize("topic", ["said", "people"])
+def test_no_keys(told: Path, tmp_path: Path, topic: str) -> None:
+    """An empty file, of whatever form, is no mistake: it names nobody."""
+    for ending in ("jsonl", "csv", *(["txt"] if topic == "said" else [])):
+        keys = tmp_path / f"keys.{ending}"
+        keys.write_text("")
+        done = cli("topics", "purge", topic, "--keys", keys, "--store", told, "--yes", "-o", "json")
+        assert rows(done) == []
+        assert "no file of the topic holds" in done.err
+
+
+def test_too_many_keys(told: Path, tmp_path: Path) -> None:
+    """They are not all read first."""
+    keys = tmp_path / "keys.txt"
+    keys.write_bytes((b"k" * 1_000_000 + b"\n") * 70)
+    done = cli("topics", "purge", "said", "--keys", keys, "--store", told, "--yes")
+    assert done.code == 2
+    assert "more than 64 MiB of keys" in done.err

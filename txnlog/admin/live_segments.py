@@ -60,7 +60,7 @@ def files_let_go(
             if segment.stored.rewritten is not None:
                 continue  # placed again, by another entry than the others: vacuum finds it by age
             entries.add(segment.entry)
-        found.add(_file_key(partition, segment))
+        found.add(file_key(partition, segment))
     return sorted(found - _shared_files_of(log, state, entries, starts) if entries else found)
 
 
@@ -89,14 +89,15 @@ def _shared_files_of(
     }
 
 
-def _file_key(partition: int, segment: Segment) -> FileKey:
+def file_key(partition: int, segment: Segment) -> FileKey:
+    """The identity of a segment's files within its topic."""
     return (partition if segment.stored.position == OWN_FILE else SHARED), segment.stored.name
 
 
 def rewritten_files(topic: str, state: TopicState) -> set[FileKey]:
     """The files of segments that were replaced by others."""
     held = {
-        _file_key(partition, segment)
+        file_key(partition, segment)
         for partition, part in enumerate(state.partitions)
         if part.rewrites
         for segment in (*part.segments, *(rewrite.segment for rewrite in part.rewrites))
@@ -113,11 +114,11 @@ def kept_for_lost(state: TopicState, there: Container[FileKey]) -> set[FileKey]:
     for partition, part in enumerate(state.partitions):
         # Only those in force: a rewrite that was replaced itself may rightly be gone.
         for rewrite in resolve(part.rewrites):
-            if rewrite.segment.stored.is_empty or _file_key(partition, rewrite.segment) in there:
+            if rewrite.segment.stored.is_empty or file_key(partition, rewrite.segment) in there:
                 continue
             older = [r.segment for r in part.rewrites if r.entry < rewrite.entry]
             kept |= {
-                _file_key(partition, old)
+                file_key(partition, old)
                 for old in (*part.segments, *older)
                 if old.base_offset < rewrite.end and old.end_offset > rewrite.start
             }
@@ -130,7 +131,7 @@ def kept_for_import(state: TopicState) -> set[FileKey]:
     The next import continues there, whether the records were merged or compacted since or not.
     """
     found = ((n, last_appended(state, n)) for n in range(len(state.partitions)))
-    return {_file_key(n, last) for n, last in found if last is not None and last.stored.has_aborted}
+    return {file_key(n, last) for n, last in found if last is not None and last.stored.has_aborted}
 
 
 def has_let_go(state: TopicState, partition: int) -> bool:

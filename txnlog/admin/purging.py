@@ -20,7 +20,7 @@ from txnlog.admin.compaction.cleaner import kept_records
 from txnlog.admin.compaction.record_keys import RecordKeys
 from txnlog.admin.compaction.span_writer import SpanWriter
 from txnlog.admin.dry_run import logs_for
-from txnlog.admin.live_segments import placed_files
+from txnlog.admin.live_segments import file_key, placed_files
 from txnlog.admin.rewriting import Replacement, Rewriting, rewriting_config
 from txnlog.admin.vacuum import list_segment_files
 from txnlog.columns.key_parts import Mask
@@ -28,7 +28,7 @@ from txnlog.columns.keys import encode_keys
 from txnlog.errors import InvalidOption, InvalidRecord, StorageError
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec
-from txnlog.names import OWN_FILE, FileKey, SegmentRef
+from txnlog.names import OWN_FILE, FileKey
 from txnlog.read.pinning import pin_topics
 from txnlog.read.segment_ranges import SegmentRange, read_stored
 from txnlog.read.topic_view import TopicView
@@ -78,19 +78,24 @@ class PurgeReport:
 def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) -> PurgeReport:
     """Purge the records of these keys. See ``Store.maintenance.purge``."""
     logs = logs_for(logs, dry_run=dry_run)
-    done: dict[int, Purge] = {}
+    wanted: pa.Array | None = None
+    done: list[_Run] = []
     for _ in range(_TURNS):
         sizes = {
             key: sum(size_bytes for ending, _, size_bytes in files if ending == "log")
             for key, files in list_segment_files(logs.storage, topic).items()
         }
         view = pin_topics(logs, [topic]).views[topic]
-        purging = _Purging(logs, view, _keys(view, keys), sizes)
+        if wanted is None:  # a stream of keys can be read no second time
+            wanted = _keys(view, keys)
+        purging = _Purging(logs, view, wanted, sizes)
         runs = purging.find()
-        is_over = dry_run or purging.rewrite(runs)
-        for run in runs:
-            if dry_run or run.is_done:
-                done[run.partition] = _sum(done.get(run.partition), run.describe(topic))
+        if dry_run:
+            purging.count(runs)
+            done = runs
+            break
+        is_over = purging.rewrite(runs)
+        done += [run for run in runs if run.is_done]
         if is_over:
             break
     else:
@@ -100,23 +105,22 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
         )
     ends = zip(view.log_end_offsets, view.partitions, strict=True)
     undecided = sum(end - part.end_offset for end, part in ends)
-    found = tuple(done[number] for number in sorted(done))
+    numbers = sorted({run.partition for run in done})
+    found = tuple(
+        _purge(topic, number, [run for run in done if run.partition == number], dry_run=dry_run)
+        for number in numbers
+    )
     return PurgeReport(topic, found, undecided, _waiting_files(logs, topic))
 
 
-def _sum(one: Purge | None, other: Purge) -> Purge:
-    if one is None:
-        return other
-    after = None
-    if one.purged_bytes is not None and other.purged_bytes is not None:
-        after = one.purged_bytes + other.purged_bytes
+def _purge(topic: str, partition: int, runs: Sequence[_Run], *, dry_run: bool) -> Purge:
     return Purge(
-        one.topic,
-        one.partition,
-        one.record_count + other.record_count,
-        one.segment_count + other.segment_count,
-        one.size_bytes + other.size_bytes,
-        after,
+        topic,
+        partition,
+        sum(run.record_count for run in runs),
+        sum(len(run.segments) for run in runs),
+        sum(run.size_bytes for run in runs),
+        None if dry_run else sum(run.purged_bytes for run in runs),
     )
 
 
@@ -175,33 +179,24 @@ class _Run:
 
     partition: int
     segments: list[Segment]
+    size_bytes: int
     record_count: int = 0
-    purged_bytes: int | None = None
+    purged_bytes: int = 0
     is_done: bool = False
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.stored.size_bytes for segment in self.segments)
-
     def takes(self, segment: Segment) -> bool:
-        """Whether a segment may follow: compacted ones are joined with the like alone."""
+        """Whether it is made longer by a segment: compacted ones are joined with the like alone."""
         last = self.segments[-1]
-        return (
-            segment.base_offset == last.end_offset
-            and self.size_bytes + segment.stored.size_bytes <= _BYTES_PER_ENTRY
-            and _kind(segment) == _kind(last)
-        )
-
-    def describe(self, topic: str) -> Purge:
-        """What was done."""
-        return Purge(
-            topic,
-            self.partition,
-            self.record_count,
-            len(self.segments),
-            self.size_bytes,
-            self.purged_bytes,
-        )
+        size_bytes = self.size_bytes + segment.stored.size_bytes
+        if (
+            segment.base_offset != last.end_offset
+            or size_bytes > _BYTES_PER_ENTRY
+            or _kind(segment) != _kind(last)
+        ):
+            return False
+        self.segments.append(segment)
+        self.size_bytes = size_bytes
+        return True
 
 
 def _kind(segment: Segment) -> tuple[bool, int]:
@@ -229,7 +224,7 @@ class _Purging:
         self._placed = view.placed(spans)
 
     def find(self) -> list[_Run]:
-        """The runs to write again, of each partition the oldest first, with their counts."""
+        """The runs to write again, of each partition the oldest first."""
         files = self._half_used()
         for partition, segments in self._placed.segments.items():
             # Whole segments: what was trimmed or aborted is in their files, too.
@@ -240,12 +235,10 @@ class _Purging:
             ]
             for part, count in self._count(parts):
                 if count:
-                    files.add(_file_key(partition, part.segment))
+                    files.add(file_key(partition, part.segment))
         runs = []
         for partition, segments in self._placed.segments.items():
-            runs += _joined(partition, [s for s in segments if _file_key(partition, s) in files])
-        for run in runs:
-            run.record_count = sum(count for _, count in self._count(self._visible(run)))
+            runs += _joined(partition, [s for s in segments if file_key(partition, s) in files])
         return runs
 
     def _half_used(self) -> set[FileKey]:
@@ -254,8 +247,13 @@ class _Purging:
         for partition, segments in self._placed.segments.items():
             for segment in segments:
                 if segment.stored.position != OWN_FILE:
-                    placed[_file_key(partition, segment)] += segment.stored.size_bytes
+                    placed[file_key(partition, segment)] += segment.stored.size_bytes
         return {key for key, size_bytes in placed.items() if size_bytes < self._sizes.get(key, 0)}
+
+    def count(self, runs: Sequence[_Run]) -> None:
+        """Count what would be purged."""
+        for run in runs:
+            run.record_count = sum(count for _, count in self._count(self._visible(run)))
 
     def rewrite(self, runs: Sequence[_Run]) -> bool:
         """Write them again; False if another process has rewritten some of them meanwhile."""
@@ -293,8 +291,9 @@ class _Purging:
         try:
             for part, batches in read_stored(self._logs.storage, self._visible(run), columns):
                 for batch in batches:
-                    stays = ~self._are_purged(batch.records)
-                    writer.append(*kept_records(part, batch, stays, columns))
+                    purged = self._are_purged(batch.records)
+                    run.record_count += int(purged.sum())
+                    writer.append(*kept_records(part, batch, ~purged, columns))
             spans = writer.finish(run.segments[-1].end_offset)
         except BaseException:
             writer.discard()
@@ -345,16 +344,9 @@ class _Purging:
         return mask
 
 
-def _file_key(partition: int, segment: Segment) -> FileKey:
-    stored = segment.stored
-    return SegmentRef("", partition, stored.name, stored.position).file_key
-
-
 def _joined(partition: int, segments: Sequence[Segment]) -> list[_Run]:
     runs: list[_Run] = []
     for segment in segments:
-        if runs and runs[-1].takes(segment):
-            runs[-1].segments.append(segment)
-        else:
-            runs.append(_Run(partition, [segment]))
+        if not runs or not runs[-1].takes(segment):
+            runs.append(_Run(partition, [segment], segment.stored.size_bytes))
     return runs

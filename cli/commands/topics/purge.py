@@ -52,7 +52,7 @@ def purge_keys(
 ) -> None:
     """Delete every record of some keys for good, tombstones too.
 
-    Whatever the settings of the topic are; other records keep their offsets. FILE has a
+    It does so whatever the settings of the topic are; other records keep their offsets. FILE has a
     key a line, or records with these keys, in the forms that `records write` takes.
 
     The old files stay for readers that are at work, for file.delete.delay.ms; then `maintain`
@@ -94,16 +94,33 @@ def _read_keys(store: Store, topic: str, path: Path, input_format: InputFormat |
     """The columns of the keys. Raises BadParameter, InvalidRecord."""
     import pyarrow as pa
 
+    from txnlog.admin.purging import MOST_KEY_BYTES
+
     is_stdin = str(path) == "-"
     chosen = find_format(input_format, None if is_stdin else path)
     limits = find_limits(store, Target(topic, None))
+    names = ("key",) if limits.schema is None else limits.schema.key
     lines = make_line_format(None, None, None, None, ())
     records = RecordInput(chosen, topic, limits, False, lines)
+    batches: list[pa.RecordBatch] = []
+    size_bytes = 0
     try:
         with open(sys.stdin.fileno() if is_stdin else path, "rb", closefd=not is_stdin) as stream:
-            batches = [*records.read(stream)]
+            for batch in records.read(stream):
+                if chosen is InputFormat.LINES:
+                    batch = pa.RecordBatch.from_arrays([batch.column("value")], names=["key"])
+                missing = [name for name in names if name not in batch.schema.names]
+                if missing:
+                    raise typer.BadParameter(f"--keys {path} has no column {missing[0]!r}")
+                batches.append(batch.select([*names]))
+                size_bytes += batches[-1].nbytes
+                if size_bytes > MOST_KEY_BYTES:
+                    raise typer.BadParameter(
+                        f"--keys {path} has more than {MOST_KEY_BYTES >> 20} MiB of keys: give "
+                        "fewer at once"
+                    )
     except OSError as error:
         raise typer.BadParameter(f"--keys {path}: {error.strerror or error}") from error
-    if chosen is InputFormat.LINES:
-        batches = [pa.RecordBatch.from_pydict({"key": batch.column("value")}) for batch in batches]
+    if not batches:
+        return pa.table({name: [] for name in names})
     return pa.Table.from_batches(batches)
