@@ -102,9 +102,7 @@ class JsonCodec:
 
     def why_not(self, writer: JsonCodec) -> Iterator[str]:
         """What stands against reading the values of another schema as this one's."""
-        return _why_not(
-            self._schema, writer._schema, self._schema, writer._schema, "", 1, set(), set()
-        )
+        return _Comparison(self._schema, writer._schema).why_not(self._schema, writer._schema)
 
 
 def read_json_schema(text: str, references: Sequence[tuple[str, str]] = ()) -> JsonCodec:  # noqa: ARG001
@@ -234,89 +232,80 @@ def _checked_json(text: str) -> bytes:
     return text.encode()
 
 
-def _why_not(
-    reader: Any,  # noqa: ANN401 - JSON
-    writer: Any,  # noqa: ANN401
-    whole: Any,  # noqa: ANN401
-    writers_whole: Any,  # noqa: ANN401
-    place: str,
-    depth: int,
-    compared: set[str],
-    same: set[str],
-) -> Iterator[str]:
-    """What is not understood must be the same.
+class _Comparison:
+    """Of two whole schemas. What both refer to by the same name is compared once."""
 
-    What both refer to is compared once: ``compared`` are these references, and ``same`` those that
-    were looked at because they must be the same.
-    """
-    shown = place or "the value"
-    if depth > 2 * MOST_DEPTH:
-        yield f"{shown}: it is nested too deeply to be compared"
-        return
-    reference = reader.get("$ref") if isinstance(reader, dict) else None
-    if isinstance(reference, str) and isinstance(writer, dict) and reference == writer.get("$ref"):
-        if reference not in compared:
-            compared.add(reference)
-            one, other = _target(whole, reference), _target(writers_whole, reference)
-            yield from _why_not(one, other, whole, writers_whole, place, depth + 1, compared, same)
-        return
-    if not isinstance(reader, dict) or not isinstance(writer, dict):
-        if reader != writer and reader is not True:
-            yield f"{shown}: it cannot be told whether one takes what the other does"
-        return
-    mine, others = _kinds(reader), _kinds(writer)
-    if mine is not None and (others is None or not others <= mine):
-        yield f"{shown}: {_listed(others)} was allowed, and {_listed(mine)} is"
-        return
-    for name in sorted((reader.keys() | writer.keys()) - _NOTES - _UNDERSTOOD):
-        if reader.get(name) != writer.get(name):
-            yield f"{shown}: {name} has changed, and what that means for values is not checked"
-        else:
-            for reference in _changed(reader.get(name), whole, writers_whole, same):
-                yield f"{shown}: {name} refers to {reference!r:.200}, which has changed"
-    had, have = writer.get("properties"), reader.get("properties")
-    had, have = (one if isinstance(one, dict) else {} for one in (had, have))
-    for name in had.keys() & have.keys():
-        inside = f"{place}.{name}" if place else name
-        yield from _why_not(
-            have[name], had[name], whole, writers_whole, inside, depth + 1, compared, same
-        )
-    if reader.get("additionalProperties") is False:
-        for name in had.keys() - have.keys():
-            yield f"{shown}: property {name!r} is gone, and no others are allowed"
-    required, was = reader.get("required"), writer.get("required")
-    required, was = (one if isinstance(one, list) else [] for one in (required, was))
-    for name in required:
-        if name not in was:
-            yield f"{shown}: property {name!r} is required, and was not"
-    if "items" in reader or "items" in writer:
-        inner = f"{place}[]"
-        one, other = reader.get("items", True), writer.get("items", True)
-        yield from _why_not(one, other, whole, writers_whole, inner, depth + 1, compared, same)
+    def __init__(self, reader: Any, writer: Any) -> None:  # noqa: ANN401 - JSON
+        self._reader = reader
+        self._writer = writer
+        self._compared: set[str] = set()
+        self._must_be_same: set[str] = set()
+        """The references that were looked at, in what is not understood."""
 
+    def _targets(self, reference: str) -> tuple[Any, Any]:
+        return _target(self._reader, reference), _target(self._writer, reference)
 
-def _changed(
-    found: Any,  # noqa: ANN401 - JSON
-    whole: Any,  # noqa: ANN401
-    writers_whole: Any,  # noqa: ANN401
-    same: set[str],
-) -> Iterator[str]:
-    """The references in a part of both, and in what these refer to, to what is not the same."""
-    left = [found]
-    while left:
-        match left.pop():
-            case list() as items:
-                left.extend(items)
-            case dict() as part:
-                left.extend(part.values())
-                reference = part.get("$ref")
-                if isinstance(reference, str) and reference not in same:
-                    same.add(reference)
-                    one, other = _target(whole, reference), _target(writers_whole, reference)
-                    if one == other:
-                        left.append(one)
-                    else:
-                        yield reference
+    def why_not(self, reader: Any, writer: Any, place: str = "", depth: int = 1) -> Iterator[str]:  # noqa: ANN401
+        """Of a part of each. What is not understood must be the same."""
+        shown = place or "the value"
+        if depth > 2 * MOST_DEPTH:
+            yield f"{shown}: it is nested too deeply to be compared"
+            return
+        reference = reader.get("$ref") if isinstance(reader, dict) else None
+        is_same = isinstance(writer, dict) and reference == writer.get("$ref")
+        if isinstance(reference, str) and is_same:
+            if reference not in self._compared:
+                self._compared.add(reference)
+                yield from self.why_not(*self._targets(reference), place, depth + 1)
+            return
+        if not isinstance(reader, dict) or not isinstance(writer, dict):
+            if reader != writer and reader is not True:
+                yield f"{shown}: it cannot be told whether one takes what the other does"
+            return
+        mine, others = _kinds(reader), _kinds(writer)
+        if mine is not None and (others is None or not others <= mine):
+            yield f"{shown}: {_listed(others)} was allowed, and {_listed(mine)} is"
+            return
+        for name in sorted((reader.keys() | writer.keys()) - _NOTES - _UNDERSTOOD):
+            if reader.get(name) != writer.get(name):
+                yield f"{shown}: {name} has changed, and what that means for values is not checked"
+            else:
+                for reference in self._changed(reader.get(name)):
+                    yield f"{shown}: {name} refers to {reference!r:.200}, which has changed"
+        had, have = writer.get("properties"), reader.get("properties")
+        had, have = (one if isinstance(one, dict) else {} for one in (had, have))
+        for name in had.keys() & have.keys():
+            inside = f"{place}.{name}" if place else name
+            yield from self.why_not(have[name], had[name], inside, depth + 1)
+        if reader.get("additionalProperties") is False:
+            for name in had.keys() - have.keys():
+                yield f"{shown}: property {name!r} is gone, and no others are allowed"
+        required, was = reader.get("required"), writer.get("required")
+        required, was = (one if isinstance(one, list) else [] for one in (required, was))
+        for name in required:
+            if name not in was:
+                yield f"{shown}: property {name!r} is required, and was not"
+        if "items" in reader or "items" in writer:
+            items = reader.get("items", True), writer.get("items", True)
+            yield from self.why_not(*items, f"{place}[]", depth + 1)
+
+    def _changed(self, found: Any) -> Iterator[str]:  # noqa: ANN401
+        """The references in a part of both, and behind these, to what is not the same."""
+        left = [found]
+        while left:
+            match left.pop():
+                case list() as items:
+                    left.extend(items)
+                case dict() as part:
+                    left.extend(part.values())
+                    reference = part.get("$ref")
+                    if isinstance(reference, str) and reference not in self._must_be_same:
+                        self._must_be_same.add(reference)
+                        one, other = self._targets(reference)
+                        if one == other:
+                            left.append(one)
+                        else:
+                            yield reference
 
 
 def _kinds(schema: Mapping[str, Any]) -> set[str] | None:
