@@ -186,7 +186,7 @@ def _marks(
 ) -> list[pytest.MarkDecorator]:
     is_quick = way in (_dataset, _polars, _delta)
     if is_quick and column.name == QUICK:
-        return [] if form == "written" and way is _dataset else [pytest.mark.more]
+        return [] if form == "written" else [pytest.mark.more]
     often = (*OFTEN, "at_ms") if is_quick else OFTEN
     is_often = form == "written" and column.name in often
     return [pytest.mark.more if is_often else pytest.mark.slow]
