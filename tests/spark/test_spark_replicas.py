@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import txnlog
 from tests.support.replication.replica_folders import lose, make, skip_probes
 from txnlog.replication import Follower, Replicas, Standby, open_replicas
+from txnlog.replication.roots.replicated_storage import find_replicated
 from txnlog.spark.source import TxnlogDataSource
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def test_a_root_goes_between_two_writes(
 def test_a_streams_tasks_read_the_roots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, feed: bool
 ) -> None:
-    """By whichever place the store is named, in another process, and without one of the roots."""
+    """By whichever place the store is named, without one of the roots, which they put out not."""
     skip_probes(monkeypatch)
     store = make(tmp_path)
     store.topics.create("t", partitions=1, config={"cleanup.policy": "compact"})
@@ -73,6 +74,9 @@ def test_a_streams_tasks_read_the_roots(
     lose(tmp_path / "a")
     in_task = pickle.loads(sent)
     assert sum(batch.num_rows for task in tasks for batch in in_task.read(task)) == 1
+    roots = find_replicated(in_task._storage)
+    assert roots is not None
+    assert roots.agreement.observes
 
 
 @pytest.mark.more
