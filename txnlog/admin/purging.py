@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -298,19 +298,8 @@ class _Purging:
         except BaseException:
             writer.discard()
             raise
-        run.purged_bytes = sum(s.segment.stored.size_bytes for s in spans if s.segment)
-        return [
-            Replacement(
-                span.start,
-                span.end,
-                span.segment,
-                is_compacted=is_compacted,
-                delete_horizon_ms=span.delete_horizon_ms,
-                judged_end=judged_end,
-                home_partitions=span.home_partitions,
-            )
-            for span in spans
-        ]
+        run.purged_bytes = sum(span.uploaded.stored.size_bytes for span in spans if span.uploaded)
+        return [replace(span, is_compacted=is_compacted, judged_end=judged_end) for span in spans]
 
     def _visible(self, run: _Run) -> list[SegmentRange]:
         """What readers see of a run."""

@@ -17,9 +17,10 @@ import pyarrow as pa
 
 from txnlog.admin.compaction.cleanable import Cleanable, Group, SegmentFacts, group_segments
 from txnlog.admin.compaction.record_keys import RecordKeys
-from txnlog.admin.compaction.span_writer import CompactedSpan, SpanWriter
+from txnlog.admin.compaction.span_writer import SpanWriter
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES, Survivors, find_survivors
 from txnlog.admin.compaction.tombstones import horizon_of, is_due
+from txnlog.admin.rewriting import Replacement
 from txnlog.clock import Clock
 from txnlog.columns.key_parts import Mask
 from txnlog.config import TopicConfig
@@ -61,7 +62,7 @@ class CompactedGroup:
 
     start: int
     stop: int
-    spans: tuple[CompactedSpan, ...]
+    spans: tuple[Replacement, ...]
     records_before: int
     records_after: int
     bytes_before: int
@@ -185,7 +186,7 @@ class Cleaner:
             records_before=before,
             records_after=after,
             bytes_before=sum(fact.size_bytes for fact in facts),
-            bytes_after=sum(span.segment.stored.size_bytes for span in spans if span.segment),
+            bytes_after=sum(span.uploaded.stored.size_bytes for span in spans if span.uploaded),
         )
 
     def _read(

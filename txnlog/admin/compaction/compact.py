@@ -16,7 +16,7 @@ from txnlog.admin.compaction.sources import sources_of
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
 from txnlog.admin.record_times import lies_ahead, newest_record_ms
 from txnlog.admin.rewrite_tasks import TaskRunner, run_here
-from txnlog.admin.rewriting import Replacement, Rewriting, rewriting_config
+from txnlog.admin.rewriting import Rewriting, rewriting_config
 from txnlog.admin.times import Times
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
@@ -182,7 +182,7 @@ class _CleanTask:
             group.bytes_before,
             ratio,
             group.records_before,
-            sum(span.segment is not None for span in group.spans),
+            sum(span.uploaded is not None for span in group.spans),
             group.bytes_after,
             group.records_after,
         )
@@ -197,16 +197,7 @@ def _put(logs: Logs, task: _CleanTask, group: CompactedGroup, times: Times) -> b
         stay = TombstoneStay(lambda: times.latest_ms, config.delete_retention_ms)
     rewriting = Rewriting(logs, logs.topic(task.spec.topic), task.spec.topic_id)
     replacements = [
-        Replacement(
-            span.start,
-            span.end,
-            span.segment,
-            is_compacted=True,
-            delete_horizon_ms=span.delete_horizon_ms,
-            judged_end=task.judged_end,
-            home_partitions=span.home_partitions,
-        )
-        for span in group.spans
+        replace(span, is_compacted=True, judged_end=task.judged_end) for span in group.spans
     ]
     rewriting.add(task.partition, task.segments[group.start : group.stop], replacements)
     return rewriting.put(stay)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from txnlog import names
 from txnlog.admin.compaction.record_keys import RecordKeys
 from txnlog.admin.compaction.tombstones import NO_TOMBSTONES
+from txnlog.admin.rewriting import Replacement
 from txnlog.clock import Clock
 from txnlog.columns.keys import home_of
 from txnlog.config import TopicConfig
@@ -27,22 +28,6 @@ from txnlog.segments.writer import SegmentWriter
 from txnlog.storage.base import Storage, Upload
 from txnlog.write.segment_uploads import discard_segments
 from txnlog.write.segment_writers import new_segment_writer
-
-
-@dataclass(frozen=True, slots=True)
-class CompactedSpan:
-    """A new segment for the offsets [start, end) of a partition; None: no record of them is left.
-
-    Offsets in the segment are relative to ``start``. ``delete_horizon_ms`` is the time from which
-    its tombstones may be removed; -1: it holds none. ``home_partitions``: as in
-    ``RewrittenFile``.
-    """
-
-    start: int
-    end: int
-    segment: UploadedSegment | None
-    delete_horizon_ms: int = NO_TOMBSTONES
-    home_partitions: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +71,7 @@ class SpanWriter:
         self._token = clock.token()
         self._counter = 0
         self._open: _Open | None = None
-        self._spans: list[CompactedSpan] = []
+        self._spans: list[Replacement] = []
 
     def append(self, records: pa.RecordBatch, offsets: Int64Array) -> None:
         """Add records, all columns of them, with the partition's own offsets (int64, ascending)."""
@@ -113,12 +98,12 @@ class SpanWriter:
             segment.is_at_home = segment.is_at_home and self._is_at_home(part)
             row = stop
 
-    def finish(self, end: int) -> list[CompactedSpan]:
-        """Upload the open segment; returns the adjacent spans, up to the offset ``end``."""
+    def finish(self, end: int) -> list[Replacement]:
+        """Upload the open segment; returns what is adjacent, up to the offset ``end``."""
         if self._open is not None:
             self._end(end)
         elif self._start < end:
-            self._spans.append(CompactedSpan(self._start, end, None))
+            self._spans.append(Replacement(self._start, end, None))
         return self._spans
 
     def discard(self) -> None:
@@ -127,7 +112,7 @@ class SpanWriter:
             self._open.upload.discard()
             self._open = None
         discard_segments(
-            self._storage, [span.segment for span in self._spans if span.segment is not None]
+            self._storage, [span.uploaded for span in self._spans if span.uploaded is not None]
         )
         self._spans = []
 
@@ -141,7 +126,7 @@ class SpanWriter:
     def _begin(self, first_offset: int) -> _Open:
         if first_offset - self._start > MAX_SEGMENT_BYTES:
             # Too far away for the relative offsets of a segment from here.
-            self._spans.append(CompactedSpan(self._start, first_offset, None))
+            self._spans.append(Replacement(self._start, first_offset, None))
             self._start = first_offset
         name = names.segment_name(
             self._token,
@@ -170,7 +155,15 @@ class SpanWriter:
         uploaded = self._finish(segment)
         horizon_ms = self._horizon_ms if segment.has_tombstones else NO_TOMBSTONES
         homes = self._spec.partitions if segment.is_at_home else 0
-        self._spans.append(CompactedSpan(segment.start, end, uploaded, horizon_ms, homes))
+        self._spans.append(
+            Replacement(
+                segment.start,
+                end,
+                uploaded,
+                delete_horizon_ms=horizon_ms,
+                home_partitions=homes,
+            )
+        )
         self._open = None
         self._start = end
 
