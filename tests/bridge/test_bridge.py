@@ -172,8 +172,8 @@ def test_a_crash_at_any_request_loses_and_doubles_nothing(kafka: MockKafka, numb
             raise Died
         count += 1
 
-    dying = attach(FaultyStorage(heap, before_request=die))
     with suppress(Died, TxnlogError):
+        dying = attach(FaultyStorage(heap, before_request=die))
         KafkaSource(dying, kafka.servers, ["t"]).run(until_end=True)
     after = attach(heap)
     KafkaSource(after, kafka.servers, ["t"]).run(until_end=True)

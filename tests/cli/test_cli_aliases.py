@@ -30,7 +30,7 @@ def test_other_words_for_verbs_are_understood(store_path: Path) -> None:
         assert verb.out, pair
     root, records, produce, unknown = done[-4:]
     for word in ("consume", "produce", "cat", "list"):
-        assert f"  {word}" not in root.out.partition("Commands:")[2]
-        assert f"  {word}" not in records.out.partition("Commands:")[2]
+        assert f"  {word} " not in root.out.partition("Commands:")[2]
+        assert f"  {word} " not in records.out.partition("Commands:")[2]
     assert "Write records from stdin" in produce.out
     assert (unknown.code, "No such command 'lst'" in unknown.err) == (2, True)

@@ -54,6 +54,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copied = sorted((folder / "data" / "store").glob("topics/orders/data/*/*.log"))
     shutil.copy(copied[0], folder / "copy-of-a-segment.log")
     (folder / "orders.jsonl").write_text('{"id": 7, "item": "tea"}\n')
+    (folder / "flights.jsonl").write_text('{"carrier": "AA", "_deleted": true}\n')
     register_schemas(store, folder)
     return folder
 

@@ -212,7 +212,7 @@ for task in range(2):
     uploader = SegmentUploader(store.storage, store.logs.topic_spec("t"), store.logs.clock)
     for _ in range(40):
         uploader.write(records, chosen)
-    assert sum(s.record_count for s in uploader.finish()) == 40 * rows
+    assert sum(s.stored.record_count for s in uploader.finish()) == 40 * rows
 print(peak_kib() - before)
 """
 
