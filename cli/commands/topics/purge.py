@@ -62,7 +62,7 @@ def purge_keys(
     \b
     Example:
       echo alice | txnlog topics purge orders --keys - --yes
-      txnlog topics purge people --keys forget.jsonl --dry-run
+      txnlog topics purge flights --keys flights.jsonl --dry-run
     """
     store = session.open_store()
     table = _read_keys(store, topic, keys, input_format)
