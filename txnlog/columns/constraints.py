@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from txnlog.columns.expressions import bind, columns_of, evaluate, parse
+from txnlog.columns.binding import bind
+from txnlog.columns.expressions import columns_of, evaluate, parse
 from txnlog.config import CONSTRAINT
 from txnlog.errors import InvalidConfig
 from txnlog.schema import TopicSchema

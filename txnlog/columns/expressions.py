@@ -1,13 +1,14 @@
 """Expressions over the columns of a row, as people type them: ``amount > 0 AND name IS NOT NULL``.
 
-A text becomes a tree of our own, and the tree an expression of Arrow; nothing is executed but that.
-Nulls are SQL's: a comparison with one is unknown.
+A text becomes a tree of our own, and the tree an expression of Arrow (``binding``); nothing is
+executed but that. Nulls are SQL's: a comparison with one is unknown.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -23,7 +24,7 @@ _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(?P<text>'(?:[^']|'')*')"""
     r"""|(?P<quoted>"(?:[^"]|"")+")|(?P<word>\w+)|(?P<sign><=|>=|<>|!=|[=<>(),.+*-]))"""
 )
-_COMPARISONS: Final = {
+COMPARISONS: Final = {
     "=": "equal",
     "!=": "not_equal",
     "<>": "not_equal",
@@ -32,12 +33,13 @@ _COMPARISONS: Final = {
     ">": "greater",
     ">=": "greater_equal",
 }
-_ARITHMETIC: Final = {"+": "add_checked", "-": "subtract_checked", "*": "multiply_checked"}
+ARITHMETIC: Final = {"+": "add_checked", "-": "subtract_checked", "*": "multiply_checked"}
 _FUNCTIONS: Final = {
     "length": "utf8_length",
     "lower": "utf8_lower",
     "upper": "utf8_upper",
     "abs": "abs_checked",
+    "isnan": "is_nan",
 }
 
 
@@ -50,7 +52,7 @@ class ColumnNode:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant: a number, a text, true or false."""
+    """A constant: a number (a float if it is written with an exponent), a text, true or false."""
 
     value: int | float | Decimal | str | bool
 
@@ -152,9 +154,9 @@ class _Parser:
 
     def _comparison(self) -> Node:
         node = self._sum()
-        sign = self._takes(*_COMPARISONS)
+        sign = self._takes(*COMPARISONS)
         if sign:
-            return Call(_COMPARISONS[sign], (node, self._sum()))
+            return Call(COMPARISONS[sign], (node, self._sum()))
         if self._takes("IS"):
             negated = self._takes("NOT")
             self._expect("NULL")
@@ -204,13 +206,13 @@ class _Parser:
     def _sum(self) -> Node:
         node = self._product()
         while sign := self._takes("+", "-"):
-            node = Call(_ARITHMETIC[sign], (node, self._product()))
+            node = Call(ARITHMETIC[sign], (node, self._product()))
         return node
 
     def _product(self) -> Node:
         node = self._signed()
         while self._takes("*"):
-            node = Call(_ARITHMETIC["*"], (node, self._signed()))
+            node = Call(ARITHMETIC["*"], (node, self._signed()))
         return node
 
     def _signed(self) -> Node:
@@ -236,7 +238,7 @@ class _Parser:
             raise ValueError(f"a value is missing {f'before {text!r}' if text else 'at its end'}")
         self._at += 1
         if kind == "number":
-            return Literal(int(text) if text.isdigit() else Decimal(text))
+            return Literal(_number(text))
         if kind == "text":
             return Literal(text[1:-1].replace("''", "'"))
         if kind == "word" and text.upper() in ("TRUE", "FALSE"):
@@ -263,84 +265,16 @@ def _size_of(node: Node) -> int:
     return 1 + first * (2 if node.name == "in" else 1) + sum(others)
 
 
+def _number(text: str) -> int | float | Decimal:
+    if "e" not in text.lower():
+        return int(text) if text.isdigit() else Decimal(text)
+    if math.isinf(number := float(text)):
+        raise ValueError(f"{text} is greater than any float")
+    return number
+
+
 def _name(kind: str, text: str) -> str:
     return text[1:-1].replace('""', '"') if kind == "quoted" else text
-
-
-def bind(node: Node, columns: pa.Schema) -> pc.Expression:
-    """Arrow's expression for a tree over some columns.
-
-    Raises ValueError: there is no such column, or a constant does not fit its type.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if isinstance(node, ColumnNode):
-        _type_of(node, columns)
-        return pc.field(*node.path)
-    if isinstance(node, Literal):
-        return pc.scalar(_scalar(node, None))
-    kinds = [_type_of(n, columns) for n in node.arguments if isinstance(n, ColumnNode)]
-    kind = kinds[0] if kinds else None
-    if node.name == "in":
-        first, *others = node.arguments
-        value = bind(first, columns)
-        constants = [_scalar(other, kind) for other in others if isinstance(other, Literal)]
-        found = value.isin(pa.array([one.as_py() for one in constants], kind))
-        return pc.if_else(value.is_null(), pc.scalar(pa.scalar(None, pa.bool_())), found)
-    if node.name == "like":
-        pattern = node.arguments[1]
-        assert isinstance(pattern, Literal)
-        return pc.match_like(bind(node.arguments[0], columns), str(pattern.value))
-    arguments = [
-        pc.scalar(_scalar(argument, kind))
-        if isinstance(argument, Literal)
-        else bind(argument, columns)
-        for argument in node.arguments
-    ]
-    function: Callable[..., pc.Expression] = getattr(pc, node.name)
-    return function(*arguments)
-
-
-def _type_of(node: ColumnNode, columns: pa.Schema) -> pa.DataType:
-    import pyarrow as pa
-
-    name, *fields = node.path
-    if name not in columns.names:
-        raise ValueError(f"there is no column {name!r}; there are {', '.join(columns.names)}")
-    kind = columns.field(name).type
-    for field in fields:
-        if not pa.types.is_struct(kind) or kind.get_field_index(field) < 0:
-            raise ValueError(f"{'.'.join(node.path)} does not exist: there is no field {field!r}")
-        kind = kind.field(field).type
-    return kind
-
-
-def _scalar(node: Literal, kind: pa.DataType | None) -> pa.Scalar:
-    """A constant, in the type of what it is compared with where that is exact."""
-    import pyarrow as pa
-    from pyarrow import types
-
-    value = node.value
-    if isinstance(value, Decimal) and (kind is None or not types.is_decimal(kind)):
-        value = float(value)
-    if kind is None or isinstance(value, bool):
-        return pa.scalar(value)
-    if isinstance(value, str) and types.is_temporal(kind):
-        try:
-            return pa.scalar(value).cast(kind)
-        except pa.ArrowException as error:
-            raise ValueError(f"{value!r} is no {kind}: {error}") from None
-    if isinstance(value, str) and (types.is_binary(kind) or types.is_large_binary(kind)):
-        return pa.scalar(value.encode(), kind)
-    if isinstance(value, int) and types.is_decimal(kind):
-        return pa.scalar(Decimal(value))
-    if isinstance(value, int) and types.is_integer(kind):
-        try:
-            return pa.scalar(value, kind)
-        except (pa.ArrowException, OverflowError):
-            return pa.scalar(value)
-    return pa.scalar(value)
 
 
 def evaluate(expression: pc.Expression, batch: pa.RecordBatch) -> pa.Array:
