@@ -91,16 +91,19 @@ class Session:
         return replace(self, output=output, output_format=chosen)
 
     def open_store(self) -> Store:
-        """Open the store. Raises BadParameter if none is named, and what ``txnlog.open`` raises."""
+        """Open the store for a verb that writes. Raises as :meth:`open_to_read` does."""
+        opened = self.open_to_read()
+        opened.storage.will_write()
+        return opened
+
+    def open_to_read(self) -> Store:
+        """Open the store for a verb that only reads.
+
+        Raises BadParameter if none is named, and what ``txnlog.open`` raises.
+        """
         import txnlog
 
         return txnlog.open(self.named_url(), storage_options=self.storage_options)
-
-    def open_to_read(self) -> Store:
-        """Open the store for a verb that only reads, and so puts out no root that fails it."""
-        import txnlog
-
-        return txnlog.open(self.named_url(), storage_options=self.storage_options, observer=True)
 
     def create_store(self, config: Mapping[str, str], *, if_not_exists: bool) -> Store:
         """Make a new store.

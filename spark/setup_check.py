@@ -285,7 +285,9 @@ class _Worker:
         for _ in batches:
             store_id = error = ""
             try:
-                store_id = open_at(self._address, observer=True).store_id
+                opened = open_at(self._address)
+                opened.storage.list_names("")  # of each root, where there are several
+                store_id = opened.store_id
             except TxnlogError as failed:
                 error = f"{type(failed).__name__}: {failed}"
             said = {

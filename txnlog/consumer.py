@@ -100,6 +100,8 @@ class Consumer:
         """Since when there have been too few bytes to be read."""
         self._closed = False
         self._group_id = None if group_id is None else check_group_id(group_id)
+        if group_id is not None:
+            logs.storage.will_write()  # as a member, or by its commits
         self._isolation_level = check_reading_on(isolation_level)
         self._start_positions = StartPositions.of(auto_offset_reset, group_id)
         self._first_partitions: dict[str, int] = {}

@@ -65,6 +65,7 @@ class Producer:
         transaction_timeout_ms: int,
         serializers: Serializers | None = None,
     ) -> None:
+        logs.storage.will_write()
         self._logs = logs
         self._serializers = serializers
         self._retries = settings.retries

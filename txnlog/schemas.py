@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import pyarrow as pa
 
+from txnlog.admin.intent import writes
 from txnlog.clock import Clock
 from txnlog.config import StoreConfig
 from txnlog.errors import (
@@ -166,6 +167,7 @@ class SchemaAdmin:
         """The mode of a subject; None: of those that have none of their own."""
         return self._read().mode(subject)
 
+    @writes
     def set_compatibility(self, mode: Compatibility, subject: str | None = None) -> None:
         """Set the mode of a subject; None: of those that have none of their own.
 
@@ -198,6 +200,7 @@ class SchemaAdmin:
         self._known = state = self._read()
         return self._against(given, self._codec(given), state)
 
+    @writes
     def add(
         self,
         subject: str,

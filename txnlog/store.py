@@ -80,7 +80,6 @@ def open_store(
     config: Mapping[str, object] | None = None,
     unsafe_single_writer: bool = False,
     salvage: bool = False,
-    observer: bool = False,
     clock: Clock | None = None,
 ) -> Store:
     """Open a store; with ``create``, make it if it is missing.
@@ -96,7 +95,6 @@ def open_store(
         unsafe_single_writer: allow a filesystem without put-if-absent. Only one process may
             ever write to such a store at a time; nothing checks that.
         salvage: only to look at what is left, of one root alone too: nothing is written.
-        observer: for who only reads: puts out none of the store's roots, and elects no leader.
         clock: for tests.
 
     Raises:
@@ -117,13 +115,7 @@ def open_store(
             check_whole(storage)
         return attach(logged(storage), create=create, config=config, clock=clock)
     except (StoreNotFound, NotAStore, InvalidOption):
-        found = find_other(
-            url,
-            storage_options,
-            clock,
-            observes=observer,
-            unsafe_single_writer=unsafe_single_writer,
-        )
+        found = find_other(url, storage_options, clock, unsafe_single_writer=unsafe_single_writer)
         if found is None:
             raise
         return attach(logged(found), create=create, config=config, clock=clock)
@@ -139,6 +131,8 @@ def attach(
     """Open a store over a storage that is already open, or one of your own."""
     clock = clock or SystemClock()
     checked = check_store_config(config)
+    if create:
+        storage.will_write()
     try:
         found = _read_store_file(storage)
     except ObjectNotFound:

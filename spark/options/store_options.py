@@ -33,13 +33,12 @@ def parse_address(values: OptionValues) -> Address:
     return Address(values.path(), values.storage, unsafe)
 
 
-def open_at(address: Address, *, observer: bool = False) -> Store:
+def open_at(address: Address) -> Store:
     """The store at an address."""
     return open_store(
         address.url,
         storage_options=address.options,
         unsafe_single_writer=address.unsafe_single_writer,
-        observer=observer,
     )
 
 
@@ -53,6 +52,7 @@ def open_kept(address: Address) -> Store:
     key = os.getpid(), address.url, options, address.unsafe_single_writer
     kept = _kept.pop(key, None)
     store = kept if kept is not None and _is_there(kept) else open_at(address)
+    store.storage.will_write()
     if store.storage.kind() != "store":
         return store  # it may be useless later: a standby is promoted, replicas lose records
     _kept[key] = store

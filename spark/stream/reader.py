@@ -46,7 +46,7 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _storage(self) -> Storage:
         """What tasks read: of a store on several roots, these. They put out none of them."""
-        return open_at(self._options.read.address, observer=True).storage
+        return open_at(self._options.read.address).storage
 
     @cached_property
     def _planner(self) -> StreamPlanner:

@@ -15,6 +15,7 @@ from tests.support.replication.replica_folders import lose, make, skip_probes, v
 from tests.support.replication.replica_world import LAG_MS, Roots
 from tests.support.replication.world_entries import entry_name, entry_of
 from txnlog.errors import NotEnoughReplicas
+from txnlog.names import TopicPartition
 from txnlog.replication import Replicas
 from txnlog.replication.roots.epochs import FACTOR, MIN_INSYNC, UNCLEAN, root_of
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
@@ -76,7 +77,7 @@ def test_who_reads_puts_out_no_root_that_others_reach(hidden: str) -> None:
     before = seen.roots.epoch()
     seen.hide(*hidden)
     seen.store.topics.create("u", partitions=1)
-    for read in (seen.open, lambda: store.scan("u")):
+    for read in (lambda: values(seen.open()), lambda: store.scan("u")):
         with pytest.raises(NotEnoughReplicas, match="the next write, or `txnlog maintain`, does"):
             read()
     assert seen.roots.epoch() == before
@@ -94,7 +95,7 @@ def test_who_reads_holds_no_election() -> None:
     seen.roots.down.clear()
     seen.hide("a", "b")
     with pytest.raises(NotEnoughReplicas, match="puts out no root"):
-        seen.open()
+        values(seen.open())
     assert seen.in_sync() == {"a", "b"}
     assert values(seen.store) == ["1", "2"]
 
@@ -103,7 +104,7 @@ def test_a_write_puts_out_what_a_reader_has_missed() -> None:
     seen = Seen()
     seen.roots.down.add("b")
     with pytest.raises(NotEnoughReplicas):
-        seen.open()
+        values(seen.open())
     assert seen.in_sync() == {"a", "b", "c"}
     seen.write("2")
     assert seen.in_sync() == {"a", "c"}
@@ -191,11 +192,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_commands_that_read_leave_the_set_and_maintain_mends_it(folder: Path) -> None:
     url = str(folder / "control")
     reads = ["records", "read", "t", "--store", url]
-    observer = txnlog.open(url, observer=True, clock=VirtualClock())
+    observer = txnlog.open(url, clock=VirtualClock())
     lose(folder / "b")
-    for refused in (cli(*reads), cli("replicas", "verify", "--store", url)):
-        assert refused.code == 1
-        assert "`txnlog maintain`" in refused.err
+    refused, unknown = cli(*reads), cli("replicas", "verify", "--store", url)
+    assert (refused.code, unknown.code) == (1, 1)
+    assert "`txnlog maintain`" in refused.err
+    assert "r1-0" in unknown.err
+    assert "cannot be compared" in unknown.err
     assert {*Replicas(observer).describe().in_sync} == {"r0-0", "r1-0"}
     assert cli("maintain", "--store", url).code == 0
     assert {*Replicas(observer).describe().in_sync} == {"r0-0"}
@@ -249,9 +252,116 @@ def test_who_tries_an_executor_out_puts_out_nothing(folder: Path) -> None:
     assert {*Replicas(txnlog.open(str(folder / "control"))).describe().in_sync} == {"r0-0", "r1-0"}
 
 
-def test_it_stays_one_in_another_process() -> None:
+@pytest.mark.parametrize("writes", [False, True])
+def test_it_stays_one_in_another_process(*, writes: bool) -> None:
+    """And the tasks of a job that writes decide as it does."""
     storage = Seen().reading()
+    if writes:
+        storage.will_write()
     made, arguments = storage.__reduce__()[:2]
     found = find_replicated(made(*arguments))  # type: ignore[operator, misc]
     assert found is not None
-    assert found.agreement.observes
+    assert found.agreement.observes is not writes
+
+
+# -- who writes ----------------------------------------------------------------------------------
+
+
+def transact(store: txnlog.Store) -> None:
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    with producer.transaction():
+        producer.send("t", b"1")
+
+
+def commit(store: txnlog.Store) -> None:
+    consumer = store.consumer(group_id="g", auto_offset_reset="earliest")
+    consumer.assign([TopicPartition("t", 0)])
+    consumer.commit({TopicPartition("t", 0): 1})
+
+
+def join(store: txnlog.Store) -> None:
+    store.consumer("t", group_id="h").poll(timeout_ms=0)
+
+
+def abort(store: txnlog.Store) -> None:
+    store.transactions.abort("hangs", reason="a test", force=True)
+
+
+WRITES: dict[str, Callable[[txnlog.Store], object]] = {
+    "send": lambda store: write(store, "2"),
+    "transact": transact,
+    "commit": commit,
+    "join": join,
+    "maintain": lambda store: [*store.maintain()],
+    "topics.create": lambda store: store.topics.create("u"),
+    "topics.alter": lambda store: store.topics.alter("t", partitions=2),
+    "topics.delete": lambda store: store.topics.delete("t"),
+    "topics.delete_records": lambda store: store.topics.delete_records({TopicPartition("t", 0): 1}),
+    "groups.reset_offsets": lambda store: store.groups.reset_offsets("g", "t", to="earliest"),
+    "groups.delete": lambda store: store.groups.delete("g"),
+    "groups.delete_offsets": lambda store: store.groups.delete_offsets("g", ["t:0"]),
+    "groups.remove_members": lambda store: store.groups.remove_members("h"),
+    "groups.expire": lambda store: store.groups.expire(older_than_ms=0),
+    "maintenance.compact": lambda store: store.maintenance.compact("c"),
+    "maintenance.merge": lambda store: store.maintenance.merge("t"),
+    "maintenance.purge": lambda store: store.maintenance.purge("t", [{"key": b"k"}]),
+    "transactions.abort": abort,
+    "transactions.end_hanging": lambda store: [*store.transactions.end_hanging()],
+    "transactions.expire_ids": lambda store: [*store.transactions.expire_ids()],
+    "schemas.add": lambda store: store.schemas.add("s", '"string"'),
+    "schemas.set_compatibility": lambda store: store.schemas.set_compatibility("NONE"),
+}
+READS = {
+    *("topics.list", "topics.describe", "topics.describe_all", "topics.segments", "topics.log"),
+    *("topics.disk_usage", "topics.offsets", "topics.plan_delete_records"),
+    *("groups.list", "groups.describe", "groups.describe_all", "groups.history"),
+    *("transactions.list", "transactions.describe", "transactions.history"),
+    *("transactions.producers", "transactions.hanging", "transactions.stable_offsets"),
+    *("schemas.by_id", "schemas.version", "schemas.list", "schemas.compatibility"),
+    *("schemas.check", "kafka.export_topic", "tables.publish_delta", "tables.publish_iceberg"),
+}
+TESTED_ELSEWHERE = {"kafka.import_topic"}
+"""It needs a folder of Kafka's."""
+
+
+def test_each_method_is_known_to_read_or_to_write() -> None:
+    store = Seen().store
+    admins = ("topics", "groups", "maintenance", "transactions", "schemas", "kafka", "tables")
+    found = {
+        f"{admin}.{name}"
+        for admin in admins
+        for name, method in vars(type(getattr(store, admin))).items()
+        if not name.startswith("_") and callable(method)
+    }
+    plain = {"send", "transact", "commit", "join", "maintain"}
+    assert found == (WRITES.keys() - plain) | READS | TESTED_ELSEWHERE
+
+
+@pytest.mark.parametrize("which", WRITES)
+def test_who_writes_needs_nobody_else(which: str) -> None:
+    """The leader is gone, and what is written by is read first: from the one that it elects."""
+    seen = Seen()
+    seen.store.topics.create("c", config={"cleanup.policy": "compact"})
+    commit(seen.store)
+    join(seen.store)
+    hanging = seen.store.producer(transactional_id="hangs")
+    hanging.init_transactions()
+    hanging.begin_transaction()
+    hanging.send("t", b"1")
+    hanging.flush()
+    store = attach(seen.roots.plain(seen.clock, "fresh", observes=True), clock=seen.clock)
+    seen.roots.down.add("a")
+    WRITES[which](store)
+    assert seen.in_sync() == {"b", "c"}
+
+
+def test_a_plan_decides_nothing() -> None:
+    seen = Seen()
+    store = seen.open()
+    seen.roots.down.add("a")
+    with pytest.raises(NotEnoughReplicas, match="puts out no root"):
+        store.topics.create("u", dry_run=True)
+    with pytest.raises(NotEnoughReplicas, match="puts out no root"):
+        store.transactions.expire_ids(dry_run=True)
+    assert seen.in_sync() == {"a", "b", "c"}

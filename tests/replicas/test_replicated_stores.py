@@ -93,7 +93,6 @@ def test_one_disk_is_not_mounted(made: txnlog.Store, tmp_path: Path, gone: str) 
     write(made, "3")
     lose(tmp_path / {"a": "b", "b": "a"}[gone])
     store = reopened(tmp_path)
-    assert values(store) == ["1", "2", "3"]
     write(store, "4")
     assert values(store) == ["1", "2", "3", "4"]
 

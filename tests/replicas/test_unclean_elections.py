@@ -344,8 +344,11 @@ def test_who_elects_reads_the_new_leader_and_writes_nothing(tmp_path: Path) -> N
             write_()
 
 
-def test_who_opens_the_store_holds_the_election_and_goes_on(tmp_path: Path) -> None:
-    """By the setting. It knows nothing of the other history; who does must reopen the store."""
+def test_who_opens_the_store_and_writes_holds_the_election(tmp_path: Path) -> None:
+    """By the setting. It knows nothing of the other history; who does must reopen the store.
+
+    Who only reads may see less than others do, and holds none.
+    """
     before = make_written(tmp_path, "1")
     Replicas(before).alter({"unclean.leader.election.enable": True})
     bring_back = lose(tmp_path / "b")
@@ -353,8 +356,12 @@ def test_who_opens_the_store_holds_the_election_and_goes_on(tmp_path: Path) -> N
     bring_back()
     lose(tmp_path / "a")
     opened = reopened(tmp_path)
+    with pytest.raises(NotEnoughReplicas, match="puts out no root"):
+        values(opened)
+    assert Replicas(opened).describe().leader == "r0-0"
+    write(opened, "3")
     assert Replicas(opened).describe().leader == "r1-0"
-    assert values(opened) == ["1"]
+    assert values(opened) == ["1", "3"]
     with pytest.raises(LogTruncated, match="reopen the store"):
         values(before)
 
@@ -369,7 +376,8 @@ def test_who_has_only_read_is_told_too(tmp_path: Path) -> None:
     assert values(reader) == ["1", "2"]
     bring_back()
     lose(tmp_path / "a")
-    assert values(reopened(tmp_path)) == ["1"]
+    write(reopened(tmp_path), "3")
+    assert values(reopened(tmp_path)) == ["1", "3"]
     with pytest.raises(LogTruncated, match="reopen the store"):
         values(reader)
 

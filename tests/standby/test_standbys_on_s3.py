@@ -33,6 +33,7 @@ def test_a_standby_of_a_store_on_a_disk_and_s3(tmp_path: Path, s3_options: dict[
         producer.send("t", b"one")
     Follower(store, str(tmp_path / "standby")).follow()
     (tmp_path / "a").rename(tmp_path / "away")
+    store.topics.create("u")  # who writes puts the root out
     copy = txnlog.open(str(tmp_path / "standby"))
     assert values(copy, "t") == [b"one"]
     assert "nothing is sent there" in Standby(copy).promote(s3_options, dry_run=True).why_unknown

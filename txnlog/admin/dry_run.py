@@ -23,6 +23,9 @@ def logs_for(logs: Logs, *, dry_run: bool) -> Logs:
 class _Unwritten(ForwardingStorage):
     """Refuses whatever changes the store."""
 
+    def will_write(self) -> None:
+        """It will not."""
+
     def put_if_absent(self, name: str, data: bytes) -> bool:  # noqa: ARG002
         _refuse(name)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from txnlog.admin.found import Found
+from txnlog.admin.intent import writes
 from txnlog.admin.resets import ResetTarget, Target, plan_reset
 from txnlog.errors import GroupIdNotFound, TxnlogError
 from txnlog.inspect.describing import describe_group, describe_or_error
@@ -128,6 +129,7 @@ class GroupAdmin:
             starts = (partition.log_start_offset for partition in state.partitions)
             return state.topic_id, [*zip(starts, state.last_stable_offsets(), strict=True)]
 
+    @writes
     def reset_offsets(
         self,
         group_id: str,
@@ -194,6 +196,7 @@ class GroupAdmin:
             log.checkpoint_if_due()
         return [*plan.resets]
 
+    @writes
     def delete(self, group_id: str) -> None:
         """Delete all offsets of a group, as if it had never read anything.
 
@@ -204,6 +207,7 @@ class GroupAdmin:
         """
         self._logs.fresh_group(group_id).delete()
 
+    @writes
     def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition | str]) -> None:
         """Delete a group's offsets of single partitions, or of all partitions of a topic.
 
@@ -226,6 +230,7 @@ class GroupAdmin:
                 doomed.add(TopicPartition(*item))
         log.delete(sorted(doomed & known))
 
+    @writes
     def remove_members(
         self, group_id: str, members: str | Iterable[str] | None = None
     ) -> tuple[str, ...]:
@@ -249,6 +254,7 @@ class GroupAdmin:
         chosen = everybody if given is None else [*given]
         return log.remove_members([one for one in chosen if one], "removed by an operator")
 
+    @writes
     def expire(
         self, *, older_than_ms: int | None = None, dry_run: bool = False
     ) -> builtins.list[str]:

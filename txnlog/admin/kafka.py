@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from txnlog.admin.intent import writes
 from txnlog.log.open_logs import Logs
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ class KafkaAdmin:
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
 
+    @writes
     def import_topic(
         self,
         topic: str,

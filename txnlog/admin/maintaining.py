@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from txnlog.admin.intent import writes
 from txnlog.log.open_logs import Logs
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ class MaintenanceAdmin:
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
 
+    @writes
     def compact(
         self, topic: str, *, dry_run: bool = False, max_memory_bytes: int | None = None
     ) -> list[Compaction]:
@@ -45,6 +47,7 @@ class MaintenanceAdmin:
 
         return compact_now(self._logs, topic, dry_run=dry_run, max_memory_bytes=max_memory_bytes)
 
+    @writes
     def merge(self, topic: str, *, dry_run: bool = False) -> list[Merge]:
         """Merge small neighbouring segments of a topic into segments of up to ``segment.bytes``.
 
@@ -69,6 +72,7 @@ class MaintenanceAdmin:
 
         return [*merge_topic(logs_for(self._logs, dry_run=dry_run), topic, dry_run=dry_run)]
 
+    @writes
     def purge(self, topic: str, keys: object, *, dry_run: bool = False) -> PurgeReport:
         """Delete every record of some keys for good, tombstones too, whatever the topic's settings.
 

@@ -99,6 +99,7 @@ class Maintenance:
         run_tasks: TaskRunner | None = None,
     ) -> None:
         self._logs = logs_for(logs, dry_run=dry_run)
+        self._logs.storage.will_write()
         self._topics = None if topics is None else [names.check_topic(name) for name in topics]
         self._orphan_age_ms = check_orphan_age(orphan_age_ms)
         self._dry_run = dry_run

@@ -81,11 +81,11 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
     wanted: pa.Array | None = None
     done: list[_Run] = []
     for _ in range(_TURNS):
+        view = pin_topics(logs, [topic]).views[topic]
         sizes = {
             key: sum(size_bytes for ending, _, size_bytes in files if ending == "log")
             for key, files in list_segment_files(logs.storage, topic).items()
         }
-        view = pin_topics(logs, [topic]).views[topic]
         if wanted is None:  # a stream of keys can be read no second time
             wanted = _keys(view, keys)
         purging = _Purging(logs, view, wanted, sizes)

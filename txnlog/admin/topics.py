@@ -16,6 +16,7 @@ import msgspec
 from txnlog import names
 from txnlog.admin.disk_usage import PartitionUsage, disk_usage
 from txnlog.admin.found import Found
+from txnlog.admin.intent import writes
 from txnlog.admin.live_segments import placed_refs
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
 from txnlog.admin.topic_checks import (
@@ -62,6 +63,7 @@ class TopicAdmin:
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
 
+    @writes
     def create(
         self,
         topic: str,
@@ -143,6 +145,7 @@ class TopicAdmin:
                 state.check_partitions(topic, [partition])
         return describe_segments(log, partition)
 
+    @writes
     def alter(
         self,
         topic: str,
@@ -213,6 +216,7 @@ class TopicAdmin:
         log.append(build)
         return self.describe(topic)
 
+    @writes
     def delete(self, topic: str, *, topic_id: str | None = None) -> None:
         """Delete a topic and its data. Scans of it that exist already will fail.
 
@@ -241,6 +245,7 @@ class TopicAdmin:
         log.append(build)
         discard_files(self._logs.storage, [*doomed])
 
+    @writes
     def delete_records(
         self,
         offsets: Mapping[TopicPartition, int],

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from txnlog.admin.found import Found
+from txnlog.admin.intent import writes
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptEntry,
@@ -203,6 +204,7 @@ class TransactionAdmin:
 
     # -- ending ----------------------------------------------------------------------------------
 
+    @writes
     def abort(
         self,
         transactional_id: str,
@@ -290,6 +292,7 @@ class TransactionAdmin:
             return head
         return settlement.finish(head, since) or head
 
+    @writes
     def end_hanging(self, *, dry_run: bool = False) -> Found[TransactionEnd]:
         """End the transactions that their producers do not end, as ``Store.maintain`` does.
 
@@ -315,6 +318,7 @@ class TransactionAdmin:
         found = tend_ids(logs, times, expires=False, dry_run=dry_run)
         return Found.done(one for one in found if not isinstance(one, Expiry))
 
+    @writes
     def expire_ids(
         self, *, older_than_ms: int | None = None, dry_run: bool = False
     ) -> builtins.list[str]:

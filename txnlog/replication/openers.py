@@ -41,7 +41,6 @@ def find(
     options: Mapping[str, object] | None,
     clock: Clock,
     *,
-    observes: bool,
     unsafe_single_writer: bool,
 ) -> Storage | None:
     """The roots of a replicated store, or a standby; None if it is neither."""
@@ -49,6 +48,6 @@ def find(
     from txnlog.replication.standby.standby_storage import find_standby
 
     # A root on a local disk takes no options: they are for the others then.
-    return find_replicas(url, options, clock, observes=observes) or find_standby(
+    return find_replicas(url, options, clock) or find_standby(
         url, own_options(url, options), unsafe_single_writer=unsafe_single_writer
     )

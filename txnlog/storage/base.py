@@ -209,6 +209,13 @@ class Storage(ABC):
         """Whether the whole probe has passed in this process: another store needs none."""
         return False
 
+    def will_write(self) -> None:  # noqa: B027 - most decide nothing for others
+        """Say that this handle is about to write, before it reads what it writes by.
+
+        One on several roots decides from then on that a root which fails it takes no part; who only
+        reads may see fewer of them than those who write.
+        """
+
     def history(self) -> int:
         """The history of the logs that this process has begun with; data of another one is lost.
 

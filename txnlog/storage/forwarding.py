@@ -67,6 +67,9 @@ class ForwardingStorage(Storage):
     def was_probed(self) -> bool:
         return self.inner.was_probed()
 
+    def will_write(self) -> None:
+        self.inner.will_write()
+
     def history(self) -> int:
         return self.inner.history()
 

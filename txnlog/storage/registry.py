@@ -76,7 +76,6 @@ def find_other(
     options: Mapping[str, object] | None,
     clock: Clock,
     *,
-    observes: bool,
     unsafe_single_writer: bool,
 ) -> Storage | None:
     """The storage at a place that is no folder of a store: one over several, or of a copy.
@@ -88,12 +87,11 @@ def find_other(
         url: what the user has given.
         options: for this place, and under URLs for others to which it leads.
         clock: the time.
-        observes: who opens it only reads, and decides nothing for others.
         unsafe_single_writer: as for ``txnlog.open``.
     """
     for part in registered("storage"):
         found: Storage | None = part.find(
-            url, options, clock, observes=observes, unsafe_single_writer=unsafe_single_writer
+            url, options, clock, unsafe_single_writer=unsafe_single_writer
         )
         if found is not None:
             return found

@@ -150,7 +150,7 @@ class Roots:
             clock=process.clock,
             open_place=open_place,
             run_within=patience.run_within,
-            observes=observes,
+            writes=not observes,
         )
 
     def place(self, process: Process, name: str) -> Storage:
@@ -174,7 +174,7 @@ class Roots:
 
         controller = open_place(self.controller.url)
         return ReplicatedStorage(
-            controller, open_member, clock=clock, open_place=open_place, observes=observes
+            controller, open_member, clock=clock, open_place=open_place, writes=not observes
         )
 
     def epochs(self) -> list[Epoch]:

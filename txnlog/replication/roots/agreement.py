@@ -26,6 +26,7 @@ from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
     Proposer,
+    by_last_in_sync,
     elected,
     elected_unclean,
     root_of,
@@ -123,12 +124,13 @@ class Agreement:
         open_member: OpenMember,
         clock: Clock,
         run_within: RunWithin = run_whole,
-        *,
-        observes: bool = False,
     ) -> None:
         self.controller = controller
-        self.observes = observes
-        """Whether others decide who is in sync: this process may see less than they do."""
+        self.observes = True
+        """Whether others decide who is in sync: who only reads may see less than they do.
+
+        So it is until the handle is told that it will write.
+        """
         self.clock = clock
         self.slowness = Slowness(run_within, clock)
         self._open_member = open_member
@@ -553,7 +555,7 @@ class Agreement:
         """
         if places(epoch):
             why = f"{why}; data that no answering root has may be lost: doctor tells which"
-        for member in sorted(epoch.left, key=lambda gone: -epoch.left[gone].epoch):
+        for member in by_last_in_sync(epoch):
             try:
                 self.check_mark(epoch, member)
             except MemberFailed:

@@ -203,6 +203,11 @@ def member_of(epoch: Epoch, root: str) -> Member | None:
     return next((member for member in epoch.members if root_of(member) == root), None)
 
 
+def by_last_in_sync(epoch: Epoch) -> list[Member]:
+    """Those that were in sync once, the last of them first: so an unclean election takes them."""
+    return sorted(epoch.left, key=lambda member: -epoch.left[member].epoch)
+
+
 def last_in_sync(epoch: Epoch, root: str) -> Member | None:
     """A root's member that was last in sync; None if it never was."""
     was = [member for member in epoch.left if root_of(member) == root]

@@ -107,12 +107,9 @@ def make_replicas(
 
 
 def find_replicas(
-    url: str | os.PathLike[str], options: Options, clock: Clock, *, observes: bool = False
+    url: str | os.PathLike[str], options: Options, clock: Clock
 ) -> ReplicatedStorage | None:
-    """The replicas whose controller or root this is; None if it is neither.
-
-    ``observes``: whether others decide who is in sync.
-    """
+    """The replicas whose controller or root this is; None if it is neither."""
     opener = MemberOpener(options, [url])
     try:
         storage = opener.root(url)
@@ -122,10 +119,10 @@ def find_replicas(
     try:
         data = storage.get(root_names.REPLICA_FILE)
     except ObjectNotFound:
-        return _open(url, opener, clock, observes) if list_epochs(storage) else None
+        return _open(url, opener, clock) if list_epochs(storage) else None
     first = envelope.decode(data, MARK_DECODER, f"{storage.url}/{root_names.REPLICA_FILE}")
     named = named_controller(storage, first).controller
-    found = _open(named, opener, clock, observes)
+    found = _open(named, opener, clock)
     try:
         found.agreement.refresh()
     except (StorageError, NotAStore) as error:
@@ -137,14 +134,10 @@ def find_replicas(
     return found
 
 
-def _open(
-    url: str | os.PathLike[str], opener: MemberOpener, clock: Clock, observes: bool = False
-) -> ReplicatedStorage:
+def _open(url: str | os.PathLike[str], opener: MemberOpener, clock: Clock) -> ReplicatedStorage:
     control = opener.controller(url)
     address = Address(control.url, opener.options)
-    return ReplicatedStorage(
-        control, opener, address, clock, run_within=run_within, observes=observes
-    )
+    return ReplicatedStorage(control, opener, address, clock, run_within=run_within)
 
 
 def _make(

@@ -20,7 +20,7 @@ from txnlog.replication.roots.agreement import Agreement, Diverged, MemberFailed
 from txnlog.replication.roots.controller import Controller, OpenPlace
 from txnlog.replication.roots.copying import help_out, put_at_all
 from txnlog.replication.roots.electing import change_settings
-from txnlog.replication.roots.epochs import FACTOR, Epoch, Member
+from txnlog.replication.roots.epochs import FACTOR, Epoch, Member, by_last_in_sync
 from txnlog.replication.roots.everywhere import Everywhere
 from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.placed_data import (
@@ -56,7 +56,7 @@ class ReplicatedStorage(Storage):
         clock: for how long members fail; tests bring their own.
         open_place: opens the place that a controller has moved to.
         run_within: how requests are made that are left behind when they take too long.
-        observes: whether others decide who is in sync, as they do for who may see fewer roots.
+        writes: whether it decides who is in sync, as after :meth:`will_write`.
 
     What costs what: a put-if-absent is a request to the leader, then one to each other member side
     by side, then a listing of the epochs; of what is decided, one to each member, then the listing;
@@ -75,24 +75,28 @@ class ReplicatedStorage(Storage):
         clock: Clock | None = None,
         open_place: OpenPlace | None = None,
         run_within: RunWithin = run_whole,
-        observes: bool = False,
+        writes: bool = False,
     ) -> None:
         if open_place is None and isinstance(open_member, MemberOpener):
             open_place = open_member.controller
-        self._arguments = (open_member, address, clock, open_place, run_within, observes)
+        self._arguments = (open_member, address, clock, open_place, run_within)
         epochs = Controller(controller, open_place)
-        self.agreement = Agreement(
-            epochs, open_member, clock or SystemClock(), run_within, observes=observes
-        )
+        self.agreement = Agreement(epochs, open_member, clock or SystemClock(), run_within)
         """For those who describe and change the set."""
         self.open_member = open_member
         self._address = address
         self._everywhere = Everywhere()
         self._folds_case: bool | None = None
         self._was_probed = False
+        if writes:
+            self.will_write()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return ReplicatedStorage, (self._controller, *self._arguments)
+        return ReplicatedStorage, (
+            self._controller,
+            *self._arguments,
+            not self.agreement.observes,
+        )
 
     @property
     def _controller(self) -> Storage:
@@ -122,6 +126,9 @@ class ReplicatedStorage(Storage):
 
     def was_probed(self) -> bool:
         return self._was_probed
+
+    def will_write(self) -> None:
+        self.agreement.observes = False
 
     def history(self) -> int:
         return self.agreement.history()
@@ -234,7 +241,10 @@ class ReplicatedStorage(Storage):
     def _read_unique(self, name: str, call: Callable[[Storage], T]) -> T:
         """Read an object that has one writer: any member's will do, the nearest one's first."""
         epoch = self.agreement.epoch()
-        for member in self._by_nearness(epoch, name):
+        members = self._by_nearness(epoch, name)
+        if name == names.STORE_FILE and epoch.allows_unclean:
+            members += by_last_in_sync(epoch)  # one of those may lead next
+        for member in members:
             try:
                 return self._ask(epoch, member, call)
             except (ObjectNotFound, MemberFailed):
@@ -306,7 +316,12 @@ class ReplicatedStorage(Storage):
 
     def get(self, name: str) -> bytes:
         check_name(name)
-        if names.is_unique(name) or self._knows(self.agreement.epoch(), name):
+        if name == names.STORE_FILE:
+            # Decided when the store was made. So a store can be opened while no leader answers.
+            data = self._read_unique(name, lambda storage: storage.get(name))
+            if is_sound(name, data) is not False:
+                return data
+        elif names.is_unique(name) or self._knows(self.agreement.epoch(), name):
             data = self._read(name, lambda storage: storage.get(name))
             if names.is_unique(name) or is_sound(name, data) is not False:
                 return data
