@@ -25,8 +25,11 @@ MOST_LONG_NAME: Final = 4096
 """Characters of a path, or of a name that is in no file's."""
 MOST_BYTES: Final = 64 << 20
 """Of one stored JSON object, unless it has a limit of its own: an entry, a state, a note."""
-MOST_STATE_BYTES: Final = 512 << 20
-"""Of one that grows with a topic or a group: a checkpoint, a list of manifests, rewrites."""
+MOST_STATE_BYTES: Final = 256 << 20
+"""Of one that grows with a topic or a group: a checkpoint, a list of manifests, rewrites.
+
+No storage reads a larger object whole (``txnlog/storage/whole.py``).
+"""
 MOST_MARK_BYTES: Final = 1 << 20
 """Of one that never grows: a store's file, a marker, a mark."""
 

@@ -13,7 +13,9 @@ import msgspec.inspect as shapes
 import pytest
 
 from tests.support.checkout import Module, modules
+from txnlog import limits
 from txnlog.spark.stream.offsets import StreamOffset
+from txnlog.storage.whole import MOST_WHOLE_BYTES
 
 pytestmark = pytest.mark.xdist_group("checkout")  # the process that has parsed all modules
 MODULES = [module for module in modules() if module.name != "pyspark_txnlog"]
@@ -169,3 +171,12 @@ def test_decoders_have_names_by_which_they_are_found() -> None:
         and ast.unparse(call.args[0]).rpartition(".")[2] not in BY_LINE
     ]
     assert inside == []
+
+
+def test_what_may_be_decoded_is_read() -> None:
+    """No object may be larger than what storages read whole: nobody could read it."""
+    most = {
+        name: size for name, size in vars(limits).items() if re.fullmatch(r"MOST_\w*BYTES", name)
+    }
+    assert len(most) >= 3
+    assert {name for name, size in most.items() if size > MOST_WHOLE_BYTES} == set()
