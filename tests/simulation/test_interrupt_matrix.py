@@ -1,6 +1,6 @@
 """Ctrl-C, SystemExit and MemoryError at each line of the library; then the process goes on.
 
-docs/TESTING.md has the numbers of lines. ``interrupted_jobs`` has the jobs and what is checked.
+``interrupted_jobs`` has the jobs and what is checked.
 """
 
 from __future__ import annotations
