@@ -229,7 +229,7 @@ def take_changes(
     """Plan a scan of what was added between two snapshots; see :meth:`txnlog.Store.changes`."""
     from txnlog.read.time_travel import added_since
 
-    newer, older = _both_ends(logs, topic, since, until)
+    newer, older = both_ends(logs, topic, since, until)
     starts = added_since(newer.view(topic), older)
     return newer.scan(topic, starts, columns=columns, filter=row_filter)
 
@@ -253,7 +253,7 @@ def take_feed(
     from txnlog.read.changed_rows import change_columns
     from txnlog.read.row_filter import parse_filter
 
-    newer, older = _both_ends(logs, topic, since, until)
+    newer, older = both_ends(logs, topic, since, until)
     view = newer.view(topic)
     chosen = change_columns(topic, columns, view.schema, as_json=as_json)
     kept = None
@@ -262,17 +262,18 @@ def take_feed(
     return ChangeFeed(logs.storage, topic, ranges_since(view, older), chosen, kept)
 
 
-def _both_ends(
+def both_ends(
     logs: Logs, topic: str, since: object, until: object
 ) -> tuple[Snapshot, SnapshotToken]:
-    """The later snapshot, and what the earlier one had."""
+    """The later snapshot of two, and what the earlier one had; see :meth:`txnlog.Store.changes`."""
     from txnlog.read.snapshot_token import SnapshotToken
-    from txnlog.read.time_travel import parse_at
+    from txnlog.read.time_travel import end_with, parse_at
 
     older = since if isinstance(since, Snapshot) else parse_at(since)
     newer = until if isinstance(until, Snapshot) else take_snapshot(logs, [topic], at=until)
     if isinstance(older, int):
-        older = take_snapshot(logs, [topic], at=older)
-    if isinstance(older, Snapshot):
+        view = take_snapshot(logs, [topic], at=older).view(topic)
+        older = SnapshotToken.of([end_with(view, newer.view(topic))], "atomic")
+    elif isinstance(older, Snapshot):
         older = SnapshotToken.decode(older.token())
     return newer, older

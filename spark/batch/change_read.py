@@ -14,7 +14,7 @@ from txnlog.errors import InvalidOption
 from txnlog.read.changed_ranges import ChangedRanges, ranges_since
 from txnlog.read.changed_rows import ChangeColumns, change_columns, read_changes
 from txnlog.schema import TopicSchema
-from txnlog.snapshot import take_snapshot
+from txnlog.snapshot import both_ends
 from txnlog.spark.batch.worker_objects import spare_modules
 from txnlog.spark.options.option_names import PRE_IMAGES
 from txnlog.spark.options.read_options import ReadOptions, parse_read
@@ -46,17 +46,12 @@ def plan_changes(options: Mapping[str, str]) -> ChangeFeedPlan:
         InvalidOption: the options are unknown, malformed or contradict each other.
         TxnlogError: the store or the topic is not there, or records were deleted.
     """
-    from txnlog.read.snapshot_token import SnapshotToken
-    from txnlog.read.time_travel import parse_at
-
     parsed = parse_read(options)
     _check_batch(parsed)
     store = open_at(parsed.address)
     (topic,) = parsed.subscription.topics
-    older = parse_at(parsed.since)
-    view = take_snapshot(store.logs, [topic], at=parsed.at).view(topic)
-    if isinstance(older, int):
-        older = SnapshotToken.decode(take_snapshot(store.logs, [topic], at=older).token())
+    newer, older = both_ends(store.logs, topic, parsed.since, parsed.at)
+    view = newer.view(topic)
     columns = feed_columns(parsed, topic, view.schema)
     return ChangeFeedPlan(store.storage, columns, ranges_since(view, older), parsed.task_sizes)
 

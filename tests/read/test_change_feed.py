@@ -13,6 +13,7 @@ from tests.support.admin.compacted_topics import compact
 from txnlog import ChangeFeed, Store
 from txnlog.errors import InvalidOption, OffsetOutOfRange, SnapshotExpired
 from txnlog.names import TopicPartition
+from txnlog.read import changed_rows
 from txnlog.read.scanned_ranges import read_each
 from txnlog.store import attach
 from txnlog.testing import HeapStorage, VirtualClock
@@ -248,6 +249,83 @@ def test_only_what_the_range_has_changed_is_read_of_what_was_before(
     others = [count for names, count in read if names != ("id", "_offset")]
     assert keys == [1000] * 5
     assert others == [2, 1, 1]
+
+
+def test_large_rows_before_small_records_that_delete_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read in parts, and each part of what was before once, or little more."""
+    for start in range(0, 200, 50):
+        put(store, *((number, "x" * 10_000, 1) for number in range(start, start + 50)))
+    since = store.snapshot("people")
+    put(store, *((number * 77 % 200, None, None) for number in range(200)))
+    feed = store.changes("people", since, columns=["_change", "id", "name"], pre_images=True)
+    expected = feed.to_arrow().sort_by("id")
+    assert expected["id"].to_pylist() == [*range(200)]
+    together: list[int] = []
+    read = 0
+
+    tell = changed_rows._images
+
+    def note_size(rows: pa.Table, *more: Any) -> Any:
+        together.append(rows.nbytes)
+        return tell(rows, *more)
+
+    def note(storage: Any, parts: Any, columns: Any) -> Any:
+        nonlocal read
+        for part, batches in read_each(storage, parts, columns):
+            read += part.record_count if "name" in columns.names else 0
+            yield part, batches
+
+    most = 200_000
+    with monkeypatch.context() as patched:
+        patched.setattr("txnlog.read.changed_rows._MOST_OLDER_BYTES", most)
+        patched.setattr("txnlog.read.changed_rows.read_each", note)
+        patched.setattr("txnlog.read.changed_rows._images", note_size)
+        assert feed.to_arrow().sort_by("id").equals(expected)
+    assert max(together) < most + 20_000  # and what deletes them
+    assert read < 200 + 3 * 200
+
+
+def test_from_a_time_to_a_token_with_fewer_partitions(store: Store, clock: VirtualClock) -> None:
+    """At a time a partition that was added since is there, and empty."""
+    put(store, (1, "Ada", 36))
+    clock.time_ms += 10_000
+    since_ms = clock.time_ms
+    clock.time_ms += 10_000
+    put(store, (1, "Ada", 37))
+    until = store.snapshot("people").token()
+    store.topics.alter("people", partitions=3)
+    put(store, *((number, "x", 1) for number in range(10)))
+    feed = store.changes("people", since_ms, until, ["age"], pre_images=True)
+    assert rows(feed) == [(36,), (37,)]
+    added = store.changes("people", since_ms, until, ["age"])
+    assert added.to_arrow()["age"].to_pylist() == [37]
+    later = store.snapshot("people").token()
+    with pytest.raises(InvalidOption, match=r"people:0 ended at 5 and 2"):
+        store.changes("people", later, until, pre_images=True)
+
+
+def test_from_a_time_to_a_token_before_what_was_aborted(store: Store, clock: VirtualClock) -> None:
+    """Aborted records have no time, so what shows at the time ends behind them."""
+    put(store, (1, "Ada", 36))
+    clock.time_ms += 10_000
+    since_ms = clock.time_ms
+    clock.time_ms += 10_000
+    until = store.snapshot("people").token()
+    with store.producer(transactional_id="aborts") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("people", {"id": 1, "name": "never"})
+        producer.flush()
+        producer.abort_transaction()
+    assert store.snapshot("people", at=since_ms).end_offsets("people") == {0: 2}
+    assert rows(store.changes("people", since_ms, until, pre_images=True)) == []
+    assert store.changes("people", since_ms, until).count() == {0: 0}
+    put(store, (1, "Ada", 37))
+    clock.time_ms += 10_000
+    with pytest.raises(InvalidOption, match=r"people:0 ended at 3 and 1"):
+        store.changes("people", clock.time_ms, until, pre_images=True)
 
 
 def test_a_feed_goes_into_a_file(store: Store, tmp_path: Path) -> None:

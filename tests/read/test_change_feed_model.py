@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -77,6 +78,9 @@ def fold(current: Placed | None, records: list[Placed]) -> list[Change]:
 class FeedWorld(World):
     """A world that remembers all that showed at its moments."""
 
+    limits = cycle([(3, 1 << 20), (1000, 1), (1000, 150), (3, 150)])
+    """Of rows of the range, and bytes of those before, that are worked on together."""
+
     def _moment(self) -> None:
         now = [*self.visible]
         self.moments.append((self.store.snapshot("t").token(), now))
@@ -108,8 +112,6 @@ class FeedWorld(World):
         until, after = None, self.visible
         if second < len(self.moments):
             until, after = self.moments[second]
-        if isinstance(since, int) and isinstance(until, str):
-            return  # a time shows partitions that were added since, and a token does not
         try:
             feed = self.store.changes("t", since, until, pre_images=True)
             rows = feed.to_arrow().to_pylist()
@@ -154,7 +156,9 @@ class FeedWorld(World):
     def check_in_shares(self, feed: ChangeFeed, rows: list[dict[str, Any]]) -> None:
         """A range that does not fit into memory, and old rows that lie far apart."""
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("txnlog.read.changed_rows._MOST_ROWS", 3)
+            most_rows, most_bytes = next(self.limits)
+            patched.setattr("txnlog.read.changed_rows._MOST_ROWS", most_rows)
+            patched.setattr("txnlog.read.changed_rows._MOST_OLDER_BYTES", most_bytes)
             patched.setattr("txnlog.read.changed_rows._MOST_PLACES", 4)
             patched.setattr("txnlog.read.changed_rows._BATCH_ROWS", 2)
             patched.setattr("txnlog.read.changed_rows._FAR", 1)

@@ -7,12 +7,13 @@ the last is what ``latest`` shows, whatever the times are: within a partition by
 partitions by the least time that a record or a later one of its partition has.
 
 The records of the range are read, then the keys of what was before, and then of that the rows that
-the range has changed. What does not fit into memory is done share by share of the keys.
+the range has changed. What does not fit into memory is done share by share of the keys; where only
+the rows before do not, a share by parts, whose rows there lie next to each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
@@ -41,8 +42,12 @@ KINDS: Final = ("insert", "update_before", "update_after", "delete")
 _INSERT, _BEFORE, _AFTER, _DELETE = range(4)
 _MOST_BYTES: Final = 128 << 20
 """Of the range's rows that are worked on together; those before them, and a copy, come on top."""
+_MOST_OLDER_BYTES: Final = 128 << 20
+"""Of the rows before them; the rows of one key may be larger."""
 _MOST_ROWS: Final = 1 << 21
 _BATCH_ROWS: Final = 1 << 14
+_BATCH_BYTES: Final = 16 << 20
+"""Of a batch of the feed, more or less."""
 _MOST_PLACES: Final = 1 << 20
 """Places of older records, before all but the newest are dropped."""
 _FAR: Final = 1 << 12
@@ -239,18 +244,44 @@ class _Added:
 def _changes(
     storage: Storage, ranges: ChangedRanges, columns: ChangeColumns, added: _Added
 ) -> Iterator[pa.RecordBatch]:
-    """The changes of one share."""
+    """The changes of one share, of as many keys at once as there is room for the rows before."""
     batches, keys = added.take()
     encoded = keys.combine_chunks().dictionary_encode()
-    known, ids = encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
-    before = _Before(storage, ranges.before, columns, added.reading, known)
-    older, older_ids = before.rows()
-    rows = pa.Table.from_batches([*older, *batches], schema=added.reading.schema)
-    records = _Records.of(rows, columns, np.concatenate([older_ids, ids]), len(older_ids))
-    chosen, places, kinds = _tell(records)
+    before = _Before(storage, ranges.before, columns, added.reading, encoded.dictionary)
+    ids = before.numbers[encoded.indices.to_numpy()]
+    rows = pa.Table.from_batches(batches, schema=added.reading.schema)
+    first, end = 0, len(encoded.dictionary)
+    while first < end:
+        reached = yield from _part(before, rows, ids, first, end, columns)
+        first, end = reached, min(reached + 2 * (reached - first), len(encoded.dictionary))
+
+
+def _part(
+    before: _Before,
+    rows: pa.Table,
+    ids: Int64Array,
+    first: int,
+    end: int,
+    columns: ChangeColumns,
+) -> Generator[pa.RecordBatch, None, int]:
+    """The changes of the keys [first, end), or of fewer of them; returns where it has ended."""
+    older, older_ids, end = before.rows(first, end)
+    chosen = (ids >= first) & (ids < end)
+    if not chosen.all():
+        rows, ids = rows.filter(pa.array(chosen)), ids[chosen]
+    rows = pa.concat_tables([pa.Table.from_batches(older, schema=rows.schema), rows])
     rows = rows.combine_chunks()
-    for start in range(0, len(chosen), _BATCH_ROWS):
-        stop = start + _BATCH_ROWS
+    del older
+    records = _Records.of(rows, columns, np.concatenate([older_ids, ids]), len(older_ids))
+    yield from _images(rows, records, columns)
+    return end
+
+
+def _images(rows: pa.Table, records: _Records, columns: ChangeColumns) -> Iterator[pa.RecordBatch]:
+    chosen, places, kinds = _tell(records)
+    size = max(1, min(_BATCH_ROWS, len(rows) * _BATCH_BYTES // max(1, rows.nbytes)))
+    for start in range(0, len(chosen), size):
+        stop = start + size
         images = rows.take(arrow_of(chosen[start:stop]))
         where = rows.select(columns.place).take(arrow_of(places[start:stop]))
         named = pa.array(KINDS).take(arrow_of(kinds[start:stop]))
@@ -266,7 +297,8 @@ def _changes(
 class _Before:
     """The rows that some keys had before a range: the newest of each of its partitions.
 
-    ``known`` are the keys, as bytes; a row's id is the place of its key there.
+    The keys are numbered so that the rows of adjacent ones lie near each other: ``numbers`` has the
+    number of each of ``known``, which are bytes.
     """
 
     def __init__(
@@ -281,28 +313,64 @@ class _Before:
         self._parts = parts
         self._columns = columns
         self._reading = reading
-        self._known = known
+        ids, partitions, offsets = self._newest(known)
+        order = np.lexsort((offsets, partitions))
+        ids, partitions, offsets = ids[order], partitions[order], offsets[order]
+        firsts = np.unique(ids, return_index=True)[1]
+        found = ids[np.sort(firsts)]
+        self.numbers = np.full(len(known), -1, np.int64)
+        self.numbers[found] = np.arange(len(found))
+        self.numbers[self.numbers < 0] = np.arange(len(found), len(known))
+        self._places = self.numbers[ids], partitions, offsets
 
-    def rows(self) -> tuple[list[pa.RecordBatch], Int64Array]:
-        """The rows, and their ids."""
+    def rows(self, first: int, end: int) -> tuple[list[pa.RecordBatch], Int64Array, int]:
+        """The rows of the keys [first, end), their keys' numbers, and where it has ended.
+
+        It ends earlier where the rows are too large together.
+        """
         found: list[pa.RecordBatch] = []
-        ids: list[Int64Array] = [np.empty(0, np.int64)]
-        places = self._places()
+        ids: list[Int64Array] = []
+        size_bytes = 0
+        places, last = self._between(first, end)
         _, offset, _ = self._columns.place
         with closing(read_each(self._storage, [*self._near(places)], self._reading)) as reads:
             for part, batches in reads:
+                if (part.partition, part.start_offset) > last:
+                    break
                 offsets, ids_here = places[part.partition]
                 for batch in batches:
                     here = numbers_of(batch.column(offset))
                     at = np.minimum(np.searchsorted(offsets, here), len(offsets) - 1)
-                    is_one = offsets[at] == here
-                    if is_one.any():
-                        found.append(batch.filter(pa.array(is_one)))
-                        ids.append(ids_here[at[is_one]])
-        return found, np.concatenate(ids)
+                    is_one = (offsets[at] == here) & (ids_here[at] < end)
+                    if not is_one.any():
+                        continue
+                    found.append(batch.filter(pa.array(is_one)))
+                    ids.append(ids_here[at[is_one]])
+                    size_bytes += found[-1].nbytes
+                    while size_bytes > _MOST_OLDER_BYTES and end - first > 1:
+                        end = first + (end - first) // 2
+                        _, last = self._between(first, end)
+                        found = [
+                            some.filter(pa.array(own < end))
+                            for some, own in zip(found, ids, strict=True)
+                        ]
+                        ids = [own[own < end] for own in ids]
+                        size_bytes = sum(some.nbytes for some in found)
+        return found, np.concatenate([np.empty(0, np.int64), *ids]), end
 
-    def _places(self) -> _Places:
-        """Where the newest records are."""
+    def _between(self, first: int, end: int) -> tuple[_Places, tuple[int, int]]:
+        """The places of the keys [first, end), and the last one."""
+        ids, partitions, offsets = self._places
+        mine = (ids >= first) & (ids < end)
+        ids, partitions, offsets = ids[mine], partitions[mine], offsets[mine]
+        places = {}
+        for number in np.unique(partitions).tolist():
+            here = partitions == number
+            places[number] = offsets[here], ids[here]
+        return places, (int(partitions[-1]), int(offsets[-1])) if len(ids) else (-1, -1)
+
+    def _newest(self, known: pa.Array) -> Int64Array:
+        """The newest records, one for each key and partition: ids, partitions and offsets."""
         _, offset, _ = self._columns.place
         reading = replace(self._reading, names=(*self._columns.keys, offset))
         found: list[Int64Array] = []
@@ -310,7 +378,7 @@ class _Before:
         with closing(read_each(self._storage, self._parts, reading)) as reads:
             for part, batches in reads:
                 for batch in batches:
-                    at = pc.index_in(_keys_of(batch, self._columns), value_set=self._known)
+                    at = pc.index_in(_keys_of(batch, self._columns), value_set=known)
                     if at.null_count == len(at):
                         continue
                     is_one = np.asarray(at.is_valid())
@@ -322,14 +390,7 @@ class _Before:
                         found = [_newest(found)]
                         # Not again for each batch where there are many keys.
                         count = min(found[0].shape[1], _MOST_PLACES // 2)
-        ids, partitions, offsets = _newest(found)
-        order = np.argsort(offsets)
-        ids, partitions, offsets = ids[order], partitions[order], offsets[order]
-        places = {}
-        for number in np.unique(partitions).tolist():
-            mine = partitions == number
-            places[number] = offsets[mine], ids[mine]
-        return places
+        return _newest(found)
 
     def _near(self, places: _Places) -> Iterator[SegmentRange]:
         """Ranges that hold all places, and not much else."""

@@ -192,6 +192,19 @@ def _moment(at_ms: int) -> str:
         return f"{at_ms} ms"
 
 
+def end_with(view: TopicView, newer: TopicView) -> TopicView:
+    """A view of a time that ends no later than a newer one, where nothing shows in between.
+
+    What was aborted has no time: a view may end behind such records that came later.
+    """
+    ends = newer.end_offsets
+    for number, end in view.end_offsets.items():
+        newer_end = ends.setdefault(number, 0)
+        if newer_end >= end or view.ranges({number: newer_end}, {number: end}):
+            ends[number] = end
+    return view.truncate({number: ends[number] for number in view.end_offsets})
+
+
 def added_since(view: TopicView, token: SnapshotToken) -> dict[int, int]:
     """By partition, the offset from which on a view has records that a token's snapshot lacks.
 
@@ -202,12 +215,14 @@ def added_since(view: TopicView, token: SnapshotToken) -> dict[int, int]:
     """
     ends = pinned_offsets(token, view.topic, view.topic_id).ends
     starts = {n: ends[n] if n < len(ends) else 0 for n in range(len(view.partitions))}
-    for number, part in enumerate(view.partitions):
-        if starts[number] > part.end_offset or len(ends) > len(view.partitions):
+    for number, since_end in enumerate(ends):
+        # A partition that was added later is there at a time, and empty.
+        end = view.partitions[number].end_offset if number < len(view.partitions) else 0
+        if since_end > end:
             raise InvalidOption(
-                f"since is later than until: {view.topic}:{number} ended at {starts[number]} and "
-                f"{part.end_offset}"
+                f"since is later than until: {view.topic}:{number} ended at {since_end} and {end}"
             )
+    for number, part in enumerate(view.partitions):
         below = max(part.deleted_below, part.log_start_offset)
         if starts[number] < min(below, part.end_offset):
             raise OffsetOutOfRange(
