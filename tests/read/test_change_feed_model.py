@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.read.keyed_worlds import Key, Placed, World, newest
+from tests.support.read.keyed_worlds import KEYS, Key, Placed, World, newest
 from tests.support.tiers import more
-from txnlog.errors import SnapshotExpired
+from txnlog.errors import OffsetOutOfRange, SnapshotExpired
 from txnlog.read.change_feed import ChangeFeed
 
 STEPS = 24
@@ -180,8 +180,56 @@ class FeedWorld(World):
         self.store.maintain("t")
 
 
-def run(seed: int, *, is_typed: bool, stray_rate: float, vacuums: bool = False) -> Counter[str]:
-    world = FeedWorld(random.Random(seed), is_typed, stray_rate)
+class TrimmedWorld(FeedWorld):
+    """Tokens stay after records were deleted that they had."""
+
+    has_trimmed = False
+
+    def _trim(self) -> None:
+        kept = [moment for moment in self.moments if isinstance(moment[0], str)]
+        World._trim(self)
+        self.moments += kept
+        self.has_trimmed = True
+
+    def check_feed(self, done: Counter[str]) -> None:
+        try:
+            super().check_feed(done)
+            done["right after a trim"] += self.has_trimmed
+        except OffsetOutOfRange:
+            done["deleted"] += 1
+            assert self.has_trimmed
+
+
+class PurgedWorld(FeedWorld):
+    """Keys are purged instead of compacted: then no feed has ever had them."""
+
+    def _trim(self) -> None: ...
+
+    def _compact(self) -> None:
+        if self.holder is not None:
+            return
+        name, n = purged = self.rng.choice(KEYS)
+        key = {"name": name, "n": n} if self.is_typed else {"key": f"{name}/{n}".encode()}
+        self.store.maintenance.purge("t", [key])
+
+        def left(records: list[Placed]) -> list[Placed]:
+            return [record for record in records if record.sent.key != purged]
+
+        self.visible = left(self.visible)
+        self.moments = [(moment, left(records)) for moment, records in self.moments]
+
+    _compact_partly = _compact
+
+
+def run(
+    seed: int,
+    *,
+    is_typed: bool,
+    stray_rate: float,
+    vacuums: bool = False,
+    of: type[FeedWorld] = FeedWorld,
+) -> Counter[str]:
+    world = of(random.Random(seed), is_typed, stray_rate)
     world.store.topics.alter("t", config={"retention.ms": "-1", "file.delete.delay.ms": "0"})
     done: Counter[str] = Counter()
     for _ in range(STEPS):
@@ -223,6 +271,23 @@ def test_what_was_vacuumed_is_an_error_or_still_right(seed: int, is_typed: bool)
     assert done["update_before"]
     if seed == 0:
         assert done["expired"]
+
+
+@pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
+@pytest.mark.parametrize("seed", [1, *more([2, 3, 4])])
+def test_what_was_trimmed_is_an_error_or_still_right(seed: int, is_typed: bool) -> None:
+    done = run(seed, is_typed=is_typed, stray_rate=0.4, of=TrimmedWorld)
+    if seed == 1 and is_typed:
+        assert done["deleted"]
+        assert done["right after a trim"]
+
+
+@pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
+@pytest.mark.parametrize("seed", [1, *more([2, 3, 4])])
+def test_what_was_purged_was_never_there(seed: int, is_typed: bool) -> None:
+    done = run(seed, is_typed=is_typed, stray_rate=0.4, vacuums=True, of=PurgedWorld)
+    if seed == 1:
+        assert done["update_before"]
 
 
 @pytest.mark.slow
