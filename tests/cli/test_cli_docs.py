@@ -165,6 +165,7 @@ KEYS = {
     "replicas verify": keys(*verify.FIELDS),
     "replicas forget": keys(*forget.FIELDS),
     "replicas move-controller": keys(*move_controller.FIELDS),
+    "replicas recover": [],
 }
 
 

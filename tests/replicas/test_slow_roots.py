@@ -67,6 +67,7 @@ def test_the_last_one_in_sync_stays(tmp_path: Path, gate: Gate, unclean: bool) -
     settings = {"replica.lag.time.max.ms": LAG_MS, "unclean.leader.election.enable": unclean}
     store = make(tmp_path, **settings)
     Replicas(store).remove("r1")
+    assert store.storage.put_if_absent("w", b"1")
     gate.close(tmp_path / FIRST, "put_if_absent", "get")
     with pytest.raises(NotEnoughReplicas, match=r"not answered yet|no answer"):
         store.storage.put_if_absent("x", b"1")

@@ -21,6 +21,7 @@ from tests.support.replication.replica_world import CALM, ROUGH, STORMY, Violati
 from tests.support.seeds import tried_first
 from txnlog.errors import ObjectNotFound, StoreExists
 from txnlog.replication.roots import (
+    agreement,
     copying,
     forgetting,
     joining,
@@ -118,7 +119,7 @@ def test_data_at_some_of_the_roots_is_not_lost_in_many_runs(weather: Any, roots:
 
 def test_a_disk_that_is_not_mounted_is_no_empty_root() -> None:
     """For a moment or for long, a root's or the controller's, while others join, too."""
-    total = run_seeds((1, 2, 6), CALM, unmounts=True)
+    total = run_seeds((2, 3, 13), CALM, unmounts=True)
     assert total["acknowledged"] > 40
     assert total["joined"] > 2
 
@@ -340,6 +341,11 @@ def readers_decide(patch: Patch) -> None:
     patch.setattr(Agreement, "observes", property(lambda _: False, lambda *_: None), raising=False)
 
 
+def nobody_keeps_epochs(patch: Patch) -> None:
+    """R16. A controller that is lost cannot be made anew."""
+    patch.setattr(agreement, "note_epoch", lambda *_: None)
+
+
 def readers_leave_out_what_they_do_not_see(patch: Patch) -> None:
     """R15. A follower may lack what is shown then."""
     listings = ReplicatedStorage._listings
@@ -367,6 +373,7 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (a_move_is_decided_there, {"operated": True}),
     (nothing_is_left_behind, {"stalls": True, "rates": CALM}),
     (readers_decide, {}),
+    (nobody_keeps_epochs, {}),
     (readers_leave_out_what_they_do_not_see, {"first": 50}),
 ]
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from txnlog.replication.replicas import Replicas, open_replicas
+    from txnlog.replication.replicas import Replicas, open_replicas, recover_controller
     from txnlog.replication.roots.description import Replica, ReplicaEpoch, ReplicasDescription
     from txnlog.replication.roots.electing import Election
     from txnlog.replication.roots.forgetting import Forgotten
@@ -54,6 +54,7 @@ __all__ = [
     "Round",
     "Standby",
     "open_replicas",
+    "recover_controller",
 ]
 
 _HOMES = {
@@ -77,6 +78,7 @@ _HOMES = {
     "Round": "standby.rounds",
     "Standby": "standbys",
     "open_replicas": "replicas",
+    "recover_controller": "replicas",
 }
 
 

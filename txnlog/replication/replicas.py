@@ -36,6 +36,7 @@ from txnlog.replication.roots.opening import (
 )
 from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.reassigning import Reassigned, reassign
+from txnlog.replication.roots.recovering import recover
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replication.roots.soundness import IsSound
 from txnlog.replication.roots.verifying import ReplicaDifference, verify
@@ -91,6 +92,39 @@ def open_replicas(
             f"{roots[0]} has no replicas: it is a store on one root, or no store, or not mounted"
         )
     return Replicas(Logs(found, StoreConfig.of({}), clock))
+
+
+def recover_controller(
+    root: str | os.PathLike[str],
+    controller: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, object] | None = None,
+    clock: Clock | None = None,
+    dry_run: bool = False,
+) -> ControllerMove:
+    """Make a controller that is lost anew at another place, from what the roots keep of it.
+
+    Nothing that was acknowledged is lost. Processes that have the store open must reopen it. The
+    old place must never be used again: delete it, should it come back. If this is killed or fails,
+    or roots did not answer, call it again.
+
+    Args:
+        root: the URL of a root of the store.
+        controller: an empty folder, for the new controller.
+        storage_options: as for :func:`txnlog.open`, for all roots too.
+        clock: for tests.
+        dry_run: only check whether that is possible now.
+
+    Raises:
+        InvalidOption: the old controller answers; or that is no root, or one without epochs; or the
+            new place is a root, or below one.
+        NotEnoughReplicas: a root that must answer does not.
+        StoreExists: the new place is not empty, or somebody else recovers the controller.
+        StorageError: a root or the new place fails.
+    """
+    check_location(root, storage_options)
+    check_location(controller, storage_options)
+    return recover(root, controller, storage_options, clock or SystemClock(), dry_run=dry_run)
 
 
 class Replicas:

@@ -23,6 +23,7 @@ from txnlog.names import (
 EPOCHS = "epochs"
 """The log of the epochs of a replicated store, on its controller root."""
 MEMBER_MARKS = ".replica"
+EPOCH_NOTES = f"{MEMBER_MARKS}/{EPOCHS}"
 REPLICA_FILE = "replica.json"
 """In each root of a replicated store: where its controller is, or was before it moved."""
 CONTROLLER_FILE = "controller.json"
@@ -87,6 +88,11 @@ def member_mark(member: str) -> str:
 def trim_note(token: str) -> str:
     """In an incarnation: files that somebody is about to delete there; ``token`` is fresh."""
     return f"{MEMBER_MARKS}/{_TRIM}{token}.json"
+
+
+def epoch_note(number: int) -> str:
+    """In an incarnation: an epoch under which it was in sync and something was written."""
+    return f"{MEMBER_MARKS}/{epoch_file(number)}"
 
 
 def is_trim_note(name: str) -> bool:

@@ -384,11 +384,12 @@ class World:
 
     def acknowledge(
         self,
-        storage: ReplicatedStorage,  # noqa: ARG002 - for other worlds
+        storage: ReplicatedStorage,
         name: str,
         entry: bytes,
         began_in: int,
     ) -> None:
+        self._check_noted(storage.agreement.epoch())
         self.acked[name] = entry
         self.show(name, entry)
         self._check_copies(name, entry, began_in)
@@ -403,6 +404,13 @@ class World:
             if [root_of(member) for member in epoch.in_sync] in [[root] for root in slow]:
                 return  # the last one in sync stays in, however slow it is
         raise Violation(f"stuck: {took_s} s for a put while {slow} were slow in turn")
+
+    def _check_noted(self, epoch: Epoch) -> None:
+        """Under which something is acknowledged: the controller may be lost now."""
+        note = root_names.epoch_note(epoch.number)
+        there = [one for one in epoch.in_sync if _get(self.roots.heap(one), note) is not None]
+        if lacking := {*epoch.in_sync} - {*there} - self.roots.dead:
+            raise Violation(f"{lacking} know nothing of epoch {epoch.number}")
 
     def _check_copies(self, name: str, entry: bytes, began_in: int) -> None:
         """When it is acknowledged, as many roots as ``min.insync.replicas`` says have it."""

@@ -14,6 +14,7 @@ from txnlog.replication.commands import (
     move_controller,
     promote,
     reassign,
+    recover,
     remove,
     verify,
 )
@@ -30,6 +31,7 @@ app = verb_group(
         "reassign": reassign.reassign_replicas,
         "verify": verify.verify_replicas,
         "move-controller": move_controller.move_controller,
+        "recover": recover.recover,
         "forget": forget.forget_incarnations,
         "follow": follow.follow_store,
         "promote": promote.promote_standby,

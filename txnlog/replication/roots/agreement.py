@@ -33,6 +33,7 @@ from txnlog.replication.roots.epochs import (
     without,
 )
 from txnlog.replication.roots.members import MarkGone
+from txnlog.replication.roots.noting import note_epoch
 from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.slowness import Slowness, TookTooLong, time_for
 from txnlog.storage.base import Storage
@@ -143,6 +144,8 @@ class Agreement:
         self._elected_among: tuple[int, tuple[Member, ...]] = (0, ())
         self._round = threading.local()
         self._waiting = threading.local()
+        self._noted = -1
+        """The epoch that its members in sync were seen to have."""
         self._moments = itertools.count()
         """What comes later has a greater number."""
         self._looked: dict[int, int] = {}
@@ -325,6 +328,9 @@ class Agreement:
                 epoch = self.epoch()
                 self._check_history(epoch)
                 missing: ObjectNotFound | None = None
+                if not self.observes and self._noted != epoch.number:
+                    note_epoch(self, epoch)
+                    self._noted = epoch.number
                 try:
                     result = step(epoch)
                 except ObjectNotFound as error:

@@ -12,7 +12,7 @@ goes on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -181,14 +181,7 @@ def copy_epochs(old: Storage, to: Storage, newest: int) -> None:
 
     Raises StoreExists, StorageError.
     """
-    claim = envelope.encode(OwnerMark(to.url))
-    if not to.put_if_absent(root_names.CONTROLLER_FILE, claim) and (
-        to.get(root_names.CONTROLLER_FILE) != claim
-    ):
-        raise StoreExists(f"{to.url} was claimed under another URL")
-    to.confirm(root_names.CONTROLLER_FILE)
-    if to.local_path("") is not None:
-        to = MarkedDisk(to, root_names.CONTROLLER_FILE)
+    to = claim(to)
     numbers = sorted(list_epochs(old))
     if newest not in numbers:
         raise StorageError(f"{old.url}/{root_names.epoch_file(newest)} is gone")
@@ -197,6 +190,17 @@ def copy_epochs(old: Storage, to: Storage, newest: int) -> None:
     there = list_epochs(to)
     if not {number for number in numbers if number <= newest}.issubset(there):
         raise StorageError(f"{to.url} is not the folder that it was. Is its disk mounted?")
+
+
+def claim(to: Storage) -> Storage:
+    """Make a place the controller's, which is noticed to be gone. Raises StoreExists."""
+    mark = envelope.encode(OwnerMark(to.url))
+    if not to.put_if_absent(root_names.CONTROLLER_FILE, mark) and (
+        to.get(root_names.CONTROLLER_FILE) != mark
+    ):
+        raise StoreExists(f"{to.url} was claimed under another URL")
+    to.confirm(root_names.CONTROLLER_FILE)
+    return to if to.local_path("") is None else MarkedDisk(to, root_names.CONTROLLER_FILE)
 
 
 def _copy_epoch(old: Storage, to: Storage, number: int) -> None:
@@ -229,9 +233,17 @@ def tell_root(agreement: Agreement, opener: MemberOpener, epoch: Epoch, root: st
 
 def put_pointer(agreement: Agreement, epoch: Epoch, root: str, storage: Storage) -> None:
     """Make an open root name the controller as of an epoch. Raises StorageError, StoreExists."""
+    put_pointer_of(epoch, root, storage, known_controllers(agreement, epoch))
+
+
+def put_pointer_of(epoch: Epoch, root: str, storage: Storage, known: Sequence[str]) -> None:
+    """Make a root name an epoch's controller if it names one that is known.
+
+    Raises StorageError, StoreExists.
+    """
     moves = len(epoch.controllers) - 1
     mark = _mark_of(storage)
-    if mark.controller not in known_controllers(agreement, epoch) or mark.member != root:
+    if mark.controller not in known or mark.member != root:
         raise StoreExists(f"{storage.url} is not root {root}, or is of another store")
     if moves < 1:
         return

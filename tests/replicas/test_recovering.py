@@ -1,0 +1,294 @@
+"""A controller that is lost is made anew from what the roots keep of its epochs."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import txnlog
+from tests.support.cli.cli_command import cli
+from tests.support.replication.replica_folders import (
+    lose,
+    make_written,
+    reopened,
+    skip_probes,
+    values,
+    write,
+)
+from txnlog.errors import (
+    InvalidOption,
+    NotEnoughReplicas,
+    StorageError,
+    StoreExists,
+    TxnlogError,
+)
+from txnlog.replication import Replicas, open_replicas, recover_controller, root_names
+from txnlog.replication.roots import agreement, noting, recovering
+from txnlog.replication.roots.members import MarkedDisk
+from txnlog.testing import VirtualClock
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> txnlog.Store:
+    skip_probes(monkeypatch)
+    return make_written(tmp_path, "1")
+
+
+def recover(folder: Path, root: str = "a", to: str = "new") -> None:
+    recover_controller(str(folder / root), str(folder / to), clock=VirtualClock())
+
+
+@pytest.mark.parametrize("root", ["a", "b"])
+def test_everything_goes_on(made: txnlog.Store, tmp_path: Path, root: str) -> None:
+    Replicas(made).remove("r1")
+    write(made, "2")
+    Replicas(made).add(str(tmp_path / "b"))
+    write(made, "3")
+    shutil.rmtree(tmp_path / "control")
+    with pytest.raises(TxnlogError):
+        reopened(tmp_path, "a")
+    recover(tmp_path, root)
+    for url in ("new", "a", "b"):
+        store = reopened(tmp_path, url)
+        assert values(store) == ["1", "2", "3"]
+    write(store, "4")
+    assert values(reopened(tmp_path, "a")) == ["1", "2", "3", "4"]
+    assert {*Replicas(store).describe().in_sync} == {"r0-0", "r1-1"}
+    Replicas(store).move_controller(str(tmp_path / "newer"))
+    assert values(reopened(tmp_path, "b")) == ["1", "2", "3", "4"]
+
+
+def test_one_that_answers_is_not_replaced(made: txnlog.Store, tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="move-controller"):
+        recover(tmp_path)
+
+
+def test_who_was_put_out_does_not_decide(made: txnlog.Store, tmp_path: Path) -> None:
+    """It knows no later epoch, and lacks what was acknowledged since."""
+    bring_back = lose(tmp_path / "b")
+    write(made, "2")
+    bring_back()
+    shutil.rmtree(tmp_path / "control")
+    bring_back = lose(tmp_path / "a")
+    with pytest.raises(NotEnoughReplicas, match="r0 must answer"):
+        recover(tmp_path, "b")
+    bring_back()
+    recover(tmp_path, "b")
+    assert values(reopened(tmp_path, "b")) == ["1", "2"]
+
+
+def test_where_unclean_elections_are_allowed_all_must_answer(
+    made: txnlog.Store, tmp_path: Path
+) -> None:
+    Replicas(made).alter({"unclean.leader.election.enable": True})
+    Replicas(made).remove("r1")
+    write(made, "2")
+    shutil.rmtree(tmp_path / "control")
+    bring_back = lose(tmp_path / "b")
+    with pytest.raises(NotEnoughReplicas, match="r1 must answer"):
+        recover(tmp_path)
+    bring_back()
+    recover(tmp_path)
+    assert values(reopened(tmp_path, "a")) == ["1", "2"]
+
+
+def test_one_from_a_backup_is_refused(made: txnlog.Store, tmp_path: Path) -> None:
+    """By who writes, when he begins to."""
+    shutil.copytree(tmp_path / "control", tmp_path / "backup")
+    Replicas(made).remove("r1")
+    write(made, "2")
+    shutil.rmtree(tmp_path / "control")
+    shutil.copytree(tmp_path / "backup", tmp_path / "control")
+    store = reopened(tmp_path)
+    with pytest.raises(StorageError, match="restored from a backup"):
+        write(store, "3")
+    recover(tmp_path)
+    assert values(reopened(tmp_path, "a")) == ["1", "2"]
+
+
+def test_the_old_one_that_comes_back_is_refused(made: txnlog.Store, tmp_path: Path) -> None:
+    (tmp_path / "control").rename(tmp_path / "away")
+    recover(tmp_path)
+    (tmp_path / "away").rename(tmp_path / "control")
+    store = reopened(tmp_path)
+    with pytest.raises(StorageError, match="replicas recover"):
+        write(store, "2")
+    write(reopened(tmp_path, "new"), "3")
+    assert values(reopened(tmp_path, "b")) == ["1", "3"]
+
+
+def test_two_places_at_once(made: txnlog.Store, tmp_path: Path) -> None:
+    """The epoch of one is at the leader when the other puts its own."""
+    shutil.rmtree(tmp_path / "control")
+    decide = recovering._decide
+
+    def after_another(*told: object) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(recovering, "_decide", decide)
+            recover(tmp_path, to="first")
+        decide(*told)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recovering, "_decide", after_another)
+        with pytest.raises(StoreExists, match="somebody else recovers"):
+            recover(tmp_path, to="second")
+    write(reopened(tmp_path, "b"), "2")
+    assert values(reopened(tmp_path, "first")) == ["1", "2"]
+
+
+def test_killed_anywhere_it_is_run_again(made: txnlog.Store, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "control")
+    put = MarkedDisk.put_if_absent
+    stops = 0
+
+    class Killed(BaseException):
+        pass
+
+    for number in range(40):
+        left = number
+
+        def counted(disk: MarkedDisk, name: str, data: bytes) -> bool:
+            nonlocal left
+            if left == 0:
+                raise Killed
+            left -= 1
+            return put(disk, name, data)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MarkedDisk, "put_if_absent", counted)
+            try:
+                recover(tmp_path)
+            except Killed:
+                stops += 1
+            else:
+                break
+    assert stops >= 3
+    assert values(reopened(tmp_path, "a")) == ["1"]
+    write(reopened(tmp_path, "new"), "2")
+
+
+def test_a_place_that_is_taken(made: txnlog.Store, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "control")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "mine").write_text("x")
+    with pytest.raises(StoreExists, match="not empty"):
+        recover(tmp_path)
+    for nested in ("a/inside", "b", "control"):
+        with pytest.raises(InvalidOption, match="folder of its own"):
+            recover(tmp_path, to=nested)
+    with pytest.raises(InvalidOption, match="no root"):
+        recover(tmp_path, root="new")
+
+
+def test_a_damaged_note_is_none(made: txnlog.Store, tmp_path: Path) -> None:
+    """Of an epoch that another root has, too."""
+    write(made, "2")
+    [note] = (tmp_path / "a/incarnation-00000" / root_names.EPOCH_NOTES).iterdir()
+    note.write_bytes(note.read_bytes()[:-9])
+    shutil.rmtree(tmp_path / "control")
+    recover(tmp_path, "b")
+    assert values(reopened(tmp_path, "a")) == ["1", "2"]
+
+
+def run(folder: Path, seed: int) -> None:
+    """Writes, roots that go and come, and then the controller is lost."""
+    chance = random.Random(seed)
+    roots = {name: folder / name for name in "abc"}
+    store = open_replicas(
+        [str(path) for path in roots.values()],
+        controller=str(folder / "control"),
+        create=True,
+        clock=VirtualClock(),
+    ).store
+    store.topics.create("t", partitions=1)
+    acknowledged: list[str] = []
+    away: dict[str, Callable[[], object]] = {}
+    for step in range(chance.randrange(4, 14)):
+        what = chance.choice(["write", "write", "lose", "back", "elect", "reopen"])
+        with suppress(TxnlogError):
+            if what == "write":
+                write(store, str(step))
+                acknowledged.append(str(step))
+            elif what == "lose" and len(away) < 2:
+                name = chance.choice([name for name in roots if name not in away])
+                away[name] = lose(roots[name])
+            elif what == "back" and away:
+                name = chance.choice([*away])
+                away.pop(name)()
+                Replicas(store).add(str(roots[name]))
+            elif what == "elect":
+                Replicas(store).elect(f"r{chance.randrange(3)}")
+            elif what == "reopen":
+                store = reopened(
+                    folder, chance.choice([name for name in roots if name not in away])
+                )
+    shutil.rmtree(folder / "control")
+    recovered = False
+    while not recovered:
+        for root in roots.keys() - away.keys():
+            with suppress(NotEnoughReplicas, InvalidOption):
+                recover(folder, root)
+                recovered = True
+                break
+        assert recovered or away, "all roots answer"
+        if away:
+            away.pop(chance.choice([*away]))()
+    for bring_back in away.values():
+        bring_back()
+    recover(folder, chance.choice("abc"))  # tells those that were away
+    assert values(reopened(folder, chance.choice("abc"))) == acknowledged
+
+
+SEEDS = [pytest.param(n, marks=[] if n < 8 else [pytest.mark.more]) for n in range(60)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_that_was_acknowledged_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    skip_probes(monkeypatch)
+    run(tmp_path, seed)
+
+
+def nobody_notes(patch: pytest.MonkeyPatch) -> None:
+    """Epochs after the first one are at the controller alone."""
+    note = noting.note_epoch
+    patch.setattr(agreement, "note_epoch", lambda ours, epoch: epoch.number or note(ours, epoch))
+
+
+def any_root_tells(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovering, "_check_answered", lambda *_: None)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("broken", [nobody_notes, any_root_tells])
+def test_each_rule_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Break
+) -> None:
+    skip_probes(monkeypatch)
+    broken(monkeypatch)
+    for seed in range(200):
+        (tmp_path / str(seed)).mkdir()
+        try:
+            run(tmp_path / str(seed), seed)
+        except (AssertionError, TxnlogError):
+            return
+    raise AssertionError("none of the runs notices")
+
+
+def test_the_verb(made: txnlog.Store, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "control")
+    how = ("--store", tmp_path / "a", "--controller", tmp_path / "new", "-o", "jsonl")
+    planned = cli("replicas", "recover", *how, "--dry-run")
+    assert planned.code == 0
+    assert not (tmp_path / "new").exists()
+    done = cli("replicas", "recover", *how)
+    assert (done.code, '"told":["r0","r1"]' in done.out.replace(" ", "")) == (0, True), done.out
+    assert values(reopened(tmp_path, "b")) == ["1"]

@@ -1,0 +1,110 @@
+"""Roots keep the epochs under which they were in sync, so that the controller may be lost.
+
+Before a process writes under an epoch, all members in sync have it. The set of the next one has a
+member in common with it, unless it began with an unclean election. So where all members in sync of
+an epoch answer, and none has a later one, nothing was acknowledged under a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from txnlog.errors import ObjectNotFound, StorageError, TxnlogError
+from txnlog.replication import root_names
+from txnlog.replication.roots.controller import Controller
+from txnlog.replication.roots.epochs import DECODER, Epoch, Member, check_epoch
+from txnlog.replication.roots.slowness import time_for
+from txnlog.state import envelope
+from txnlog.storage.base import Storage
+
+
+class Asks(Protocol):
+    """What is needed of an :class:`Agreement`."""
+
+    @property
+    def controller(self) -> Controller: ...
+
+    def is_newest(self, epoch: Epoch) -> bool: ...
+
+    def ask_all(
+        self,
+        epoch: Epoch,
+        members: Sequence[Member],
+        call: Callable[[Member, Storage], Epoch | None],
+        *,
+        within_s: float,
+    ) -> dict[Member, Epoch | None]: ...
+
+
+def note_epoch(agreement: Asks, epoch: Epoch) -> None:
+    """Have all members in sync keep an epoch; two requests to each, side by side.
+
+    Raises:
+        MemberFailed: one of them does not.
+        StorageError: one has another epoch of this number, or a later one than the controller.
+    """
+    data = encode_epoch(epoch)
+
+    def note(_: Member, storage: Storage) -> Epoch | None:
+        if put_note(storage, epoch.number, data):
+            return newest_note(storage, epoch.number + 1)
+        return newest_note(storage, epoch.number)
+
+    found = agreement.ask_all(epoch, epoch.in_sync, note, within_s=time_for(epoch))
+    for member, noted in found.items():
+        if noted is None or noted == epoch or not agreement.is_newest(epoch):
+            continue
+        error = StorageError(
+            f"{member} has an epoch {noted.number} that the controller at "
+            f"{agreement.controller.storage.url} does not have: was that one restored from a "
+            "backup, or another one made by `txnlog replicas recover`? Open the store by that "
+            "one's URL, or by a root's"
+        )
+        error.retriable = False
+        raise error
+
+
+def encode_epoch(epoch: Epoch) -> bytes:
+    path = root_names.epoch_file(epoch.number)
+    return envelope.encode_readable(epoch, DECODER, "replicas", path)
+
+
+def put_note(storage: Storage, number: int, data: bytes) -> bool:
+    """Whether a member has this epoch now; False if it had another one of its number."""
+    path = root_names.epoch_note(number)
+    if not storage.put_if_absent(path, data) and storage.get(path) != data:
+        return False
+    storage.confirm(path)
+    return True
+
+
+def newest_note(storage: Storage, first: int = 0) -> Epoch | None:
+    """The newest sound epoch that a member has, from ``first`` on. Raises StorageError."""
+    return next(iter(notes(storage, first)), None)
+
+
+def notes(storage: Storage, first: int = 0) -> list[Epoch]:
+    """The sound epochs that a member has, from ``first`` on, the newest first."""
+    after = root_names.epoch_file(first - 1).rpartition("/")[2] if first > 0 else ""
+    listed = storage.list_names(root_names.EPOCH_NOTES, after)
+    numbers = map(root_names.parse_epoch_file, listed)
+    calls = [partial(_read, storage, number) for number in numbers if number is not None]
+    found = [epoch for epoch in storage.gather(calls) if epoch is not None]
+    return sorted(found, key=lambda epoch: -epoch.number)
+
+
+def _read(storage: Storage, number: int) -> Epoch | None:
+    """None if it is damaged: another member has it whole."""
+    path = root_names.epoch_note(number)
+    try:
+        data = storage.get(path)
+    except ObjectNotFound:
+        return None
+    try:
+        epoch = envelope.decode(data, DECODER, f"{storage.url}/{path}")
+        check_epoch(epoch, number)
+    except (ValueError, TxnlogError):
+        return None
+    return epoch
