@@ -52,7 +52,7 @@ def test_everything_goes_on(made: txnlog.Store, tmp_path: Path, root: str) -> No
     Replicas(made).add(str(tmp_path / "b"))
     write(made, "3")
     shutil.rmtree(tmp_path / "control")
-    with pytest.raises(TxnlogError):
+    with pytest.raises(StorageError, match="`txnlog replicas recover` makes it anew"):
         reopened(tmp_path, "a")
     recover(tmp_path, root)
     for url in ("new", "a", "b"):

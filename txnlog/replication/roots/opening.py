@@ -129,7 +129,8 @@ def find_replicas(
         raise StorageError(
             f"{storage.url} names {named} as the controller, where no epochs can be read: {error}. "
             "If it was moved while this root was away, open the store by the new controller's URL "
-            "or by another root; `txnlog replicas move-controller` then tells this one, too"
+            "or by another root; `txnlog replicas move-controller` then tells this one, too. "
+            "If it is lost for good, `txnlog replicas recover` makes it anew"
         ) from error
     return found
 
