@@ -90,10 +90,11 @@ class Session:
         output = _make_output(chosen, in_bytes=self.in_bytes)
         return replace(self, output=output, output_format=chosen)
 
-    def open_store(self) -> Store:
+    def open_store(self, *, dry_run: bool = False) -> Store:
         """Open the store for a verb that writes. Raises as :meth:`open_to_read` does."""
         opened = self.open_to_read()
-        opened.storage.will_write()
+        if not dry_run:
+            opened.storage.will_write()
         return opened
 
     def open_to_read(self) -> Store:

@@ -177,7 +177,9 @@ def maintain_store(
     """
     age_ms = None if orphan_age is None else parse_duration(orphan_age)
     with DamageReporter() as reporter:
-        steps = session.open_store().maintain(topics or None, dry_run=dry_run, orphan_age_ms=age_ms)
+        steps = session.open_store(dry_run=dry_run).maintain(
+            topics or None, dry_run=dry_run, orphan_age_ms=age_ms
+        )
         session.output.rows(FIELDS, _report_failures(reporter, steps))
         note_dry_run(dry_run)
 

@@ -22,6 +22,7 @@ from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_
 from txnlog.spark.setup_check import _Worker
 from txnlog.store import attach
 from txnlog.testing import VirtualClock
+from txnlog.write.coordinator import Coordinator
 
 LOG = "topics/t/log"
 
@@ -211,7 +212,7 @@ def test_verbs_that_are_no_observers_change_something() -> None:
     verbs, replicas = ROOT / "cli/commands", ROOT / "txnlog/replication/commands"
     named = {path: path.relative_to(verbs) for path in verbs.rglob("*.py")}
     named |= {path: Path("replicas", path.name) for path in replicas.glob("*.py")}
-    found = [name for path, name in named.items() if ".open_store()" in path.read_text()]
+    found = [name for path, name in named.items() if ".open_store(" in path.read_text()]
     assert {str(name.with_suffix("")) for name in found} == {
         "bridge",
         "catalog/serve",
@@ -288,11 +289,17 @@ def abort(store: txnlog.Store) -> None:
     store.transactions.abort("hangs", reason="a test", force=True)
 
 
+def coordinate(store: txnlog.Store) -> None:
+    """As jobs of Spark do."""
+    Coordinator(store.logs, "spark", 60_000).initialize()
+
+
 WRITES: dict[str, Callable[[txnlog.Store], object]] = {
     "send": lambda store: write(store, "2"),
     "transact": transact,
     "commit": commit,
     "join": join,
+    "coordinate": coordinate,
     "maintain": lambda store: [*store.maintain()],
     "topics.create": lambda store: store.topics.create("u"),
     "topics.alter": lambda store: store.topics.alter("t", partitions=2),
@@ -334,7 +341,7 @@ def test_each_method_is_known_to_read_or_to_write() -> None:
         for name, method in vars(type(getattr(store, admin))).items()
         if not name.startswith("_") and callable(method)
     }
-    plain = {"send", "transact", "commit", "join", "maintain"}
+    plain = {"coordinate", "send", "transact", "commit", "join", "maintain"}
     assert found == (WRITES.keys() - plain) | READS | TESTED_ELSEWHERE
 
 

@@ -223,7 +223,7 @@ def test_what_it_costs() -> None:
         return members[member]
 
     storage = ReplicatedStorage(controller, open_member, clock=VirtualClock())
-    storage.agreement.refresh()
+    storage.put("first", b"")  # after which all know of the epoch
     for counted in (controller, *members.values()):
         counted.take()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import txnlog
 from tests.support.cli.cli_command import cli
@@ -21,6 +22,7 @@ from tests.support.replication.replica_folders import (
     write,
 )
 from txnlog.errors import (
+    CorruptEntry,
     InvalidOption,
     NotEnoughReplicas,
     StorageError,
@@ -30,6 +32,7 @@ from txnlog.errors import (
 from txnlog.replication import Replicas, open_replicas, recover_controller, root_names
 from txnlog.replication.roots import agreement, noting, recovering
 from txnlog.replication.roots.members import MarkedDisk
+from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
 
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -41,8 +44,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> txnlog.Store:
     return make_written(tmp_path, "1")
 
 
-def recover(folder: Path, root: str = "a", to: str = "new") -> None:
-    recover_controller(str(folder / root), str(folder / to), clock=VirtualClock())
+def recover(folder: Path, root: str = "a", to: str = "new", lost: Sequence[str] = ()) -> None:
+    recover_controller(str(folder / root), str(folder / to), lost=lost, clock=VirtualClock())
 
 
 @pytest.mark.parametrize("root", ["a", "b"])
@@ -84,19 +87,99 @@ def test_who_was_put_out_does_not_decide(made: txnlog.Store, tmp_path: Path) -> 
     assert values(reopened(tmp_path, "b")) == ["1", "2"]
 
 
-def test_where_unclean_elections_are_allowed_all_must_answer(
-    made: txnlog.Store, tmp_path: Path
-) -> None:
-    Replicas(made).alter({"unclean.leader.election.enable": True})
+def test_all_must_answer_or_be_given_up(made: txnlog.Store, tmp_path: Path) -> None:
+    """Who was in sync before an unclean election knows nothing of it."""
     Replicas(made).remove("r1")
     write(made, "2")
+    bring_back = lose(tmp_path / "a")
+    open_replicas(str(tmp_path / "control")).elect("r1", unclean=True)
+    write(reopened(tmp_path), "3")
+    bring_back()
     shutil.rmtree(tmp_path / "control")
     bring_back = lose(tmp_path / "b")
     with pytest.raises(NotEnoughReplicas, match="r1 must answer"):
         recover(tmp_path)
     bring_back()
+    with pytest.raises(InvalidOption, match="no root r7"):
+        recover(tmp_path, lost=["r7"])
     recover(tmp_path)
-    assert values(reopened(tmp_path, "a")) == ["1", "2"]
+    assert values(reopened(tmp_path, "a")) == ["1", "3"]
+
+
+def test_a_root_that_is_lost_with_the_controller(made: txnlog.Store, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "control")
+    shutil.rmtree(tmp_path / "b")
+    with pytest.raises(NotEnoughReplicas, match="--lost"):
+        recover(tmp_path)
+    recover(tmp_path, lost=["r1"])
+    write(reopened(tmp_path, "a"), "2")
+    assert values(reopened(tmp_path, "new")) == ["1", "2"]
+
+
+@pytest.mark.parametrize("data", [b"{", b'{"kind":"epoch","version":99}'])
+def test_a_note_that_cannot_be_read_may_be_the_newest(
+    made: txnlog.Store, tmp_path: Path, data: bytes
+) -> None:
+    Replicas(made).remove("r1")
+    write(made, "2")
+    notes = tmp_path / "a/incarnation-00000" / root_names.EPOCH_NOTES
+    max(notes.iterdir()).write_bytes(data)
+    shutil.rmtree(tmp_path / "control")
+    for root in ("a", "b"):
+        with pytest.raises(CorruptEntry, match="epoch 1 of r0-0 cannot be relied on"):
+            recover(tmp_path, root)
+
+
+def test_notes_of_two_histories(made: txnlog.Store, tmp_path: Path) -> None:
+    Replicas(made).remove("r1")
+    write(made, "2")
+    notes = [tmp_path / root / "incarnation-00000" / root_names.EPOCH_NOTES for root in "ab"]
+    newest = max(notes[0].iterdir())
+    epoch = noting.newest_note(LocalStorage(str(tmp_path / "a/incarnation-00000")))
+    assert epoch is not None
+    other = noting.encode_epoch(replace(epoch, why="another"))
+    (notes[1] / newest.name).write_bytes(other)
+    shutil.rmtree(tmp_path / "control")
+    for root in ("a", "b"):
+        with pytest.raises(CorruptEntry, match="two histories"):
+            recover(tmp_path, root)
+
+
+def test_another_stores_root_in_its_place(made: txnlog.Store, tmp_path: Path) -> None:
+    """Its epochs are none of ours, and nothing is put into it."""
+    (tmp_path / "other").mkdir()
+    other = make_written(tmp_path / "other", "x")
+    Replicas(other).remove("r0")
+    write(other, "y")
+    shutil.rmtree(tmp_path / "control")
+    shutil.rmtree(tmp_path / "b")
+    shutil.copytree(tmp_path / "other/b", tmp_path / "b")
+    with pytest.raises(NotEnoughReplicas, match="another store's"):
+        recover(tmp_path)
+
+
+def test_the_place_that_was_lost_is_not_taken_again(made: txnlog.Store, tmp_path: Path) -> None:
+    """A process that slept would believe in it."""
+    Replicas(made).move_controller(str(tmp_path / "new"))
+    write(made, "2")
+    shutil.rmtree(tmp_path / "new")
+    (tmp_path / "new").mkdir()
+    with pytest.raises(InvalidOption, match="Choose another folder"):
+        recover(tmp_path)
+    recover(tmp_path, to="newer")
+    assert values(reopened(tmp_path, "b")) == ["1", "2"]
+
+
+def test_what_was_moved_forgotten_and_taken_out_without_a_write(
+    made: txnlog.Store, tmp_path: Path
+) -> None:
+    Replicas(made).remove("r1")
+    Replicas(made).forget("r1-0")
+    Replicas(made).move_controller(str(tmp_path / "moved"))
+    shutil.rmtree(tmp_path / "moved")
+    shutil.rmtree(tmp_path / "control")
+    recover(tmp_path)
+    assert values(reopened(tmp_path, "a")) == ["1"]
 
 
 def test_one_from_a_backup_is_refused(made: txnlog.Store, tmp_path: Path) -> None:

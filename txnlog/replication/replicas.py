@@ -12,9 +12,16 @@ from txnlog import names
 from txnlog.admin.intent import writes
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import Setting, StoreConfig
-from txnlog.errors import InvalidOption, LogTruncated, NotEnoughReplicas, StorageError
+from txnlog.errors import (
+    InvalidOption,
+    LogTruncated,
+    NotEnoughReplicas,
+    StorageError,
+    TxnlogError,
+)
 from txnlog.log.open_logs import Logs
 from txnlog.replication.named_segments import named_segments
+from txnlog.replication.roots.agreement import MemberFailed
 from txnlog.replication.roots.description import (
     ReplicaEpoch,
     ReplicasDescription,
@@ -26,6 +33,7 @@ from txnlog.replication.roots.epochs import FACTOR, RACK, list_settings, split_s
 from txnlog.replication.roots.forgetting import Forgotten, forget
 from txnlog.replication.roots.joining import Joined, join
 from txnlog.replication.roots.moving import ControllerMove, move_controller
+from txnlog.replication.roots.noting import note_epoch
 from txnlog.replication.roots.opening import (
     GIVEN_TOGETHER,
     find_replicas,
@@ -99,32 +107,36 @@ def recover_controller(
     controller: str | os.PathLike[str],
     *,
     storage_options: Mapping[str, object] | None = None,
+    lost: Sequence[str] = (),
     clock: Clock | None = None,
     dry_run: bool = False,
 ) -> ControllerMove:
     """Make a controller that is lost anew at another place, from what the roots keep of it.
 
-    Nothing that was acknowledged is lost. Processes that have the store open must reopen it. The
-    old place must never be used again: delete it, should it come back. If this is killed or fails,
-    or roots did not answer, call it again.
+    All roots must answer; then nothing that was acknowledged is lost. Processes that have the store
+    open must reopen it. The old place must never be used again: delete it, should it come back. If
+    this is killed or fails, or roots were not told, call it again.
 
     Args:
         root: the URL of a root of the store.
         controller: an empty folder, for the new controller.
         storage_options: as for :func:`txnlog.open`, for all roots too.
+        lost: the names of roots that are lost for good: what they alone had may be lost, too.
         clock: for tests.
         dry_run: only check whether that is possible now.
 
     Raises:
         InvalidOption: the old controller answers; or that is no root, or one without epochs; or the
-            new place is a root, or below one.
+            new place is a root, or below one, or was the controller.
+        CorruptEntry: the newest epoch of a root cannot be read.
         NotEnoughReplicas: a root that must answer does not.
         StoreExists: the new place is not empty, or somebody else recovers the controller.
         StorageError: a root or the new place fails.
     """
     check_location(root, storage_options)
     check_location(controller, storage_options)
-    return recover(root, controller, storage_options, clock or SystemClock(), dry_run=dry_run)
+    clock = clock or SystemClock()
+    return recover(root, controller, storage_options, clock, lost=lost, dry_run=dry_run)
 
 
 class Replicas:
@@ -351,7 +363,10 @@ class Replicas:
             NotEnoughReplicas: another process has moved it, or the set changes; try again.
             StorageError: either place fails.
         """
-        return move_controller(self._roots, url, storage_options, dry_run=dry_run)
+        moved = move_controller(self._roots, url, storage_options, dry_run=dry_run)
+        if not dry_run:
+            self._keep_epoch()
+        return moved
 
     @writes
     def forget(self, member: str, *, lost: bool = False, dry_run: bool = False) -> Forgotten:
@@ -372,6 +387,8 @@ class Replicas:
             NotEnoughReplicas: the set has changed meanwhile; try again.
             StorageError: the root or the controller fails; call it again if some files are left.
         """
+        if not dry_run and not lost:
+            self._keep_epoch()  # what is forgotten may have the newest note
         return forget(self._roots, member, lost=lost, dry_run=dry_run)
 
     def history(self) -> list[ReplicaEpoch]:
@@ -413,6 +430,12 @@ class Replicas:
             self._logs.storage.will_write()
         judge = self._sound_copies()
         return verify(self._roots, judge, with_contents=with_contents, repair=repair)
+
+    def _keep_epoch(self) -> None:
+        """Have those in sync that answer keep the newest epoch."""
+        agreement = self._roots.agreement
+        with suppress(MemberFailed, TxnlogError):
+            note_epoch(agreement, agreement.refresh())
 
     def _sound_copies(self) -> IsSound:
         from txnlog.replication.sound_copies import SoundCopies

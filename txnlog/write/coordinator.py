@@ -94,6 +94,7 @@ class Coordinator:
         self._timeout_ms = transitions.check_timeout(
             timeout_ms, logs.config.transaction_max_timeout_ms
         )
+        logs.storage.will_write()
         self._logs = logs
         self._head: Head | None = None
         self._since = logs.transactions.now()

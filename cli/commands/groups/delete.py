@@ -28,7 +28,7 @@ def delete_groups(
       txnlog groups delete etl --dry-run
       txnlog groups delete etl --yes
     """
-    opened = session.open_store()
+    opened = session.open_store(dry_run=dry_run)
     doomed = [opened.groups.describe(group) for group in dict.fromkeys(groups)]
     if not dry_run:
         count = sum(len(group.offsets) for group in doomed)

@@ -36,7 +36,7 @@ def delete_offsets(
       txnlog groups delete-offsets etl old-topic --yes
     """
     chosen = to_partitions(map(parse_target, targets))
-    opened = session.open_store()
+    opened = session.open_store(dry_run=dry_run)
     found = opened.groups.describe(group)
     doomed = [at for at in found.offsets if {at.topic, (at.topic, at.partition)} & {*chosen}]
     if not doomed:

@@ -37,7 +37,7 @@ def remove_members(
       txnlog groups remove-members workers --yes
       txnlog groups remove-members workers worker-3 --dry-run
     """
-    opened = session.open_store()
+    opened = session.open_store(dry_run=dry_run)
     chosen = {*members} if members else None
     doomed = [
         member

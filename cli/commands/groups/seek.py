@@ -107,7 +107,7 @@ def seek_group(
     if from_file is not None and chosen:
         raise typer.BadParameter("--from-file names the partitions itself")
     reset = partial(
-        session.open_store().groups.reset_offsets,
+        session.open_store(dry_run=dry_run).groups.reset_offsets,
         group,
         chosen or None,
         metadata=metadata,

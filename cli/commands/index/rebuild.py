@@ -74,7 +74,7 @@ def _rebuild_placed(
     from txnlog.config import TopicConfig
     from txnlog.inspect.placed_indexes import rebuild_placed_indexes
 
-    store = session.open_store()
+    store = session.open_store(dry_run=dry_run)
     segments = find_placed_segments(choice, store)
     if not segments:
         return

@@ -27,6 +27,8 @@ def add_partitions(
     Example:
       txnlog topics add-partitions orders --to 12
     """
-    changed = session.open_store().topics.alter(topic, partitions=to, dry_run=dry_run)
+    changed = session.open_store(dry_run=dry_run).topics.alter(
+        topic, partitions=to, dry_run=dry_run
+    )
     print_topic(session.output, changed)
     note_dry_run(dry_run)

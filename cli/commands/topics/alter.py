@@ -126,7 +126,7 @@ def alter_topic(
     known = added if whole is None else whole
     defaults = {**known.defaults, **parse_defaults(default or (), known.columns)}
     columns: pa.Schema | ColumnEdits | None = edits or None
-    changed = session.open_store().topics.alter(
+    changed = session.open_store(dry_run=dry_run).topics.alter(
         topic,
         partitions=partitions,
         schema=columns if whole is None else whole.columns,

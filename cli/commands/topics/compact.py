@@ -47,5 +47,7 @@ def compact_topic(
     Example:
       txnlog topics compact orders --dry-run
     """
-    session.output.rows(FIELDS, session.open_store().maintenance.compact(topic, dry_run=dry_run))
+    session.output.rows(
+        FIELDS, session.open_store(dry_run=dry_run).maintenance.compact(topic, dry_run=dry_run)
+    )
     note_dry_run(dry_run)

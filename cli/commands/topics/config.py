@@ -109,7 +109,7 @@ def _change(
 ) -> None:
     from txnlog.config import topic_setting
 
-    opened = session.open_store()
+    opened = session.open_store(dry_run=dry_run)
     before = opened.topics.describe(topic).config
     after = opened.topics.alter(topic, config=changes, dry_run=dry_run).config
     session.output.rows(

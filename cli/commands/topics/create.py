@@ -84,7 +84,7 @@ def create_topic(
     written: WrittenColumns | SubjectColumns | None = None
     if schema is not None:
         written = parse_schema(schema)
-    opened = session.open_store()
+    opened = session.open_store(dry_run=dry_run)
     if subject is not None:
         from txnlog.values import subject_columns
 

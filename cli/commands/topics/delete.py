@@ -30,7 +30,7 @@ def delete_topic(
       txnlog topics delete orders --dry-run
       txnlog topics delete orders --yes
     """
-    opened = session.open_store()
+    opened = session.open_store(dry_run=dry_run)
     from txnlog.errors import UnknownTopicOrPartition
 
     try:

@@ -43,7 +43,7 @@ def merge_segments(
     Example:
       txnlog topics merge orders --dry-run
     """
-    store = session.open_store()
+    store = session.open_store(dry_run=dry_run)
 
     def merges() -> Iterator[Merge]:
         for topic in topics:

@@ -64,7 +64,7 @@ def purge_keys(
       echo alice | txnlog topics purge orders --keys - --yes
       txnlog topics purge flights --keys flights.jsonl --dry-run
     """
-    store = session.open_store()
+    store = session.open_store(dry_run=dry_run)
     table = _read_keys(store, topic, keys, input_format)
     if not dry_run:
         confirm(f"delete all records of {table.num_rows} keys from topic {topic}", yes=yes)

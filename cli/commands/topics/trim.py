@@ -87,7 +87,7 @@ def trim_records(
     if place == "earliest":
         raise typer.BadParameter("--before earliest would change nothing")
     from_file = None if offset_json_file is None else _read_file(offset_json_file)
-    opened = session.open_store()
+    opened = session.open_store(dry_run=dry_run)
     groups = [(wanted, place)] if from_file is None else [([at], to) for at, to in from_file]
     plans = [plan for group, to in groups for plan in _plan(opened, group, to)]
     doomed = [plan for plan in plans if plan.offset_count]

@@ -59,7 +59,7 @@ def abort_transaction(
     from txnlog.errors import CorruptTransactionState
     from txnlog.state.transaction import Status
 
-    store = session.open_store()
+    store = session.open_store(dry_run=dry_run)
     abort = partial(store.transactions.abort, transactional_id, reason=reason)
     try:
         found = abort(number=number, dry_run=True)

@@ -14,7 +14,7 @@ import selectors
 import signal
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from tests.support.simulation.bank_worker import (
 from txnlog import IsolationLevel
 from txnlog.clock import SystemClock
 from txnlog.names import TopicPartition
+from txnlog.replication import open_replicas
 from txnlog.store import Store, open_store
 from txnlog.testing import VirtualClock
 
@@ -259,12 +260,28 @@ def open_banks(folder: Path) -> Iterator[Callable[..., Bank]]:
     banks: list[Bank] = []
 
     def opened(
-        seed: int, url: str, options: dict[str, Any], config: dict[str, int], **replicas: Any
+        seed: int,
+        url: str,
+        options: dict[str, Any],
+        config: dict[str, int],
+        *,
+        others: Sequence[str] = (),
+        controller: str | None = None,
     ) -> Bank:
-        store = txnlog.open(url, create=True, storage_options=options, config=config, **replicas)
+        """At a URL; with the URLs of ``others`` and of a controller it has several roots."""
+        if controller is None:
+            store = txnlog.open(url, create=True, storage_options=options, config=config)
+        else:
+            store = open_replicas(
+                [url, *others],
+                controller=controller,
+                create=True,
+                storage_options=options,
+                config=config,
+            ).store
         for topic, count in PARTITIONS.items():
             store.topics.create(topic, partitions=count)
-        banks.append(Bank(seed, folder, replicas.get("controller", url), options))
+        banks.append(Bank(seed, folder, controller or url, options))
         return banks[-1]
 
     try:

@@ -18,13 +18,17 @@ def recover(
     controller: Annotated[
         str, typer.Option(metavar="URL", help="Path or URL of an empty folder for it.")
     ],
+    lost: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROOT", help="A root that is lost for good; may be repeated."),
+    ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Make a controller that is lost anew.
 
     At another place. Name a root as the store. What the roots keep of the controller is enough, and
-    nothing that was acknowledged is lost: all roots that were in sync must answer, and all others
-    too where unclean elections are allowed. Jobs must reopen the store. Should the old place come
+    nothing that was acknowledged is lost if all of them answer. One that is lost for good is given
+    up by --lost, with what it alone had. Jobs must reopen the store. Should the old place come
     back, delete it. If this is killed or fails, or a root was not told, run it again.
 
     \b
@@ -39,7 +43,10 @@ def recover(
         **session.storage_options,
     }
     done = recover_controller(
-        session.named_url(), controller, storage_options=options, dry_run=dry_run
+        *(session.named_url(), controller),
+        storage_options=options,
+        lost=lost or (),
+        dry_run=dry_run,
     )
     with session.output.document() as document:
         document.fields(FIELDS, done)

@@ -328,7 +328,7 @@ class Agreement:
                 epoch = self.epoch()
                 self._check_history(epoch)
                 missing: ObjectNotFound | None = None
-                if not self.observes and self._noted != epoch.number:
+                if (writes or not self.observes) and self._noted != epoch.number:
                     note_epoch(self, epoch)
                     self._noted = epoch.number
                 try:

@@ -82,21 +82,22 @@ def put_note(storage: Storage, number: int, data: bytes) -> bool:
 
 def newest_note(storage: Storage, first: int = 0) -> Epoch | None:
     """The newest sound epoch that a member has, from ``first`` on. Raises StorageError."""
-    return next(iter(notes(storage, first)), None)
+    return max(notes(storage, first)[0], key=lambda epoch: epoch.number, default=None)
 
 
-def notes(storage: Storage, first: int = 0) -> list[Epoch]:
-    """The sound epochs that a member has, from ``first`` on, the newest first."""
+def notes(storage: Storage, first: int = 0) -> tuple[list[Epoch], list[int]]:
+    """The epochs that a member has, from ``first`` on, and the numbers of those it cannot read."""
     after = root_names.epoch_file(first - 1).rpartition("/")[2] if first > 0 else ""
     listed = storage.list_names(root_names.EPOCH_NOTES, after)
-    numbers = map(root_names.parse_epoch_file, listed)
-    calls = [partial(_read, storage, number) for number in numbers if number is not None]
-    found = [epoch for epoch in storage.gather(calls) if epoch is not None]
-    return sorted(found, key=lambda epoch: -epoch.number)
+    parsed = map(root_names.parse_epoch_file, listed)
+    numbers = [number for number in parsed if number is not None]
+    read = storage.gather(partial(_read, storage, number) for number in numbers)
+    unread = [number for number, epoch in zip(numbers, read, strict=True) if epoch is None]
+    return [epoch for epoch in read if epoch is not None], unread
 
 
 def _read(storage: Storage, number: int) -> Epoch | None:
-    """None if it is damaged: another member has it whole."""
+    """None if it is damaged, or of a newer txnlog."""
     path = root_names.epoch_note(number)
     try:
         data = storage.get(path)

@@ -1,9 +1,10 @@
 """A controller that is lost is made anew, from what the roots keep of its epochs.
 
 1. The newest epoch that a root has is the newest one under which anything was acknowledged, if all
-   members in sync by it answer; where unclean elections are allowed all roots must.
-2. The next one says that later ones are decided at the new place. It is put at the leader first,
-   which decides between two who recover at once; then at the others, then at the new place.
+   roots answer: after an unclean election those in sync before know nothing of it.
+2. The new place is claimed. The next epoch says that later ones are decided there. It is put at the
+   leader first, which decides between two who recover at once; then at the others, then at the new
+   place, before older ones.
 3. A file in each root says where the controller is now.
 
 A process that is killed on the way leaves the epoch of 2 at the leader; the next attempt goes on.
@@ -12,12 +13,13 @@ A process that is killed on the way leaves the epoch of 2 at the leader; the nex
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from txnlog.clock import Clock
 from txnlog.errors import (
+    CorruptEntry,
     InvalidOption,
     NotEnoughReplicas,
     ObjectNotFound,
@@ -62,6 +64,7 @@ def recover(
     options: Mapping[str, object] | None,
     clock: Clock,
     *,
+    lost: Sequence[str] = (),
     dry_run: bool = False,
 ) -> ControllerMove:
     """See :func:`txnlog.replication.recover_controller`."""
@@ -78,43 +81,50 @@ def recover(
         ) from error
     first = envelope.decode(data, MARK_DECODER, f"{given.url}/{root_names.REPLICA_FILE}")
     old = named_controller(given, first).controller
-    kept = _Kept(opener)
-    kept.look(first.member, given)
-    epoch = kept.newest()
-    if epoch is None:
+    hints = _Kept(opener, {first.controller, old})
+    hints.look(first.member, given)
+    if (hint := hints.newest()) is None:
         raise InvalidOption(
             f"{given.url} has no epochs: it was never in sync while something was written. Name "
             "another root"
         )
-    while epoch.roots.keys() - kept.asked:
-        for root in epoch.roots.keys() - kept.asked:
+    # By the URLs that the epochs say: what was named may be an old copy.
+    kept = _Kept(opener, {first.controller, old, *hint.controllers})
+    epoch = hint
+    while unasked := epoch.roots.keys() - kept.asked:
+        for root in unasked:
             kept.open(root, epoch.roots[root])
         epoch = kept.newest() or epoch
+    _check_answered(epoch, kept, lost)
     known = epoch.controllers or (old,)
     if epoch.controller != to.url:
         _check_lost(opener, known[-1], epoch)
         _check_free(to, epoch, known)
-        _check_answered(epoch, kept)
         who = Proposer(
             clock.token(), clock.now_ms(), f"the controller {known[-1]} was lost: now {to.url}"
         )
         named = msgspec.structs.replace(epoch, controllers=known)
         recovered = decided_at(named, to.url, who)
-    else:
+    elif root_names.CONTROLLER_FILE in to.list_names(""):
         recovered = epoch  # an attempt before this one has decided it
-        _check_answered(epoch, kept)
+    else:
+        raise InvalidOption(
+            f"{to.url} was the controller, and what it held is gone: processes that know it would "
+            "believe in what is put there. Choose another folder"
+        )
     if dry_run:
         return ControllerMove(to.url, recovered.number, (), ())
     if not to.was_probed():
         probe(to)
-    _decide(opener, recovered)
     place = claim(to)
+    _decide(opener, recovered, lost)
     older = {one.number: one for one in kept.all() if one.number < recovered.number}
     if 0 not in older:
         # By its first epoch a controller is known to be mounted.
         why = "the epochs before are lost with the controller"
         older[0] = msgspec.structs.replace(epoch, number=0, why=why)
-    for one in (*older.values(), recovered):
+    # Nobody takes an older one for the newest. By the first one, which comes last, it is opened.
+    for one in (recovered, *(older[number] for number in sorted(older, reverse=True))):
         _put_epoch(place, one)
     told = [root for root in recovered.roots if _tell(opener, recovered, root)]
     untold = [root for root in recovered.roots if root not in told]
@@ -124,13 +134,16 @@ def recover(
 class _Kept:
     """What the roots that answer have of the epochs."""
 
-    def __init__(self, opener: MemberOpener) -> None:
+    def __init__(self, opener: MemberOpener, controllers: Collection[str]) -> None:
         self._opener = opener
+        self._controllers = controllers
         self._found: dict[int, Epoch] = {}
         self.asked: set[str] = set()
         self.read: set[Member] = set()
         self.failed: dict[str, Exception] = {}
         """Roots that do not answer, and members whose folders are not there."""
+        self.unread: dict[int, str] = {}
+        """Notes that are damaged, or of a newer txnlog, and whose."""
 
     def open(self, name: str, root: Root) -> None:
         self.asked.add(name)
@@ -146,19 +159,23 @@ class _Kept:
         self.asked.add(name)
         mark = storage.get(root_names.REPLICA_FILE)
         where = f"{storage.url}/{root_names.REPLICA_FILE}"
-        if envelope.decode(mark, MARK_DECODER, where).member != name:
-            raise StorageError(f"{storage.url} is not root {name}")
+        owner = envelope.decode(mark, MARK_DECODER, where)
+        if owner.member != name or owner.controller not in self._controllers:
+            raise StorageError(f"{storage.url} is not root {name}, or is another store's")
         numbers = map(root_names.parse_incarnation_folder, storage.list_folders(""))
         members = [f"{name}-{number}" for number in numbers if number is not None]
         root = Root(storage.url, 1 + max(map(incarnation_of, members), default=0))
         for member in members:
             try:
-                found = notes(self._opener.at(root, member))
+                found, unread = notes(self._opener.at(root, member))
             except MarkGone as error:
                 self.failed[member] = error  # it was about to join, or is no more
                 continue
             self.read.add(member)
-            self._found.update((epoch.number, epoch) for epoch in found)
+            self.unread |= dict.fromkeys(unread, member)
+            for epoch in found:
+                if self._found.setdefault(epoch.number, epoch) != epoch:
+                    self.unread[epoch.number] = f"{member}, which has another one than others,"
 
     def newest(self) -> Epoch | None:
         return self._found[max(self._found)] if self._found else None
@@ -187,14 +204,19 @@ def _check_free(to: Storage, epoch: Epoch, known: tuple[str, ...]) -> None:
             f"{to.url} and a root, or an earlier controller, are nested: a controller needs a "
             "folder of its own"
         )
-    if {*filter(root_names.is_of_store, [*to.list_folders(""), *to.list_names("")])}:
+    found = {*filter(root_names.is_of_store, [*to.list_folders(""), *to.list_names("")])}
+    if found - {root_names.CONTROLLER_FILE}:  # a claim of an attempt before this one
         raise StoreExists(f"{to.url} is not empty: a controller needs a folder of its own")
 
 
-def _check_answered(epoch: Epoch, kept: _Kept) -> None:
-    missing = {*map(root_of, {*epoch.in_sync} - kept.read)}
-    if epoch.allows_unclean:
-        missing |= kept.failed.keys() & epoch.roots.keys()
+def _check_answered(epoch: Epoch, kept: _Kept, lost: Collection[str]) -> None:
+    """Raises NotEnoughReplicas, InvalidOption, CorruptEntry."""
+    if unknown := {*lost} - epoch.roots.keys():
+        raise InvalidOption(f"there is no root {', '.join(sorted(unknown))}")
+    missing = {*map(root_of, {*epoch.in_sync} - kept.read)} | (
+        kept.failed.keys() & epoch.roots.keys()
+    )
+    missing -= {*lost}
     if missing:
         whys = [
             str(error)
@@ -203,14 +225,24 @@ def _check_answered(epoch: Epoch, kept: _Kept) -> None:
         ]
         raise NotEnoughReplicas(
             f"{', '.join(sorted(missing))} must answer, or a later epoch than {epoch.number} may "
-            f"be known there alone: {'; '.join(whys) or 'their folders are gone'}"
+            f"be known there alone: {'; '.join(whys) or 'their folders are gone'}. A root that is "
+            "lost for good is given up by lost=[...], or --lost"
         )
+    if unread := [number for number in kept.unread if number >= epoch.number]:
+        number = max(unread)
+        if number > epoch.number or kept.unread[number].endswith(","):
+            raise CorruptEntry(
+                f"epoch {number} of {kept.unread[number]} cannot be relied on: it is damaged, of a "
+                "newer txnlog, or of two histories"
+            )
 
 
-def _decide(opener: MemberOpener, epoch: Epoch) -> None:
+def _decide(opener: MemberOpener, epoch: Epoch, lost: Collection[str]) -> None:
     """Put the epoch at all members in sync, the leader first. Raises StoreExists."""
     data = encode_epoch(epoch)
     for member in epoch.members[: len(epoch.in_sync)]:
+        if root_of(member) in lost:
+            continue
         if not put_note(opener(epoch, member), epoch.number, data):
             raise StoreExists(
                 f"somebody else recovers the controller, or has done so: {member} has another "
