@@ -317,7 +317,12 @@ class ReplicatedStorage(Storage):
     def get(self, name: str) -> bytes:
         check_name(name)
         if name == names.STORE_FILE:
-            # Decided when the store was made. So a store can be opened while no leader answers.
+            # Decided when the store was made. So a store can be opened while no leader answers,
+            # if all roots may be asked: who lacks what that takes is told now.
+            epoch = self.agreement.epoch()
+            for member in epoch.in_sync:
+                with suppress(StorageError):
+                    self.agreement.storage(epoch, member)
             data = self._read_unique(name, lambda storage: storage.get(name))
             if is_sound(name, data) is not False:
                 return data
