@@ -16,7 +16,7 @@ from tests.support.replication.replica_world import LAG_MS, Roots
 from tests.support.replication.world_entries import entry_name, entry_of
 from txnlog.errors import NotEnoughReplicas
 from txnlog.names import TopicPartition
-from txnlog.replication import Replicas
+from txnlog.replication import Replicas, root_names
 from txnlog.replication.roots.epochs import FACTOR, MIN_INSYNC, UNCLEAN, root_of
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.spark.setup_check import _Worker
@@ -361,6 +361,27 @@ def test_who_writes_needs_nobody_else(which: str) -> None:
     seen.roots.down.add("a")
     WRITES[which](store)
     assert seen.in_sync() == {"b", "c"}
+
+
+def test_who_makes_the_store_needs_nobody_else() -> None:
+    """A root has gone since the roots were made."""
+    clock, roots = Clock(), Roots(3)
+    roots.down.add("b")
+    attach(roots.plain(clock, "maker", observes=True), create=True, clock=clock)
+    assert {root_of(member) for member in roots.epoch().in_sync} == {"a", "c"}
+
+
+def test_a_put_that_was_not_announced_counts_as_any_other() -> None:
+    """Its epoch is kept, though it does not decide who is in sync."""
+    seen = Seen()
+    storage = seen.reading()
+    storage.put("x", b"1")
+    note = root_names.epoch_note(0)
+    assert all(seen.roots.heap(f"{root}-0").get(note) for root in "abc")
+    seen.hide("b")
+    with pytest.raises(NotEnoughReplicas, match="puts out no root"):
+        storage.put("y", b"1")
+    assert seen.in_sync() == {"a", "b", "c"}
 
 
 def test_a_plan_decides_nothing() -> None:

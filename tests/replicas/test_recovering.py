@@ -135,7 +135,7 @@ def test_notes_of_two_histories(made: txnlog.Store, tmp_path: Path) -> None:
     write(made, "2")
     notes = [tmp_path / root / "incarnation-00000" / root_names.EPOCH_NOTES for root in "ab"]
     newest = max(notes[0].iterdir())
-    epoch = noting.newest_note(LocalStorage(str(tmp_path / "a/incarnation-00000")))
+    epoch = noting.newest_note(LocalStorage(str(tmp_path / "a/incarnation-00000")), 0)
     assert epoch is not None
     other = noting.encode_epoch(replace(epoch, why="another"))
     (notes[1] / newest.name).write_bytes(other)
@@ -156,6 +156,20 @@ def test_another_stores_root_in_its_place(made: txnlog.Store, tmp_path: Path) ->
     shutil.copytree(tmp_path / "other/b", tmp_path / "b")
     with pytest.raises(NotEnoughReplicas, match="another store's"):
         recover(tmp_path)
+
+
+def test_an_old_copy_of_a_root_decides_nothing(made: txnlog.Store, tmp_path: Path) -> None:
+    """Where the epochs say that the root is elsewhere, that is asked."""
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    Replicas(made).remove("r1")
+    write(made, "2")
+    shutil.rmtree(tmp_path / "control")
+    bring_back = lose(tmp_path / "a")
+    with pytest.raises(NotEnoughReplicas, match="r0 must answer"):
+        recover(tmp_path, "copy")
+    bring_back()
+    recover(tmp_path, "copy")
+    assert values(reopened(tmp_path, "a")) == ["1", "2"]
 
 
 def test_the_place_that_was_lost_is_not_taken_again(made: txnlog.Store, tmp_path: Path) -> None:
@@ -252,6 +266,9 @@ def test_killed_anywhere_it_is_run_again(made: txnlog.Store, tmp_path: Path) -> 
                 stops += 1
             else:
                 break
+        with suppress(TxnlogError):  # nobody takes an older epoch for the newest
+            found = reopened(tmp_path, "new").storage.agreement  # type: ignore[attr-defined]
+            assert found.refresh().number == 1
     assert stops >= 3
     assert values(reopened(tmp_path, "a")) == ["1"]
     write(reopened(tmp_path, "new"), "2")

@@ -29,6 +29,7 @@ from txnlog.replication.roots import (
     puts,
     reassigning,
     replicated_storage,
+    same_bytes,
     soundness,
     trimming,
 )
@@ -260,7 +261,7 @@ def what_is_found_again_counts(patch: Patch) -> None:
 
 def nobody_looks_at_checksums(patch: Patch) -> None:
     """R14. Where two have other bytes the leader is right."""
-    for module in (copying, soundness, replicated_storage):
+    for module in (copying, same_bytes, soundness, replicated_storage):
         patch.setattr(module, "is_sound", lambda *_: None)
 
 

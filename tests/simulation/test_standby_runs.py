@@ -15,7 +15,7 @@ from tests.support.replication.replica_gates import Disk
 from tests.support.replication.standby_world import CALM, ROUGH, STORMY, Violation, run_seeds
 from tests.support.seeds import tried_first
 from txnlog.errors import TxnlogError
-from txnlog.replication.roots import copying
+from txnlog.replication.roots import same_bytes
 from txnlog.replication.standby import following, sweeping
 from txnlog.replication.standby.cut import Cut
 from txnlog.replication.standby.data_files import DataFileCopier
@@ -96,7 +96,7 @@ def logs_come_later(patch: Patch) -> None:
     def put(rounds: Rounds, entry: Round | Promoted) -> bool:
         done = put_round(rounds, entry)
         while waiting:
-            copying.put_same(*waiting.pop())
+            same_bytes.put_same(*waiting.pop())
         return done
 
     patch.setattr(following, "put_same", put_same)

@@ -15,6 +15,7 @@ import pytest
 import txnlog
 from txnlog.errors import StoreNotFound
 from txnlog.replication import Follower, Standby, open_replicas
+from txnlog.replication.roots.replicated_storage import find_replicated
 from txnlog.spark.batch import worker_objects
 from txnlog.spark.options.store_options import open_kept
 from txnlog.storage.base import Address
@@ -26,6 +27,15 @@ def address(tmp_path: Path) -> Address:
     store = txnlog.open(str(tmp_path / "store"), create=True)
     store.topics.create("t")
     return Address(store.url, {})
+
+
+def test_who_writes_decides_which_roots_take_part(tmp_path: Path) -> None:
+    """Also while it plans: it may read first, from a leader that is gone."""
+    roots = [str(tmp_path / "a"), str(tmp_path / "b")]
+    made = open_replicas(roots, controller=str(tmp_path / "control"), create=True)
+    kept = find_replicated(open_kept(Address(made.store.url, {})).storage)
+    assert kept is not None
+    assert not kept.agreement.observes
 
 
 def test_what_is_known_is_not_read_again(

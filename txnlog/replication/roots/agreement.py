@@ -35,6 +35,7 @@ from txnlog.replication.roots.epochs import (
 from txnlog.replication.roots.members import MarkGone
 from txnlog.replication.roots.noting import note_epoch
 from txnlog.replication.roots.placement import places
+from txnlog.replication.roots.same_bytes import Diverged
 from txnlog.replication.roots.slowness import Slowness, TookTooLong, time_for
 from txnlog.storage.base import Storage
 from txnlog.storage.time_limits import RunWithin, run_whole
@@ -68,10 +69,6 @@ _MOST_LEFT = 64
 """So many puts wait for a look that something else makes; for more one is made at once."""
 
 _logger = logging.getLogger(__name__)
-
-
-class Diverged(StorageError):
-    """A member has other bytes under a name than the leader: it has what was never acknowledged."""
 
 
 class MemberFailed(Exception):

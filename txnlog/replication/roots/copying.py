@@ -6,38 +6,16 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from txnlog.errors import ObjectNotFound, StorageError
-from txnlog.replication.roots.agreement import Agreement, Diverged, MemberFailed
+from txnlog.errors import ObjectNotFound
+from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.replication.roots.same_bytes import Damaged, Diverged, is_sound, put_same
 from txnlog.replication.roots.slowness import time_for
-from txnlog.replication.roots.soundness import Damaged, damaged_at, diverged_at, is_sound
+from txnlog.replication.roots.soundness import damaged_at, diverged_at
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 
 CHUNK_BYTES = 8 << 20
-
-
-def put_same(storage: Storage, name: str, data: bytes) -> bool:
-    """Put an object where nobody decides anything; False if it was there, with the same bytes.
-
-    It is durable when this returns.
-
-    Raises:
-        Diverged: it is there with other bytes.
-        Damaged: it is there, and not as it was written.
-    """
-    if storage.put_if_absent(name, data):
-        return True
-    try:
-        found = storage.get(name)
-    except ObjectNotFound as error:
-        raise StorageError(f"{storage.url}/{name} was taken, and is gone") from error
-    if found != data:
-        if is_sound(name, found) is False:
-            raise Damaged(f"{storage.url}/{name} is damaged")
-        raise Diverged(f"{storage.url}/{name} is not what the leader has")
-    storage.confirm(name)
-    return False
 
 
 def put_at(agreement: Agreement, epoch: Epoch, member: Member, name: str, data: bytes) -> bool:

@@ -18,7 +18,8 @@ from txnlog.replication.roots.moving import known_controllers
 from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.reassigning import only_copies
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
-from txnlog.replication.roots.soundness import is_sound, sound_bytes
+from txnlog.replication.roots.same_bytes import is_sound
+from txnlog.replication.roots.soundness import sound_bytes
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 

@@ -15,6 +15,7 @@ from txnlog.errors import ObjectNotFound, StorageError, TxnlogError
 from txnlog.replication import root_names
 from txnlog.replication.roots.controller import Controller
 from txnlog.replication.roots.epochs import DECODER, Epoch, Member, check_epoch
+from txnlog.replication.roots.same_bytes import Damaged, Diverged, put_same
 from txnlog.replication.roots.slowness import time_for
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
@@ -73,14 +74,14 @@ def encode_epoch(epoch: Epoch) -> bytes:
 
 def put_note(storage: Storage, number: int, data: bytes) -> bool:
     """Whether a member has this epoch now; False if it had another one of its number."""
-    path = root_names.epoch_note(number)
-    if not storage.put_if_absent(path, data) and storage.get(path) != data:
+    try:
+        put_same(storage, root_names.epoch_note(number), data)
+    except (Damaged, Diverged):
         return False
-    storage.confirm(path)
     return True
 
 
-def newest_note(storage: Storage, first: int = 0) -> Epoch | None:
+def newest_note(storage: Storage, first: int) -> Epoch | None:
     """The newest sound epoch that a member has, from ``first`` on. Raises StorageError."""
     return max(notes(storage, first)[0], key=lambda epoch: epoch.number, default=None)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -52,6 +53,7 @@ from txnlog.replication.roots.moving import (
     put_pointer_of,
 )
 from txnlog.replication.roots.noting import encode_epoch, notes, put_note
+from txnlog.replication.roots.same_bytes import Damaged, Diverged, put_same
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
@@ -119,13 +121,14 @@ def recover(
     place = claim(to)
     _decide(opener, recovered, lost)
     older = {one.number: one for one in kept.all() if one.number < recovered.number}
-    if 0 not in older:
-        # By its first epoch a controller is known to be mounted.
-        why = "the epochs before are lost with the controller"
-        older[0] = msgspec.structs.replace(epoch, number=0, why=why)
+    # By its first epoch a controller is known to be mounted.
+    why = "the epochs before are lost with the controller"
+    oldest = older.pop(0, None) or msgspec.structs.replace(epoch, number=0, why=why)
     # Nobody takes an older one for the newest. By the first one, which comes last, it is opened.
-    for one in (recovered, *(older[number] for number in sorted(older, reverse=True))):
-        _put_epoch(place, one)
+    _put_epoch(place, recovered)
+    place.gather(partial(_put_epoch, place, one) for one in older.values())
+    if 0 not in list_epochs(place):
+        _put_epoch(place, oldest)
     told = [root for root in recovered.roots if _tell(opener, recovered, root)]
     untold = [root for root in recovered.roots if root not in told]
     return ControllerMove(to.url, recovered.number, tuple(told), tuple(untold))
@@ -142,8 +145,10 @@ class _Kept:
         self.read: set[Member] = set()
         self.failed: dict[str, Exception] = {}
         """Roots that do not answer, and members whose folders are not there."""
-        self.unread: dict[int, str] = {}
+        self.unread: dict[int, Member] = {}
         """Notes that are damaged, or of a newer txnlog, and whose."""
+        self.conflicts: dict[int, Member] = {}
+        """Those that differ from another member's of their number."""
 
     def open(self, name: str, root: Root) -> None:
         self.asked.add(name)
@@ -151,7 +156,7 @@ class _Kept:
             self.look(name, self._opener.root(root.url))
         except UnnamedUrl:
             raise
-        except (StorageError, TxnlogError) as error:
+        except TxnlogError as error:
             self.failed[name] = error
 
     def look(self, name: str, storage: Storage) -> None:
@@ -175,7 +180,7 @@ class _Kept:
             self.unread |= dict.fromkeys(unread, member)
             for epoch in found:
                 if self._found.setdefault(epoch.number, epoch) != epoch:
-                    self.unread[epoch.number] = f"{member}, which has another one than others,"
+                    self.conflicts[epoch.number] = member
 
     def newest(self) -> Epoch | None:
         return self._found[max(self._found)] if self._found else None
@@ -228,13 +233,16 @@ def _check_answered(epoch: Epoch, kept: _Kept, lost: Collection[str]) -> None:
             f"be known there alone: {'; '.join(whys) or 'their folders are gone'}. A root that is "
             "lost for good is given up by lost=[...], or --lost"
         )
-    if unread := [number for number in kept.unread if number >= epoch.number]:
-        number = max(unread)
-        if number > epoch.number or kept.unread[number].endswith(","):
-            raise CorruptEntry(
-                f"epoch {number} of {kept.unread[number]} cannot be relied on: it is damaged, of a "
-                "newer txnlog, or of two histories"
-            )
+    # Of the newest one a sound copy is enough.
+    later = {number: member for number, member in kept.unread.items() if number > epoch.number}
+    if epoch.number in kept.conflicts:
+        later[epoch.number] = kept.conflicts[epoch.number]
+    if later:
+        number = max(later)
+        raise CorruptEntry(
+            f"epoch {number} of {later[number]} cannot be relied on: it is damaged, of a newer "
+            "txnlog, or of two histories"
+        )
 
 
 def _decide(opener: MemberOpener, epoch: Epoch, lost: Collection[str]) -> None:
@@ -251,10 +259,13 @@ def _decide(opener: MemberOpener, epoch: Epoch, lost: Collection[str]) -> None:
 
 
 def _put_epoch(place: Storage, epoch: Epoch) -> None:
-    path, data = root_names.epoch_file(epoch.number), encode_epoch(epoch)
-    if not place.put_if_absent(path, data) and epoch.number > 0 and place.get(path) != data:
-        raise StoreExists(f"{place.url}/{path} is another one: is it another store's controller?")
-    place.confirm(path)
+    path = root_names.epoch_file(epoch.number)
+    try:
+        put_same(place, path, encode_epoch(epoch))
+    except (Damaged, Diverged) as error:
+        raise StoreExists(
+            f"{place.url}/{path} is another one: is it another store's controller?"
+        ) from error
 
 
 def _tell(opener: MemberOpener, epoch: Epoch, root: str) -> bool:

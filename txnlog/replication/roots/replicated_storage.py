@@ -16,7 +16,7 @@ from txnlog import names
 from txnlog.clock import Clock, SystemClock
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError, TxnlogError
 from txnlog.replication import root_names
-from txnlog.replication.roots.agreement import Agreement, Diverged, MemberFailed, OpenMember
+from txnlog.replication.roots.agreement import Agreement, MemberFailed, OpenMember
 from txnlog.replication.roots.controller import Controller, OpenPlace
 from txnlog.replication.roots.copying import help_out, put_at_all
 from txnlog.replication.roots.electing import change_settings
@@ -31,10 +31,10 @@ from txnlog.replication.roots.placed_data import (
 )
 from txnlog.replication.roots.placement import is_placed, may_hold_data, places, targets
 from txnlog.replication.roots.puts import PutIfAbsent
+from txnlog.replication.roots.same_bytes import Diverged, is_sound
 from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.soundness import (
     bring_back_entries,
-    is_sound,
     leaders_bytes,
 )
 from txnlog.replication.roots.uploads import ReplicatedUpload

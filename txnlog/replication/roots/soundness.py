@@ -24,11 +24,11 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 from txnlog import names
-from txnlog.errors import ObjectNotFound, StorageError
-from txnlog.replication.roots.agreement import Agreement, Diverged, MemberFailed
+from txnlog.errors import ObjectNotFound
+from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.epochs import Epoch, Member, elected
+from txnlog.replication.roots.same_bytes import Damaged, Diverged, is_sound
 from txnlog.replication.roots.slowness import time_for
-from txnlog.state import envelope
 from txnlog.storage.base import CannotReplace, Storage
 
 T = TypeVar("T")
@@ -38,15 +38,6 @@ _logger = logging.getLogger(__name__)
 
 IsSound: TypeAlias = Callable[[Storage, str], bool | None]
 """Whether data in a storage is as it was written; None: it cannot be told."""
-
-
-class Damaged(StorageError):
-    """A member's object is not as it was written."""
-
-
-def is_sound(name: str, data: bytes) -> bool | None:
-    """Whether an object is as it was written. None: it has no checksum of its own."""
-    return envelope.is_sound(data) if names.is_framed(name) else None
 
 
 def leaders_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:

@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeAlias
 
 from txnlog import names
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError
-from txnlog.replication.roots import soundness
+from txnlog.replication.roots import same_bytes, soundness
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.comparing import Listings, add_listing
 from txnlog.replication.roots.copying import CHUNK_BYTES, copy_between, help_out
@@ -140,7 +140,7 @@ def _digest(storage: Storage, name: str, size_bytes: int) -> bytes:
 
 def _is_sound(judge: IsSound, storage: Storage, name: str) -> bool | None:
     return (
-        soundness.is_sound(name, storage.get(name))
+        same_bytes.is_sound(name, storage.get(name))
         if names.is_framed(name)
         else judge(storage, name)
     )
@@ -299,7 +299,7 @@ class _Repair:
         def step(epoch: Epoch) -> bool:
             data = soundness.leaders_bytes(self._agreement, epoch, name)
             help_out(self._agreement, epoch, name, data, epoch.members[1:])
-            return soundness.is_sound(name, data) is not False
+            return same_bytes.is_sound(name, data) is not False
 
         return self._agreement.settle(step)
 

@@ -32,8 +32,8 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import LogFile
 from txnlog.replication import root_names
-from txnlog.replication.roots.copying import put_same
 from txnlog.replication.roots.members import MarkedDisk
+from txnlog.replication.roots.same_bytes import put_same
 from txnlog.replication.standby.data_files import DataFileCopier
 from txnlog.replication.standby.rounds import LogVersion, Round, Rounds, StandbyState
 from txnlog.replication.standby.source import (

@@ -21,8 +21,8 @@ from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.replication import root_names
-from txnlog.replication.roots.copying import put_same
 from txnlog.replication.roots.opening import find_replicas
+from txnlog.replication.roots.same_bytes import put_same
 from txnlog.replication.standby.rounds import Promoted, Round, Rounds
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage

@@ -1,0 +1,44 @@
+"""Objects that nobody decides: whoever puts one of a name gives it the same bytes."""
+
+from __future__ import annotations
+
+from txnlog import names
+from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.state import envelope
+from txnlog.storage.base import Storage
+
+
+class Diverged(StorageError):
+    """A member has other bytes under a name than the leader: it has what was never acknowledged."""
+
+
+class Damaged(StorageError):
+    """A member's object is not as it was written."""
+
+
+def is_sound(name: str, data: bytes) -> bool | None:
+    """Whether an object is as it was written. None: it has no checksum of its own."""
+    return envelope.is_sound(data) if names.is_framed(name) else None
+
+
+def put_same(storage: Storage, name: str, data: bytes) -> bool:
+    """Put an object where nobody decides anything; False if it was there, with the same bytes.
+
+    It is durable when this returns.
+
+    Raises:
+        Diverged: it is there with other bytes.
+        Damaged: it is there, and not as it was written.
+    """
+    if storage.put_if_absent(name, data):
+        return True
+    try:
+        found = storage.get(name)
+    except ObjectNotFound as error:
+        raise StorageError(f"{storage.url}/{name} was taken, and is gone") from error
+    if found != data:
+        if is_sound(name, found) is False:
+            raise Damaged(f"{storage.url}/{name} is damaged")
+        raise Diverged(f"{storage.url}/{name} is not what the leader has")
+    storage.confirm(name)
+    return False
