@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,14 @@ import pytest
 import txnlog
 from tests.support.storage.listening_server import listening
 from txnlog.errors import InvalidOption, TxnlogError
-from txnlog.replication import Follower, Standby, open_replicas, root_names
+from txnlog.replication import (
+    Follower,
+    Standby,
+    open_replicas,
+    recover_controller,
+    root_names,
+)
+from txnlog.replication.roots.epochs import DECODER
 from txnlog.replication.roots.members import MemberOpener, OwnerMark
 from txnlog.state import envelope
 from txnlog.storage import open_storage, reach
@@ -90,6 +98,25 @@ def test_a_root_that_was_not_named_is_neither_asked_nor_put_out(tmp_path: Path) 
         assert (shown.epoch, shown.in_sync) == (0, ("r0-0", "r1-0"))
         assert [one.url for one in shown.replicas] == [str(tmp_path / "a"), named]
         assert asked == []
+
+
+def test_a_note_of_an_epoch_leads_to_no_server(tmp_path: Path) -> None:
+    """Who recovers a controller by a root sends nothing to where that says that others are."""
+    root, control = tmp_path / "a", tmp_path / "control"
+    made = open_replicas([str(root), str(tmp_path / "b")], controller=str(control), create=True)
+    made.store.topics.create("t")
+    shutil.rmtree(control)
+    note = root / root_names.incarnation_folder(0) / root_names.epoch_note(0)
+    epoch = envelope.decode(note.read_bytes(), DECODER, str(note))
+    with listening() as (host, asked):
+        named = f"webhdfs://{host}/b"
+        roots = {**epoch.roots, "r1": msgspec.structs.replace(epoch.roots["r1"], url=named)}
+        note.write_bytes(envelope.encode(msgspec.structs.replace(epoch, roots=roots)))
+        options = {"token": TOKEN}
+        with pytest.raises(UnnamedUrl, match=named):
+            recover_controller(str(root), str(tmp_path / "new"), storage_options=options)
+        assert asked == []
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_typed_server_leads_to_no_other(tmp_path: Path) -> None:

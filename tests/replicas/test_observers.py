@@ -200,6 +200,8 @@ def test_commands_that_read_leave_the_set_and_maintain_mends_it(folder: Path) ->
     assert "`txnlog maintain`" in refused.err
     assert "r1-0" in unknown.err
     assert "cannot be compared" in unknown.err
+    for plan in (("maintain",), ("topics", "delete", "t"), ("topics", "merge", "t")):
+        assert cli(*plan, "--dry-run", "--store", url).code == 1
     assert {*Replicas(observer).describe().in_sync} == {"r0-0", "r1-0"}
     assert cli("maintain", "--store", url).code == 0
     assert {*Replicas(observer).describe().in_sync} == {"r0-0"}
@@ -373,15 +375,15 @@ def test_who_makes_the_store_needs_nobody_else() -> None:
 
 def test_a_put_that_was_not_announced_counts_as_any_other() -> None:
     """Its epoch is kept, though it does not decide who is in sync."""
-    seen = Seen()
-    storage = seen.reading()
+    roots = Roots(3)
+    storage = roots.plain(Clock(), "reader", observes=True)
     storage.put("x", b"1")
     note = root_names.epoch_note(0)
-    assert all(seen.roots.heap(f"{root}-0").get(note) for root in "abc")
-    seen.hide("b")
+    assert all(roots.heap(f"{root}-0").get(note) for root in "abc")
+    roots.down.add("b")
     with pytest.raises(NotEnoughReplicas, match="puts out no root"):
         storage.put("y", b"1")
-    assert seen.in_sync() == {"a", "b", "c"}
+    assert roots.epoch().number == 0
 
 
 def test_a_plan_decides_nothing() -> None:
@@ -392,4 +394,6 @@ def test_a_plan_decides_nothing() -> None:
         store.topics.create("u", dry_run=True)
     with pytest.raises(NotEnoughReplicas, match="puts out no root"):
         store.transactions.expire_ids(dry_run=True)
+    with pytest.raises(NotEnoughReplicas, match="puts out no root"):
+        store.maintain(dry_run=True)
     assert seen.in_sync() == {"a", "b", "c"}

@@ -184,13 +184,21 @@ def test_the_place_that_was_lost_is_not_taken_again(made: txnlog.Store, tmp_path
     assert values(reopened(tmp_path, "b")) == ["1", "2"]
 
 
-def test_what_was_moved_forgotten_and_taken_out_without_a_write(
-    made: txnlog.Store, tmp_path: Path
-) -> None:
-    Replicas(made).remove("r1")
-    Replicas(made).forget("r1-0")
+def test_it_has_moved_and_nothing_was_written_since(made: txnlog.Store, tmp_path: Path) -> None:
     Replicas(made).move_controller(str(tmp_path / "moved"))
     shutil.rmtree(tmp_path / "moved")
+    shutil.rmtree(tmp_path / "control")
+    recover(tmp_path)
+    for url in ("a", "b"):
+        assert values(reopened(tmp_path, url)) == ["1"]
+
+
+def test_a_member_is_forgotten_and_nothing_was_written_since(
+    made: txnlog.Store, tmp_path: Path
+) -> None:
+    """By the newest epoch that was written under it was in sync."""
+    Replicas(made).remove("r1")
+    Replicas(made).forget("r1-0")
     shutil.rmtree(tmp_path / "control")
     recover(tmp_path)
     assert values(reopened(tmp_path, "a")) == ["1"]

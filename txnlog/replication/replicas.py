@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import partial
 
 from txnlog import names
-from txnlog.admin.intent import writes
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import Setting, StoreConfig
 from txnlog.errors import (
@@ -187,7 +186,6 @@ class Replicas:
         """
         return describe(self._roots, with_lag=with_lag)
 
-    @writes
     def add(self, url: str, *, rack: str | None = None, dry_run: bool = False) -> Joined:
         """Add a root, a new one or one that was out, and wait until it is in sync.
 
@@ -213,7 +211,6 @@ class Replicas:
             change_settings(storage.agreement, {f"{RACK}.{find_root(storage, url)[0]}": rack})
         return join(storage.agreement, *prepare_root(storage, url), self._sound_copies())
 
-    @writes
     def remove(self, root: str, *, force: bool = False, dry_run: bool = False) -> list[Reassigned]:
         """Take a root out of the set, for instance before its disk is replaced.
 
@@ -250,7 +247,6 @@ class Replicas:
         _check_copied(f"{root}, which is out now: leave its disk as it is", after)
         return before + after
 
-    @writes
     def reassign(
         self, topics: str | Sequence[str] | None = None, *, dry_run: bool = False
     ) -> list[Reassigned]:
@@ -275,7 +271,6 @@ class Replicas:
         chosen = [topics] if isinstance(topics, str) else topics
         return reassign(self._roots.agreement, chosen, dry_run=dry_run)
 
-    @writes
     def elect(
         self, root: str | None = None, *, unclean: bool = False, dry_run: bool = False
     ) -> Election:
@@ -306,7 +301,6 @@ class Replicas:
             dry_run=dry_run,
         )
 
-    @writes
     def alter(
         self, config: Mapping[str, object | None], *, dry_run: bool = False
     ) -> tuple[Setting, ...]:
@@ -335,7 +329,6 @@ class Replicas:
             _warn_of_unknown(storage, named)
         return list_settings(changed)
 
-    @writes
     def move_controller(
         self,
         url: str,
@@ -368,7 +361,6 @@ class Replicas:
             self._keep_epoch()
         return moved
 
-    @writes
     def forget(self, member: str, *, lost: bool = False, dry_run: bool = False) -> Forgotten:
         """Delete a root's copy from before it left the in-sync set, an old incarnation.
 
@@ -426,8 +418,6 @@ class Replicas:
         Raises:
             StorageError: the controller, or a root in sync, fails.
         """
-        if repair:
-            self._logs.storage.will_write()
         judge = self._sound_copies()
         return verify(self._roots, judge, with_contents=with_contents, repair=repair)
 

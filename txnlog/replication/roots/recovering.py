@@ -75,38 +75,16 @@ def recover(
     for storage in (given, to):
         check_url(storage.url)
         opener.allow(storage.url)
-    try:
-        data = given.get(root_names.REPLICA_FILE)
-    except ObjectNotFound as error:
-        raise InvalidOption(
-            f"{given.url} is no root of a replicated store, or is not mounted: name a root"
-        ) from error
-    first = envelope.decode(data, MARK_DECODER, f"{given.url}/{root_names.REPLICA_FILE}")
-    old = named_controller(given, first).controller
-    hints = _Kept(opener, {first.controller, old})
-    hints.look(first.member, given)
-    if (hint := hints.newest()) is None:
-        raise InvalidOption(
-            f"{given.url} has no epochs: it was never in sync while something was written. Name "
-            "another root"
-        )
-    # By the URLs that the epochs say: what was named may be an old copy.
-    kept = _Kept(opener, {first.controller, old, *hint.controllers})
-    epoch = hint
-    while unasked := epoch.roots.keys() - kept.asked:
-        for root in unasked:
-            kept.open(root, epoch.roots[root])
-        epoch = kept.newest() or epoch
+    old, kept, epoch = _ask_roots(opener, given)
     _check_answered(epoch, kept, lost)
-    known = epoch.controllers or (old,)
     if epoch.controller != to.url:
+        known = epoch.controllers or (old,)
         _check_lost(opener, known[-1], epoch)
         _check_free(to, epoch, known)
         who = Proposer(
             clock.token(), clock.now_ms(), f"the controller {known[-1]} was lost: now {to.url}"
         )
-        named = msgspec.structs.replace(epoch, controllers=known)
-        recovered = decided_at(named, to.url, who)
+        recovered = decided_at(msgspec.structs.replace(epoch, controllers=known), to.url, who)
     elif root_names.CONTROLLER_FILE in to.list_names(""):
         recovered = epoch  # an attempt before this one has decided it
     else:
@@ -132,6 +110,36 @@ def recover(
     told = [root for root in recovered.roots if _tell(opener, recovered, root)]
     untold = [root for root in recovered.roots if root not in told]
     return ControllerMove(to.url, recovered.number, tuple(told), tuple(untold))
+
+
+def _ask_roots(opener: MemberOpener, given: Storage) -> tuple[str, _Kept, Epoch]:
+    """The controller that a root names, what all roots have, and the newest epoch of that.
+
+    Raises InvalidOption: it is no root, or has no epochs. StorageError: it fails.
+    """
+    try:
+        data = given.get(root_names.REPLICA_FILE)
+    except ObjectNotFound as error:
+        raise InvalidOption(
+            f"{given.url} is no root of a replicated store, or is not mounted: name a root"
+        ) from error
+    first = envelope.decode(data, MARK_DECODER, f"{given.url}/{root_names.REPLICA_FILE}")
+    old = named_controller(given, first).controller
+    hints = _Kept(opener, {first.controller, old})
+    hints.look(first.member, given)
+    epoch = hints.newest()
+    if epoch is None:
+        raise InvalidOption(
+            f"{given.url} has no epochs: it was never in sync while something was written. Name "
+            "another root"
+        )
+    # By the URLs that the epochs say: what was named may be an old copy.
+    kept = _Kept(opener, {first.controller, old, *epoch.controllers})
+    while unasked := epoch.roots.keys() - kept.asked:
+        for root in unasked:
+            kept.open(root, epoch.roots[root])
+        epoch = kept.newest() or epoch
+    return old, kept, epoch
 
 
 class _Kept:
