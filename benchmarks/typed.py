@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from timing import Taken, interleaved
 
 import txnlog
-from txnlog.spark import read, register
+from txnlog.spark import read, register, transaction
 
 PARTITIONS = 4
 CODEC = {"compression.type": "zstd"}
@@ -71,7 +71,7 @@ def _reads(
     # As many files as ours: a task for each, where Spark would make one of several.
     alone = {"spark.sql.files.openCostInBytes": str(1 << 27)}
     with _settings(spark, alone):
-        ours.write.option("compression", "zstd").parquet(str(target))
+        spark.read.parquet(str(source)).write.option("compression", "zstd").parquet(str(target))
     assert len([*target.glob("*.parquet")]) == PARTITIONS
     plain = spark.read.parquet(str(target))
     assert plain.count() == ours.count() == spark.read.parquet(str(source)).count()
@@ -104,12 +104,15 @@ def _reads(
 @contextmanager
 def _settings(spark: SparkSession, given: dict[str, str]) -> Iterator[None]:
     """Settings of the session, for a while."""
-    before = {name: spark.conf.get(name) for name in given}
+    before = {name: spark.conf.get(name, None) for name in given}
     for name, value in given.items():
         spark.conf.set(name, value)
     yield
     for name, known in before.items():
-        spark.conf.set(name, str(known))
+        if known is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, known)
 
 
 def _filters(store: txnlog.Store, repetitions: int) -> list[str]:
@@ -162,6 +165,12 @@ def _writes(
         target = folder / "written.parquet"
         frame.write.mode("overwrite").option("compression", "zstd").parquet(str(target))
 
+    def transactional() -> None:
+        topics.append(f"written-{next(numbers)}")
+        store.topics.create(topics[-1], partitions=PARTITIONS, schema=schema, config=CODEC)
+        with transaction(spark, store, transactional_id="writes") as txn:
+            txn.write(frame, topics[-1])
+
     def unmeasured() -> None:
         with _settings(spark, UNMEASURED):
             ours()
@@ -172,6 +181,7 @@ def _writes(
     runs: dict[str, Callable[[], object]] = {
         "Parquet": parquet,
         "as Spark is": ours,
+        "`txn.write`": transactional,
         "`maxBytesPerBatch` off": unmeasured,
     }
     taken = interleaved(runs, repetitions, {kind: drop for kind in runs if kind != "Parquet"})

@@ -13,6 +13,7 @@ from txnlog import __version__
 from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.spark.options.store_options import store_options
 from txnlog.spark.registration import register
+from txnlog.spark.transactions.row_budget import BATCH_BYTES, UNBOUNDED
 from txnlog.spark.transactions.transaction import transaction
 from txnlog.state.transaction import IDLE, expire
 from txnlog.store import Store, open_store
@@ -26,7 +27,6 @@ _TASKS = 4
 """The number of tasks if the number of cores is unknown: through Spark Connect."""
 _MOST_TASKS = 32
 _STREAM_S = 300
-_BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _WORKER = "host string, python string, version string, store string, error string"
 
 
@@ -121,10 +121,10 @@ def check(
 
 
 def _advice(spark: SparkSession) -> Iterator[str]:
-    if spark.conf.get(_BATCH_BYTES, None) is None:
+    if spark.conf.get(BATCH_BYTES, None) is None:
         yield (
-            f"set {_BATCH_BYTES} to {(1 << 31) - 1} if rows are smaller than 10 kB: writes are up "
-            "to twice as fast (docs/SPARK.md, Tuning a write)"
+            f"set {BATCH_BYTES} to {UNBOUNDED} if rows are smaller than 10 kB: writes outside "
+            "of transactions are up to twice as fast (docs/SPARK.md, Tuning a write)"
         )
 
 

@@ -18,15 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
+from txnlog.spark.batch.catalyst import Java, analyzed_plan, kind, sequence
 from txnlog.spark.batch.provenance import QUERY_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-_Java: TypeAlias = Any
-"""What py4j hands out of the JVM."""
 
 _BY_POSITION = {
     "InputFileBlockLength",
@@ -98,51 +96,50 @@ def chances(frame: DataFrame) -> list[Chance]:
     Through Spark Connect, whose client has no plan of Catalyst's, these are the Python functions of
     the frame itself that are marked so.
     """
-    classic = getattr(frame, "_jdf", None)
-    if classic is None:
+    plan = analyzed_plan(frame)
+    if plan is None:
         return _in_request(frame)
-    plan = classic.queryExecution().analyzed()
     return [*_in_plan(plan), *_in_streaming_batch(frame, plan)]
 
 
 # -- in Catalyst's plan --------------------------------------------------------------------------
 
 
-def _in_plan(plan: _Java) -> Iterator[Chance]:
-    below = [*_sequence(plan.children())]
+def _in_plan(plan: Java) -> Iterator[Chance]:
+    below = [*sequence(plan.children())]
     # These have no expression that says so, and take rows by their position, too.
-    if _kind(plan) in _TAKERS and not all(map(_keeps_order, below)):
-        yield Chance(f"{_TAKERS[_kind(plan)]}()", plan.canonicalized())
+    if kind(plan) in _TAKERS and not all(map(_keeps_order, below)):
+        yield Chance(f"{_TAKERS[kind(plan)]}()", plan.canonicalized())
     if not plan.deterministic():
-        for expression in _sequence(plan.expressions()):
+        for expression in sequence(plan.expressions()):
             if not expression.deterministic():
                 yield from _in_expression(expression, plan)
     for child in below:
         yield from _in_plan(child)
 
 
-def _in_streaming_batch(frame: DataFrame, plan: _Java) -> Iterator[Chance]:
+def _in_streaming_batch(frame: DataFrame, plan: Java) -> Iterator[Chance]:
     """Of a frame that is made of a batch: what its query has computed it with."""
     context = frame.sparkSession.sparkContext
     query_id = context.getLocalProperty(QUERY_ID)
-    if query_id is None or "LogicalRDD" not in map(_kind, _sequence(plan.collectLeaves())):
+    if query_id is None or "LogicalRDD" not in map(kind, sequence(plan.collectLeaves())):
         return
-    jvm: _Java = context._jvm  # noqa: SLF001 - Python's classes do not have it
+    jvm: Java = context._jvm  # noqa: SLF001 - Python's classes do not have it
     queries = frame._jdf.sparkSession().sharedState().activeStreamingQueries()  # noqa: SLF001
     query = queries.get(jvm.java.util.UUID.fromString(query_id))
     if query is not None and query.lastExecution() is not None:
         yield from _in_plan(query.lastExecution().analyzed())
 
 
-def _in_expression(expression: _Java, plan: _Java) -> Iterator[Chance]:
+def _in_expression(expression: Java, plan: Java) -> Iterator[Chance]:
     """Of an expression that is not deterministic: what makes it so."""
-    below = [*_sequence(expression.children())]
-    if _kind(expression).endswith(("Subquery", "Exists")):
+    below = [*sequence(expression.children())]
+    if kind(expression).endswith(("Subquery", "Exists")):
         yield from _in_plan(expression.plan())
     elif _is_source(expression, below) and not (
-        _kind(expression) in _BY_POSITION and all(map(_keeps_order, _sequence(plan.children())))
+        kind(expression) in _BY_POSITION and all(map(_keeps_order, sequence(plan.children())))
     ):
-        is_function = _kind(expression) in _FUNCTIONS
+        is_function = kind(expression) in _FUNCTIONS
         name = expression.name() if is_function else expression.prettyName()
         yield Chance(f"{name}()", expression.canonicalized())
     for child in below:
@@ -150,35 +147,25 @@ def _in_expression(expression: _Java, plan: _Java) -> Iterator[Chance]:
             yield from _in_expression(child, plan)
 
 
-def _is_source(expression: _Java, below: list[_Java]) -> bool:
-    kind = _kind(expression)
-    if kind in _FUNCTIONS:
+def _is_source(expression: Java, below: list[Java]) -> bool:
+    what = kind(expression)
+    if what in _FUNCTIONS:
         return not expression.udfDeterministic()
-    return kind in _BY_POSITION or all(child.deterministic() for child in below)
+    return what in _BY_POSITION or all(child.deterministic() for child in below)
 
 
-def _keeps_order(plan: _Java) -> bool:
+def _keeps_order(plan: Java) -> bool:
     """Whether the rows of a plan come in the same order each time."""
-    kind = _kind(plan)
-    if kind == "LogicalRDD":  # of a checkpoint, or whatever made the RDD
+    what = kind(plan)
+    if what == "LogicalRDD":  # of a checkpoint, or whatever made the RDD
         rdd = plan.rdd()
         return bool(rdd.isCheckpointed()) or str(rdd.outputDeterministicLevel()) == "DETERMINATE"
-    if kind == "Sort":
+    if what == "Sort":
         return True
-    below = [*_sequence(plan.children())]
+    below = [*sequence(plan.children())]
     # A join with a broadcast table takes the other one's rows as they come.
-    kept = kind in _KEEP_ORDER or (kind == "Join" and "ResolvedHint" in map(_kind, below))
+    kept = what in _KEEP_ORDER or (what == "Join" and "ResolvedHint" in map(kind, below))
     return kept and all(map(_keeps_order, below))
-
-
-def _kind(node: _Java) -> str:
-    return str(node.getClass().getSimpleName())
-
-
-def _sequence(found: _Java) -> Iterator[_Java]:
-    """The elements of a sequence of Scala's."""
-    for number in range(found.size()):
-        yield found.apply(number)
 
 
 # -- in what a client of Spark Connect asks for --------------------------------------------------

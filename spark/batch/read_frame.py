@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from txnlog.storage.base import Storage
 
 
-_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 def read_frame(
@@ -173,11 +173,11 @@ def _chooses_offsets(option: str) -> bool:
 
 def _check_batch_size(spark: SparkSession) -> None:
     """PySpark has an assertion that says nothing of a setting, before it asks a data source."""
-    most = str(spark.conf.get(_BATCH_ROWS, "10000"))
+    most = str(spark.conf.get(BATCH_ROWS, "10000"))
     if int(most) <= 0:
         raise InvalidOption(
-            f"{_BATCH_ROWS} is {most}: PySpark takes no such number where a Python data source "
-            f"reads. Set one above 0, such as spark.conf.set('{_BATCH_ROWS}', 10000)"
+            f"{BATCH_ROWS} is {most}: PySpark takes no such number where a Python data source "
+            f"reads. Set one above 0, such as spark.conf.set('{BATCH_ROWS}', 10000)"
         )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
 from pyspark import TaskContext
 
 from txnlog.clock import Clock, SystemClock
@@ -46,6 +48,30 @@ take a quarter less CPU time than 2 MiB."""
 def work_bytes(partitions: int) -> int:
     """How much to process at once for this many partitions."""
     return min(max(partitions * _BYTES_PER_PARTITION, _WORK_BYTES), _MAX_WORK_BYTES)
+
+
+def without_fillers(
+    batches: Iterable[pa.RecordBatch], filler: str | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of ``batches`` that are not fillers, in their order.
+
+    ``filler`` is what those have in the first column of texts or bytes; None: there are none.
+    """
+    if filler is None:
+        yield from batches
+        return
+    for batch in batches:
+        texts = next(n for n, field in enumerate(batch.schema) if _is_text(field.type))
+        if not pc.any(pc.equal(batch.column(texts), filler)).as_py():
+            yield batch
+            continue
+        for piece in split_large(batch, MAX_WORK_BYTES):
+            yield piece.filter(pc.fill_null(pc.not_equal(piece.column(texts), filler), True))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    is_text: bool = types.is_string(kind) or types.is_large_string(kind)
+    return is_text or bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def coalesce(batches: Iterable[pa.RecordBatch], least_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -37,12 +37,18 @@ class Uploaded(WriterCommitMessage):
 
 def upload(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> tuple[UploadedSegment, ...]:
     """Upload the rows of a task. On an error the uploads are deleted, best effort."""
-    from txnlog.spark.batch.rows_to_records import coalesce, select_used, split_by_topic, work_bytes
+    from txnlog.spark.batch.rows_to_records import (
+        coalesce,
+        select_used,
+        split_by_topic,
+        without_fillers,
+        work_bytes,
+    )
 
     uploaders = _TopicUploaders(plan)
     try:
         at_once_bytes = work_bytes(plan.spec.partitions if plan.spec else 0)
-        for batch in coalesce(batches, at_once_bytes):
+        for batch in coalesce(without_fillers(batches, plan.options.filler), at_once_bytes):
             rows = select_used(batch, plan.columns, plan.used)
             for topic, part in split_by_topic(rows, plan.options.topic):
                 uploaders.write(topic, part)

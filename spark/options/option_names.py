@@ -24,6 +24,9 @@ KAFKA_SPELLINGS = (
 STAGING = "txnlog.staging"
 """Set by ``transaction(...)`` on its writes, never by people: where to leave the manifest."""
 
+FILLER = "txnlog.filler"
+"""Set by ``transaction(...)`` on its writes: the first text of rows to drop."""
+
 PINNED_TOPICS = "txnlog.topics"
 """Set by ``transaction(...)`` on its reads: JSON of the topics' ids, which must be the same."""
 

@@ -9,6 +9,7 @@ from txnlog.config import WriterCodec
 from txnlog.errors import InvalidOption
 from txnlog.names import check_topic, check_transactional_id
 from txnlog.spark.options.option_names import (
+    FILLER,
     KAFKA_SPELLINGS,
     ORIGIN,
     PINNED_SPANS,
@@ -31,8 +32,8 @@ _CHECKPOINT = "checkpointLocation"
 class WriteOptions:
     """A write's options. ``include_headers`` None: if there is such a column.
 
-    ``staging`` and ``origin`` are of a write of ``transaction(...)``: where to leave the manifest,
-    and JSON of its block.
+    ``staging``, ``origin`` and ``filler`` are of a write of ``transaction(...)``: where to leave
+    the manifest, JSON of its block, and the first text of rows to drop.
     """
 
     address: Address
@@ -44,6 +45,7 @@ class WriteOptions:
     transaction_timeout_ms: int | None
     staging: str | None
     origin: str | None
+    filler: str | None
     outside_transaction: bool
     passed_over: Sequence[str] = ()
 
@@ -58,7 +60,7 @@ def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> Write
         TxnlogError: one name, or setting of a codec or a partitioner, if nothing else is wrong.
     """
     staging = options.get(STAGING)
-    own = (ORIGIN, STAGING)
+    own = (FILLER, ORIGIN, STAGING)
     mine, viewed = _split_view_options({n: value for n, value in options.items() if n not in own})
     known = (*WRITE_OPTIONS, _CHECKPOINT) if streaming else WRITE_OPTIONS
     values = OptionValues(mine, known, "write", {"read": READ_OPTIONS, "stream": RATE_OPTIONS})
@@ -86,6 +88,7 @@ def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> Write
         transaction_timeout_ms=timeout_ms,
         staging=staging,
         origin=options.get(ORIGIN) if staging is not None else None,
+        filler=options.get(FILLER) if staging is not None else None,
         outside_transaction=outside,
         passed_over=tuple(values.passed_over),
     )

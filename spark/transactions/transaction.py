@@ -25,7 +25,7 @@ from txnlog.spark.batch.latest import read_latest
 from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
 from txnlog.spark.batch.read_frame import read_frame
 from txnlog.spark.batch.skipped_records import take_notes
-from txnlog.spark.options.option_names import ORIGIN, STAGING
+from txnlog.spark.options.option_names import FILLER, ORIGIN, STAGING
 from txnlog.spark.options.option_values import check_positive
 from txnlog.spark.options.read_options import SNAPSHOT, parse_read
 from txnlog.spark.options.store_options import store_options
@@ -34,6 +34,7 @@ from txnlog.spark.transactions.keyed_rows import rows_to_delete, rows_to_merge
 from txnlog.spark.transactions.read_options import merge_read_options
 from txnlog.spark.transactions.repeatable_writes import RepeatableWrites
 from txnlog.spark.transactions.result import TransactionResult
+from txnlog.spark.transactions.row_budget import unmeasured
 from txnlog.spark.transactions.session import STOPPED, is_stopped
 from txnlog.spark.transactions.staged_writes import StagedWrites
 from txnlog.state.transaction import ConsumedOffset, Outcome, Version, check_version
@@ -416,7 +417,10 @@ class SparkTransaction:
                 options["includeHeaders"] = str(include_headers).lower()
             if compression_type is not None:
                 options["compression.type"] = compression_type
-            frame.write.format("txnlog").options(**options).mode("append").save()
+            with unmeasured(frame) as (rows, filler):
+                if filler is not None:
+                    options[FILLER] = filler
+                rows.write.format("txnlog").options(**options).mode("append").save()
             self._staged.end_write(path)
 
     def merge(
