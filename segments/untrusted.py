@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import base64
 import struct
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from threading import Lock
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -38,9 +40,9 @@ ParquetMetadata: TypeAlias = Any
 
 _TAIL_BYTES: Final = 8
 _KEPT_BYTES: Final = 8 << 10
-"""Of schemas and footers up to this what they say is kept: by their bytes, so nobody else's can be
-taken.
-"""
+"""Of schemas up to this what they say is kept: by their bytes, so nobody else's can be taken."""
+_KEPT_FOOTER_BYTES: Final = 1 << 20
+"""Of the footers read last, as many as these hold; what they say takes five times as much."""
 _SHARED_BYTES: Final = 64 << 10
 """Decoding less than this in several threads takes longer than in one."""
 _ARROW_SCHEMA: Final = b"ARROW:schema"
@@ -116,9 +118,34 @@ def check_parquet_footer(tail: bytes, position: int) -> FileMetadata:
         tail: the end of the file, from the footer on, with its length and the magic.
         position: where in the file it begins.
     """
-    if len(tail) <= _KEPT_BYTES:  # small files are opened again and again
-        return _check_small_footer(tail, position)
-    return _check_footer(tail, position)
+    return _kept_footers.check(tail, position)
+
+
+class _KeptFooters:
+    """What footers say, by their bytes: files are opened again and again. For many threads."""
+
+    def __init__(self) -> None:
+        self._mutex = Lock()
+        self._found: OrderedDict[tuple[bytes, int], FileMetadata] = OrderedDict()
+        self._bytes = 0
+
+    def check(self, tail: bytes, position: int) -> FileMetadata:
+        key = bytes(tail), position
+        with self._mutex:
+            if key in self._found:
+                self._found.move_to_end(key)
+                return self._found[key]
+        found = _check_footer(*key)
+        if len(tail) > _KEPT_FOOTER_BYTES // 4:  # it would drive out many others
+            return found
+        with self._mutex:
+            if key not in self._found:
+                self._found[key] = found
+                self._bytes += len(tail)
+            while self._bytes > _KEPT_FOOTER_BYTES:
+                (dropped, _), _ = self._found.popitem(last=False)
+                self._bytes -= len(dropped)
+        return found
 
 
 def _check_footer(tail: bytes, position: int) -> FileMetadata:
@@ -129,7 +156,7 @@ def _check_footer(tail: bytes, position: int) -> FileMetadata:
     return described
 
 
-_check_small_footer = lru_cache(maxsize=128)(_check_footer)
+_kept_footers = _KeptFooters()
 
 
 def read_parquet_footer(tail: bytes, position: int) -> tuple[FileMetadata, ParquetMetadata]:

@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 
 from tests.support.segments.segment_samples import numbered
+from txnlog.segments import untrusted
 from txnlog.segments.parquet.file_metadata import read_file_metadata
 from txnlog.segments.writer import SegmentWriter
 
@@ -55,3 +56,29 @@ def test_a_footer_with_other_bytes_is_read_or_refused(footer: bytes) -> None:
             chunks = [chunk for group in found.groups for chunk in group.chunks]
             assert all(0 <= c.position <= c.position + c.size_bytes <= 1 << 20 for c in chunks)
     assert 0 < read < 400
+
+
+def test_what_footers_say_is_kept_by_their_bytes(
+    footer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last ones within a bound, none for other bytes or another place; a huge one is not."""
+    monkeypatch.setattr(untrusted, "_KEPT_FOOTER_BYTES", 4 * (len(footer) + 8))
+    monkeypatch.setattr(untrusted, "_kept_footers", untrusted._KeptFooters())
+    tail = footer + len(footer).to_bytes(4, "little") + b"PAR1"
+    first = untrusted.check_parquet_footer(tail, 1 << 20)
+    assert untrusted.check_parquet_footer(bytes(bytearray(tail)), 1 << 20) is first
+    second = untrusted.check_parquet_footer(tail, (1 << 20) + 1)
+    for position in range((1 << 20) + 2, (1 << 20) + 4):
+        assert untrusted.check_parquet_footer(tail, position) is not first
+    assert untrusted.check_parquet_footer(tail, 1 << 20) is first  # used last, so now kept longest
+    untrusted.check_parquet_footer(tail, 1 << 21)
+    assert untrusted.check_parquet_footer(tail, 1 << 20) is first
+    assert untrusted.check_parquet_footer(tail, (1 << 20) + 1) is not second
+    damaged = bytearray(tail)
+    damaged[0] ^= 0xFF
+    with pytest.raises(ValueError, match=r"\w"):
+        untrusted.check_parquet_footer(bytes(damaged), 1 << 20)
+    monkeypatch.setattr(untrusted, "_KEPT_FOOTER_BYTES", 4 * len(tail) - 1)
+    for position in range(1 << 22, (1 << 22) + 9):
+        untrusted.check_parquet_footer(tail, position)
+    assert untrusted.check_parquet_footer(tail, 1 << 20) is first
