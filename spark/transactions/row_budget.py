@@ -55,6 +55,8 @@ _SMALL_BYTES = 4 << 20
 
 _MARK_BYTES = 32
 
+_NAMES_ARE_PATTERNS = "spark.sql.parser.quotedRegexColumnNames"
+
 _LEAST_COLUMNS = 3
 """The sum of two takes as long as fillers do."""
 
@@ -113,6 +115,8 @@ def _share_bytes(spark: SparkSession, schema: StructType) -> int | None:
     names = [name.lower() for name in schema.names]
     if len(names) < _LEAST_COLUMNS:
         return None
+    if spark.conf.get(_NAMES_ARE_PATTERNS, "false") == "true":
+        return None
     if len({*names}) < len(names) or spark.conf.get(BATCH_BYTES, None) is not None:
         return None
     widths = [_WIDTHS.get(type(field.dataType)) for field in schema]
@@ -159,10 +163,9 @@ def _pays(frame: DataFrame, plan: Java) -> bool:
     patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
     if _runs_python(plan, patterns.PYTHON_UDF()) or any(map(_is_python, _generators(plan))):
         return False
-    # What generates rows in a subquery is not looked at.
-    return not (
-        plan.containsPattern(patterns.GENERATE())
-        and plan.containsPattern(patterns.PLAN_EXPRESSION())
+    # What a subquery runs is not looked at.
+    return not plan.containsPattern(patterns.PLAN_EXPRESSION()) or not (
+        plan.containsPattern(patterns.GENERATE()) or plan.containsPattern(patterns.PYTHON_UDF())
     )
 
 

@@ -171,6 +171,11 @@ def with_subquery(frame: DataFrame) -> DataFrame:
     return frame.where(sf.col("value") <= most.scalar())
 
 
+def with_subquery_of_one_row(frame: DataFrame) -> DataFrame:
+    most = with_udf(frame).select(sf.max("value"))
+    return frame.crossJoin(frame.sparkSession.range(1).select(most.scalar().alias("most")))
+
+
 def of_rdd(frame: DataFrame) -> DataFrame:
     return frame.sparkSession.createDataFrame(with_map(frame).rdd, frame.schema)
 
@@ -200,6 +205,7 @@ def left_alone(frame: DataFrame) -> bool:
         with_groups,
         with_table_function,
         with_subquery,
+        with_subquery_of_one_row,
         of_rdd,
         with_array,
         with_twins,
@@ -219,6 +225,7 @@ def test_frames_that_are_measured(
     [
         (BATCH_BYTES, "1m"),
         (BATCH_BYTES, UNBOUNDED),
+        ("spark.sql.parser.quotedRegexColumnNames", "true"),
         ("spark.sql.execution.arrow.maxRecordsPerBatch", "0"),
         ("spark.sql.execution.arrow.maxRecordsPerBatch", "20000"),
     ],
