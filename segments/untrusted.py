@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from threading import Lock
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -39,10 +37,10 @@ ParquetFile: TypeAlias = Any  # pyarrow has no types
 ParquetMetadata: TypeAlias = Any
 
 _TAIL_BYTES: Final = 8
-_KEPT_BYTES: Final = 8 << 10
-"""Of schemas up to this what they say is kept: by their bytes, so nobody else's can be taken."""
-_KEPT_FOOTER_BYTES: Final = 1 << 20
-"""Of the footers read last, as many as these hold; what they say takes five times as much."""
+_KEPT_BYTES: Final = 16 << 10
+"""Of schemas and footers up to this what they say is kept: by their bytes, so nobody else's can be
+taken. Four row groups of 20 columns take 12 KiB, and five times as much once they are parsed.
+"""
 _SHARED_BYTES: Final = 64 << 10
 """Decoding less than this in several threads takes longer than in one."""
 _ARROW_SCHEMA: Final = b"ARROW:schema"
@@ -118,34 +116,9 @@ def check_parquet_footer(tail: bytes, position: int) -> FileMetadata:
         tail: the end of the file, from the footer on, with its length and the magic.
         position: where in the file it begins.
     """
-    return _kept_footers.check(tail, position)
-
-
-class _KeptFooters:
-    """What footers say, by their bytes: files are opened again and again. For many threads."""
-
-    def __init__(self) -> None:
-        self._mutex = Lock()
-        self._found: OrderedDict[tuple[bytes, int], FileMetadata] = OrderedDict()
-        self._bytes = 0
-
-    def check(self, tail: bytes, position: int) -> FileMetadata:
-        key = bytes(tail), position
-        with self._mutex:
-            if key in self._found:
-                self._found.move_to_end(key)
-                return self._found[key]
-        found = _check_footer(*key)
-        if len(tail) > _KEPT_FOOTER_BYTES // 4:  # it would drive out many others
-            return found
-        with self._mutex:
-            if key not in self._found:
-                self._found[key] = found
-                self._bytes += len(tail)
-            while self._bytes > _KEPT_FOOTER_BYTES:
-                (dropped, _), _ = self._found.popitem(last=False)
-                self._bytes -= len(dropped)
-        return found
+    if len(tail) <= _KEPT_BYTES:  # small files are opened again and again
+        return _check_small_footer(tail, position)
+    return _check_footer(tail, position)
 
 
 def _check_footer(tail: bytes, position: int) -> FileMetadata:
@@ -156,7 +129,7 @@ def _check_footer(tail: bytes, position: int) -> FileMetadata:
     return described
 
 
-_kept_footers = _KeptFooters()
+_check_small_footer = lru_cache(maxsize=128)(_check_footer)
 
 
 def read_parquet_footer(tail: bytes, position: int) -> tuple[FileMetadata, ParquetMetadata]:
