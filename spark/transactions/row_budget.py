@@ -17,24 +17,7 @@ from operator import add, or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    NullType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import BinaryType, DataType, NullType, StringType, StructType
 
 from txnlog.spark.batch.catalyst import Java, analyzed_plan, kind, sequence
 from txnlog.spark.batch.native_read import quote
@@ -55,31 +38,17 @@ _SMALL_BYTES = 4 << 20
 
 _MARK_BYTES = 32
 
-_NAMES_ARE_PATTERNS = "spark.sql.parser.quotedRegexColumnNames"
-
 _LEAST_COLUMNS = 3
 """The sum of two takes as long as fillers do."""
 
 _LEAST_SHARE_BYTES = 4 << 10
 """Below it too many rows would need fillers."""
 
-_WIDTHS: dict[type[DataType], int] = {
-    NullType: 1,
-    BooleanType: 1,
-    ByteType: 1,
-    ShortType: 2,
-    IntegerType: 4,
-    FloatType: 4,
-    DateType: 4,
-    LongType: 8,
-    DoubleType: 8,
-    TimestampType: 8,
-    TimestampNTZType: 8,
-    DecimalType: 16,
-    StringType: 8,
-    BinaryType: 8,
-}
-"""The most bytes of a value in Arrow; of texts, what is beside them."""
+_NAMES_ARE_PATTERNS = "spark.sql.parser.quotedRegexColumnNames"
+_COMPILES = "spark.sql.codegen.wholeStage"
+_COMPILED_COLUMNS = "spark.sql.codegen.maxFields"
+"""Code that is not compiled copies a row for each of its fillers: one of 5 MB took eight times as
+long as its sum."""
 
 
 @contextmanager
@@ -90,9 +59,9 @@ def unmeasured(frame: DataFrame) -> Iterator[tuple[DataFrame, str | None]]:
         The frame, and None; or one with fillers, and their mark, of ASCII: it is what they have in
         the first column of texts or bytes. The frame's own rows have their order.
         The first, with nothing turned off, where that does not pay or cannot be done: the frame is
-        made of little or has two columns, the session has the setting, the frame runs functions in
-        Python, which would get the larger batches without fillers, or has columns of no bounded
-        width, or it is a stream's batch, or comes through Spark Connect.
+        made of little, or has two columns or more than Spark compiles; the session has the setting;
+        the frame runs functions in Python, which would get the larger batches without fillers; it
+        has columns of no bounded width, is a stream's batch, or comes through Spark Connect.
     """
     spark = frame.sparkSession
     plan = analyzed_plan(frame)
@@ -112,19 +81,31 @@ def unmeasured(frame: DataFrame) -> Iterator[tuple[DataFrame, str | None]]:
 
 def _share_bytes(spark: SparkSession, schema: StructType) -> int | None:
     """How long the texts of a row may be that needs no filler; None: measure the batches."""
-    names = [name.lower() for name in schema.names]
-    if len(names) < _LEAST_COLUMNS:
+    setting = spark.conf.get
+    if (
+        setting(BATCH_BYTES, None) is not None
+        or setting(_COMPILES, "true") != "true"
+        or not _LEAST_COLUMNS <= len(schema) < int(str(setting(_COMPILED_COLUMNS, "100")))
+        or setting(_NAMES_ARE_PATTERNS, "false") == "true"
+        or len({name.lower() for name in schema.names}) < len(schema)
+    ):
         return None
-    if spark.conf.get(_NAMES_ARE_PATTERNS, "false") == "true":
-        return None
-    if len({*names}) < len(names) or spark.conf.get(BATCH_BYTES, None) is not None:
-        return None
-    widths = [_WIDTHS.get(type(field.dataType)) for field in schema]
-    rows = int(str(spark.conf.get(BATCH_ROWS, "10000")))
+    widths = [_width(field.dataType) for field in schema]
+    rows = int(str(setting(BATCH_ROWS, "10000")))
     if rows <= 0 or None in widths:
         return None
     share_bytes = _MOST_BYTES // rows - _MARK_BYTES - sum(width for width in widths if width)
     return share_bytes if share_bytes >= _LEAST_SHARE_BYTES else None
+
+
+def _width(of: DataType) -> int | None:
+    """The most bytes of a value in Arrow, of a text what is beside it; None: there is no most."""
+    from txnlog.spark.batch.typed_rows import arrow_type
+
+    if isinstance(of, StringType | BinaryType | NullType):
+        return 8
+    arrow = arrow_type(of)
+    return None if arrow is None or arrow.num_fields else -(-arrow.bit_width // 8)
 
 
 def _with_fillers(frame: DataFrame, share_bytes: int) -> tuple[DataFrame, str | None]:
@@ -161,32 +142,21 @@ def _pays(frame: DataFrame, plan: Java) -> bool:
         return False
     jvm: Java = frame.sparkSession.sparkContext._jvm  # noqa: SLF001 - Python's classes lack it
     patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-    if _runs_python(plan, patterns.PYTHON_UDF()) or any(map(_is_python, _generators(plan))):
-        return False
-    # What a subquery runs is not looked at.
-    return not plan.containsPattern(patterns.PLAN_EXPRESSION()) or not (
-        plan.containsPattern(patterns.GENERATE()) or plan.containsPattern(patterns.PYTHON_UDF())
-    )
+    if plan.containsPattern(patterns.PLAN_EXPRESSION()):  # what a subquery runs is not looked at
+        may_run = (patterns.PYTHON_UDF(), patterns.GENERATE())
+        return not any(map(plan.containsPattern, may_run))
+    return not _runs_python(plan, patterns.PYTHON_UDF())
 
 
 def _runs_python(plan: Java, pattern: Java) -> bool:
     """Whether functions get more than one row, which no limit would split."""
-    if not plan.containsPattern(pattern):
-        return False
     below = [*sequence(plan.children())]
-    if any(expression.containsPattern(pattern) for expression in sequence(plan.expressions())):
+    if kind(plan) == "Generate" and "Python" in kind(plan.generator()):
+        return True
+    if plan.containsPattern(pattern) and any(
+        expression.containsPattern(pattern) for expression in sequence(plan.expressions())
+    ):
         most = [child.maxRows() for child in below]
         if not all(rows.isDefined() and rows.get() <= 1 for rows in most):
             return True
     return any(_runs_python(child, pattern) for child in below)
-
-
-def _generators(plan: Java) -> Iterator[Java]:
-    if kind(plan) == "Generate":
-        yield plan.generator()
-    for child in sequence(plan.children()):
-        yield from _generators(child)
-
-
-def _is_python(generator: Java) -> bool:
-    return "Python" in kind(generator)

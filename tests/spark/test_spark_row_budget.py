@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as sf
 
 from tests.spark.spark_helpers import fill
@@ -122,6 +123,40 @@ def test_all_types_arrive_as_they_are(spark: SparkSession, store: Store, tmp_pat
     assert txn.result.written_records == 8
 
 
+class Saves:
+    """What is saved, by what property: of the writes of a transaction, as they call Spark."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.properties: list[str | None] = []
+        self.plans: list[str] = []
+        original = DataFrameWriter.save
+
+        def save(writer: DataFrameWriter) -> None:
+            frame: Any = writer._df
+            self.properties.append(set_property(frame.sparkSession))
+            self.plans.append(frame._jdf.queryExecution().analyzed().toString())
+            original(writer)
+
+        monkeypatch.setattr(DataFrameWriter, "save", save)
+
+
+def test_write_merge_and_delete_keys_do_without_the_sum(
+    spark: SparkSession, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.table({"n": range(4), "text": ["a", "L" * 100_000, None, "d"], "more": range(4)})
+    store.topics.create("typed", schema=rows.schema, key=["n"])
+    saves = Saves(monkeypatch)
+    frame = of_parquet(spark, tmp_path, rows)
+    with transaction(spark, store, transactional_id="etl") as txn:
+        txn.write(frame, topic="typed")
+        txn.merge(frame, topic="typed")
+        txn.delete_keys(frame.where("n = 1"), topic="typed")
+    assert saves.properties == [UNBOUNDED] * 3
+    assert ["Generate" in plan for plan in saves.plans] == [True, True, False]  # keys have no text
+    found = store.scan("typed", latest=True, columns=["n", "text", "more"]).to_arrow()
+    assert found.sort_by("n").to_pydict() == rows.filter(pc.field("n") != 1).to_pydict()
+
+
 def test_keys_and_values_by_a_column_topic(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:
@@ -226,6 +261,8 @@ def test_frames_that_are_measured(
         (BATCH_BYTES, "1m"),
         (BATCH_BYTES, UNBOUNDED),
         ("spark.sql.parser.quotedRegexColumnNames", "true"),
+        ("spark.sql.codegen.wholeStage", "false"),
+        ("spark.sql.codegen.maxFields", "1"),
         ("spark.sql.execution.arrow.maxRecordsPerBatch", "0"),
         ("spark.sql.execution.arrow.maxRecordsPerBatch", "20000"),
     ],
