@@ -27,8 +27,11 @@ from txnlog.spark import read, register, transaction
 PARTITIONS = 4
 CODEC = {"compression.type": "zstd"}
 ONE_PERCENT = "month = 1 AND day <= 3"
-UNMEASURED = {"spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1)}
+BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+UNMEASURED = {BATCH_BYTES: str((1 << 31) - 1)}
 """Spark does not ask after each row how large a batch is by now: docs/SPARK.md says when."""
+MEASURED = {BATCH_BYTES: "64m"}
+"""Spark's own default, but said by the session, so that transactions keep to it."""
 
 
 def measure(spark: SparkSession, folder: Path, copies: int, repetitions: int) -> list[str]:
@@ -49,9 +52,10 @@ def measure(spark: SparkSession, folder: Path, copies: int, repetitions: int) ->
     reads = _reads(spark, store, source, folder, 3 * repetitions)
     filters = _filters(store, 5 * repetitions)
     writes = _writes(spark, store, source, folder, 2 * repetitions)
+    columns = _columns(spark, store, source, 2 * repetitions)
     batches = micro_batches.measure(spark, store, flights, folder, repetitions)
     head = f"{len(rows):,} rows of {len(rows.schema)} columns, {PARTITIONS} partitions, zstd."
-    return [head, "", *reads, "", *filters, "", *writes, "", *batches]
+    return [head, "", *reads, "", *filters, "", *writes, "", *columns, "", *batches]
 
 
 def flights_table() -> pa.Table:
@@ -157,7 +161,7 @@ def _writes(
 
     def ours() -> None:
         topics.append(f"written-{next(numbers)}")
-        store.topics.create(topics[-1], partitions=PARTITIONS, schema=schema, config=CODEC)
+        _create(store, topics[-1], schema)
         options = {"path": store.url, "topic": topics[-1]}
         frame.write.format("txnlog").options(**options).mode("append").save()
 
@@ -167,7 +171,7 @@ def _writes(
 
     def transactional() -> None:
         topics.append(f"written-{next(numbers)}")
-        store.topics.create(topics[-1], partitions=PARTITIONS, schema=schema, config=CODEC)
+        _create(store, topics[-1], schema)
         with transaction(spark, store, transactional_id="writes") as txn:
             txn.write(frame, topics[-1])
 
@@ -190,6 +194,46 @@ def _writes(
         *_head("write of typed rows"),
         *(_line(kind, one, whole) for kind, one in taken.items()),
     ]
+
+
+def _columns(spark: SparkSession, store: txnlog.Store, source: Path, repetitions: int) -> list[str]:
+    """Writes of a few and of all columns in a transaction, with the sum of bytes and without."""
+    lines = [
+        "| `txn.write` of columns | no sum, s | with it, s | speed / with it | by CPU time |",
+        "|---|---|---|---|---|",
+    ]
+    every = pq.read_schema(next(source.glob("*.parquet")))
+    few = ["tailnum", "dest", "flight", "carrier", "distance", "hour"]
+    for number, names in enumerate((few[:3], few[:4], few, every.names)):
+        topic = f"columns-{number}"
+        schema = pa.schema([every.field(name) for name in names])
+        frame = spark.read.parquet(str(source)).select(names)
+        topics = (store, topic, schema)
+
+        def write(frame: DataFrame = frame, topic: str = topic) -> None:
+            with transaction(spark, store, transactional_id="columns") as txn:
+                txn.write(frame, topic)
+
+        def with_sum(write: Callable[[], None] = write) -> None:
+            with _settings(spark, MEASURED):
+                write()
+
+        _create(*topics)
+        anew = partial(_create_anew, *topics)
+        runs: dict[str, Callable[[], object]] = {"with": with_sum, "without": write}
+        taken = interleaved(runs, repetitions, dict.fromkeys(runs, anew))
+        store.topics.delete(topic)
+        lines.append(_line(f"{len(names)}", taken["without"], taken["with"]))
+    return lines
+
+
+def _create(store: txnlog.Store, topic: str, schema: pa.Schema) -> None:
+    store.topics.create(topic, partitions=PARTITIONS, schema=schema, config=CODEC)
+
+
+def _create_anew(store: txnlog.Store, topic: str, schema: pa.Schema) -> None:
+    store.topics.delete(topic)
+    _create(store, topic, schema)
 
 
 def _drain(frame: DataFrame) -> None:
