@@ -17,14 +17,14 @@ from operator import add, or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
-from pyspark.sql.types import BinaryType, DataType, NullType, StringType, StructType
+from pyspark.sql.types import BinaryType, DataType, NullType, StringType
 
 from txnlog.spark.batch.catalyst import Java, analyzed_plan, kind, sequence
 from txnlog.spark.batch.native_read import quote
 from txnlog.spark.batch.read_frame import BATCH_ROWS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 UNBOUNDED = str((1 << 31) - 1)
@@ -63,13 +63,12 @@ def unmeasured(frame: DataFrame) -> Iterator[tuple[DataFrame, str | None]]:
         the frame runs functions in Python, which would get the larger batches without fillers; it
         has columns of no bounded width, is a stream's batch, or comes through Spark Connect.
     """
-    spark = frame.sparkSession
     plan = analyzed_plan(frame)
-    share_bytes = None if plan is None else _share_bytes(spark, frame.schema)
+    share_bytes = None if plan is None else _share_bytes(frame)
     if plan is None or share_bytes is None or not _pays(frame, plan):
         yield frame, None
         return
-    context = spark.sparkContext
+    context = frame.sparkSession.sparkContext
     before = context.getLocalProperty(BATCH_BYTES)
     # Spark sets such properties itself, from the session's settings, for what tasks look up.
     context.setLocalProperty(BATCH_BYTES, UNBOUNDED)
@@ -79,9 +78,9 @@ def unmeasured(frame: DataFrame) -> Iterator[tuple[DataFrame, str | None]]:
         context.setLocalProperty(BATCH_BYTES, before)  # type: ignore[arg-type] # None removes it
 
 
-def _share_bytes(spark: SparkSession, schema: StructType) -> int | None:
+def _share_bytes(frame: DataFrame) -> int | None:
     """How long the texts of a row may be that needs no filler; None: measure the batches."""
-    setting = spark.conf.get
+    setting, schema = frame.sparkSession.conf.get, frame.schema
     if (
         setting(BATCH_BYTES, None) is not None
         or setting(_COMPILES, "true") != "true"
