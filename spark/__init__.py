@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from txnlog.spark.batch.decoded_values import decode_values
     from txnlog.spark.batch.shuffle_by_partition import shuffle_by_partition
     from txnlog.spark.maintenance import maintain
     from txnlog.spark.reading import read
@@ -34,6 +35,7 @@ __all__ = [
     "TxnlogDataSource",
     "catch_up",
     "check",
+    "decode_values",
     "foreach_batch",
     "maintain",
     "read",
@@ -51,6 +53,7 @@ _HOMES = {
     "TxnlogDataSource": "source",
     "catch_up": "transactions.catch_up",
     "check": "setup_check",
+    "decode_values": "batch.decoded_values",
     "foreach_batch": "transactions.foreach_batch",
     "maintain": "maintenance",
     "read": "reading",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyarrow import types
-from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
 
 from txnlog.errors import InvalidOption
 from txnlog.spark.batch.typed_rows import arrow_type, spark_type
@@ -55,46 +55,90 @@ class ValueColumns:
                     "give a txnlog.values.ValueReader"
                 )
             values = ValueReader(store.schemas, values, subject=f"{topics[0]}-value")
-        names = columns
-        if isinstance(columns, str):
-            names = [name.strip() for name in columns.split(",") if name.strip()]
-        made = cls(values, None if names is None else tuple(names), include_headers)
-        known = made._all_columns().names
-        for name in made.names or ():
-            if name not in known:
-                raise InvalidOption(f"columns: there is no {name!r}; known: {', '.join(known)}")
+        made = cls(values, _names_of(columns), include_headers)
+        _choose(made.names, made.reader, made._every_column())
         return made
 
     @property
     def to_read(self) -> list[str]:
         """The columns of records that are read."""
-        chosen = [*_RECORD, *([_HEADERS] if self.include_headers else [])]
+        chosen = self._every_column()
         if self.names is None:
             return chosen
         return [name for name in chosen if name == "value" or f"_{name}" in self.names]
 
     def frame(self, records: DataFrame) -> DataFrame:
         """The records of :attr:`to_read` with the columns of their values. Runs nothing."""
-        found = self._all_columns() if self.names is None else self._columns_read()
-        chosen = found.names if self.names is None else self.names
-        # What a write looks for in columns of a read is in those that are made of them, too.
-        metadata = dict(records.schema.fields[0].metadata or {})
-        schema = StructType(
-            [
-                StructField(name, _spark_type(name, found.field(name).type), metadata=metadata)
-                for name in chosen
-            ]
+        return decode_values(records, self.reader, columns=self.names)
+
+    def _every_column(self) -> list[str]:
+        return [*_RECORD, *([_HEADERS] if self.include_headers else [])]
+
+
+def decode_values(
+    records: DataFrame, reader: ValueReader, *, columns: str | Sequence[str] | None = None
+) -> DataFrame:
+    """The columns of values that carry the id of their schema, in the place of the values.
+
+        reader = ValueReader(store.schemas, "avro", subject="orders-value")
+        orders = decode_values(spark.readStream.format("txnlog")....load(), reader)
+
+    For streams, and for any rows that are as those of Spark's Kafka source; ``read`` and
+    ``txn.read`` take ``values`` instead.
+
+    Args:
+        records: a batch or a stream with the column ``value``. Of ``key``, ``topic``,
+            ``partition``, ``offset``, ``timestamp`` and ``headers`` what is there is kept, with
+            names that begin with ``_``. Other columns are left out.
+        reader: which columns the values have. They are those of one schema, that of when the
+            reader was made; values of later ones, which are found by their ids, are read as it.
+        columns: only these: names, or a string with commas.
+
+    Returns:
+        The columns of the values; the record's own; for what cannot be decoded ``_error``, the
+        reason, and ``_value``, the bytes.
+
+    Raises:
+        InvalidOption: there is no column ``value`` of bytes, or none of a name in ``columns``.
+    """
+    names = _names_of(columns)
+    there = {field.name: field for field in records.schema.fields}
+    if "value" not in there or not isinstance(there["value"].dataType, BinaryType):
+        raise InvalidOption(
+            f"values are decoded from a column `value` of bytes; there is {', '.join(there)}"
         )
-        return records.mapInArrow(_decoder(self.reader, schema), schema)
+    of_records = [name for name in (*_RECORD, _HEADERS) if name in there]
+    found = _choose(names, reader, of_records)
+    chosen = found.names if names is None else names
+    needed = [name for name in of_records if name == "value" or f"_{name}" in chosen]
+    if needed != records.columns:
+        records = records.select(*needed)
+    # What a write looks for in columns of a read is in those that are made of them, too.
+    metadata = dict(there[needed[0]].metadata or {})
+    schema = StructType(
+        [
+            StructField(name, _spark_type(name, found.field(name).type), metadata=metadata)
+            for name in chosen
+        ]
+    )
+    return records.mapInArrow(_decoder(reader, schema), schema)
 
-    def _all_columns(self) -> pa.Schema:
-        return self._beside([*_RECORD, _HEADERS] if self.include_headers else _RECORD)
 
-    def _columns_read(self) -> pa.Schema:
-        return self._beside(self.to_read)
+def _names_of(columns: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    if isinstance(columns, str):
+        columns = [name.strip() for name in columns.split(",") if name.strip()]
+    return None if columns is None else tuple(columns)
 
-    def _beside(self, names: Iterable[str]) -> pa.Schema:
-        return self.reader.batch_schema(pa.schema([(name, pa.null()) for name in names]))
+
+def _choose(
+    names: Sequence[str] | None, reader: ValueReader, of_records: Sequence[str]
+) -> pa.Schema:
+    """All columns that there are. Raises InvalidOption: one of the names is not among them."""
+    found = reader.batch_schema(pa.schema([(name, pa.null()) for name in of_records]))
+    for name in names or ():
+        if name not in found.names:
+            raise InvalidOption(f"columns: there is no {name!r}; known: {', '.join(found.names)}")
+    return found
 
 
 def _decoder(

@@ -7,13 +7,15 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from tests.spark.stream_helpers import folder, reads_streams, run, sink, stream
 from txnlog import Store
 from txnlog.errors import InvalidOption, InvalidTxnState, UnknownSchema
-from txnlog.spark import read, transaction
+from txnlog.spark import SparkTransaction, decode_values, foreach_batch, read, transaction
 from txnlog.values import ValueReader, ValueWriter, subject_columns
 
 ORDER: dict[str, Any] = {
@@ -121,3 +123,70 @@ def test_other_subjects_and_wrong_ones(spark: SparkSession, store: Store) -> Non
         pytest.raises(UnknownSchema),
     ):
         txn.read("other", values="avro")
+
+
+@reads_streams
+def test_a_stream_has_typed_rows_and_dead_letters(spark: SparkSession, store: Store) -> None:
+    """Also of a schema that is registered while the query stands; each micro-batch goes on."""
+    fill(store, 5)
+    reader = ValueReader(store.schemas, "avro", subject="orders-value")
+    columns = pa.schema([reader.schema.field("id"), reader.schema.field("note")])
+    store.topics.create("rows", schema=columns)
+    store.topics.create("dead", partitions=1)
+
+    def split(txn: SparkTransaction, batch: DataFrame) -> None:
+        txn.write(batch.where("id is not null").select("id", "note"), topic="rows")
+        dead = batch.where("_error is not null")
+        txn.write(dead.selectExpr("_key as key", "_value as value"), topic="dead")
+
+    def go_on() -> None:
+        decoded = decode_values(stream(spark, store, "orders"), reader, columns=wanted)
+        assert decoded.isStreaming
+        assert decoded.columns == wanted
+        writer = decoded.writeStream.foreachBatch(foreach_batch(store.url, split))
+        run(writer.option("checkpointLocation", str(folder(store))))
+
+    wanted = ["id", "note", "_key", "_value", "_error"]
+    go_on()
+    more = {**ORDER, "fields": [*ORDER["fields"], {"name": "more", "type": "int", "default": 0}]}
+    store.schemas.add("orders-value", json.dumps(more))
+    writer = ValueWriter(store.schemas, "avro", subject="orders-value")
+    with store.producer(value_serializer=writer) as producer:
+        producer.send("orders", {**ROW, "id": 5, "note": "new"})
+    go_on()
+    rows = store.scan("rows", columns=["id", "note"]).to_arrow().to_pylist()
+    assert sorted(row["id"] for row in rows) == [*range(6)]
+    assert {row["note"] for row in rows} == {None, "new"}
+    dead = store.scan("dead", columns=["key", "value"]).to_arrow().to_pylist()
+    assert {row["key"]: row["value"] for row in dead} == {
+        b"plain": b"plain",
+        b"unknown": b"\0\0\0\0\x09x",
+    }
+
+
+@reads_streams
+def test_a_sink_takes_decoded_rows_of_a_stream(spark: SparkSession, store: Store) -> None:
+    """Without a function: from the query into a typed topic, tombstones and dead letters aside."""
+    fill(store, 4)
+    reader = ValueReader(store.schemas, "avro", subject="orders-value")
+    store.topics.create("rows", schema=pa.schema([reader.schema.field("id")]))
+    decoded = decode_values(stream(spark, store, "orders"), reader, columns="id,_error")
+    run(sink(decoded.where("_error is null and id >= 0").select("id"), store, "rows"))
+    assert sorted(store.scan("rows", columns=["id"]).to_arrow()["id"].to_pylist()) == [*range(4)]
+
+
+def test_rows_from_anywhere_are_decoded(spark: SparkSession, store: Store) -> None:
+    """What is there of a record is kept; rows without values of bytes are refused."""
+    fill(store, 1)
+    reader = ValueReader(store.schemas, "avro", subject="orders-value")
+    frame = spark.createDataFrame([(b"\0\0\0\0\x07", b"k", 3)], "value binary, key binary, n int")
+    decoded = decode_values(frame, reader)
+    assert decoded.columns == [*reader.schema.names, "_key", "_value", "_error"]
+    (row,) = decoded.collect()
+    assert (bytes(row["_key"]), bytes(row["_value"])) == (b"k", b"\0\0\0\0\x07")
+    with pytest.raises(InvalidOption, match="column `value` of bytes; there is key, n"):
+        decode_values(frame.select("key", "n"), reader)
+    with pytest.raises(InvalidOption, match="column `value` of bytes"):
+        decode_values(frame.selectExpr("string(value) as value"), reader)
+    with pytest.raises(InvalidOption, match="no '_offset'"):
+        decode_values(frame, reader, columns="id,_offset")
