@@ -34,6 +34,7 @@ def maintain(
     *,
     dry_run: bool = False,
     orphan_age_ms: int | None = None,
+    publish: str | Sequence[str] = (),
     storage_options: Mapping[str, object] | None = None,
 ) -> list[MaintenanceStep]:
     """Do what :meth:`txnlog.Store.maintain` does; Spark's tasks read and write what is rewritten.
@@ -49,6 +50,7 @@ def maintain(
         topics: as for ``Store.maintain``; so are the next two.
         dry_run: only say what would be done.
         orphan_age_ms: uploaded files that nothing refers to are deleted at this age.
+        publish: where the driver may publish topics that have ``table.publish``.
         storage_options: for the filesystem, as ``txnlog.open`` takes them.
 
     Returns:
@@ -70,6 +72,7 @@ def maintain(
         chosen,
         orphan_age_ms,
         dry_run=dry_run,
+        publish=publish,
         run_tasks=_run_in_spark(spark, store),
     )
     return [*maintenance.steps()]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from typing import Literal, TypeGuard
+from urllib.parse import unquote
 
 from txnlog.errors import InvalidConfig, InvalidPartitions, TxnlogError
 from txnlog.limits import MAX_PARTITIONS
@@ -124,6 +125,47 @@ def _ratio(text: str) -> float:
     return value
 
 
+_TABLE_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)/.+")
+_TABLE_PATH = re.compile(r"(/|[A-Za-z]:[\\/]).+")
+_TABLE_IN_CATALOG = re.compile(r"[\w-]{1,64}/[\w-]{1,128}(\.[\w-]{1,128})+")
+_LONGEST_TABLE = 1024
+_CONTAINER_FIRST = frozenset({"abfs", "abfss"})
+"""Schemes whose URLs have a container where others have a user's name."""
+
+
+def _table(text: str) -> str:
+    """Where a topic is published. What it may hold is said, and never shown: it may be a secret."""
+    kind, _, place = text.partition(":")
+    if not text:
+        return text
+    if len(text) > _LONGEST_TABLE or not text.isprintable():
+        raise ValueError(f"at most {_LONGEST_TABLE} printable characters are needed")
+    if kind == "iceberg":
+        if not _TABLE_IN_CATALOG.fullmatch(place):
+            raise ValueError(
+                "an Iceberg table is iceberg:CATALOG/NAMESPACE.TABLE, where CATALOG is a name in "
+                "pyiceberg's configuration, which holds its address and its secrets"
+            )
+        return text
+    url = _TABLE_URL.fullmatch(place)
+    if kind != "delta" or not (url or _TABLE_PATH.fullmatch(place)):
+        raise ValueError(
+            "a table is delta:URL, or delta:/FOLDER, or iceberg:CATALOG/NAMESPACE.TABLE"
+        )
+    if ".." in re.split(r"[\\/]", unquote(place)):
+        raise ValueError("the folder of a table must be named without '..'")
+    if url:
+        user, at, _ = url[2].rpartition("@")
+        has_user = at and (":" in user or url[1].lower() not in _CONTAINER_FIRST)
+        if has_user or "?" in place or "#" in place:
+            raise ValueError(
+                "a URL with a user's name, a password or a query may hold a secret, which all who "
+                "read the topic would see: leave that out, and give it to the process that "
+                "publishes, by its environment"
+            )
+    return text
+
+
 def _level(low: int, high: int) -> Callable[[str], object]:
     return lambda text: _integer(low, high)(text) if text else None
 
@@ -226,6 +268,12 @@ _TOPIC_KEYS = {
         "`maintain` deletes files of deleted records after this, by the storage's clock: no "
         "reader may be pinned for longer. In Kafka the default is a minute",
     ),
+    "table.publish": _Key(
+        "",
+        _table,
+        "the table that `maintain --publish` makes of the topic: delta:URL or "
+        "iceberg:CATALOG/NAMESPACE.TABLE; empty: none",
+    ),
 }
 
 _CONSTRAINT_NAME = re.compile(r"constraint\.[A-Za-z0-9_-]{1,64}")
@@ -311,6 +359,7 @@ class TopicConfig:
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     delete_retention_ms: int
+    table_publish: str
 
     @property
     def has_parquet(self) -> bool:
@@ -354,6 +403,7 @@ class TopicConfig:
             min_compaction_lag_ms=int(get["min.compaction.lag.ms"]),
             max_compaction_lag_ms=int(get["max.compaction.lag.ms"]),
             delete_retention_ms=int(get["delete.retention.ms"]),
+            table_publish=get["table.publish"],
         )
 
 
@@ -524,6 +574,11 @@ def check_merged_topic_config(config: Mapping[str, str]) -> None:
             f"topic config compression.type: {settings.compression.kafka_name} needs "
             f"record.format=kafka or parquet; record.format={settings.record_format} has only "
             "none, lz4 and zstd"
+        )
+    if settings.table_publish and not settings.has_parquet:
+        raise InvalidConfig(
+            "topic config table.publish: a table refers to Parquet files, which a topic has with "
+            f"record.format=auto or parquet, not with {settings.record_format}"
         )
     if sum(key.startswith(CONSTRAINT) for key in config) > _MOST_CONSTRAINTS:
         raise InvalidConfig(f"a topic has at most {_MOST_CONSTRAINTS} constraints")

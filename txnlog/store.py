@@ -525,17 +525,19 @@ class Store:
         *,
         dry_run: bool = False,
         orphan_age_ms: int | None = None,
+        publish: str | Sequence[str] = (),
     ) -> list[MaintenanceStep]:
         """Do the work that a store needs from time to time: nothing runs in the background.
 
         Retention: the oldest segments of topics are deleted, as their ``retention.ms`` and
         ``retention.bytes`` say. Compaction: in topics whose ``cleanup.policy`` says so, only the
         newest record of each key stays, in partitions with enough new records since the last time.
-        Merging: many small segments become few large ones. Vacuum deletes files that nobody needs
-        any more: those of deleted records and of segments that were merged or compacted
-        (``file.delete.delay.ms`` later), those of deleted topics, and leftovers of killed jobs.
-        Transactions that their producers do not end are ended. Transactional ids and groups that
-        were idle for too long expire. Roots of a replicated store that answer again rejoin, if
+        Merging: many small segments become few large ones. Publishing: topics with
+        ``table.publish`` become tables, or these are brought up to date. Vacuum deletes files that
+        nobody needs any more: those of deleted records and of segments that were merged or
+        compacted (``file.delete.delay.ms`` later), those of deleted topics, and leftovers of killed
+        jobs. Transactions that their producers do not end are ended. Transactional ids and groups
+        that were idle for too long expire. Roots of a replicated store that answer again rejoin, if
         ``replica.auto.return`` is set, and data is then moved to where it belongs. Files' ages are
         by the storage's own clock; if it has none, only files of deleted topics are deleted. May
         run in several processes at once, and stop anywhere.
@@ -547,6 +549,9 @@ class Store:
             orphan_age_ms: uploaded files that nothing refers to are deleted at this age; at least
                 a day, and 7 days if left out. A job that takes longer from its first upload to its
                 commit is refused (``UploadExpired``).
+            publish: where this process may publish topics that have ``table.publish``: how the
+                setting begins, such as "delta:s3://lake/tables" or "iceberg:prod"; several in a
+                list. Credentials are those of the process. Without any nothing is published.
 
         Returns:
             What was done, in order. A part that failed is a ``MaintenanceFailure`` among the
@@ -559,7 +564,10 @@ class Store:
         from txnlog.admin.maintenance import Maintenance
 
         chosen = [topics] if isinstance(topics, str) else topics
-        return [*Maintenance(self._logs, chosen, orphan_age_ms, dry_run=dry_run).steps()]
+        maintenance = Maintenance(
+            self._logs, chosen, orphan_age_ms, dry_run=dry_run, publish=publish
+        )
+        return [*maintenance.steps()]
 
     def metrics(self) -> Found[Metric]:
         """The store as numbers: offsets, sizes, lags, open transactions.

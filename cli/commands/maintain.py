@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Merge,
         RetentionDeletion,
         StorageStep,
+        TablePublication,
         TransactionEnd,
     )
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         | TransactionEnd
         | Expiry
         | StorageStep
+        | TablePublication
     )
 
 
@@ -57,6 +59,7 @@ _DONE = {
     "FutureRecords": "records passed by",
     "Compaction": "records compacted",
     "Merge": "segments merged",
+    "TablePublication": "table published",
     "FileDeletion": "files deleted",
     "FileRetirement": "files found",
     "TransactionEnd": "transaction ended",
@@ -78,6 +81,8 @@ def _reason(done: Done) -> str | None:
             return "newer ones of their keys"
         case "Merge":
             return "small"
+        case "TablePublication":
+            return "table.publish"
         case "FileRetirement":
             return "nothing refers to them"
         case "Expiry":
@@ -133,6 +138,11 @@ FIELDS: list[Field[Done]] = [
     number("compacted_bytes", None, lambda done: _number(done, "compacted_bytes")),
     number("record_count", None, lambda done: _number(done, "record_count")),
     number("compacted_record_count", None, lambda done: _number(done, "compacted_record_count")),
+    text("url", None, lambda done: _text(done, "url")),
+    number("version", None, lambda done: _number(done, "version")),
+    number("added_files", None, lambda done: _number(done, "added_files")),
+    number("removed_files", None, lambda done: _number(done, "removed_files")),
+    number("copied_files", None, lambda done: _number(done, "copied_files")),
     number("delete_after_ms", None, lambda done: _number(done, "delete_after_ms")),
     Field("paths", None, lambda done: [*_paths(done)], names("", None, _paths).show),
 ]
@@ -155,12 +165,22 @@ def maintain_store(
             show_default=False,
         ),
     ] = None,
+    publish: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--publish",
+            metavar="PLACE",
+            help="Publish topics with table.publish that begins so; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Do the regular work of a store. Nothing runs by itself: call it from cron.
 
     Deletes records as the topics' retention.ms and retention.bytes say; compacts topics by key
-    whose cleanup.policy says so, where enough is new; merges small segments; deletes files of
+    whose cleanup.policy says so, where enough is new; merges small segments; publishes topics that
+    have table.publish, at the places of --publish; deletes files of
     deleted records, of merged and compacted segments (file.delete.delay.ms later) and of deleted
     topics, and what killed jobs have left; ends transactions that their producers do not end; lets
     idle transactional ids and groups expire; brings back roots of a replicated store that answer
@@ -174,11 +194,12 @@ def maintain_store(
     Example:
       txnlog maintain --dry-run
       txnlog maintain orders -o json
+      txnlog maintain --publish delta:s3://lake/tables --publish iceberg:prod
     """
     age_ms = None if orphan_age is None else parse_duration(orphan_age)
     with DamageReporter() as reporter:
         steps = session.open_store(dry_run=dry_run).maintain(
-            topics or None, dry_run=dry_run, orphan_age_ms=age_ms
+            topics or None, dry_run=dry_run, orphan_age_ms=age_ms, publish=publish or ()
         )
         session.output.rows(FIELDS, _report_failures(reporter, steps))
         note_dry_run(dry_run)

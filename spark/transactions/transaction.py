@@ -9,14 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from txnlog.admin.publishing import check_places, publish_as_set
 from txnlog.errors import (
     IllegalState,
     InvalidOption,
     InvalidTxnState,
+    TxnlogError,
 )
 from txnlog.names import TopicPartition, check_group_id, check_topic
 from txnlog.spark.batch import commit, provenance
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from txnlog.config import CompressionType
-    from txnlog.results import DamagedRecords
+    from txnlog.results import DamagedRecords, TablePublication
     from txnlog.spark.batch.provenance import Origin
     from txnlog.spark.options.positions import OffsetsOption
     from txnlog.spark.options.read_options import ReadOptions
@@ -76,6 +79,7 @@ def transaction(
     transaction_timeout_ms: int = 60_000,
     application_id: str | None = None,
     version: int | None = None,
+    publish: str | Sequence[str] = (),
 ) -> SparkTransaction:
     """Read, transform and write in one transaction.
 
@@ -103,6 +107,10 @@ def transaction(
         version: a number that grows with each commit of the application, such as a date's.
             ``txn.already_committed`` says whether it, or a greater one, was committed before with
             this transactional id.
+        publish: where this process may publish topics that have ``table.publish``, as for
+            ``Store.maintain``. After the commit those that it has written become tables, or these
+            are brought up to date. A failure is logged, and in ``result.unpublished``: the
+            transaction is committed all the same.
 
     Raises:
         StoreNotFound, InvalidOption, InvalidTransactionalId, InvalidTransactionTimeout: nothing was
@@ -116,9 +124,12 @@ def transaction(
         check_group_id(group_id)
     check_positive("max_records", max_records)
     checked = check_version(application_id, version)
+    places = check_places(publish)
     reached = store_options(store, options)
     coordinator = Coordinator(store.logs, transactional_id, transaction_timeout_ms)
-    return SparkTransaction(spark, store, coordinator, group_id, max_records, reached, checked)
+    return SparkTransaction(
+        spark, store, coordinator, group_id, max_records, reached, checked, places
+    )
 
 
 class SparkTransaction:
@@ -133,6 +144,7 @@ class SparkTransaction:
         max_records: int | None,
         store_options: Mapping[str, str],
         version: Version | None = None,
+        places: Sequence[str] = (),
     ) -> None:
         self._spark = spark
         self._store = store
@@ -141,6 +153,7 @@ class SparkTransaction:
         self._max_records = max_records
         self._store_options = dict(store_options)  # secrets among them
         self._version = version
+        self._places = places
         self._already_committed = False
         self._phase = _Phase.NEW
         self._reads: list[PinnedRead] = []
@@ -188,6 +201,7 @@ class SparkTransaction:
         if kind is None and phase is _Phase.OPEN and not stopped and not running:
             if not self._already_committed:
                 self._commit()
+                self._publish()
             return
         self._discard()
         if kind is None and phase is _Phase.FAILED:
@@ -546,6 +560,20 @@ class SparkTransaction:
             self._set_result(placed, consumed, skipped)
             raise
         self._set_result(placed, consumed, skipped)
+
+    def _publish(self) -> None:
+        """Publish what was written where that is allowed. It is committed, whatever comes of it."""
+        published: list[TablePublication] = []
+        failed: dict[str, TxnlogError] = {}
+        for topic in sorted({where.topic for where in self.result.written}):
+            try:
+                done = publish_as_set(self._store.logs, topic, self._places)
+            except TxnlogError as error:
+                _logger.warning("committed, but topic %r was not published: %s", topic, error)
+                failed[topic] = error
+            else:
+                published += [] if done is None else [done]
+        self._result = replace(self.result, published=published, unpublished=failed)
 
     def _set_result(
         self, placed: Placed, consumed: Sequence[ConsumedOffset], skipped: Sequence[DamagedRecords]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -57,3 +58,38 @@ def test_what_is_asked_for_must_be_clear(typed_store: Path, tmp_path: Path) -> N
     nowhere = cli(*publish, "--iceberg", "nonsense://user:hidden-word@host", "--table", "a.b")
     assert nowhere.code == 1
     assert "hidden-word" not in nowhere.err
+
+
+def test_maintenance_publishes_where_it_is_told(typed_store: Path, tmp_path: Path) -> None:
+    """And tells what it would do, and what waits for a place."""
+    url = f"delta:{tmp_path}/lake/flights"
+    secret = "table.publish=delta:s3://me:hidden-word@lake/flights"
+    refused = cli("topics", "config", "set", "flights", secret, "--store", typed_store)
+    assert refused.code == 1
+    assert "may hold a secret" in refused.err
+    assert "hidden-word" not in refused.err
+    setting = f"table.publish={url}"
+    assert cli("topics", "config", "set", "flights", setting, "--store", typed_store).code == 0
+    waiting = cli("maintain", "--store", typed_store, "-o", "json")
+    assert (waiting.code, waiting.out) == (0, "[]\n")
+    assert "topic 'flights' is not published" in waiting.err
+    publish = ("maintain", "--store", typed_store, "-o", "json", "--publish")
+    told = cli(*publish, "iceberg", "--publish", f"delta:{tmp_path}/lake", "--dry-run")
+    [done] = cli(*publish, f"delta:{tmp_path}/lake").json()
+    assert json.loads(told.out) == [{**done, "version": None}]
+    shown = [done[key] for key in ("done", "reason", "topic", "url", "version", "added_files")]
+    assert shown == [
+        "table published",
+        "table.publish",
+        "flights",
+        f"{tmp_path}/lake/flights",
+        0,
+        1,
+    ]
+    assert cli(*publish, f"delta:{tmp_path}/lake").json() == []
+    elsewhere = cli(*publish, f"delta:{tmp_path}/other")
+    assert elsewhere.code == 1
+    assert "publishing of topic 'flights' failed: " in elsewhere.err
+    wrong = cli(*publish, f"{tmp_path}/lake")
+    assert wrong.code == 1
+    assert "begins with 'delta:' or 'iceberg:'" in wrong.err

@@ -137,7 +137,7 @@ def sound_transactions(store: Store) -> list[TransactionDescription]:
 
 def maintain(store: Store, *topics: str, **options: bool) -> list[MaintenanceStep]:
     """Run it as a new process; no part fails."""
-    steps = another(store).maintain(topics or None, **options)
+    steps = another(store).maintain(topics or None, **options)  # type: ignore[arg-type]
     assert not [step for step in steps if isinstance(step, MaintenanceFailure)]
     return steps
 

@@ -26,6 +26,12 @@ class _Unwritten(ForwardingStorage):
     def will_write(self) -> None:
         """It will not."""
 
+    def local_path(self, name: str) -> str | None:
+        return self.inner.local_path(name)
+
+    def open_file(self, name: str) -> int | None:
+        return self.inner.open_file(name)
+
     def put_if_absent(self, name: str, data: bytes) -> bool:  # noqa: ARG002
         _refuse(name)
 

@@ -19,6 +19,7 @@ from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
 from txnlog.admin.dry_run import logs_for
 from txnlog.admin.expiry import Expiry, TransactionEnd, expire_groups, tend_ids, times_when_needed
 from txnlog.admin.merging import Merge, merge_topic
+from txnlog.admin.publishing import check_places, publish_as_set
 from txnlog.admin.record_times import FutureRecords
 from txnlog.admin.retention import RetentionDeletion, apply_retention
 from txnlog.admin.rewrite_tasks import TaskRunner
@@ -37,9 +38,10 @@ from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.hooks import registered
 from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
+from txnlog.tables.publication import TablePublication
 
 Part: TypeAlias = str
-"""Such as "retention", "compaction", "merging", "vacuum", "transactional ids" or "groups"."""
+"""Such as "retention", "compaction", "merging", "publishing", "vacuum" or "groups"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ MaintenanceStep = (
     | TransactionEnd
     | Expiry
     | StorageStep
+    | TablePublication
     | MaintenanceFailure
 )
 
@@ -85,6 +88,7 @@ class MaintenancePart:
 class Maintenance:
     """One run, of ``topics`` only if they are named.
 
+    ``publish`` has the places at which topics may be published.
     ``run_tasks`` runs the reads and uploads of compaction and merging; None: in this process.
     Raises InvalidOption, InvalidTopic.
     """
@@ -96,6 +100,7 @@ class Maintenance:
         orphan_age_ms: int | None,
         *,
         dry_run: bool,
+        publish: str | Sequence[str] = (),
         run_tasks: TaskRunner | None = None,
     ) -> None:
         self._logs = logs_for(logs, dry_run=dry_run)
@@ -103,6 +108,7 @@ class Maintenance:
         self._topics = None if topics is None else [names.check_topic(name) for name in topics]
         self._orphan_age_ms = check_orphan_age(orphan_age_ms)
         self._dry_run = dry_run
+        self._places = check_places(publish)
         self._run_tasks = run_tasks
 
     def steps(self) -> Iterator[MaintenanceStep]:
@@ -142,6 +148,8 @@ class Maintenance:
         yield self._part("retention", topic, partial(self._retain, logs, topic, times))
         yield self._part("compaction", topic, partial(self._compact, logs, topic, times))
         yield self._part("merging", topic, partial(self._merge, logs, topic))
+        # Behind what makes other files, before what deletes those that the table has named.
+        yield self._part("publishing", topic, partial(self._publish, logs, topic))
         yield self._part("vacuum", topic, partial(self._vacuum, logs, topic, ages))
 
     def _retain(self, logs: Logs, topic: str, times: Times) -> Iterable[MaintenanceStep]:
@@ -167,6 +175,14 @@ class Maintenance:
             yield from merge_topic(logs, topic, dry_run=self._dry_run, run_tasks=self._run_tasks)
         except UnknownTopicOrPartition:
             return  # as above
+
+    def _publish(self, logs: Logs, topic: str) -> Iterator[MaintenanceStep]:
+        try:
+            done = publish_as_set(logs, topic, self._places, dry_run=self._dry_run)
+        except UnknownTopicOrPartition:
+            return  # as above
+        if done is not None and (done.added_files or done.removed_files):
+            yield done
 
     def _vacuum(self, logs: Logs, topic: str, ages: Ages) -> Iterator[MaintenanceStep]:
         try:

@@ -54,9 +54,17 @@ _NO_FILE = [(PARTITION, "=", "-1")]
 
 
 def publish_delta(
-    logs: Logs, topic: str, url: str, storage_options: Mapping[str, str] | None
+    logs: Logs,
+    topic: str,
+    url: str,
+    storage_options: Mapping[str, str] | None,
+    *,
+    dry_run: bool = False,
 ) -> TablePublication:
-    """See :meth:`txnlog.admin.tables.TableAdmin.publish_delta`."""
+    """See :meth:`txnlog.admin.tables.TableAdmin.publish_delta`.
+
+    ``dry_run``: only count the files; whether the table's columns can be changed is not looked at.
+    """
     if "://" not in url:
         url = str(Path(url).resolve())
     check_apart(logs.storage, url if "://" in url else f"file://{url}")
@@ -65,7 +73,7 @@ def publish_delta(
 
     def attempt() -> TablePublication:
         with reported("publishing to", url, secrets_of(options)):
-            return _Publication(logs, topic, table).run()
+            return _Publication(logs, topic, table).run(dry_run=dry_run)
 
     return until_nobody_interferes(attempt, url)
 
@@ -104,7 +112,7 @@ class _Publication:
         self._columns = self._topic.columns
         self._schema = _delta_schema(self._columns)
 
-    def run(self) -> TablePublication:
+    def run(self, *, dry_run: bool) -> TablePublication:
         """Raises Conflict: another process has committed to the table meanwhile."""
         logs, topic = self._logs, self._topic
         known = self._known_offsets()
@@ -114,7 +122,7 @@ class _Publication:
         fits = partial(found_by_name, columns=self._columns)
         shows = partial(shows_as_it_is, topic.schema, by_name=True)
         anew = False
-        if self._table is not None and self._has_other_columns():
+        if self._table is not None and not dry_run and self._has_other_columns():
             anew = not all(shows(version_of(name)) for name in files)
             if not anew:
                 self._write([], "overwrite", {}, _NO_FILE)
@@ -127,6 +135,8 @@ class _Publication:
                 "Delta finds columns by their names: publish to another folder than "
                 f"{self._target.url}"
             )
+        if dry_run:
+            return self._result(*plan.counts(files))
         copies = copy_files(logs, plan.copies, topic.schema, self._columns, self._target)
         added = [*plan.references, *copies]
         removed = sorted(files.keys() - plan.kept)
@@ -136,11 +146,10 @@ class _Publication:
         return self._result(len(added), len(removed), len(copies))
 
     def _result(self, added: int, removed: int, copied: int) -> TablePublication:
-        assert self._table is not None
         return TablePublication(
             self._topic.name,
             self._target.url,
-            self._table.version(),
+            None if self._table is None else self._table.version(),
             added,
             removed,
             copied,

@@ -8,9 +8,9 @@ change of columns is part of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated
 
 import msgspec
@@ -33,6 +33,7 @@ from pyiceberg.table.update import (
     UpdateTableMetadata,
 )
 from pyiceberg.typedef import Record
+from pyiceberg.utils.config import Config
 
 from txnlog.errors import InvalidOption
 from txnlog.limits import Offset, PartitionNumber, PerPartition
@@ -45,6 +46,7 @@ from txnlog.tables.iceberg_properties import END_OFFSETS, KEEP_FILES, TOPIC_ID
 from txnlog.tables.pinned_topic import PinnedTopic
 from txnlog.tables.publication import TablePublication
 from txnlog.tables.table_files import (
+    FilePlan,
     Sink,
     TableFile,
     check_apart,
@@ -71,15 +73,38 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         return load_catalog(name, **properties)
 
 
+def named_catalog(name: str) -> Catalog:
+    """The catalog of this name in pyiceberg's configuration. Raises InvalidOption, StorageError."""
+    with reported("opening the catalog", name):
+        properties = Config().get_catalog_config(name)
+    if properties is None:
+        variable = f"PYICEBERG_CATALOG__{name.upper().replace('-', '_')}__URI"
+        raise InvalidOption(
+            f"pyiceberg's configuration has no catalog {name!r}: it is read from .pyiceberg.yaml "
+            f"in the home folder, or from the environment, such as {variable}"
+        )
+    return open_catalog(name, {key: str(value) for key, value in properties.items()})
+
+
 def publish_iceberg(
-    logs: Logs, topic: str, catalog: Catalog, name: str, location: str | None
+    logs: Logs,
+    topic: str,
+    catalog: Catalog,
+    name: str,
+    location: str | None,
+    *,
+    dry_run: bool = False,
 ) -> TablePublication:
-    """See :meth:`txnlog.admin.tables.TableAdmin.publish_iceberg`."""
+    """See :meth:`txnlog.admin.tables.TableAdmin.publish_iceberg`.
+
+    ``dry_run``: only count the files.
+    """
     secrets = secrets_of(catalog.properties)
 
     def attempt() -> TablePublication:
         with reported("publishing to", name, secrets), _overtaken():
-            return _Publication(logs, topic, catalog, name, location).run()
+            publication = _Publication(logs, topic, catalog, name, location)
+            return publication.foretell() if dry_run else publication.run()
 
     return until_nobody_interferes(attempt, name)
 
@@ -101,13 +126,17 @@ class _Publication:
         self._logs = logs
         self._catalog = catalog
         self._name = name
-        table = self._load()
-        if table is not None:
-            self._check_places(table, location)
+        self._location = location
+        self._found = self._load()
+        if self._found is not None:
+            self._check_places(self._found)
         self._topic = PinnedTopic.of(logs, topic)
         self._columns = self._topic.columns
         self._schema = iceberg_schema(self._columns)
-        self._table = self._create(location) if table is None else table
+
+    @cached_property
+    def _table(self) -> Table:
+        return self._create() if self._found is None else self._found
 
     def _load(self) -> Table | None:
         try:
@@ -115,9 +144,10 @@ class _Publication:
         except NoSuchTableError:
             return None
 
-    def _check_places(self, table: Table, location: str | None) -> None:
+    def _check_places(self, table: Table) -> None:
         """What the table's metadata names is opened with the catalog's credentials."""
-        known = (table.metadata_location, self._catalog.properties.get("warehouse"), location)
+        warehouse = self._catalog.properties.get("warehouse")
+        known = (table.metadata_location, warehouse, self._location)
         check_places(self._name, [table.location()], known)
         check_log(table.location(), "metadata")
         snapshot = table.current_snapshot()
@@ -126,8 +156,9 @@ class _Publication:
             manifests = snapshot.manifests(table.io)
             check_places(self._name, [one.manifest_path for one in manifests], known)
 
-    def _create(self, location: str | None) -> Table:
+    def _create(self) -> Table:
         """A table without files. Raises TableAlreadyExistsError."""
+        location = self._location
         if location is not None:
             check_apart(self._logs.storage, location)
         namespace = Catalog.namespace_from(self._name)
@@ -149,28 +180,48 @@ class _Publication:
     def run(self) -> TablePublication:
         """Raises Conflict: another process has committed to the table meanwhile."""
         logs, topic = self._logs, self._topic
-        self._check_table()
-        if topic.is_behind(self._known_offsets()):
-            return self._result(0, 0, 0)
-        files = {task.file.file_path: task.file for task in self._table.scan().plan_files()}
-        plan = plan_files(
-            logs.storage,
-            topic.ranges,
-            files,
-            self._columns,
-            found_by_id,
-            partial(shows_as_it_is, topic.schema, by_name=False),
-            iceberg_url(logs.storage),
-        )
+        table = self._table
+        self._check_table(table)
+        if table.properties.get(_RETRIES) != "0":
+            table.transaction().set_properties(_PROPERTIES).commit_transaction()
+        if topic.is_behind(_known_offsets(table)):
+            return self._result(table, 0, 0, 0)
+        files = _files(table)
+        plan = self._plan(files)
         copies = copy_files(logs, plan.copies, topic.schema, self._columns, self)
         added = [*plan.references, *copies]
         removed = sorted(files.keys() - plan.kept)
         if added or removed or self._has_other_columns:
             self._commit(added, [files[name] for name in removed])
-        return self._result(len(added), len(removed), len(copies))
+        return self._result(table, len(added), len(removed), len(copies))
 
-    def _result(self, added: int, removed: int, copied: int) -> TablePublication:
-        snapshot = self._table.current_snapshot()
+    def foretell(self) -> TablePublication:
+        """What ``run`` would do; nothing is written."""
+        table = self._found
+        if table is None:
+            return self._result(None, *self._plan({}).counts(()))
+        self._check_table(table)
+        if self._topic.is_behind(_known_offsets(table)):
+            return self._result(table, 0, 0, 0)
+        files = _files(table)
+        return self._result(table, *self._plan(files).counts(files))
+
+    def _plan(self, files: Collection[str]) -> FilePlan:
+        storage, topic = self._logs.storage, self._topic
+        return plan_files(
+            storage,
+            topic.ranges,
+            files,
+            self._columns,
+            found_by_id,
+            partial(shows_as_it_is, topic.schema, by_name=False),
+            iceberg_url(storage),
+        )
+
+    def _result(
+        self, table: Table | None, added: int, removed: int, copied: int
+    ) -> TablePublication:
+        snapshot = None if table is None else table.current_snapshot()
         return TablePublication(
             self._topic.name,
             self._name,
@@ -181,27 +232,14 @@ class _Publication:
             self._topic.end_offsets,
         )
 
-    def _check_table(self) -> None:
-        properties = self._table.properties
+    def _check_table(self, table: Table) -> None:
+        properties = table.properties
         if properties.get(TOPIC_ID) != self._topic.topic_id:
             raise InvalidOption(
                 f"there is a table {self._name} already, which is not of this topic (or of an "
                 f"earlier one that was called {self._topic.name}): choose another name"
             )
-        if properties.get(_RETRIES) != "0":
-            self._table.transaction().set_properties(_PROPERTIES).commit_transaction()
-        check_apart(self._logs.storage, self._table.location())
-
-    def _known_offsets(self) -> dict[int, int]:
-        """By partition, how far the newest published snapshot reaches."""
-        snapshot = self._table.current_snapshot()
-        while snapshot is not None:
-            found = None if snapshot.summary is None else snapshot.summary.get(END_OFFSETS)
-            if found is not None:
-                return _OFFSETS_DECODER.decode(found)
-            parent = snapshot.parent_snapshot_id
-            snapshot = None if parent is None else self._table.snapshot_by_id(parent)
-        return {}
+        check_apart(self._logs.storage, table.location())
 
     @property
     def _has_other_columns(self) -> bool:
@@ -244,6 +282,23 @@ class _Publication:
             split_offsets=[*file.row_groups],
             spec_id=self._table.spec().spec_id,
         )
+
+
+def _known_offsets(table: Table) -> dict[int, int]:
+    """By partition, how far the newest published snapshot reaches."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        found = None if snapshot.summary is None else snapshot.summary.get(END_OFFSETS)
+        if found is not None:
+            return _OFFSETS_DECODER.decode(found)
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.snapshot_by_id(parent)
+    return {}
+
+
+def _files(table: Table) -> dict[str, DataFile]:
+    """By their URLs."""
+    return {task.file.file_path: task.file for task in table.scan().plan_files()}
 
 
 class _OtherColumns(UpdateTableMetadata["_OtherColumns"]):

@@ -96,6 +96,11 @@ class FilePlan:
     references: list[TableFile] = field(default_factory=list)
     copies: list[SegmentRange] = field(default_factory=list)
 
+    def counts(self, current: Collection[str]) -> tuple[int, int, int]:
+        """How many files are to be added, removed, and copied among those that are added."""
+        copied = len(self.copies)
+        return len(self.references) + copied, len(current) - len(self.kept), copied
+
 
 def store_url(storage: Storage) -> str:
     """The URL at which engines find the store's files. Raises InvalidOption if they cannot."""
