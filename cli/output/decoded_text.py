@@ -6,12 +6,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import typer
+
 from txnlog.cli.output.streams import warn
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from txnlog.cli.input.record_filter import RecordFilter
+    from txnlog.cli.input.value_options import ValueChoice
+    from txnlog.store import Store
     from txnlog.values import ValueReader
 
 _ROWS: Final = 4096
@@ -26,6 +30,18 @@ class DecodedText:
     reader: ValueReader
     dead: int = field(default=0)
 
+    @classmethod
+    def of(cls, choice: ValueChoice | None, store: Store, topic: str) -> DecodedText | None:
+        """For the values of a topic; None if no format was named.
+
+        Raises BadParameter: its records have columns. And what ValueReader does.
+        """
+        if choice is None:
+            return None
+        if store.logs.topic_spec(topic).schema is not None:
+            raise typer.BadParameter(f"--value-format: the records of {topic} have columns")
+        return cls(choice.open(store, topic))
+
     def texts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches of a scan with the text of each value."""
         for batch in batches:
@@ -33,6 +49,16 @@ class DecodedText:
                 piece = batch.slice(start, _ROWS)
                 column = self._text(piece, self.reader.read_batch(piece))
                 yield piece.set_column(piece.schema.get_field_index("value"), "value", column)
+
+    def wanted_texts(
+        self, batches: Iterable[pa.RecordBatch], wanted: RecordFilter
+    ) -> Iterator[pa.RecordBatch]:
+        """The same of those that are wanted, but for conditions: a pattern is looked for in texts.
+
+        Of a scan by key alone.
+        """
+        for batch in self.texts(batches):
+            yield batch if wanted.of_scan is None else batch.filter(wanted.of_scan)
 
     def columns(
         self, batches: Iterable[pa.RecordBatch], wanted: RecordFilter

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import txnlog
-from tests.support.cli.cli_command import cli
+from tests.support.cli.cli_command import INTERRUPTIBLE, cli, cli_each, environment
 from txnlog.values import ValueWriter
 
 V1 = {"type": "record", "name": "O", "fields": [{"name": "id", "type": "long"}]}
@@ -117,6 +122,62 @@ def test_values_are_shown_by_their_fields(orders: Path, tmp_path: Path) -> None:
     assert "orders:0:0 is a dead letter: schema 1 is unknown" in other.err
     group = cli(*read, "--group", "g", "--commit", "-o", "jsonl")
     assert [json.loads(line)["value"] for line in group.out.splitlines()] == values
+
+
+def test_other_verbs_show_fields_too(orders: Path) -> None:
+    """The oldest, the newest, and what was done to keys; each with its dead letters."""
+    at = ("--value-format", "avro", "--store", orders, "-o", "jsonl")
+    store = txnlog.open(str(orders))
+    since = ("--since", store.snapshot("orders").token())
+    with store.producer() as producer:
+        for key, value in ((b"k1", b"\0\0\0\0\x01\x0e"), (b"k2", b"\0\0\0\0\x09\xff")):
+            producer.send("orders", value, key=key)
+    head, tail, changes, some = cli_each(
+        ("records", "head", "orders", "-n", 1, *at),
+        ("records", "tail", "orders", "-n", 3, *at),
+        ("records", "changes", "orders", *since, *at),
+        ("records", "changes", "orders", *since, "-g", '"id":7', *at),
+    )
+    unknown = {"base64": "AAAAAAn/"}
+    for done, values in (
+        (head, ['{"id":0}']),
+        (tail, ["plain", '{"id":7}', unknown]),
+        (changes, ['{"id":1}', '{"id":7}', '{"id":2}', unknown]),
+        (some, ['{"id":7}']),
+    ):
+        assert done.code == 0, done.err
+        assert [json.loads(line)["value"] for line in done.out.splitlines()] == values
+        assert ("schema 9 is unknown" in done.err) == (done is not head)
+    file = cli("records", "changes", "orders", *since, *at[:-2], "-o", "csv")
+    assert "--value-format are for tables and JSON" in file.err
+    store.topics.create("typed", schema=pa.schema([("id", pa.int64())]))
+    for verb in (("head",), ("tail",), ("read",), ("read", "--group", "g")):
+        refused = cli("records", verb[0], "typed", *verb[1:], *at)
+        assert (refused.code, "the records of typed have columns" in refused.err) == (2, True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends a POSIX signal")
+def test_a_follower_shows_fields(orders: Path) -> None:
+    """Of what comes later, too: also of a schema that came meanwhile."""
+    words = ("records", "tail", "orders", "-n", "1", "-f", "--interval", "0.05", "-o", "jsonl")
+    more = ("--value-format", "avro", "--store", str(orders))
+    command = [sys.executable, "-c", INTERRUPTIBLE, *words, *more]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True
+    ) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["value"] == "plain"
+        store = txnlog.open(str(orders))
+        wider = {**V1, "fields": [*V1["fields"], {"name": "n", "type": "int", "default": 0}]}
+        store.schemas.add("orders-value", json.dumps(wider))
+        writer = ValueWriter(store.schemas, "avro", subject="orders-value")
+        store.topics.alter("orders", partitions=2)
+        with store.producer(value_serializer=writer) as producer:
+            producer.send("orders", {"id": 7, "n": 1}, partition=1)
+        assert json.loads(process.stdout.readline())["value"] == '{"id":7}'
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 130
 
 
 def test_a_typed_topic_of_a_subject(orders: Path) -> None:

@@ -15,6 +15,14 @@ from txnlog.cli.input.options import Format, TargetArgument
 from txnlog.cli.input.places import parse_target
 from txnlog.cli.input.record_filter import FindKeyOption, GrepOption, RecordFilter, WhereOption
 from txnlog.cli.input.record_options import Encoding, EncodingOption, parse_moment
+from txnlog.cli.input.value_options import (
+    IdBytesOption,
+    RegistryOption,
+    SubjectOption,
+    ValueChoice,
+    ValueFormatOption,
+)
+from txnlog.cli.output.decoded_text import DecodedText
 from txnlog.cli.output.fields import Field, text
 from txnlog.cli.output.record_fields import Record, read_scanned, record_fields
 from txnlog.cli.output.record_files import FileFormat, RecordFile
@@ -110,12 +118,18 @@ def show_changes(
     columns: _Columns = None,
     escape_formulas: _EscapeFormulas = False,
     file_output: _Output = None,
+    value_format: ValueFormatOption = None,
+    value_subject: SubjectOption = None,
+    registry: RegistryOption = None,
+    id_bytes: IdBytesOption = 4,
 ) -> None:
     """Show inserts, updates and deletes, by key.
 
     An update is two rows: update_before has the row before, update_after the new one. A delete has
     the row that is gone. Several changes of a key come one after the other. The topic has a schema
     with a key, or its records are keys and values.
+
+    --value-format shows the fields of values, as `records read` does, in tables and JSON.
 
     When all is printed, stderr has a token: with it as --since the next call goes on from there.
 
@@ -128,13 +142,14 @@ def show_changes(
     if place.partition is not None:
         raise typer.BadParameter("a key may be in several partitions: name the topic alone")
     wanted = RecordFilter.of(key, grep, where)
+    values = ValueChoice.of(value_format, value_subject, registry, id_bytes)
     piped = None if file_output is None else FileFormat.__members__.get(file_output.name)
     file = None
     if to_file is not None or piped is not None:
-        if (to_file is not None and file_output is not None) or wanted:
+        if (to_file is not None and file_output is not None) or wanted or values is not None:
             raise typer.BadParameter(
-                "say once how rows are shown, -o or --to-file; --key, --grep and --where are for "
-                "tables and JSON"
+                "say once how rows are shown, -o or --to-file; --key, --grep, --where and "
+                "--value-format are for tables and JSON"
             )
         file = RecordFile.of(
             to_file, piped, encoding.value, columns, escape_formulas=escape_formulas
@@ -148,15 +163,20 @@ def show_changes(
     store = session.open_to_read()
     later = store.snapshot(place.topic, at=parse_moment(until))
     begin = parse_moment(since)
+    decoded = DecodedText.of(values, store, place.topic)
     if file is not None:
         feed = take_feed(store.logs, place.topic, begin, later, file.columns)
         file.write_rows(feed, max_rows)
     else:
-        feed = take_feed(
-            store.logs, place.topic, begin, later, _COLUMNS, wanted.of_scan, as_json=True
-        )
-        shown = islice(_read(wanted.keep(feed.to_batches())), max_rows)
+        of_feed = wanted.of_scan if decoded is None else RecordFilter.of(key, None, None).of_scan
+        feed = take_feed(store.logs, place.topic, begin, later, _COLUMNS, of_feed, as_json=True)
+        batches: Iterable[pa.RecordBatch] = feed.to_batches()
+        if decoded is not None:
+            batches = decoded.wanted_texts(batches, wanted)
+        shown = islice(_read(wanted.keep(batches)), max_rows)
         session.output.rows(_fields(encoding), shown, streamed=True)
+        if decoded is not None:
+            decoded.summary()
     if max_rows is None:
         _say_where(later)
 

@@ -15,7 +15,15 @@ from txnlog.cli.input.record_options import (
     TemplateOption,
 )
 from txnlog.cli.input.scan_plan import plan_scan
+from txnlog.cli.input.value_options import (
+    IdBytesOption,
+    RegistryOption,
+    SubjectOption,
+    ValueChoice,
+    ValueFormatOption,
+)
 from txnlog.cli.output.damage import DamageReporter
+from txnlog.cli.output.decoded_text import DecodedText
 from txnlog.cli.output.record_fields import read_scanned
 from txnlog.cli.output.record_printer import RecordPrinter
 from txnlog.cli.session import Session
@@ -29,18 +37,31 @@ def head_records(
     encoding: EncodingOption = Encoding.TEXT,
     template: TemplateOption = None,
     skip_damaged: SkipDamagedOption = False,
+    value_format: ValueFormatOption = None,
+    value_subject: SubjectOption = None,
+    registry: RegistryOption = None,
+    id_bytes: IdBytesOption = 4,
 ) -> None:
     """Show the oldest records of all partitions, by their times.
 
     Up to this many records of each partition are held in memory: for many use `records read`.
+    --value-format shows the fields of values, as it does there.
 
     \b
     Example:
       txnlog records head orders -n 3
     """
     where, printer = parse_target(target), RecordPrinter.of(encoding, template)
-    snapshot = session.open_to_read().snapshot([where.topic], isolation_level=isolation_level.value)
+    values = ValueChoice.of(value_format, value_subject, registry, id_bytes)
+    opened = session.open_to_read()
+    snapshot = opened.snapshot([where.topic], isolation_level=isolation_level.value)
+    decoded = DecodedText.of(values, opened, where.topic)
     with DamageReporter() as reporter:
         report = reporter.report_records(skip_damaged)
         found = plan_scan(snapshot, where, EVERYTHING).head(max_records, report=report)
-        printer.print(session.output, read_scanned(found.to_batches()))
+        batches = found.to_batches()
+        if decoded is not None:
+            batches = decoded.texts(batches)
+        printer.print(session.output, read_scanned(batches))
+    if decoded is not None:
+        decoded.summary()

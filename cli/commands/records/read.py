@@ -220,7 +220,7 @@ def read_records(
             raise typer.BadParameter("a group has no offsets at --isolation-level snapshot")
         on_corrupt: OnCorrupt = "skip" if skip_damaged else "raise"
         opened = session.open_store()
-        decoded = None if values is None else DecodedText(values.open(opened, place.topic))
+        decoded = DecodedText.of(values, opened, place.topic)
         consumer = _consume(opened, place, group, isolation_level, on_corrupt, decoded)
         _print_consumed(session, printer, consumer, max_records, commit=commit)
         return
@@ -228,9 +228,7 @@ def read_records(
     snapshot = opened.snapshot(
         [place.topic], isolation_level=isolation_level.value, at=parse_moment(as_of)
     )
-    decoded = None if values is None else DecodedText(values.open(opened, place.topic))
-    if decoded is not None and snapshot.view(place.topic).schema is not None:
-        raise typer.BadParameter(f"--value-format: the records of {place.topic} have columns")
+    decoded = DecodedText.of(values, opened, place.topic)
     if file is not None:
         schema = snapshot.view(place.topic).schema
         scan = plan_scan(
@@ -250,9 +248,7 @@ def read_records(
         report = reporter.report_records(skip_damaged)
         batches = scan.sound_batches(report, skip_damaged=skip_damaged)
         if decoded is not None:
-            batches = decoded.texts(batches)
-            if grep is not None:
-                batches = (batch.filter(wanted.of_scan) for batch in batches)
+            batches = decoded.wanted_texts(batches, wanted)
         scanned = read_scanned(wanted.keep(batches))
         printer.print(session.output, islice(scanned, max_records))
     if decoded is not None:

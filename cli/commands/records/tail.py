@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +22,15 @@ from txnlog.cli.input.record_options import (
     TemplateOption,
 )
 from txnlog.cli.input.scan_plan import plan_scan
+from txnlog.cli.input.value_options import (
+    IdBytesOption,
+    RegistryOption,
+    SubjectOption,
+    ValueChoice,
+    ValueFormatOption,
+)
 from txnlog.cli.output.damage import DamageReporter
+from txnlog.cli.output.decoded_text import DecodedText
 from txnlog.cli.output.patience import Patience
 from txnlog.cli.output.record_fields import Record, convert_consumed, read_scanned
 from txnlog.cli.output.record_printer import RecordPrinter
@@ -30,6 +38,8 @@ from txnlog.cli.output.streams import flush
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from txnlog.config import OnCorrupt
     from txnlog.consumer import Consumer
     from txnlog.store import Store
@@ -47,11 +57,16 @@ def tail_records(
     encoding: EncodingOption = Encoding.TEXT,
     template: TemplateOption = None,
     skip_damaged: SkipDamagedOption = False,
+    value_format: ValueFormatOption = None,
+    value_subject: SubjectOption = None,
+    registry: RegistryOption = None,
+    id_bytes: IdBytesOption = 4,
 ) -> None:
     """Show the newest records of all partitions, by their times.
 
     With --follow it goes on with what is committed from then on; each look is one listing of
     the topic's log. Up to -n records of each partition are held in memory.
+    --value-format shows the fields of values, as `records read` does.
 
     \b
     Example:
@@ -59,6 +74,7 @@ def tail_records(
       txnlog records tail orders -n 0 --follow -o jsonl
     """
     where, printer = parse_target(target), RecordPrinter.of(encoding, template)
+    values = ValueChoice.of(value_format, value_subject, registry, id_bytes)
     if follow and isolation_level is Isolation.SNAPSHOT:
         raise typer.BadParameter(
             "--isolation-level snapshot cannot be followed: what is decided later shows below what "
@@ -66,16 +82,22 @@ def tail_records(
         )
     opened = session.open_to_read()
     snapshot = opened.snapshot([where.topic], isolation_level=isolation_level.value)
+    decoded = DecodedText.of(values, opened, where.topic)
     with DamageReporter() as reporter:
         report = reporter.report_records(skip_damaged)
         newest = plan_scan(snapshot, where, EVERYTHING).tail(max_records, report=report)
-        records = read_scanned(newest.to_batches())
+        batches: Iterable[pa.RecordBatch] = newest.to_batches()
+        if decoded is not None:
+            batches = decoded.texts(batches)
+        records = read_scanned(batches)
         if follow:
             ends = snapshot.end_offsets(where.topic)
             on_corrupt: OnCorrupt = "skip" if skip_damaged else "raise"
-            consumer = _start_consumer(opened, where, ends, isolation_level, on_corrupt)
+            consumer = _start_consumer(opened, where, ends, isolation_level, on_corrupt, decoded)
             records = chain(records, _follow(consumer, interval))
         printer.print(session.output, records, live=follow)
+    if decoded is not None:
+        decoded.summary()
 
 
 def _start_consumer(
@@ -84,13 +106,18 @@ def _start_consumer(
     ends: dict[int, int],
     isolation_level: Isolation,
     on_corrupt: OnCorrupt,
+    decoded: DecodedText | None,
 ) -> Consumer:
     from txnlog.names import TopicPartition
     from txnlog.read.isolation import check_reading_on
 
     level = check_reading_on(isolation_level.value)
     consumer = store.consumer(
-        isolation_level=level, auto_offset_reset="earliest", on_corrupt=on_corrupt, as_json=True
+        isolation_level=level,
+        auto_offset_reset="earliest",
+        on_corrupt=on_corrupt,
+        as_json=True,
+        value_deserializer=None if decoded is None else decoded.text,
     )
     if where.partition is None:
         consumer.subscribe([where.topic])
