@@ -91,36 +91,53 @@ _VALUES: Final = msgspec.json.Decoder(_Value)
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What the topic says: the versions of each subject that are not deleted, all ids, modes."""
+    """What the topic says: each subject's versions, those that are deleted apart, ids and modes.
+
+    ``ids`` has deleted schemas too, since values were written under them; ``given_ids`` also those
+    that are gone for good, since none is given twice.
+    """
 
     versions: dict[str, dict[int, RegisteredSchema]] = field(default_factory=dict)
+    deleted: dict[str, dict[int, RegisteredSchema]] = field(default_factory=dict)
     last_versions: dict[str, int] = field(default_factory=dict)
     ids: dict[int, RegisteredSchema] = field(default_factory=dict)
+    given_ids: set[int] = field(default_factory=set)
     modes: dict[str | None, Compatibility] = field(default_factory=dict)
 
     def mode(self, subject: str | None) -> Compatibility:
         return self.modes.get(subject, self.modes.get(None, DEFAULT_MODE))
 
     def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
-        mine = self.versions.get(subject)
-        if not mine:
+        mine = self.versions.get(subject, {})
+        if version is None and mine:
+            return mine[max(mine)]
+        gone = self.deleted.get(subject, {})
+        if version in mine or version in gone:
+            assert version is not None
+            return mine[version] if version in mine else gone[version]
+        if mine:
             raise UnknownSchema(
-                f"there is no subject {subject!r:.200}; `txnlog schemas ls` lists them"
+                f"subject {subject!r:.200} has no version {version}; it has {sorted(mine)!r:.200}"
             )
-        chosen = max(mine) if version is None else version
-        if chosen not in mine:
+        if gone:
             raise UnknownSchema(
-                f"subject {subject!r:.200} has no version {chosen}; it has {sorted(mine)!r:.200}"
+                f"all versions of subject {subject!r:.200} were deleted; `txnlog schemas ls "
+                "--deleted` lists them"
             )
-        return mine[chosen]
+        raise UnknownSchema(f"there is no subject {subject!r:.200}; `txnlog schemas ls` lists them")
 
     def find(self, schema: RegisteredSchema) -> RegisteredSchema | None:
-        """The version of its subject that is the same, or else another subject's."""
+        """The version of its subject that is the same.
+
+        Else another subject's, or one that is deleted, for its id: without the subject.
+        """
         same = _meaning(schema)
-        mine = self.versions.get(schema.subject or "", {})
-        for one in (*mine.values(), *self.ids.values()):
+        for one in self.versions.get(schema.subject or "", {}).values():
             if _meaning(one) == same:
                 return one
+        for one in self.ids.values():
+            if _meaning(one) == same:
+                return replace(one, subject=None)
         return None
 
 
@@ -147,21 +164,34 @@ class SchemaAdmin:
         return self._known.ids[schema_id]
 
     def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
-        """A version of a subject; None: the newest one there is now. Raises UnknownSchema."""
+        """A version of a subject; None: the newest that is not deleted.
+
+        One that was deleted is found by its number until it is deleted for good: others refer to
+        it. Raises UnknownSchema.
+        """
         if version is None or version not in self._known.versions.get(subject, {}):
             self._known = self._read()
         return self._known.version(subject, version)
 
-    def list(self, subject: str | None = None) -> Sequence[RegisteredSchema]:
+    def list(
+        self, subject: str | None = None, *, deleted: bool = False
+    ) -> Sequence[RegisteredSchema]:
         """All versions of a subject, or of each one: by name, then by version.
+
+        Args:
+            subject: whose; None: of all.
+            deleted: those that were deleted instead, and are not gone for good yet.
 
         Raises UnknownSchema: there is no such subject.
         """
         self._known = state = self._read()
-        if subject is not None:
+        among = state.deleted if deleted else state.versions
+        if subject is not None and not among.get(subject):
+            if deleted and state.versions.get(subject):
+                return []
             state.version(subject)
-        chosen = sorted(state.versions) if subject is None else [subject]
-        return [one for name in chosen for _, one in sorted(state.versions[name].items())]
+        chosen = sorted(among) if subject is None else [subject]
+        return [one for name in chosen for _, one in sorted(among[name].items())]
 
     def compatibility(self, subject: str | None = None) -> Compatibility:
         """The mode of a subject; None: of those that have none of their own."""
@@ -242,13 +272,55 @@ class SchemaAdmin:
                     f"the schema cannot be the next of {subject!r:.200}, whose compatibility is "
                     f"{state.mode(subject)}: {'; '.join(reasons[:5])}{more}"
                 )
-            new_id = max(state.ids, default=0) + 1 if found is None else found.id
+            new_id = max(state.given_ids, default=0) + 1 if found is None else found.id
             version = state.last_versions.get(subject, 0) + 1
             made = replace(given, id=new_id, version=version)
             return [_record_of(made)], made
 
         changed: RegisteredSchema = self._change(decide)
         return changed
+
+    @writes
+    def delete(
+        self,
+        subject: str,
+        version: int | None = None,
+        *,
+        permanent: bool = False,
+        dry_run: bool = False,
+    ) -> Sequence[RegisteredSchema]:
+        """Delete a version of a subject, or all that it has.
+
+        What was deleted is no subject's version any more; by its id it is still found, so values
+        that were written under it can be read. Only then it can be deleted for good.
+
+        Args:
+            subject: whose.
+            version: which; None: all.
+            permanent: for good, what was deleted before: values with its id, unless another version
+                has it too, become dead letters. The id is not given again.
+            dry_run: delete nothing.
+
+        Returns:
+            What is deleted.
+
+        Raises:
+            UnknownSchema: there is nothing to delete.
+            InvalidOption: other schemas refer to one; or ``permanent`` comes first.
+            ConcurrentTransactions: others have changed the topic again and again meanwhile.
+        """
+        self._known = state = self._read()
+        doomed = _doomed(state, subject, version, permanent=permanent)
+        if dry_run:
+            return doomed
+
+        def decide(state: _State) -> tuple[_Records, Sequence[RegisteredSchema]]:
+            doomed = _doomed(state, subject, version, permanent=permanent)
+            return _deletions(state, doomed, permanent=permanent), doomed
+
+        deleted: Sequence[RegisteredSchema] = self._change(decide)
+        self._known = _State()
+        return deleted
 
     # -- what is asked for -----------------------------------------------------------------------
 
@@ -298,6 +370,9 @@ class SchemaAdmin:
                         f"{TOPIC}:0 has a record at offset {offset} that is none of a schema "
                         f"registry's: {error}"
                     ) from error
+        for versions in (*state.versions.values(), *state.deleted.values()):
+            for one in versions.values():
+                state.ids.setdefault(one.id, one)
         return state
 
     def _change(self, decide: Callable[[_State], tuple[_Records, Any]]) -> Any:  # noqa: ANN401
@@ -337,7 +412,7 @@ class SchemaAdmin:
             return
 
 
-_Records = Sequence[tuple[bytes, bytes]]
+_Records = Sequence[tuple[bytes, bytes | None]]
 
 
 def _reopened(storage: Storage, config: StoreConfig, clock: Clock) -> SchemaAdmin:
@@ -355,7 +430,51 @@ def _check_subject(subject: object) -> None:
         )
 
 
-def _record_of(schema: RegisteredSchema) -> tuple[bytes, bytes]:
+def _doomed(
+    state: _State, subject: str, version: int | None, *, permanent: bool
+) -> Sequence[RegisteredSchema]:
+    """What is to be deleted. Raises UnknownSchema, InvalidOption."""
+    live, gone = state.versions.get(subject, {}), state.deleted.get(subject, {})
+    if permanent and (live if version is None else version in live):
+        raise InvalidOption(
+            f"versions {sorted(live)!r:.200} of {subject!r:.200} are not deleted yet: delete "
+            "first without permanent (--permanent), and for good when nobody misses them"
+        )
+    mine = gone if permanent else live
+    doomed = [one for number, one in sorted(mine.items()) if version in (None, number)]
+    if not doomed:
+        if version in gone:
+            raise UnknownSchema(f"version {version} of {subject!r:.200} was deleted already")
+        state.version(subject, version)
+        raise UnknownSchema(f"no version of {subject!r:.200} was deleted")
+    places = {(one.subject, one.version) for one in doomed}
+    others = [*state.versions.values(), *(state.deleted.values() if permanent else ())]
+    for one in (one for versions in others for one in versions.values()):
+        used = [r for r in one.references if (r.subject, r.version) in places]
+        if used and (one.subject, one.version) not in places:
+            raise InvalidOption(
+                f"version {one.version} of {one.subject!r:.200} refers to version "
+                f"{used[0].version} of {subject!r:.200}: delete that first"
+            )
+    return doomed
+
+
+def _deletions(
+    state: _State, doomed: Sequence[RegisteredSchema], *, permanent: bool
+) -> list[tuple[bytes, bytes | None]]:
+    if not permanent:
+        return [_record_of(one, deleted=True) for one in doomed]
+    # What has the greatest id leaves a record without a text: compaction would forget the id.
+    newest = max(state.given_ids)
+    return [
+        _record_of(replace(one, text="", references=()), deleted=True)
+        if one.id == newest
+        else (_record_of(one)[0], None)
+        for one in doomed
+    ]
+
+
+def _record_of(schema: RegisteredSchema, *, deleted: bool = False) -> tuple[bytes, bytes]:
     key = _Key("SCHEMA", schema.subject, schema.version, 1)
     value = _Value(
         subject=schema.subject,
@@ -365,6 +484,7 @@ def _record_of(schema: RegisteredSchema) -> tuple[bytes, bytes]:
         references=tuple(_Reference(r.name, r.subject, r.version) for r in schema.references)
         or None,
         schema=schema.text,
+        deleted=deleted,
     )
     return msgspec.json.encode(key), msgspec.json.encode(value)
 
@@ -383,10 +503,12 @@ def _fold(state: _State, key: bytes | None, value: bytes | None) -> None:
     elif where.keytype == "DELETE_SUBJECT" and subject is not None and found is not None:
         mine = state.versions.get(subject, {})
         for number in [number for number in mine if number <= found.version]:
-            del mine[number]
+            state.deleted.setdefault(subject, {})[number] = mine.pop(number)
     elif where.keytype == "SCHEMA" and subject is not None and where.version is not None:
         mine = state.versions.setdefault(subject, {})
+        gone = state.deleted.setdefault(subject, {})
         mine.pop(where.version, None)
+        gone.pop(where.version, None)
         if found is None:
             return
         made = RegisteredSchema(
@@ -397,11 +519,13 @@ def _fold(state: _State, key: bytes | None, value: bytes | None) -> None:
             subject,
             where.version,
         )
-        state.ids.setdefault(found.id, made)
+        state.given_ids.add(found.id)
         last = state.last_versions.get(subject, 0)
         state.last_versions[subject] = max(last, where.version)
         if not found.deleted:
             mine[where.version] = made
+        elif made.text:
+            gone[where.version] = made
 
 
 def _meaning(schema: RegisteredSchema) -> tuple[object, ...]:

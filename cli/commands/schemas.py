@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txnlog.cli.input.assignments import split_assignment
-from txnlog.cli.input.options import DryRunOption
-from txnlog.cli.output.confirmation import note_dry_run
+from txnlog.cli.input.options import DryRunOption, YesOption
+from txnlog.cli.output.confirmation import confirm, note_dry_run
 from txnlog.cli.output.exits import FAILURE
 from txnlog.cli.output.fields import Field, names, number, text
 from txnlog.cli.session import Session
@@ -119,6 +119,9 @@ def list_schemas(
         str | None,
         typer.Argument(metavar="SUBJECT", help="Only of this one.", show_default=False),
     ] = None,
+    deleted: Annotated[
+        bool, typer.Option("--deleted", help="Those that were deleted, but not for good.")
+    ] = False,
 ) -> None:
     """List subjects with their versions and the ids of these.
 
@@ -127,7 +130,8 @@ def list_schemas(
       txnlog schemas ls
       txnlog schemas ls orders-value
     """
-    session.output.rows(SUMMARY, session.open_to_read().schemas.list(subject))
+    found = session.open_to_read().schemas.list(subject, deleted=deleted)
+    session.output.rows(SUMMARY, found)
 
 
 def show_schema(
@@ -162,6 +166,43 @@ def show_schema(
         found = schemas.version(subject, version)
     with session.output.document() as document:
         document.fields(SCHEMA, found)
+
+
+def delete_schema(
+    session: Session,
+    subject: _Subject,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", metavar="N", help="Which; else all.", show_default=False),
+    ] = None,
+    permanent: Annotated[
+        bool, typer.Option("--permanent", help="For good, what was deleted before.")
+    ] = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Delete a subject, or one version of it.
+
+    Values that carry the ids can be read as before, and the same schema gets the same id again.
+    With --permanent what was deleted goes for good: values with its ids are dead letters then,
+    unless another subject has them too. What others refer to is refused. Asks first on a terminal;
+    elsewhere it needs --yes.
+
+    \b
+    Example:
+      txnlog schemas delete orders-value --version 1 --dry-run
+      txnlog schemas delete orders-value --yes
+      txnlog schemas delete orders-value --permanent --yes
+    """
+    schemas = session.open_store(dry_run=dry_run).schemas
+    doomed = schemas.delete(subject, version, permanent=permanent, dry_run=True)
+    if not dry_run:
+        ids = ", ".join(str(one.id) for one in doomed)
+        more = f" for good: values with the ids {ids} are dead letters then" if permanent else ""
+        confirm(f"delete {len(doomed)} schema(s) of subject {subject}{more}", yes=yes)
+        doomed = schemas.delete(subject, version, permanent=permanent)
+    session.output.rows(SUMMARY, doomed)
+    note_dry_run(dry_run)
 
 
 def configure(
@@ -233,5 +274,6 @@ app = verb_group(
         "add": add_schema,
         "check": check_schema,
         "config": configure,
+        "delete": delete_schema,
     },
 )

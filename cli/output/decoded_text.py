@@ -53,10 +53,7 @@ class DecodedText:
     def wanted_texts(
         self, batches: Iterable[pa.RecordBatch], wanted: RecordFilter
     ) -> Iterator[pa.RecordBatch]:
-        """The same of those that are wanted, but for conditions: a pattern is looked for in texts.
-
-        Of a scan by key alone.
-        """
+        """Batches of a scan by key alone with the text of each value, as a pattern picks them."""
         for batch in self.texts(batches):
             yield batch if wanted.of_scan is None else batch.filter(wanted.of_scan)
 

@@ -130,6 +130,7 @@ KEYS = {
     "schemas ls": keys(*schemas.SUMMARY),
     "schemas show": keys(*schemas.SCHEMA),
     "schemas add": [],
+    "schemas delete": [],
     "schemas check": keys(*schemas.OBJECTIONS),
     "schemas config": keys(*schemas.MODES),
     "groups ls": keys(*group_fields.SUMMARY, *group_fields.PLACES),

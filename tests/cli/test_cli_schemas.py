@@ -74,6 +74,32 @@ def test_schemas_are_added_shown_and_compared(orders: Path, tmp_path: Path) -> N
     ]
 
 
+def test_schemas_are_deleted_and_values_still_read(orders: Path) -> None:
+    """It asks first; for good only what was deleted before, and then values are dead letters."""
+    at = ("--store", orders)
+    delete = ("schemas", "delete", "orders-value")
+    unasked, dry, early = cli_each(
+        (*delete, *at), (*delete, "--dry-run", *at), (*delete, "--permanent", "--yes", *at)
+    )
+    assert (unasked.code, "delete 1 schema(s) of subject orders-value;" in unasked.err) == (2, True)
+    assert (dry.code, "dry run" in dry.err) == (0, True)
+    assert (early.code, "not deleted yet" in early.err) == (1, True)
+    assert cli("schemas", "ls", *at, "-o", "jsonl").out
+    done = cli(*delete, "--version", 1, "--yes", *at, "-o", "jsonl")
+    assert (json.loads(done.out)["id"], done.code) == (1, 0)
+    listed, deleted = cli_each(
+        ("schemas", "ls", *at, "-o", "jsonl"), ("schemas", "ls", "--deleted", *at, "-o", "jsonl")
+    )
+    assert (listed.out, json.loads(deleted.out)["version"]) == ("", 1)
+    read = ("records", "head", "orders", "-n", 1, "--value-format", "avro", "-o", "jsonl")
+    chosen = (*read, "--value-subject", "orders-value:1", *at)
+    assert json.loads(cli(*chosen).out)["value"] == '{"id":0}'
+    unasked = cli(*delete, "--permanent", *at)
+    assert "for good: values with the ids 1 are dead letters" in unasked.err
+    assert cli(*delete, "--permanent", "--yes", *at).code == 0
+    assert "no subject 'orders-value'" in cli(*chosen).err
+
+
 def test_wrong_usage(orders: Path, tmp_path: Path) -> None:
     """Each says what was meant."""
     (tmp_path / "x.txt").write_text("{}")

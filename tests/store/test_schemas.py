@@ -14,6 +14,8 @@ from txnlog.errors import InvalidOption, InvalidRecord, InvalidSchema, UnknownSc
 from txnlog.schemas import TOPIC
 from txnlog.store import Store
 from txnlog.testing import Process, Simulation, preemptions, random_choice
+from txnlog.values import SchemaReference
+from txnlog.values.schemas import with_references
 
 
 def schema(**fields: Any) -> str:
@@ -53,6 +55,71 @@ def test_ids_and_versions(store: Store) -> None:
     end = store.snapshot(TOPIC).end_offsets(TOPIC)
     add("a", schema(x=None))
     assert store.snapshot(TOPIC).end_offsets(TOPIC) == end
+
+
+def test_what_is_deleted_can_be_read_until_it_is_gone_for_good(store: Store) -> None:
+    """No version any more, but an id; then neither, and the id is not given again."""
+    schemas = store.schemas
+    schemas.add("a", schema(x=None))
+    schemas.add("a", schema(x=None, y=1))
+    schemas.add("b", schema(x=None))
+    assert [one.version for one in schemas.delete("a", 2, dry_run=True)] == [2]
+    assert len(schemas.list("a")) == 2
+    with pytest.raises(InvalidOption, match=r"versions \[1, 2\] of 'a' are not deleted yet"):
+        schemas.delete("a", permanent=True)
+    assert [(one.version, one.id) for one in schemas.delete("a")] == [(1, 1), (2, 2)]
+    assert [(one.subject, one.version) for one in schemas.list()] == [("b", 1)]
+    assert [one.version for one in schemas.list("a", deleted=True)] == [1, 2]
+    assert schemas.list("b", deleted=True) == []
+    assert schemas.by_id(2).text == schema(x=None, y=1)
+    assert schemas.version("a", 2).id == 2
+    for missing in (
+        lambda: schemas.version("a"),
+        lambda: schemas.list("a"),
+        lambda: schemas.delete("a"),
+        lambda: schemas.delete("a", 2),
+        lambda: schemas.delete("c"),
+        lambda: schemas.delete("b", 7),
+        lambda: schemas.delete("b", 7, permanent=True),
+    ):
+        with pytest.raises(UnknownSchema):
+            missing()
+    # One that comes back has its id, and a version of its own.
+    back = schemas.add("a", schema(x=None, y=1))
+    assert (back.id, back.version) == (2, 3)
+    schemas.delete("a", 3)
+    assert [one.version for one in schemas.delete("a", permanent=True)] == [1, 2, 3]
+    assert schemas.by_id(1).subject == "b"  # it has the schema too
+    # Compaction forgets the records, and their tombstones.
+    store.topics.alter(TOPIC, config={"delete.retention.ms": "0"})
+    for mode in ("FULL", "NONE"):
+        store.maintenance.compact(TOPIC)
+        schemas.set_compatibility(mode)
+    keys = store.scan(TOPIC, columns=["key"]).to_arrow()["key"].to_pylist()
+    assert [json.loads(key).get("version") for key in keys].count(1) == 1  # that of b
+    for admin in (schemas, pickle.loads(pickle.dumps(schemas))):
+        with pytest.raises(UnknownSchema, match="no schema with id 2"):
+            admin.by_id(2)
+    assert schemas.list(deleted=True) == []
+    assert schemas.add("c", schema(z=None)).id == 3
+
+
+def test_what_others_refer_to_is_not_deleted(store: Store) -> None:
+    """First what refers to it; what is deleted finds what it needs by its version."""
+    schemas = store.schemas
+    schemas.add("item", json.dumps({"type": "record", "name": "I", "fields": []}))
+    order = {"type": "record", "name": "O", "fields": [{"name": "i", "type": "I"}]}
+    schemas.add("order", json.dumps(order), references=[SchemaReference("I", "item", 1)])
+    with pytest.raises(InvalidOption, match="version 1 of 'order' refers to version 1 of 'item'"):
+        schemas.delete("item")
+    schemas.delete("order")
+    schemas.delete("item")
+    assert with_references(schemas, schemas.by_id(2))[0][0] == "I"
+    with pytest.raises(InvalidOption, match="'order' refers"):
+        schemas.delete("item", 1, permanent=True)
+    schemas.delete("order", permanent=True)
+    schemas.delete("item", permanent=True)
+    assert schemas.list(deleted=True) == []
 
 
 MODES: Mapping[str, tuple[bool, bool, bool]] = {
