@@ -245,7 +245,8 @@ class SchemaAdmin:
 
         Args:
             subject: whose it is: of the values of topic ``orders`` by custom ``orders-value``.
-            text: JSON of Avro or of JSON Schema; of Protobuf a descriptor set in base64.
+            text: JSON of Avro or of JSON Schema; of Protobuf a .proto, or a descriptor set in
+                base64.
             schema_type: 'AVRO', 'PROTOBUF' or 'JSON'.
             references: the schemas that it uses, which are registered already.
 

@@ -64,7 +64,7 @@ _Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="Whose schema, 
 _File = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE", help=".avsc (Avro), .json (JSON Schema), .desc (of protoc).", exists=True
+        metavar="FILE", help=".avsc (Avro), .json (JSON Schema), .proto or .desc.", exists=True
     ),
 ]
 _References = Annotated[

@@ -14,10 +14,11 @@ from txnlog.values.schemas import MOST_SCHEMA_BYTES, RegisteredSchema, SchemaTyp
 ENDINGS: Final[dict[str, SchemaType]] = {
     ".avsc": "AVRO",
     ".json": "JSON",
+    ".proto": "PROTOBUF",
     ".desc": "PROTOBUF",
 }
 """How files of each kind of schema are called. A .desc is protoc's descriptor set."""
-_FILE: Final = re.compile(r"(?:(.+)-)?(0|[1-9][0-9]{0,18})(\.avsc|\.json|\.desc)")
+_FILE: Final = re.compile(r"(?:(.+)-)?(0|[1-9][0-9]{0,18})(\.avsc|\.json|\.proto|\.desc)")
 
 
 def read_schema_file(path: str | os.PathLike[str]) -> tuple[SchemaType, str]:
@@ -29,8 +30,8 @@ def read_schema_file(path: str | os.PathLike[str]) -> tuple[SchemaType, str]:
     kind = ENDINGS.get(where.suffix.lower())
     if kind is None:
         raise InvalidOption(
-            f"{where} does not say what it is: .avsc is Avro, .json JSON Schema, and .desc what "
-            "`protoc --include_imports --descriptor_set_out` writes of a .proto"
+            f"{where} does not say what it is: .avsc is Avro, .json JSON Schema, .proto Protobuf, "
+            "and .desc what `protoc --include_imports --descriptor_set_out` writes of a .proto"
         )
     try:
         with where.open("rb") as file:
@@ -38,14 +39,15 @@ def read_schema_file(path: str | os.PathLike[str]) -> tuple[SchemaType, str]:
     except OSError as error:
         raise InvalidSchema(f"{where} cannot be read: {error.strerror or error}") from error
     try:
-        text = base64.b64encode(data).decode() if kind == "PROTOBUF" else data.decode()
+        is_descriptor = where.suffix.lower() == ".desc"
+        text = base64.b64encode(data).decode() if is_descriptor else data.decode()
         return kind, check_text(text)
     except (UnicodeDecodeError, InvalidSchema) as error:
         raise InvalidSchema(f"{where} is no schema: {error}") from error
 
 
 class SchemaFolder:
-    """Schemas in files called ``ID.avsc``, or ``SUBJECT-ID.avsc`` (.json, .desc).
+    """Schemas in files called ``ID.avsc``, or ``SUBJECT-ID.avsc`` (.json, .proto, .desc).
 
     The newest version of a subject is the one with the greatest id; a version's number is its id.
 

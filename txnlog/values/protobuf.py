@@ -1,16 +1,17 @@
 """Values of Protobuf as columns, and columns as values: messages of descriptors, without code.
 
 A schema is a descriptor: of a .proto with all that it imports (``protoc --include_imports
---descriptor_set_out``), or of one file whose imports are references, as registries give it. A value
-begins with the place of its message in the schema. It is read as the reader's message of the same
-name, by field numbers, as Protobuf has it.
+--descriptor_set_out``), or of one file whose imports are references, as registries give it. Or it
+is the text of a .proto, of which Protobuf's compiler makes a descriptor. A value begins with the
+place of its message in the schema. It is read as the reader's message of the same name, by field
+numbers, as Protobuf has it.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any, Final
@@ -22,6 +23,7 @@ import pyarrow as pa
 from txnlog.errors import InvalidSchema
 from txnlog.segments.records import CONVERSION_ERRORS
 from txnlog.values.avro_columns import Numbers, Problems
+from txnlog.values.proto_text import compile_proto
 from txnlog.values.schemas import MOST_DEPTH, MOST_NODES, check_text
 
 _KNOWN: Final = (
@@ -34,6 +36,8 @@ _WRAPPERS: Final = frozenset(
     f"google.protobuf.{kind}Value"
     for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
+_MAIN: Final = "schema.proto"
+"""What a schema's own file is called, unless something that it imports is called so."""
 _MOST_INDEXES: Final = 32
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DOUBLE, _FLOAT, _INT64, _UINT64, _INT32, _FIXED64, _FIXED32, _BOOL, _STRING = range(1, 10)
@@ -150,15 +154,12 @@ def read_protobuf(text: str, references: Sequence[tuple[str, str]] = ()) -> Prot
     """The codec of a schema. Raises InvalidSchema."""
     from google.protobuf.descriptor_pool import DescriptorPool
 
-    files = [file for name, used in references for file in _files(used, name)]
-    files += _files(text, None)
+    files = _all_files(text, references)
     pool = DescriptorPool()
     have = {file.name for file in files}
     try:
-        for known in _KNOWN:
-            if f"google/protobuf/{known}.proto" not in have:
-                module = import_module(f"google.protobuf.{known}_pb2")
-                pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+        for data in _known_files(have):
+            pool.AddSerializedFile(data)
         for name, file in {file.name: file for file in files}.items():
             pool.AddSerializedFile(file.SerializeToString())
             found = pool.FindFileByName(name)
@@ -169,18 +170,55 @@ def read_protobuf(text: str, references: Sequence[tuple[str, str]] = ()) -> Prot
     return ProtobufCodec(found)
 
 
-def _files(text: str, name: str | None) -> list[Any]:
-    """The descriptors of files in a text of base64; ``name`` is what others call the last one."""
+def _known_files(have: Collection[str]) -> Iterator[bytes]:
+    """The descriptors of Protobuf's own files that are not there, each behind what it imports."""
+    for known in _KNOWN:
+        if f"google/protobuf/{known}.proto" not in have:
+            data: bytes = import_module(f"google.protobuf.{known}_pb2").DESCRIPTOR.serialized_pb
+            yield data
+
+
+def _all_files(text: str, references: Sequence[tuple[str, str]]) -> list[Any]:
+    """The descriptors of a schema and of what it refers to, each behind what it imports."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+
+    files: list[Any] = []
+    texts: dict[str, str] = {}
+    for name, used in references:
+        found = _files(used, name)
+        files += found or ()
+        if found is None:
+            texts[name] = used
+    own = _files(text, None)
+    files += own or ()
+    if own is not None and not texts:
+        return files
+    main = _MAIN
+    while main in texts or any(file.name == main for file in files):
+        main = f"_{main}"
+    if own is None:
+        texts[main] = text
+    else:
+        own[-1].name = main
+    have = {file.name: file for file in files}
+    known = map(FileDescriptorProto.FromString, _known_files({*have, *texts}))
+    descriptors = FileDescriptorSet(file=[*known, *have.values()]).SerializeToString()
+    compiled = compile_proto(main, tuple(texts.items()), descriptors)
+    return [*FileDescriptorSet.FromString(compiled).file]
+
+
+def _files(text: str, name: str | None) -> list[Any] | None:
+    """The descriptors of files in a text of base64; None: it is none.
+
+    ``name`` is what others call the last one.
+    """
     from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
     from google.protobuf.message import DecodeError
 
     try:
         data = base64.b64decode(check_text(text), validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidSchema(
-            "it is no descriptor of Protobuf: if it is the text of a .proto, register what `protoc "
-            "--include_imports --descriptor_set_out=FILE.desc` makes of it"
-        ) from None
+        return None
     try:
         file = FileDescriptorProto.FromString(data)
         is_one = file.name.isprintable() and bool(file.name)

@@ -138,7 +138,8 @@ class SchemaRegistry:
         return RegisteredSchema(schema_id, kind, text, references, subject, version)
 
     def _get(self, path: str, missing: str) -> _Answer:
-        # A descriptor instead of a .proto: other kinds of schemas come as they are.
+        # A descriptor instead of a .proto, from those that can: it need not be compiled. Other
+        # kinds of schemas come as they are.
         request = Request(f"{self._url}/{path}?format=serialized")  # noqa: S310 - http or https
         request.add_header("Accept", "application/vnd.schemaregistry.v1+json, application/json")
         if self._authorization is not None:

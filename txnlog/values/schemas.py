@@ -37,7 +37,9 @@ class SchemaReference:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema with its id. ``text`` is JSON of Avro or JSON Schema, base64 of a descriptor.
+    """A schema with its id.
+
+    ``text`` is JSON of Avro or JSON Schema; of Protobuf a .proto, or base64 of a descriptor.
 
     ``subject`` and ``version`` are None where only the id was asked for.
     """

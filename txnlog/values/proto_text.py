@@ -1,0 +1,111 @@
+"""The text of a .proto as descriptors, by Protobuf's own compiler.
+
+The text is somebody else's. The compiler is C++ and runs in a process of its own, with limits of
+time, memory and the size of files. It looks for imports in one folder that has nothing but the
+schema and its references, whose names are checked; no name reaches its command line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from txnlog.errors import InvalidSchema, require_package
+
+_TIMEOUT_S: Final = 30
+_MOST_OUTPUT: Final = 16 << 20
+_NAME: Final = re.compile(r"(?:\w[\w.+-]*/)*\w[\w.+-]*\.proto", re.ASCII)
+_MOST_CHARS: Final = 200
+_MOST_SHOWN: Final = 300
+_MOST_READ: Final = 1 << 14
+_LOG: Final = re.compile(r"WARNING: All log|[IWEF]\d{4} ")
+_LIMITS: Final = (("AS", 2 << 30), ("CPU", _TIMEOUT_S), ("FSIZE", _MOST_OUTPUT), ("CORE", 0))
+_TEXTS, _DESCRIPTORS, _OUTPUT, _ERRORS = "texts", "descriptors.pb", "output.pb", "errors.txt"
+_CHILD: Final = f"""
+import json, sys
+sys.path[:] = json.loads(sys.argv.pop(1))
+try:
+    import resource
+except ImportError:
+    pass
+else:
+    for kind, most in {_LIMITS}:
+        which = getattr(resource, "RLIMIT_" + kind)
+        hard = resource.getrlimit(which)[1]
+        try:
+            resource.setrlimit(which, (most if hard < 0 else min(most, hard), hard))
+        except (ValueError, OSError):
+            pass
+from grpc_tools import protoc
+sys.exit(protoc.main(["protoc", *sys.argv[1:]]))
+"""
+
+
+@lru_cache(maxsize=32)
+def compile_proto(main: str, texts: Sequence[tuple[str, str]], descriptors: bytes) -> bytes:
+    """A descriptor set of a file and all that it imports, each file behind what it imports.
+
+    Args:
+        main: the name of the file among the texts, or the descriptors.
+        texts: files by name.
+        descriptors: a set of others.
+
+    Raises:
+        InvalidSchema: it is no .proto, a name is not one of a file, or an import is not there.
+        InvalidOption: the compiler is not installed.
+    """
+    require_package("grpc_tools", "registry", "the text of a .proto")
+    for name, _ in texts:
+        if len(name) > _MOST_CHARS or not _NAME.fullmatch(name):
+            raise InvalidSchema(f"{name!r:.300} cannot be the name of a .proto that is imported")
+    with TemporaryDirectory(prefix="txnlog-proto-") as made:
+        folder = Path(made)
+        try:
+            for name, text in texts:
+                path = folder / _TEXTS / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, "utf-8")
+        except (OSError, UnicodeEncodeError) as error:
+            raise InvalidSchema(f"{name!r} of a .proto cannot be read: {error}") from error
+        (folder / _DESCRIPTORS).write_bytes(descriptors)
+        return _run(folder, main)
+
+
+def _run(folder: Path, main: str) -> bytes:
+    # Isolated: nothing is imported from the folder, but from where this process looks for modules.
+    paths = [path for path in sys.path if Path(path).is_absolute()]
+    command = [
+        *[sys.executable, "-I", "-c", _CHILD, json.dumps(paths), f"-I{_TEXTS}"],
+        *(f"--descriptor_set_in={_DESCRIPTORS}", "--include_imports"),
+        *(f"--descriptor_set_out={_OUTPUT}", main),
+    ]
+    with (folder / _ERRORS).open("wb") as errors:
+        try:
+            code = subprocess.run(  # noqa: S603 - nothing of the schema is in the command
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                timeout=_TIMEOUT_S,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            raise InvalidSchema(f"a .proto was not compiled within {_TIMEOUT_S} s") from None
+    if code == 0:
+        return (folder / _OUTPUT).read_bytes()
+    with (folder / _ERRORS).open("rb") as told:
+        lines = told.read(_MOST_READ).decode(errors="replace").splitlines()
+    # What the compiler's own log has is none of an error.
+    why = "; ".join(line.removeprefix(f"{_TEXTS}/") for line in lines if not _LOG.match(line))
+    raise InvalidSchema(
+        "it is no .proto, or its imports are not registered with it: "
+        f"{why[:_MOST_SHOWN] or f'the compiler ended with {code}'}"
+    )
