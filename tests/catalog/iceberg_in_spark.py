@@ -2,7 +2,8 @@
 
 Arguments: the jar; the catalog's URL; its token. Queries are lines of JSON on stdin, each with the
 name of its result and the text; a name that ends in ``.arrow`` is a file for the rows, of others
-the first column is printed. It knows nothing of txnlog.
+the first column is printed. ``CHANGES a b`` asks for what was added to the table ``f`` between two
+snapshots. It knows nothing of txnlog.
 """
 
 from __future__ import annotations
@@ -36,7 +37,12 @@ def main(jar: str, url: str, token: str) -> None:
         name, query = json.loads(line)
         found: object
         try:
-            frame = spark.sql(query)
+            if query.startswith("CHANGES "):
+                _, first, last = query.split()
+                options = {"start-snapshot-id": first, "end-snapshot-id": last}
+                frame = spark.read.options(**options).table("log.topics.f")
+            else:
+                frame = spark.sql(query)
             if name.endswith(".arrow"):
                 rows = frame.toArrow()
                 with pa.ipc.new_file(name, rows.schema) as writer:

@@ -158,6 +158,58 @@ def test_spark_reads_a_topic_as_it_is_now(jar: Path, tmp_path: Path) -> None:
             spark.ask("SELECT * FROM log.topics.none")
 
 
+def test_spark_reads_a_topic_as_it_was(jar: Path, tmp_path: Path) -> None:
+    """By snapshot and by time: trimmed, with other columns, a default, and without any row."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    plain = pa.schema([("id", pa.int64())])
+    store.topics.create("f", schema=plain)
+    query = "SELECT {} FROM log.topics.f {} AS OF {} ORDER BY id"
+    seen: dict[int, tuple[str, list[Any]]] = {}
+    columns = "id"
+
+    def look(spark: Job) -> None:
+        found = spark.ask(f"SELECT {columns} FROM log.topics.f ORDER BY id")
+        *_, (snapshot, _) = listed(spark)
+        seen[snapshot] = columns, found
+        assert [one for one, _ in listed(spark)] == [*seen]
+
+    def listed(spark: Job) -> Any:
+        snapshots = "SELECT snapshot_id, unix_millis(committed_at) FROM log.topics.f.snapshots"
+        return spark.ask(f"{snapshots} ORDER BY committed_at")
+
+    def send(row: dict[str, object]) -> None:
+        with store.producer() as producer:
+            producer.send("f", row)
+
+    with served(store) as catalog, job(jar, catalog, tmp_path / "errors") as spark:
+        assert listed(spark) == []
+        for number in range(4):
+            send({"id": number})
+            look(spark)
+        store.topics.delete_records({TopicPartition("f", 0): 1})
+        look(spark)
+        gate = pa.field("gate", pa.string(), nullable=False)
+        store.topics.alter("f", schema=pa.schema([*plain, gate]), defaults={"gate": "?"})
+        columns = "id, gate"
+        send({"id": 9, "gate": "A"})
+        look(spark)
+        store.topics.delete_records({TopicPartition("f", 0): 5})
+        look(spark)
+        assert [*seen.values()][-1] == ("id, gate", [])
+        assert [*seen.values()][-2] == ("id, gate", [[1, "?"], [2, "?"], [3, "?"], [9, "A"]])
+        for snapshot, time_ms in listed(spark):
+            names, wanted = seen[snapshot]
+            assert spark.ask(query.format(names, "VERSION", snapshot)) == wanted
+            moment = f"timestamp_millis({time_ms})"
+            assert spark.ask(query.format(names, "TIMESTAMP", moment)) == wanted
+        with pytest.raises(AssertionError, match=r"(?i)cannot find a snapshot"):
+            spark.ask(query.format("id", "TIMESTAMP", "timestamp_millis(1000)"))
+        # What was added between two snapshots is not what their files tell.
+        first, *_, last = seen
+        with pytest.raises(AssertionError, match=r"(?i)ancestor"):
+            spark.ask(f"CHANGES {first} {last}")
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_predicate_keeps_what_it_is_true_of(jar: Path, tmp_path: Path, form: Any) -> None:
     """Whatever bounds say, and however exact the literal is."""

@@ -1,12 +1,14 @@
 """Where a catalog puts what a table's readers open: one folder for each day and topic.
 
 The name of a manifest is ``<digest>.<kind>.<files>.<rows>.avro``, so a listing tells all that a
-list of manifests says. What is still needed on the next day is put again, in its folder: so the
-folder of a day that ended long ago can be deleted.
+list of manifests says; that of a table's metadata is ``<topic id>.<number>.metadata.json``. What is
+still needed on the next day is put again, in its folder: so the folder of a day that ended long ago
+can be deleted.
 """
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from functools import partial
 from typing import Final, NamedTuple
@@ -50,16 +52,26 @@ class DayFolder:
         self.path = names.table_folder(topic, day)
         self._topic = topic
         self._logs = logs
-        self._manifests = _manifests_in(logs.storage, self.path)
-        self._earlier: tuple[str, dict[tuple[str, str], PutManifest]] | None = None
+        self._there = _Contents.of(logs.storage, self.path)
+        self._earlier: _Contents | None = None
         self._waiting: list[tuple[str, bytes]] = []
 
     def find(self, digest: str, kind: str) -> PutManifest | None:
         """A manifest of this day, or one that was put on an earlier one, and now on this one."""
-        known = self._manifests.get((digest, kind))
+        known = self._there.manifests.get((digest, kind))
         if known is None and kind in (BOUNDED, PLAIN):
             known = self._take_over(digest, kind)
         return known
+
+    def newest_of(self, topic_id: str) -> int:
+        """The number of the newest metadata of a topic's table when the folder was listed, or 0."""
+        return self._there.metadata.get(topic_id, 0)
+
+    def newest_before(self, topic_id: str) -> str | None:
+        """The name in the store of the newest metadata of an earlier day."""
+        earlier = self._before()
+        number = earlier.metadata.get(topic_id)
+        return None if number is None else f"{earlier.path}/{metadata_name(topic_id, number)}"
 
     def add(self, digest: str, kind: str, data: bytes, files: int, rows: int) -> PutManifest:
         """Put a manifest, at the latest when ``put_all`` is called.
@@ -71,23 +83,19 @@ class DayFolder:
         name = f"{digest}.{kind}.{files}.{rows}{token}.avro"
         self._waiting.append((f"{self.path}/{name}", data))
         found = PutManifest(name, len(data), files, rows)
-        self._manifests[digest, kind] = found
+        self._there.manifests[digest, kind] = found
         return found
 
-    def put_all(self, *last: tuple[str, bytes]) -> None:
-        """Put the manifests, then one after the other what names them: (name, content) each.
-
-        Raises StorageError.
-        """
+    def put_all(self, list_name: str, listed: bytes) -> None:
+        """Put the manifests, then the list that names them. Raises StorageError."""
         storage = self._logs.storage
         waiting, self._waiting = self._waiting, []
         try:
             storage.put_round([partial(storage.put_decided, *one) for one in waiting])
-            for name, data in last:
-                storage.put_decided(f"{self.path}/{name}", data)
+            storage.put_decided(f"{self.path}/{list_name}", listed)
         except BaseException:
             # Some of what is known may not be there.
-            self._manifests = _manifests_in(storage, self.path)
+            self._there = _Contents.of(storage, self.path)
             raise
 
     def create(self, name: str) -> tuple[str, pa.NativeFile]:
@@ -100,36 +108,56 @@ class DayFolder:
         return f"{self.root}/{self.path}/{name}"
 
     def _take_over(self, digest: str, kind: str) -> PutManifest | None:
-        storage = self._logs.storage
-        if self._earlier is None:
-            self._earlier = "", {}
-            days = map(names.day_of_tables, storage.list_folders(names.TABLES))
-            for day in sorted((d for d in days if d is not None and d < self.day), reverse=True):
-                folder = names.table_folder(self._topic, day)
-                if found := _manifests_in(storage, folder):
-                    self._earlier = folder, found
-                    break
-        folder, manifests = self._earlier
-        known = manifests.get((digest, kind))
+        earlier = self._before()
+        known = earlier.manifests.get((digest, kind))
         if known is None:
             return None
         try:
-            data = storage.get(f"{folder}/{known.name}")
+            data = self._logs.storage.get(f"{earlier.path}/{known.name}")
         except ObjectNotFound:
             return None
         self._waiting.append((f"{self.path}/{known.name}", data))
-        self._manifests[digest, kind] = known
+        self._there.manifests[digest, kind] = known
         return known
 
+    def _before(self) -> _Contents:
+        """What the last earlier day has that has anything."""
+        if self._earlier is None:
+            storage = self._logs.storage
+            self._earlier = _Contents(self.path, {}, {})
+            days = map(names.day_of_tables, storage.list_folders(names.TABLES))
+            for day in sorted((d for d in days if d is not None and d < self.day), reverse=True):
+                found = _Contents.of(storage, names.table_folder(self._topic, day))
+                if found.manifests or found.metadata:
+                    self._earlier = found
+                    break
+        return self._earlier
 
-def _manifests_in(storage: Storage, folder: str) -> dict[tuple[str, str], PutManifest]:
-    """By digest and kind."""
-    found = {}
-    for path, size in storage.list_all(folder):
-        name = path.rpartition("/")[2]
-        parts = name.split(".")
-        if len(parts) == 5 and parts[4] == "avro":
-            files, rows = parts[2], parts[3].partition("-")[0]
-            if files.isdecimal() and rows.isdecimal():
-                found[parts[0], parts[1]] = PutManifest(name, size, int(files), int(rows))
-    return found
+
+def metadata_name(topic_id: str, number: int) -> str:
+    """The name of a table's metadata: the first of a day has number 1."""
+    return f"{topic_id}.{number:08}.metadata.json"
+
+
+class _Contents(NamedTuple):
+    """What lies in a folder: manifests by digest and kind, the newest metadata by topic's id."""
+
+    path: str
+    manifests: dict[tuple[str, str], PutManifest]
+    metadata: dict[str, int]
+
+    @classmethod
+    def of(cls, storage: Storage, folder: str) -> _Contents:
+        found = cls(folder, {}, {})
+        for path, size in storage.list_all(folder):
+            name = path.rpartition("/")[2]
+            parts = name.split(".")
+            if len(parts) == 5 and parts[4] == "avro":
+                files, rows = parts[2], parts[3].partition("-")[0]
+                if files.isdecimal() and rows.isdecimal():
+                    manifest = PutManifest(name, size, int(files), int(rows))
+                    found.manifests[parts[0], parts[1]] = manifest
+            elif parts[2:] == ["metadata", "json"] and re.fullmatch("[0-9]{8,12}", parts[1]):
+                number = max(int(parts[1]), found.metadata.get(parts[0], 0))
+                found.metadata[parts[0]] = number
+        return found

@@ -1,7 +1,8 @@
 """A topic as an Iceberg table that is never published: its metadata is made when it is asked for.
 
 Iceberg's readers open manifests by their own means, so these are put into the store, in the folder
-``tables/``, under names that their content decides. Segments are named where they lie; of those
+``tables/``, under names that their content decides; the metadata of each answer is put behind that
+of the one before, whose snapshots it lists, too. Segments are named where they lie; of those
 that are cut, by a trim for example, the rows that do not show are deleted by position; only what
 is not in Parquet files of its own is copied.
 """
@@ -17,8 +18,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from pyiceberg.schema import Schema
 
+from txnlog.config import DAY_MS, TopicConfig
+from txnlog.errors import ConcurrentTransactions
 from txnlog.log.open_logs import Logs
 from txnlog.tables.columns import shows_as_it_is
 from txnlog.tables.day_folder import DayFolder
@@ -27,8 +31,12 @@ from txnlog.tables.iceberg_columns import default_as_json, iceberg_schema
 from txnlog.tables.iceberg_manifests import DATA, DELETES, ListedManifest, manifest_list
 from txnlog.tables.iceberg_properties import END_OFFSETS, KEEP_FILES, TOPIC_ID
 from txnlog.tables.pinned_topic import PinnedTopic
+from txnlog.tables.table_history import NumberedSchema, PutSnapshot, PutTable, TableHistory
 
 _MOST_TABLES = 64
+_ATTEMPTS = 10
+_FOLDERS_KEPT_MS = 7 * DAY_MS
+"""`maintain` deletes none of a day that ended less than its orphan age ago, which is this."""
 _NO_SNAPSHOT = -1
 
 
@@ -82,44 +90,56 @@ class _FreshTable:
         self._lock = threading.Lock()
         self._folder: DayFolder | None = None
         self._known: KnownFiles | None = None
+        self._history: TableHistory | None = None
         self._answer: tuple[object, TableAnswer] | None = None
 
     def answer(self) -> TableAnswer:
-        logs = self._logs
         with self._lock:
-            # Pinned within the lock: a later answer is never of an earlier moment.
-            topic = PinnedTopic.of(logs, self._topic)
-            now_ms = logs.clock.now_ms()
-            day = datetime.fromtimestamp(now_ms / 1000, UTC).date()
-            view = topic.view
-            seen = (
-                day,
-                view.topic_id,
-                view.next_entry,
-                tuple(view.beginning_offsets.values()),
-                tuple(view.end_offsets.values()),
-                view.hidden_entries,
-                tuple((number, *starts) for number, starts in view.unfinished.items()),
-            )
-            if self._answer is not None and self._answer[0] == seen:
-                return self._answer[1]
-            if self._folder is None or self._folder.day != day:
-                self._folder = DayFolder(logs, self._topic, day)
-                self._known = None
-            self._answer = None
-            schema = iceberg_schema(topic.columns)
-            fields = _fields(topic, schema)
-            columns = json.dumps([topic.topic_id, fields])
-            if self._known is None or self._known.columns != columns:
-                self._known = KnownFiles(columns)
-            pieces = FreshManifests(
-                logs, topic, schema, json.dumps(fields), self._folder, self._known
-            )
-            manifests = [*pieces.manifests()]
-            made = _put(topic, fields, schema, manifests, self._folder, seen, now_ms)
-            if pieces.is_complete:
-                self._answer = seen, made
-            return made
+            for _ in range(_ATTEMPTS):
+                if (made := self._attempt()) is not None:
+                    return made
+        raise ConcurrentTransactions(
+            f"other servers have shown topic {self._topic!r} during each of {_ATTEMPTS} attempts "
+            "to do so: try again"
+        )
+
+    def _attempt(self) -> TableAnswer | None:
+        """None: what others have shown is known only now, and may be of a later moment."""
+        logs = self._logs
+        # Pinned within the lock: a later answer is never of an earlier moment.
+        topic = PinnedTopic.of(logs, self._topic)
+        now_ms = logs.clock.now_ms()
+        day = datetime.fromtimestamp(now_ms / 1000, UTC).date()
+        view = topic.view
+        seen = (
+            day,
+            view.topic_id,
+            view.next_entry,
+            tuple(view.beginning_offsets.values()),
+            tuple(view.end_offsets.values()),
+            view.hidden_entries,
+            tuple((number, *starts) for number, starts in view.unfinished.items()),
+        )
+        if self._answer is not None and self._answer[0] == seen:
+            return self._answer[1]
+        folder, history = self._folder, self._history
+        if folder is None or folder.day != day or history is None or history.of != view.topic_id:
+            self._folder = DayFolder(logs, self._topic, day)
+            self._history = TableHistory(logs, self._topic, view.topic_id, self._folder)
+            self._known = None
+            return None
+        self._answer = None
+        schema = iceberg_schema(topic.columns)
+        fields = _fields(topic, schema)
+        columns = json.dumps([topic.topic_id, fields])
+        if self._known is None or self._known.columns != columns:
+            self._known = KnownFiles(columns)
+        pieces = FreshManifests(logs, topic, schema, json.dumps(fields), folder, self._known)
+        manifests = [*pieces.manifests()]
+        made = _put(topic, fields, schema, manifests, folder, history, seen, now_ms)
+        if made is not None and pieces.is_complete:
+            self._answer = seen, made
+        return made
 
 
 def _put(
@@ -128,70 +148,92 @@ def _put(
     schema: Schema,
     manifests: list[ListedManifest],
     folder: DayFolder,
+    history: TableHistory,
     seen: object,
     now_ms: int,
-) -> TableAnswer:
-    """Put the list of manifests, and the metadata that names it."""
+) -> TableAnswer | None:
+    """Put the list of manifests, and the metadata that names it, if they are not there.
+
+    None: another server has put the next metadata.
+    """
     known = repr((seen, [one.url for one in manifests])).encode()
-    tag = hashlib.blake2b(known, digest_size=20).hexdigest()
+    list_name = f"{hashlib.blake2b(known, digest_size=20).hexdigest()}.list.avro"
     moment = hashlib.blake2b(repr(seen).encode(), digest_size=8).digest()
-    snapshot_id = (int.from_bytes(moment, "big") >> 1) or 1
-    list_name = f"{tag}.list.avro"
-    snapshot = _snapshot(topic, manifests, folder.url(list_name), snapshot_id, now_ms)
-    has_rows = bool(manifests)
-    root = f"{folder.root}/{folder.path}"
-    metadata = {
-        "format-version": 3 if _needs_defaults(topic) else 2,
+    snapshot = PutSnapshot(
+        (int.from_bytes(moment, "big") >> 1) or 1,
+        topic.view.next_entry,
+        now_ms,
+        folder.url(list_name),
+        0,
+        _summary(topic, manifests),
+    )
+    columns = NumberedSchema.of(fields)
+    if not history.shows(snapshot, columns, has_rows=bool(manifests)):
+        folder.put_all(list_name, manifest_list(snapshot.snapshot_id, manifests))
+        table = history.extended(snapshot, columns, _kept_ms(topic), has_rows=bool(manifests))
+        data = msgspec.json.encode(_metadata(topic, schema, columns, folder, table, now_ms))
+        if not history.put(data, table):
+            return None
+    data = history.newest_data
+    tag = hashlib.blake2b(data, digest_size=20).hexdigest()
+    return TableAnswer(data, history.newest_url, tag)
+
+
+def _kept_ms(topic: PinnedTopic) -> int:
+    """How long all that a snapshot names is there: segments, and what lies in the day's folder."""
+    return min(_FOLDERS_KEPT_MS, TopicConfig.of(topic.view.config).file_delete_delay_ms)
+
+
+def _metadata(
+    topic: PinnedTopic,
+    schema: Schema,
+    columns: NumberedSchema,
+    folder: DayFolder,
+    table: PutTable,
+    now_ms: int,
+) -> dict[str, Any]:
+    snapshots = table.snapshots
+    current = snapshots[-1].snapshot_id if snapshots else _NO_SNAPSHOT
+    has_defaults = any(b'"initial-default"' in bytes(one) for one in table.schemas)
+    return {
+        "format-version": 3 if has_defaults else 2,
         "table-uuid": f"{uuid.uuid5(uuid.NAMESPACE_OID, topic.topic_id)}",
-        "location": root,
-        "last-sequence-number": topic.view.next_entry,
-        "last-updated-ms": now_ms,
+        "location": f"{folder.root}/{folder.path}",
+        "last-sequence-number": max(
+            [topic.view.next_entry, *(one.sequence_number for one in snapshots[-1:])]
+        ),
+        "last-updated-ms": max([now_ms, *(one.timestamp_ms for one in snapshots[-1:])]),
         "last-column-id": schema.highest_field_id,
-        "schemas": [fields],
-        "current-schema-id": 0,
+        "schemas": table.schemas,
+        "current-schema-id": columns.number,
         "partition-specs": [{"spec-id": 0, "fields": []}],
         "default-spec-id": 0,
         "last-partition-id": 999,
         "sort-orders": [{"order-id": 0, "fields": []}],
         "default-sort-order-id": 0,
         "properties": {**KEEP_FILES, TOPIC_ID: topic.topic_id},
-        "current-snapshot-id": snapshot_id if has_rows else _NO_SNAPSHOT,
-        "snapshots": [snapshot] if has_rows else [],
-        "snapshot-log": [],
+        "current-snapshot-id": current,
+        "snapshots": snapshots,
+        "snapshot-log": [
+            {"snapshot-id": one.snapshot_id, "timestamp-ms": one.timestamp_ms} for one in snapshots
+        ],
         "metadata-log": [],
-        "refs": {"main": {"snapshot-id": snapshot_id, "type": "branch"}} if has_rows else {},
+        "refs": {"main": {"snapshot-id": current, "type": "branch"}} if snapshots else {},
         "next-row-id": 0,
     }
-    data = json.dumps(metadata).encode()
-    name = f"{tag}.metadata.json"
-    folder.put_all((list_name, manifest_list(snapshot_id, manifests)), (name, data))
-    return TableAnswer(data, folder.url(name), tag)
 
 
-def _snapshot(
-    topic: PinnedTopic,
-    manifests: list[ListedManifest],
-    list_url: str,
-    snapshot_id: int,
-    now_ms: int,
-) -> dict[str, Any]:
+def _summary(topic: PinnedTopic, manifests: list[ListedManifest]) -> dict[str, str]:
     files, rows = _sums(manifests, DATA)
     deletes, deleted = _sums(manifests, DELETES)
     return {
-        "snapshot-id": snapshot_id,
-        "sequence-number": topic.view.next_entry,
-        "timestamp-ms": now_ms,
-        "manifest-list": list_url,
-        "schema-id": 0,
-        "summary": {
-            "operation": "append",
-            "total-data-files": f"{files}",
-            "total-records": f"{rows}",
-            "total-delete-files": f"{deletes}",
-            "total-position-deletes": f"{deleted}",
-            "total-equality-deletes": "0",
-            END_OFFSETS: json.dumps(topic.end_offsets),
-        },
+        "operation": "append",
+        "total-data-files": f"{files}",
+        "total-records": f"{rows}",
+        "total-delete-files": f"{deletes}",
+        "total-position-deletes": f"{deleted}",
+        "total-equality-deletes": "0",
+        END_OFFSETS: json.dumps(topic.end_offsets),
     }
 
 
