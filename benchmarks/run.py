@@ -198,9 +198,13 @@ def _floats(scale: Scale) -> list[str]:
 
 
 def _latest(scale: Scale) -> list[str]:
+    import spark_latest
     from latest import measure
 
-    return measure(scale.folder, scale.of(2_000_000, 200_000))
+    lines = measure(scale.folder, scale.of(2_000_000, 200_000))
+    with _session() as spark:
+        count = scale.of(1_000_000, 100_000)
+        return [*lines, "", *spark_latest.measure(spark, scale.folder, count, scale.repetitions)]
 
 
 def _values(scale: Scale) -> list[str]:

@@ -1,36 +1,48 @@
-"""A pinned read of the newest record of each key, as an aggregation that Spark runs itself.
+"""A pinned read of the newest record of each key, as a frame that Spark computes itself.
 
-Within a partition the greatest offset is the newest, as when a topic is compacted. A key has
-records in several partitions if partitions were added, or writers chose them: then the newest of
-these is the one with the greatest timestamp. Knows columns, and nothing of ranges and files.
+Few records are read once and aggregated as they are. Of more, keys, offsets and times alone are
+shuffled, to find where the newest are; then the rows are read, and chosen where they are read. So
+rows are not shuffled, and columns that nobody asks for are not read.
+
+Where compaction has been, each partition begins with records that have no key twice. If the rest is
+small it alone is shuffled, and its keys are looked up for the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
-from operator import or_
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark.sql import functions as sf
 
 from txnlog.errors import InvalidOption
-from txnlog.schema import DELETED
+from txnlog.read.latest import find_clean
 from txnlog.spark.batch.native_read import quote
+from txnlog.spark.batch.newest_places import KeyedRows
 from txnlog.spark.batch.read_frame import read_frame
 from txnlog.spark.options.columns import ColumnChoice, format_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-    from txnlog.schema import TopicSchema
+    from txnlog.read.segment_ranges import SegmentRange
     from txnlog.spark.batch.pinned_read import PinnedRead
     from txnlog.spark.batch.provenance import Origin
     from txnlog.spark.options.read_options import ReadOptions
     from txnlog.storage.base import Storage
 
-_PLACE = ("topic", "partition", "offset", "timestamp")
+    Ranges: TypeAlias = Sequence[SegmentRange]
+    Read: TypeAlias = Callable[[Sequence[str], Ranges], DataFrame]
+
+_FEW_RECORDS: Final = 1 << 17
+_FEW_BYTES: Final = 32 << 20
+"""So much is aggregated by one task: more of them, and a second reading, take longer to begin."""
+_MOST_LOOKED_UP: Final = 1 << 19
+"""Records whose keys each executor gets: with keys of 100 bytes they take about 100 MB."""
+_MOST_MARKED: Final = 1 << 26
+"""Records whose marks each executor gets, 64 MB. The marks of more are joined as Spark sees fit."""
 
 
 def read_latest(
@@ -50,45 +62,82 @@ def read_latest(
     Raises InvalidOption: the topic has no key; or as ``read_frame``.
     """
     schema = pinned.schema
-    keys, ending = _deciding(schema)
-    if not keys:
+    if schema is not None and not schema.key:
         raise InvalidOption(f"latest=True: the schema of {', '.join(pinned.topic_ids)} has no key")
-    chosen = parsed.columns.of(schema).names
-    place = _PLACE if schema is None else tuple(f"_{name}" for name in _PLACE)
-    names = [*chosen, *(n for n in dict.fromkeys((*keys, ending, *place)) if n not in chosen)]
-    more = replace(parsed, columns=ColumnChoice(tuple(names), parsed.columns.include_headers))
-    given = {name: text for name, text in options.items() if name.lower() != "columns"}
-    given["columns"] = format_columns(names)
-    frame = read_frame(spark, storage, pinned, more, given, native=native, origin=origin)
-    topic, partition, offset, timestamp = (frame[quote(name)] for name in place)
-    has_key = reduce(or_, (frame[quote(name)].isNotNull() for name in keys))
-    records = frame.where(has_key).select(
-        sf.struct(topic, *(frame[quote(name)] for name in keys)).alias("key"),
-        partition.alias("partition"),
-        offset.alias("offset"),
-        timestamp.alias("timestamp"),
-        _is_deleting(frame, schema).alias("deleting"),
-        sf.struct(*(frame[quote(name)] for name in chosen)).alias("row"),
-    )
-    newest = sf.max_by(sf.struct("timestamp", "deleting", "row"), "offset").alias("newest")
-    by_partition = records.groupBy("key", "partition").agg(newest)
-    newest = sf.max_by("newest", sf.struct("newest.timestamp", "partition")).alias("newest")
-    rows = by_partition.groupBy("key").agg(newest).where("NOT newest.deleting")
-    row = sf.col("newest").getField("row")
-    return rows.select(
-        *(
-            row.getField(field.name).alias(field.name, metadata=dict(field.metadata))
-            for field in frame.schema
-            if field.name in chosen
+    own = {"columns", "includeheaders"}
+    given = {name: text for name, text in options.items() if name.lower() not in own}
+
+    def read(names: Sequence[str], ranges: Ranges) -> DataFrame:
+        these = {**given, "columns": format_columns(names)}
+        more = replace(parsed, columns=ColumnChoice(tuple(names)))
+        return read_frame(
+            spark, storage, pinned, more, these, native=native, only=ranges, origin=origin
         )
+
+    keyed = KeyedRows.of(pinned)
+    chosen = parsed.columns.of(schema).names
+    needed = tuple(dict.fromkeys((*chosen, *keyed.finding, keyed.ending)))
+    if parsed.skip_damaged or _are_few(pinned.ranges):
+        # Read once, what is damaged in any column is no record of its key either.
+        rows = _aggregated(keyed, read(needed, pinned.ranges), _are_few(pinned.ranges))
+    else:
+        rows = _chosen(keyed, read, needed, *_split(pinned.ranges))
+    return rows.where(keyed.shows(rows)).select(*(rows[quote(name)] for name in chosen))
+
+
+def _aggregated(keyed: KeyedRows, rows: DataFrame, in_one_task: bool) -> DataFrame:
+    """The newest rows, by one aggregation of all."""
+    if in_one_task:
+        rows = rows.coalesce(1)
+    fields = rows.schema.fields
+    whole = sf.struct(*(rows[quote(field.name)] for field in fields)).alias("row")
+    newest = keyed.newest(keyed.places(rows, whole))
+    row = newest["row"]
+    return newest.select(
+        *(row.getField(f.name).alias(f.name, metadata=dict(f.metadata)) for f in fields)
     )
 
 
-def _deciding(schema: TopicSchema | None) -> tuple[tuple[str, ...], str]:
-    """The columns of the key, and the one that tells whether a record deletes it."""
-    return (("key",), "value") if schema is None else (tuple(schema.key), DELETED)
+def _chosen(
+    keyed: KeyedRows, read: Read, needed: Sequence[str], clean: Ranges, rest: Ranges
+) -> DataFrame:
+    """The newest rows: those of the compacted part that have none in the rest, and of the rest."""
+    places = keyed.places(read(keyed.finding, rest))
+    if _are_few(rest):
+        places = places.coalesce(1)
+    newest = marked = keyed.newest(places)
+    if clean:
+        newest = sf.broadcast(newest)
+        if keyed.many_partitions:
+            older = keyed.places(read(keyed.finding, clean))
+            marked = marked.union(keyed.replaced(newest, older))
+    marks = keyed.marks(marked)
+    if _count(rest) <= _MOST_MARKED:
+        marks = sf.broadcast(marks)
+    rows = read(needed, rest)
+    rows = rows.join(marks, keyed.is_marked(rows, marks), "left_semi")
+    if not clean:
+        return rows
+    first = read(needed, clean)
+    return first.join(newest, keyed.is_replaced(first, newest), "left_anti").union(rows)
 
 
-def _is_deleting(frame: DataFrame, schema: TopicSchema | None) -> Column:
-    """Whether a record is a tombstone."""
-    return frame["value"].isNull() if schema is None else frame[DELETED]
+def _split(ranges: Ranges) -> tuple[Ranges, Ranges]:
+    """Ranges in which no key of a topic occurs twice, and the others; none and all if many do."""
+    clean: list[SegmentRange] = []
+    rest: list[SegmentRange] = []
+    for _, group in groupby(ranges, lambda part: part.topic):
+        parts = [*group]
+        found = find_clean(parts)
+        for part in parts:
+            (clean if found.has(part) else rest).append(part)
+    return ((), ranges) if _count(rest) > _MOST_LOOKED_UP else (clean, rest)
+
+
+def _are_few(ranges: Ranges) -> bool:
+    size_bytes = sum(part.segment.stored.size_bytes for part in ranges)
+    return _count(ranges) <= _FEW_RECORDS and size_bytes <= _FEW_BYTES
+
+
+def _count(ranges: Ranges) -> int:
+    return sum(part.record_count for part in ranges)

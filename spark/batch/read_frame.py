@@ -50,6 +50,7 @@ def read_frame(
     options: Mapping[str, str],
     *,
     native: bool | None,
+    only: Sequence[SegmentRange] | None = None,
     ordered: bool = False,
     origin: Origin | None = None,
 ) -> DataFrame:
@@ -63,6 +64,7 @@ def read_frame(
         options: the same as text, with those that tell Spark's tasks how to open the store.
         native: True: Spark must read the Parquet files; False: the data source reads everything;
             None: Spark does if the JVM reaches the files and no option says how to make tasks.
+        only: those of its ranges that are read; all if left out.
         ordered: the rows of each partition are in the order of their offsets, task after task; the
             data source reads everything where Spark would need very many scans for it.
         origin: the ``transaction(...)`` that its rows may be written in.
@@ -71,12 +73,13 @@ def read_frame(
     """
     if origin is not None:
         options = {**options, ORIGIN: format_origin(origin)}
-    runs = plan_runs(pinned.ranges, pinned.schema, ordered=ordered)
+    ranges = pinned.ranges if only is None else only
+    runs = plan_runs(ranges, pinned.schema, ordered=ordered)
     root = None
     if native is not False and (native or any(run.files for run in runs)):
         root = _native_root(spark, storage, runs, parsed, must=native is True)
     if root is None:
-        return _python_frame(spark, options, pinned)
+        return _python_frame(spark, options, pinned, only)
     columns = parsed.columns.of(pinned.schema)
     reader = NativeReader(spark, root, columns)
     frames = [

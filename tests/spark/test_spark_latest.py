@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.support.admin.compacted_topics import compact
+from tests.support.read.keyed_worlds import World, newest, tuples
 from tests.support.tiers import more
 from txnlog import Store
 from txnlog.errors import InvalidOption
 from txnlog.spark import read, transaction
+from txnlog.storage.base import Storage
 
 
 def newest_of(store: Store, topic: str) -> dict[bytes, bytes]:
@@ -119,3 +123,79 @@ def test_a_topic_without_a_key_has_no_newest_records(spark: SparkSession, store:
     store.topics.create("t", schema=pa.schema([("a", pa.int64())]))
     with pytest.raises(InvalidOption, match="has no key"):
         read(spark, store, "t", latest=True)
+
+
+NONE = {"_FEW_RECORDS": 0, "_MOST_LOOKED_UP": 0}
+WAYS: dict[str, dict[str, int]] = {
+    "aggregated": {"_FEW_RECORDS": 1 << 16, "_MOST_LOOKED_UP": 0},
+    "marked": NONE,
+    "marked, as Spark joins": {**NONE, "_MOST_MARKED": 0},
+    "looked up": {"_FEW_RECORDS": 0, "_MOST_LOOKED_UP": 1 << 19},
+}
+"""The limits by which each way of reading is chosen, whatever there is to read."""
+
+
+@pytest.mark.parametrize("is_typed", [True, *more([False])])
+@pytest.mark.parametrize("stray_rate", [0.4, *more([0.01])])
+@pytest.mark.parametrize("seed", [1, *more(range(2, 8))])
+def test_newest_records_through_a_topics_life(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    stray_rate: float,
+    is_typed: bool,
+) -> None:
+    """Each way of reading gives what plain Python keeps of all that was sent."""
+    monkeypatch.setattr("txnlog.admin.compaction.compact.DEFAULT_GROUP_BYTES", 1)
+    world = World(random.Random(seed), is_typed, stray_rate)
+    for number in range(2):
+        for _ in range(10):
+            world.step()
+        url = copied(world.store.storage, tmp_path / str(number))
+        expected = sorted(world.rows(newest(world.visible)))
+        for way in WAYS:
+            choose(monkeypatch, way)
+            frame = read(spark, url, "t", columns=world.columns, latest=True)
+            assert sorted(tuples(frame.toArrow())) == expected, way
+
+
+@pytest.mark.parametrize("way", ["looked up", *more(WAYS.keys() - {"looked up"})])
+def test_keys_of_several_topics_are_not_mixed(
+    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Both are compacted; then keys come again in any partition, before, then and later."""
+    choose(monkeypatch, way)
+    places = [(p, time_ms) for p in range(3) for time_ms in (4, 5, 6)]
+    expected = set()
+    for topic in ("a", "b"):
+        store.topics.create(topic, partitions=3, config={"cleanup.policy": "compact"})
+        with store.producer() as producer:
+            for number in range(3 * len(places)):
+                producer.send(topic, b"first of " + topic.encode(), b"%d" % number, timestamp_ms=5)
+        compact(store, topic)
+        random.seed(topic)
+        with store.producer() as producer:
+            for number, (partition, time_ms) in enumerate(random.sample(places * 2, len(places))):
+                value = random.choice([None, b"later in %d" % partition])
+                key = b"%d" % number
+                producer.send(topic, value, key, partition=partition, timestamp_ms=time_ms)
+        expected |= {(topic, *pair) for pair in newest_of(store, topic).items()}
+    rows = read(spark, store, "a", "b", latest=True).collect()
+    assert {(row["topic"], bytes(row["key"]), bytes(row["value"])) for row in rows} == expected
+    assert len(rows) == len(expected)
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Read in this way."""
+    for name, limit in WAYS[way].items():
+        monkeypatch.setattr(f"txnlog.spark.batch.latest.{name}", limit)
+
+
+def copied(storage: Storage, folder: Path) -> str:
+    """The objects of a store on a disk, where Spark reaches them."""
+    for name, _ in [*storage.list_all("")]:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(storage.get(name))
+    return str(folder)

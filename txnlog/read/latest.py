@@ -114,9 +114,9 @@ def find_newest(
     reading = replace(columns, as_json=False, row_filter=None)
     offset, timestamp = reading.only("offset", "timestamp").names
     reading = replace(reading, names=(*keys, offset, timestamp))
-    clean = _Clean()
+    clean = Clean()
     if report is None and not columns.as_json:
-        clean = _find_clean(parts)
+        clean = find_clean(parts)
     rest = [part for part in parts if not clean.has(part)]
     tables = _fold_each(storage, rest, reading, report)
     numbers = {part.partition for part in parts}
@@ -130,7 +130,7 @@ def find_newest(
             both.add(table)
             both.add(tables.get(number))
             tables[number] = both.finish()
-        clean = _Clean()
+        clean = Clean()
         strays = _strays(tables, len(keys), 1 + max(numbers))
     newer = {n: _lookup(table, len(keys)) for n, table in tables.items() if n in clean.ends}
     offsets = {n: np.sort(found) for n, found in _offsets(tables, len(keys), strays).items()}
@@ -227,7 +227,7 @@ def _as_keys(columns: Sequence[pa.Array]) -> pa.Array:
 
 
 @dataclass(frozen=True, slots=True)
-class _Clean:
+class Clean:
     """Where the part of each partition ends in which no key occurs twice.
 
     ``partitions``: among so many murmur2 has chosen that of each key; 0 if it does not matter.
@@ -237,11 +237,12 @@ class _Clean:
     partitions: int = 0
 
     def has(self, part: SegmentRange) -> bool:
+        """Whether a range lies in it."""
         return part.start_offset < self.ends.get(part.partition, 0)
 
 
-def _find_clean(parts: Sequence[SegmentRange]) -> _Clean:
-    """The compacted parts; none if a key may be in several partitions."""
+def find_clean(parts: Sequence[SegmentRange]) -> Clean:
+    """The compacted parts of a topic's ranges; none if a key may be in several partitions."""
     ends: dict[int, int] = {}
     homes: set[int] = set()
     dirty: set[int] = set()
@@ -254,10 +255,10 @@ def _find_clean(parts: Sequence[SegmentRange]) -> _Clean:
         if not part.segment.stored.is_empty:
             homes.add(rewritten.home_partitions)
     if len({part.partition for part in parts}) == 1:
-        return _Clean(ends)
+        return Clean(ends)
     if len(homes) != 1 or 0 in homes:
-        return _Clean()
-    return _Clean(ends, homes.pop())
+        return Clean()
+    return Clean(ends, homes.pop())
 
 
 def _fold_each(

@@ -22,7 +22,7 @@ from txnlog.admin.times import Times
 from txnlog.columns.keys import encode_keys, home_of
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.read.latest import _Clean, find_newest
+from txnlog.read.latest import Clean, find_newest
 from txnlog.scan import Scan
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
@@ -279,7 +279,7 @@ class World:
         judged = find_newest(self.store.storage, scan.ranges, scan._columns)
         self.by_compaction[bool(judged.clean_ends)] += 1
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("txnlog.read.latest._find_clean", lambda _: _Clean())
+            patched.setattr("txnlog.read.latest.find_clean", lambda _: Clean())
             assert read(scan) == rows
         other = self.rng.randrange(4)
         if other == 0:

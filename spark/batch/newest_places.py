@@ -1,0 +1,155 @@
+"""The places of the newest record of each key, found and looked up by Spark.
+
+Within a partition the greatest offset is the newest, as when a topic is compacted. A key has
+records in several partitions if partitions were added, or writers chose them: then the newest of
+these is the one with the greatest timestamp, and of equal ones that in the last partition.
+
+Knows columns, and nothing of ranges and files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_, or_
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as sf
+
+from txnlog.schema import DELETED
+from txnlog.spark.batch.native_read import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from txnlog.spark.batch.pinned_read import PinnedRead
+
+_MOST_INT: Final = (1 << 31) - 1
+_BY_TIME: Final = "CAST(unix_micros(timestamp) AS DECIMAL(19)) * 4294967296 + partition"
+"""A number, which Spark's hash aggregation takes: timestamps, of equal ones partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRows:
+    """The columns of what is read that tell a record's key, place and time.
+
+    Frames of places have them as ``key``, ``partition``, ``offset`` and ``timestamp``, and as
+    ``topic`` if several are read.
+
+    Args:
+        keys: the columns of the key.
+        place: those of the place and the time, by their names in frames of places.
+        ending: tells whether a record deletes its key.
+        many_partitions: several are read.
+        bucket: Spark's type for the 64th part of an offset. An INT and a partition are joined as
+            one number, which is faster.
+    """
+
+    keys: tuple[str, ...]
+    place: Mapping[str, str]
+    ending: str
+    many_partitions: bool
+    bucket: str
+
+    @classmethod
+    def of(cls, pinned: PinnedRead) -> KeyedRows:
+        """Of topics with a key."""
+        schema = pinned.schema
+        stop = max((span.stop for span in pinned.offsets.values()), default=0)
+        names = ["partition", "offset", "timestamp"]
+        if len(pinned.topic_ids) > 1:
+            names.append("topic")
+        return cls(
+            keys=("key",) if schema is None else tuple(schema.key),
+            place={name: name if schema is None else f"_{name}" for name in names},
+            ending="value" if schema is None else DELETED,
+            many_partitions=len({where.partition for where in pinned.offsets}) > 1,
+            bucket="INT" if stop >> 6 <= _MOST_INT else "BIGINT",
+        )
+
+    @property
+    def finding(self) -> tuple[str, ...]:
+        """The columns that are needed to find the newest records."""
+        return (*self.keys, *self.place.values())
+
+    @property
+    def topic(self) -> list[str]:
+        """Its name in frames of places, if it is there."""
+        return [name for name in self.place if name == "topic"]
+
+    def places(self, rows: DataFrame, *more: Column) -> DataFrame:
+        """Of the records that have a key; with more columns."""
+        columns = self._of_rows(rows)
+        named = (column.alias(name) for name, column in columns.items())
+        return rows.where(self._has_key(rows)).select(*named, *more)
+
+    def newest(self, places: DataFrame) -> DataFrame:
+        """The places of the newest record of each key, with the other columns that there are."""
+        keys = [*self.topic, "key"]
+        others = [name for name in places.columns if name not in (*keys, "partition", "offset")]
+        last = (sf.max_by(name, "offset").alias(name) for name in others)
+        found = places.groupBy(*keys, "partition").agg(sf.max("offset").alias("offset"), *last)
+        if self.many_partitions:
+            others += ["partition", "offset"]
+            latest = (sf.max_by(name, "time").alias(name) for name in others)
+            found = found.withColumn("time", sf.expr(_BY_TIME)).groupBy(*keys).agg(*latest)
+        return found.select(*places.columns)
+
+    def is_replaced(self, rows: DataFrame, newest: DataFrame) -> Column:
+        """Whether a row of which there is one for each key has a newer one of the given places."""
+        old, new = self._of_rows(rows), _columns(newest)
+        if not self.many_partitions:
+            return self._same_key(old, new)
+        return self._same_key(old, new) & (
+            (old["partition"] == new["partition"]) | _is_later(new, old)
+        )
+
+    def replaced(self, newest: DataFrame, places: DataFrame) -> DataFrame:
+        """Those of the newest places whose key has a later one of the given ones elsewhere."""
+        old, new = _columns(newest), _columns(places)
+        elsewhere = (old["partition"] != new["partition"]) & _is_later(new, old)
+        found = newest.join(places, self._same_key(old, new) & elsewhere)
+        return found.select(*(old[name] for name in newest.columns)).distinct()
+
+    def marks(self, places: DataFrame) -> DataFrame:
+        """Rows of 64 bits: of the places that are there once, not of those that are there twice."""
+        bucket = sf.expr(f"CAST(offset >> 6 AS {self.bucket})").alias("bucket")
+        bits = sf.expr("bit_xor(1L << CAST(offset & 63 AS INT))").alias("bits")
+        return places.groupBy(*self.topic, "partition", bucket).agg(bits)
+
+    def is_marked(self, rows: DataFrame, marks: DataFrame) -> Column:
+        """Whether a row is at one of the marked places."""
+        columns = self._of_rows(rows)
+        offset = columns["offset"]
+        bit = sf.bit_get(marks["bits"], offset.bitwiseAND(63).cast("int"))
+        same = [columns[name] == marks[name] for name in (*self.topic, "partition")]
+        bucket = sf.shiftright(offset, 6).cast(self.bucket) == marks["bucket"]
+        return reduce(and_, [*same, bucket, bit == 1])
+
+    def shows(self, rows: DataFrame) -> Column:
+        """Whether a record has a key, and does not delete it."""
+        ending = rows[self.ending]
+        return self._has_key(rows) & (~ending if self.ending == DELETED else ending.isNotNull())
+
+    def _has_key(self, rows: DataFrame) -> Column:
+        return reduce(or_, (rows[quote(name)].isNotNull() for name in self.keys))
+
+    def _of_rows(self, rows: DataFrame) -> dict[str, Column]:
+        """The columns of a frame of places, of the topic's rows."""
+        keys = [rows[quote(name)] for name in self.keys]
+        key = keys[0] if len(keys) == 1 else sf.struct(*keys)
+        return {"key": key, **{name: rows[column] for name, column in self.place.items()}}
+
+    def _same_key(self, one: Mapping[str, Column], other: Mapping[str, Column]) -> Column:
+        return reduce(and_, (one[name] == other[name] for name in (*self.topic, "key")))
+
+
+def _columns(places: DataFrame) -> dict[str, Column]:
+    return {name: places[name] for name in places.columns}
+
+
+def _is_later(one: Mapping[str, Column], other: Mapping[str, Column]) -> Column:
+    """By the timestamp, and if they are equal by the partition."""
+    times = (sf.struct(place["timestamp"], place["partition"]) for place in (one, other))
+    return next(times) > next(times)
