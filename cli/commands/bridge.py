@@ -6,14 +6,17 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txnlog.cli.input.storage_options import parse_storage_options
+from txnlog.cli.input.kafka_options import (
+    KafkaConfigOption,
+    KafkaOption,
+    parse_kafka_options,
+)
 from txnlog.cli.output.fields import Field, number, time
 from txnlog.cli.session import Session
 
@@ -56,14 +59,8 @@ def run_bridge(
     skip_lost: Annotated[
         bool, typer.Option("--skip-lost", help="Go on behind records that were deleted uncopied.")
     ] = False,
-    kafka_option: Annotated[
-        list[str] | None,
-        typer.Option("--kafka-option", metavar="KEY=VALUE", help="An option of librdkafka."),
-    ] = None,
-    kafka_config: Annotated[
-        Path | None,
-        typer.Option("--kafka-config", metavar="FILE", help="Such options, one a line: secrets."),
-    ] = None,
+    kafka_option: KafkaOption = None,
+    kafka_config: KafkaConfigOption = None,
 ) -> None:
     """Copy topics from a running Kafka, or to it, each record once.
 
@@ -82,17 +79,13 @@ def run_bridge(
 
     if (source is None) == (target is None):
         raise InvalidOption("give --from or --to: which way the records go")
-    options = {
-        **_read_config(kafka_config),
-        **parse_storage_options(kafka_option or (), "--kafka-option"),
-    }
     kind = KafkaSource if source is not None else KafkaSink
     bridge = kind(
         session.open_store(),
         source or target or "",
         [topic for several in topics for topic in several.split(",")],
         name=name,
-        options={key: str(value) for key, value in options.items()},
+        options=parse_kafka_options(kafka_option, kafka_config),
         commit_interval_ms=commit_interval_ms,
         skip_lost=skip_lost,
     )
@@ -107,27 +100,6 @@ def run_bridge(
         finally:
             stop.set()  # also if nobody reads the lines any more
         running.result()
-
-
-def _read_config(path: Path | None) -> dict[str, str]:
-    """A file of options as Kafka's tools have it. Raises InvalidOption."""
-    from txnlog.errors import InvalidOption
-
-    if path is None:
-        return {}
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidOption(f"--kafka-config {path}: {error}") from error
-    found = {}
-    for position, line in enumerate(map(str.strip, lines), start=1):
-        if not line or line.startswith(("#", "!")):
-            continue
-        key, equals, value = line.partition("=")
-        if not equals:
-            raise InvalidOption(f"--kafka-config {path}: line {position} is not KEY=VALUE")
-        found[key.strip()] = value.strip()
-    return found
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from txnlog.cli.commands import (
     schemas,
 )
 from txnlog.cli.commands.groups import log as groups_log
-from txnlog.cli.commands.groups import seek
+from txnlog.cli.commands.groups import seek, translate
 from txnlog.cli.commands.index import dump as index_dump
 from txnlog.cli.commands.index import rebuild as index_rebuild
 from txnlog.cli.commands.index import verify as index_verify
@@ -139,6 +139,7 @@ KEYS = {
     ),
     "groups remove-members": [],
     "groups seek": keys(*seek.FIELDS),
+    "groups translate": keys(*translate.FIELDS),
     "groups delete": [],
     "groups delete-offsets": [],
     "groups log": keys(*groups_log.FIELDS, *groups_log.OFFSETS),

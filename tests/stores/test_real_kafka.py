@@ -16,9 +16,10 @@ import pytest
 
 import txnlog
 from tests.support.checkout import ROOT
-from txnlog.bridge import KafkaSink, KafkaSource
+from txnlog import TopicPartition
+from txnlog.bridge import KafkaSink, KafkaSource, translate_offsets
 from txnlog.bridge.client import Cluster
-from txnlog.errors import BridgeFailed
+from txnlog.errors import BridgeFailed, GroupNotEmpty
 
 PARTITIONS = 3
 KILLS = 5
@@ -203,3 +204,64 @@ def test_what_goes_out_goes_once(servers: str, tmp_path: Path) -> None:
     assert rows_in_kafka(servers)  # some of those that were killed had committed
     KafkaSink(store, servers, ["t"]).run(until_end=True)
     assert same(rows_in_kafka(servers), sent)
+
+
+def test_a_group_goes_on_here_where_it_is_in_kafka(servers: str, tmp_path: Path) -> None:
+    """Behind markers and aborted records, which take offsets there; not while it has members."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    producer = Cluster(servers).producer("writer", 60_000)
+    producer.init_transactions(30)
+    for number in range(60):
+        producer.begin_transaction()
+        producer.produce("t", b"v%d" % number, b"k", number % PARTITIONS)
+        aborts = number % 10 in (3, 4, 5)
+        (producer.abort_transaction if aborts else producer.commit_transaction)(30)
+        if number == 30:
+            KafkaSource(store, servers, ["t"]).run(until_end=True)
+    KafkaSource(store, servers, ["t"]).run(until_end=True)
+    config = {"bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "earliest"}
+    left = [b"v%d" % number for number in range(60) if number % 10 not in (3, 4, 5)]
+    for count in (1, 16, 25):
+        consumer = confluent_kafka.Consumer({**config, "enable.auto.commit": False})
+        consumer.subscribe(["t"])
+        for _ in range(count):
+            message = consumer.poll(30)
+            assert message is not None
+            left.remove(message.value() or b"")
+            consumer.commit(message=message, asynchronous=False)
+        with pytest.raises(GroupNotEmpty, match="has members in Kafka"):
+            translate_offsets(store, servers, "g", ["t"])
+        consumer.close()
+        translate_offsets(store, servers, "g", ["t"])
+        mine = store.consumer(group_id="g", auto_offset_reset="earliest", stop_at_end=True)
+        mine.assign([TopicPartition("t", number) for number in range(PARTITIONS)])
+        assert sorted(record.value for record in mine) == sorted(left)
+        mine.close()
+    assert left == []
+
+
+def test_a_group_goes_back_to_kafka(servers: str, tmp_path: Path) -> None:
+    """Its offsets there lie behind the markers of the bridge's transactions."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.topics.create("t", partitions=PARTITIONS)
+    for first in (0, 15):
+        with store.producer() as producer:
+            for number in range(first, first + 15):
+                producer.send("t", b"v%d" % number, b"k", partition=number % PARTITIONS)
+        KafkaSink(store, servers, ["t"]).run(until_end=True)
+    for read in (0, 4, 5, 7, 10):  # of each partition; five are in each transaction of the bridge
+        at = {TopicPartition("t", number): read for number in range(PARTITIONS)}
+        store.groups.reset_offsets("g", to=at)
+        done = translate_offsets(store, servers, "g", ["t"], back=True)
+        assert [one.source_offset for one in done] == [read] * PARTITIONS
+        consumer = Cluster(servers).consumer("judge")
+        begin = [confluent_kafka.TopicPartition("t", one.partition, one.after) for one in done]
+        consumer.assign(begin)
+        ends, found = 0, []
+        while ends < PARTITIONS:
+            for message in consumer.consume(1000, 1):
+                if message.error() is None:
+                    found.append(message.value())
+                ends += message.error() is not None
+        consumer.close()
+        assert sorted(found) == sorted(b"v%d" % n for n in range(read * PARTITIONS, 30))

@@ -92,10 +92,13 @@ class Cluster:
         ours = {name.replace("_", "."): value for name, value in own.items()}
         return {**self._options, "bootstrap.servers": self.servers, **ours}
 
-    def consumer(self, name: str) -> Any:  # noqa: ANN401 - confluent_kafka.Consumer
-        """A consumer that commits nothing. Raises InvalidOption, BridgeFailed."""
+    def consumer(self, group_id: str) -> Any:  # noqa: ANN401 - confluent_kafka.Consumer
+        """A consumer that joins no group and commits nothing. Raises InvalidOption, BridgeFailed.
+
+        ``group_id`` is what the cluster's quotas know it by.
+        """
         config = self.config(
-            group_id=f"txnlog-bridge-{name}",
+            group_id=group_id,
             enable_auto_commit=False,
             enable_auto_offset_store=False,
             enable_partition_eof=True,
@@ -142,6 +145,10 @@ def reported(doing: str) -> Generator[None]:
         yield
     except kafka.KafkaException as error:
         raise failure(doing, error.args[0]) from error
+    except TimeoutError as error:  # of a future
+        found = BridgeFailed(f"{doing}: Kafka has not answered in {WAIT_S:.0f} s")
+        found.retriable = True
+        raise found from error
     except (ValueError, TypeError) as error:  # of a setting, before anything is asked
         raise InvalidOption(f"{doing}: {error}") from error
 

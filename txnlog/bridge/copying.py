@@ -82,7 +82,7 @@ class Bridge(ABC):
         self.topics = [*dict.fromkeys(map(check_topic, topics))]
         if any(topic.startswith(self._positions) for topic in self.topics):
             raise InvalidOption(f"topics like {self._positions!r} are bridges' own positions")
-        self.name = _check_name(name)
+        self.name = check_bridge_name(name)
         self.interval_ms = check_whole_number(
             commit_interval_ms,
             "commit_interval_ms",
@@ -143,7 +143,7 @@ class Bridge(ABC):
         """Copy until it is over, or (False) until a topic has more partitions."""
 
 
-def _check_name(name: str) -> str:
+def check_bridge_name(name: str) -> str:
     """A bridge's name, which becomes a part of a topic's. Raises InvalidOption."""
     try:
         check_topic(name)

@@ -7,13 +7,14 @@ from contextlib import closing
 from typing import Any, Final, Self
 
 from txnlog.bridge import client
-from txnlog.bridge.client import reported
+from txnlog.bridge.client import Cluster, reported
 from txnlog.bridge.copying import LOOK_S, Bridge, CopyProgress
 from txnlog.bridge.positions import Positions
 from txnlog.consumer import Consumer
 from txnlog.errors import BridgeFailed, OffsetOutOfRange
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import ConsumerRecord
+from txnlog.store import Store
 
 POSITIONS: Final = "_txnlog_positions"
 """What the topics with positions begin with: each bridge has one, since a transaction of one that
@@ -46,7 +47,7 @@ class _Copying:
         self._sink = sink
         self._progress = progress
         store_id = sink.store.store_id
-        self._positions_topic = f"{POSITIONS}.{sink.name}.{store_id}"
+        self._positions_topic = _positions_topic(sink.name, sink.store)
         self._producer = sink.cluster.producer(
             f"txnlog-bridge-{sink.name}-{store_id}", sink.transaction_timeout_ms
         )
@@ -73,7 +74,8 @@ class _Copying:
         topics = self._sink.store.topics
         ids = {topic: topics.describe(topic).topic_id for topic in self._sink.topics}
         positions = Positions(self._sink.name, self._sink.store.store_id, ids)
-        self._seek(partitions, self._read_positions(positions))
+        known = read_positions(self._sink.cluster, self._sink.name, self._sink.store, positions)
+        self._seek(partitions, known)
         ends = reader.end_offsets(partitions)
         while True:
             records = reader.poll(timeout_ms=int(LOOK_S * 1000), max_records=_AT_ONCE)
@@ -124,31 +126,6 @@ class _Copying:
                 made[topic].result(client.WAIT_S)
 
     # -- positions -------------------------------------------------------------------------------
-
-    def _read_positions(self, positions: Positions) -> dict[TopicPartition, int]:
-        """The next offsets to be copied. No older instance can add to them any more."""
-        kafka, clock = self._kafka, self._sink.store.logs.clock
-        records: list[tuple[bytes | None, bytes | None]] = []
-        consumer = self._sink.cluster.consumer(self._sink.name)
-        with closing(consumer), reported("reading the positions from Kafka"):
-            begin = kafka.TopicPartition(self._positions_topic, 0, kafka.OFFSET_BEGINNING)
-            consumer.assign([begin])
-            until_s = clock.monotonic_s() + client.WAIT_S
-            while clock.monotonic_s() < until_s:
-                for message in client.take(consumer, _AT_ONCE, LOOK_S):
-                    error = message.error()
-                    if error is None:
-                        records.append((message.key(), message.value()))
-                        until_s = clock.monotonic_s() + client.WAIT_S
-                    elif error.name() == client.END:
-                        return positions.decode(self._positions_topic, records)
-                    else:
-                        raise client.failure("reading the positions from Kafka", error)
-        stuck = BridgeFailed(
-            f"topic {self._positions_topic!r} of Kafka was not read in {client.WAIT_S:.0f} s"
-        )
-        stuck.retriable = True
-        raise stuck
 
     def _seek(self, partitions: list[TopicPartition], known: dict[TopicPartition, int]) -> None:
         """Begin where the last commit ended. Raises OffsetOutOfRange."""
@@ -202,3 +179,35 @@ class _Copying:
         progress.committed(
             sum(max(ends[where] - reader.position(where), 0) for where in partitions)
         )
+
+
+def _positions_topic(name: str, store: Store) -> str:
+    return f"{POSITIONS}.{name}.{store.store_id}"
+
+
+def read_positions(
+    cluster: Cluster, name: str, store: Store, positions: Positions
+) -> dict[TopicPartition, int]:
+    """The next offsets of a store that a bridge of this name copies. Raises BridgeFailed.
+
+    Behind the bridge's own fence no older instance can add to them any more.
+    """
+    kafka, clock, topic = client.load(), store.logs.clock, _positions_topic(name, store)
+    records: list[tuple[bytes | None, bytes | None]] = []
+    consumer = cluster.consumer(f"txnlog-bridge-{name}")
+    with closing(consumer), reported("reading the positions from Kafka"):
+        consumer.assign([kafka.TopicPartition(topic, 0, kafka.OFFSET_BEGINNING)])
+        until_s = clock.monotonic_s() + client.WAIT_S
+        while clock.monotonic_s() < until_s:
+            for message in client.take(consumer, _AT_ONCE, LOOK_S):
+                error = message.error()
+                if error is None:
+                    records.append((message.key(), message.value()))
+                    until_s = clock.monotonic_s() + client.WAIT_S
+                elif error.name() == client.END:
+                    return positions.decode(topic, records)
+                else:
+                    raise client.failure("reading the positions from Kafka", error)
+    stuck = BridgeFailed(f"topic {topic!r} of Kafka was not read in {client.WAIT_S:.0f} s")
+    stuck.retriable = True
+    raise stuck

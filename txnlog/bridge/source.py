@@ -56,7 +56,7 @@ class _Copying:
         self._next: dict[TopicPartition, int] = {}
         self._ended: set[TopicPartition] = set()
         self._at_once = _MOST_AT_ONCE // 10
-        self._consumer = source.cluster.consumer(source.name)
+        self._consumer = source.cluster.consumer(f"txnlog-bridge-{source.name}")
         self._producer: Producer | None = None
 
     def __enter__(self) -> Self:

@@ -10,6 +10,7 @@ from txnlog.cli.commands.groups import (
     ls,
     remove_members,
     seek,
+    translate,
 )
 from txnlog.cli.verbs import verb_group
 
@@ -20,6 +21,7 @@ app = verb_group(
         "describe": describe.describe_group,
         "log": log.show_log,
         "seek": seek.seek_group,
+        "translate": translate.translate_group,
         "remove-members": remove_members.remove_members,
         "delete": delete.delete_groups,
         "delete-offsets": delete_offsets.delete_offsets,
