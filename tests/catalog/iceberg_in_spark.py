@@ -1,9 +1,10 @@
 """A job for Spark with Iceberg's jar: what queries find in a catalog, one line of JSON for each.
 
-Arguments: the jar; the catalog's URL; its token. Queries are lines of JSON on stdin, each with the
-name of its result and the text; a name that ends in ``.arrow`` is a file for the rows, of others
-the first column is printed. ``CHANGES a b`` asks for what was added to the table ``f`` between two
-snapshots. It knows nothing of txnlog.
+Arguments: the jar; the catalog's URL; its token; anything, for Iceberg's extensions of SQL, views
+among them. Queries are lines of JSON on stdin, each with the name of its result and the text; a
+name that ends in ``.arrow`` is a file for the rows, of others the first column is printed.
+``CHANGES a b`` asks for what was added to the table ``f`` between two snapshots. It knows nothing
+of txnlog.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import sys
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
-def main(jar: str, url: str, token: str) -> None:
+
+def main(jar: str, url: str, token: str, extensions: str = "") -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.jars", jar)
         .config("spark.ui.enabled", "false")
+        .config("spark.sql.extensions", extensions and EXTENSIONS)
         .config("spark.sql.catalog.log", "org.apache.iceberg.spark.SparkCatalog")
         .config("spark.sql.catalog.log.type", "rest")
         .config("spark.sql.catalog.log.uri", url)

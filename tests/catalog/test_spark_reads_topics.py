@@ -17,12 +17,15 @@ import pyspark
 import pytest
 
 import txnlog
+from tests.catalog import keyed
 from tests.catalog.served import TOKEN, Served, served
 from tests.support.read.hostile_readers import spark_literal, sql
 from tests.support.read.hostile_values import COLUMNS, FORMS, fill, matching, predicates
 from tests.tables.published import SCHEMA, rows
 from txnlog import TopicPartition
-from txnlog.store import Store
+from txnlog.storage.adapters.local import LocalStorage
+from txnlog.store import Store, attach
+from txnlog.testing import VirtualClock
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.set_up]
 
@@ -78,11 +81,11 @@ class Job:
 
 
 @contextmanager
-def job(jar: Path, catalog: Served, errors: Path) -> Iterator[Job]:
+def job(jar: Path, catalog: Served, errors: Path, *, extensions: str = "") -> Iterator[Job]:
     with (
         errors.open("w") as written,
         subprocess.Popen(
-            [sys.executable, _JOB, jar, catalog.url, TOKEN],
+            [sys.executable, _JOB, jar, catalog.url, TOKEN, extensions],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=written,
@@ -208,6 +211,46 @@ def test_spark_reads_a_topic_as_it_was(jar: Path, tmp_path: Path) -> None:
         first, *_, last = seen
         with pytest.raises(AssertionError, match=r"(?i)ancestor"):
             spark.ask(f"CHANGES {first} {last}")
+
+
+def test_spark_reads_the_newest_record_of_each_key(
+    jar: Path, tmp_path: Path, clock: VirtualClock
+) -> None:
+    """By a view: of keys in several partitions, compacted, merged, trimmed, and in large files."""
+    (tmp_path / "store").mkdir()
+    store = attach(LocalStorage(str(tmp_path / "store")), create=True, clock=clock)
+    config = {"min.compaction.lag.ms": 0, "segment.bytes": 1 << 18}
+    store.topics.create("f", partitions=3, schema=keyed.SCHEMA, key=["ke`y", "part"], config=config)
+
+    def check() -> None:
+        found = spark.ask("SELECT to_json(struct(`ke``y`, part, number)) FROM log.topics.f_latest")
+        rows = [{name: json.loads(row).get(name) for name in keyed.SCHEMA.names} for row in found]
+        assert sorted(map(repr, rows)) == keyed.wanted(store) != []
+
+    with (
+        served(store) as catalog,
+        job(jar, catalog, tmp_path / "errors", extensions="views") as spark,
+    ):
+        keyed.fill(store, 1)
+        assert spark.ask("SHOW VIEWS IN log.topics") == [["topics", "f_latest", False]]
+        check()
+        store.topics.alter("f", config={"cleanup.policy": "compact"})
+        store.maintenance.compact("f")
+        check()
+        keyed.fill(store, 2)
+        store.topics.delete_records({TopicPartition("f", 0): 30, TopicPartition("f", 2): 11})
+        check()
+        store.topics.alter("f", config={"cleanup.policy": "delete"})
+        store.maintenance.merge("f")
+        check()
+        many = {"ke`y": [f"{n % 997}" for n in range(200_000)], "part": [0] * 200_000}
+        with store.producer() as producer:
+            producer.send_batch("f", pa.table({**many, "number": range(200_000)}))
+        check()
+        keyed.fill(store, 3)
+        check()
+        with pytest.raises(AssertionError, match=r"(?i)unsupported|read-only|not support"):
+            spark.ask("DROP VIEW log.topics.f_latest")
 
 
 @pytest.mark.parametrize("form", FORMS)

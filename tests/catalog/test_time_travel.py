@@ -69,7 +69,8 @@ def ids(catalog: Served) -> list[int]:
     assert logged == [(one["snapshot-id"], one["timestamp-ms"]) for one in snapshots]
     known = {one["schema-id"] for one in found["schemas"]}
     has_default = "initial-default" in json.dumps(found["schemas"])
-    assert found["format-version"] == (3 if has_default else 2)
+    is_numbered = found["next-row-id"] > 0
+    assert found["format-version"] == (3 if has_default or is_numbered else 2)
     assert {one["schema-id"] for one in snapshots} | {found["current-schema-id"]} == known
     if snapshots:
         assert found["current-snapshot-id"] == listed[-1]
@@ -146,6 +147,24 @@ def test_each_snapshot_reads_as_the_topic_was(
         assert found is not None
         assert found.snapshot_id == snapshot_id
     assert table.snapshot_as_of_timestamp(min(times) - 1) is None
+
+
+def test_an_earlier_default_keeps_its_format(store: Store, catalog: Served) -> None:
+    """Iceberg has no defaults in format 2, which the table had before and would have without it."""
+    gate = pa.field("gate", pa.string(), nullable=False)
+    store.topics.delete("f")
+    store.topics.create("f", schema=PLAIN)
+    send(store, 1)
+    first = ids(catalog)[0]
+    assert metadata(catalog)["format-version"] == 2
+    store.topics.alter("f", schema=pa.schema([*PLAIN, gate]), defaults={"gate": "?"})
+    second = ids(catalog)[1]
+    store.topics.alter("f", schema=PLAIN)
+    assert ids(catalog)[:2] == [first, second]
+    assert metadata(catalog)["format-version"] == 3
+    table = catalog.catalog().load_table("topics.f")
+    assert table.scan(snapshot_id=second).to_arrow()["gate"].to_pylist() == ["?"]
+    assert "gate" not in table.scan(snapshot_id=first).to_arrow().column_names
 
 
 def test_servers_agree_on_what_was_shown(

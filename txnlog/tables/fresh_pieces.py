@@ -40,10 +40,12 @@ from txnlog.tables.iceberg_columns import FileBounds
 from txnlog.tables.iceberg_manifests import (
     DATA,
     DELETES,
+    Format,
     ListedFile,
     ListedManifest,
     manifest,
 )
+from txnlog.tables.latest_view import first_row_id, numbers_rows
 from txnlog.tables.pinned_topic import PinnedTopic
 from txnlog.tables.statistics import ColumnStatistics
 from txnlog.tables.table_files import TableFile, copy_files, describe_file, has_own_file, key_of
@@ -104,6 +106,8 @@ class FreshManifests:
         self._folder = folder
         self._known = known
         self._root = folder.root
+        self.version: Format = 3 if numbers_rows(topic) else 2
+        """Iceberg's format of the manifests."""
         self._footers_left = MOST_FOOTERS
         self.is_complete = True
         """Whether all files have their bounds."""
@@ -127,7 +131,7 @@ class FreshManifests:
         stems = table.names.take(pa.array(order))
         topic = self._topic
         version = "" if topic.schema is None else f"{topic.schema.version}"
-        known = self._root, self._schema_json, topic.topic_id, version
+        known = self._root, self._schema_json, topic.topic_id, version, f"{self.version}"
         context = hashlib.blake2b("\0".join(known).encode(), digest_size=16).digest()
         for first, stop in _cut(table.entries[order], *columns[:2]):
             digest = hashlib.blake2b(context, digest_size=20)
@@ -167,7 +171,7 @@ class FreshManifests:
     def _add(
         self, digest: str, kind: str, files: Sequence[ListedFile], content: int
     ) -> Iterator[ListedManifest]:
-        data = manifest(self._schema_json, files, content)
+        data = manifest(self._schema_json, files, content, self.version)
         row_count = sum(file.record_count for file in files)
         put = self._folder.add(digest, kind, data, len(files), row_count)
         yield from self._listed(put, content)
@@ -192,12 +196,14 @@ class FreshManifests:
                 is_beside = True
                 copy = self._copy(part)
                 if copy is not None:
-                    files.append(self._listed_file(part, copy))
+                    files.append(self._listed_file(part, copy, part.start_offset))
                 continue
             url = f"{self._root}/{part.paths.log}"
             known = self._known.described.get(url) if has_bounds else None
             files.append(
-                self._plain_file(part, url) if known is None else self._listed_file(part, known)
+                self._plain_file(part, url)
+                if known is None
+                else self._listed_file(part, known, part.segment.base_offset)
             )
             if cut:
                 is_beside = True
@@ -243,11 +249,16 @@ class FreshManifests:
             field.name for field, there in pairs if there is None and default_of(field) is not None
         )
 
-    def _listed_file(self, part: SegmentRange, file: TableFile) -> ListedFile:
-        bounds = FileBounds.of(self._schema, file.statistics)
-        entry = part.segment.entry
+    def _listed_file(self, part: SegmentRange, file: TableFile, offset: int) -> ListedFile:
+        """``offset`` is that of its first row, or one that is before it in its partition alone."""
         return ListedFile(
-            file.url, entry, file.record_count, file.size_bytes, bounds, file.row_groups
+            file.url,
+            part.segment.entry,
+            file.record_count,
+            file.size_bytes,
+            FileBounds.of(self._schema, file.statistics),
+            file.row_groups,
+            first_row_id=first_row_id(part.partition, offset),
         )
 
     def _plain_file(self, part: SegmentRange, url: str) -> ListedFile:
@@ -260,7 +271,12 @@ class FreshManifests:
             known[name] = ColumnStatistics(0, *(1000 * time for time in times))
         bounds = FileBounds.of(self._schema, known)
         return ListedFile(
-            url, segment.entry, segment.stored.record_count, segment.stored.size_bytes, bounds
+            url,
+            segment.entry,
+            segment.stored.record_count,
+            segment.stored.size_bytes,
+            bounds,
+            first_row_id=first_row_id(part.partition, segment.base_offset),
         )
 
     # -- beside the manifests --------------------------------------------------------------------

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 from pyiceberg.schema import Schema
 
+from txnlog import names
 from txnlog.config import DAY_MS, TopicConfig
 from txnlog.errors import ConcurrentTransactions
 from txnlog.log.open_logs import Logs
@@ -28,9 +29,17 @@ from txnlog.tables.columns import shows_as_it_is
 from txnlog.tables.day_folder import DayFolder
 from txnlog.tables.fresh_pieces import FreshManifests, KnownFiles
 from txnlog.tables.iceberg_columns import default_as_json, iceberg_schema
-from txnlog.tables.iceberg_manifests import DATA, DELETES, ListedManifest, manifest_list
+from txnlog.tables.iceberg_manifests import (
+    DATA,
+    DELETES,
+    Format,
+    ListedManifest,
+    manifest_list,
+)
 from txnlog.tables.iceberg_properties import END_OFFSETS, KEEP_FILES, TOPIC_ID
+from txnlog.tables.latest_view import first_row_id, has_view, numbers_rows, view_metadata
 from txnlog.tables.pinned_topic import PinnedTopic
+from txnlog.tables.table_files import iceberg_url
 from txnlog.tables.table_history import NumberedSchema, PutSnapshot, PutTable, TableHistory
 
 _MOST_TABLES = 64
@@ -79,6 +88,17 @@ class FreshTables:
             if len(self._tables) > _MOST_TABLES:
                 self._tables.popitem(last=False)
         return table.answer()
+
+    def load_view(self, topic: str, namespace: str) -> TableAnswer | None:
+        """The view of a topic's newest records; None if it has none. Raises as ``load`` does."""
+        pinned = PinnedTopic.of(self._logs, topic)
+        if not has_view(pinned):
+            return None
+        fields = _fields(pinned, iceberg_schema(pinned.columns))
+        location = f"{iceberg_url(self._logs.storage)}/{names.TABLES}/{topic}"
+        now_ms = self._logs.clock.now_ms()
+        data = msgspec.json.encode(view_metadata(pinned, fields, location, namespace, now_ms))
+        return TableAnswer(data, location, hashlib.blake2b(data, digest_size=20).hexdigest())
 
 
 class _FreshTable:
@@ -169,7 +189,8 @@ def _put(
     )
     columns = NumberedSchema.of(fields)
     if not history.shows(snapshot, columns, has_rows=bool(manifests)):
-        folder.put_all(list_name, manifest_list(snapshot.snapshot_id, manifests))
+        version: Format = 3 if numbers_rows(topic) else 2
+        folder.put_all(list_name, manifest_list(snapshot.snapshot_id, manifests, version))
         table = history.extended(snapshot, columns, _kept_ms(topic), has_rows=bool(manifests))
         data = msgspec.json.encode(_metadata(topic, schema, columns, folder, table, now_ms))
         if not history.put(data, table):
@@ -196,7 +217,7 @@ def _metadata(
     current = snapshots[-1].snapshot_id if snapshots else _NO_SNAPSHOT
     has_defaults = any(b'"initial-default"' in bytes(one) for one in table.schemas)
     return {
-        "format-version": 3 if has_defaults else 2,
+        "format-version": 3 if has_defaults or numbers_rows(topic) else 2,
         "table-uuid": f"{uuid.uuid5(uuid.NAMESPACE_OID, topic.topic_id)}",
         "location": f"{folder.root}/{folder.path}",
         "last-sequence-number": max(
@@ -219,7 +240,7 @@ def _metadata(
         ],
         "metadata-log": [],
         "refs": {"main": {"snapshot-id": current, "type": "branch"}} if snapshots else {},
-        "next-row-id": 0,
+        "next-row-id": first_row_id(len(topic.end_offsets), 0) if numbers_rows(topic) else 0,
     }
 
 

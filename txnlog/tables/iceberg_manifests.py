@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from pyiceberg.manifest import (
     MANIFEST_LIST_FILE_SCHEMAS,
@@ -21,6 +21,9 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from txnlog.tables.avro import NULL, SOME, array, blob, container, number, text
 from txnlog.tables.iceberg_columns import FileBounds
 
+Format: TypeAlias = Literal[2, 3]
+"""Iceberg's format version: rows have numbers in 3."""
+
 DATA: Final = 0
 DELETES: Final = 1
 _EXISTING = number(0)
@@ -31,7 +34,8 @@ _PARQUET = text("PARQUET")
 class ListedFile:
     """A file of a table. ``entry`` is that of the topic's log which has placed its rows.
 
-    ``content`` is DATA, or DELETES: of positions in another one.
+    ``content`` is DATA, or DELETES: of positions in another one. ``first_row_id`` is the number of
+    its first row, where the manifest is of format 3.
     """
 
     url: str
@@ -41,6 +45,7 @@ class ListedFile:
     bounds: FileBounds = field(default_factory=FileBounds)
     row_groups: Sequence[int] = ()
     content: int = DATA
+    first_row_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,8 @@ class ListedManifest:
     content: int = DATA
 
 
-def manifest(schema_json: str, files: Iterable[ListedFile], content: int) -> bytes:
-    """A manifest of files, all of this content.
+def manifest(schema_json: str, files: Iterable[ListedFile], content: int, version: Format) -> bytes:
+    """A manifest of files, all of this content, in Iceberg's format 2 or 3.
 
     Nothing in it depends on the snapshot: the same files give the same bytes.
     """
@@ -64,13 +69,14 @@ def manifest(schema_json: str, files: Iterable[ListedFile], content: int) -> byt
         "schema-id": "0",
         "partition-spec": "[]",
         "partition-spec-id": "0",
-        "format-version": "2",
+        "format-version": f"{version}",
         "content": "deletes" if content == DELETES else "data",
     }
-    return container(_entry_schema(), metadata, map(_entry, files))
+    entries = (_entry(file, version) for file in files)
+    return container(_entry_schema(version), metadata, entries)
 
 
-def _entry(file: ListedFile) -> bytes:
+def _entry(file: ListedFile, version: Format) -> bytes:
     bounds = file.bounds
     counted = dict.fromkeys(bounds.null_counts, file.record_count)
     sequence = SOME + number(_sequence_number(file.content))
@@ -96,8 +102,13 @@ def _entry(file: ListedFile) -> bytes:
             SOME + array(map(number, file.row_groups)) if file.row_groups else NULL,
             NULL,
             NULL,
+            _of_format_3(file.first_row_id) + 3 * NULL if version == 3 else b"",
         )
     )
+
+
+def _of_format_3(first_row_id: int | None) -> bytes:
+    return NULL if first_row_id is None else SOME + number(first_row_id)
 
 
 def _sequence_number(content: int) -> int:
@@ -117,18 +128,19 @@ def _blobs(values: Mapping[int, bytes]) -> bytes:
     return SOME + array([number(key) + blob(value) for key, value in values.items()])
 
 
-def manifest_list(snapshot_id: int, manifests: Iterable[ListedManifest]) -> bytes:
-    """The list of a snapshot's manifests."""
+def manifest_list(snapshot_id: int, manifests: Iterable[ListedManifest], version: Format) -> bytes:
+    """The list of a snapshot's manifests, in Iceberg's format 2 or 3."""
     metadata = {
         "snapshot-id": str(snapshot_id),
         "parent-snapshot-id": "null",
         "sequence-number": "0",
-        "format-version": "2",
+        "format-version": f"{version}",
     }
-    return container(_list_schema(), metadata, map(_listed, manifests))
+    listed = (_listed(one, version) for one in manifests)
+    return container(_list_schema(version), metadata, listed)
 
 
-def _listed(one: ListedManifest) -> bytes:
+def _listed(one: ListedManifest, version: Format) -> bytes:
     none, sequence = number(0), number(_sequence_number(one.content))
     return b"".join(
         (
@@ -147,18 +159,20 @@ def _listed(one: ListedManifest) -> bytes:
             none,
             NULL,
             NULL,
+            # Files have their own; without this Iceberg's Java library passes over them.
+            _of_format_3(0 if one.content == DATA else None) if version == 3 else b"",
         )
     )
 
 
-@lru_cache(maxsize=1)
-def _entry_schema() -> object:
-    data_file = data_file_with_partition(StructType(), 2)
-    schema = manifest_entry_schema_with_data_file(2, data_file)
+@lru_cache(maxsize=2)
+def _entry_schema(version: Format) -> object:
+    data_file = data_file_with_partition(StructType(), version)
+    schema = manifest_entry_schema_with_data_file(version, data_file)
     return AvroSchemaConversion().iceberg_to_avro(schema, schema_name="manifest_entry")
 
 
-@lru_cache(maxsize=1)
-def _list_schema() -> object:
-    schema = MANIFEST_LIST_FILE_SCHEMAS[2]
+@lru_cache(maxsize=2)
+def _list_schema(version: Format) -> object:
+    schema = MANIFEST_LIST_FILE_SCHEMAS[version]
     return AvroSchemaConversion().iceberg_to_avro(schema, schema_name="manifest_file")

@@ -30,7 +30,7 @@ from txnlog.errors import (
 )
 from txnlog.names import check_topic
 from txnlog.store import Store
-from txnlog.tables.fresh_table import FreshTables
+from txnlog.tables.fresh_table import FreshTables, TableAnswer
 from txnlog.ui.access import same_secret
 
 NAMESPACE = "topics"
@@ -41,8 +41,14 @@ _ENDPOINTS = (
     "GET /v1/{prefix}/namespaces/{namespace}/tables",
     "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}",
     "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "GET /v1/{prefix}/namespaces/{namespace}/views",
+    "GET /v1/{prefix}/namespaces/{namespace}/views/{view}",
+    "HEAD /v1/{prefix}/namespaces/{namespace}/views/{view}",
 )
 _TABLE = "/v1/namespaces/{namespace}/tables/{table}"
+_VIEW = "/v1/namespaces/{namespace}/views/{view}"
+_LATEST = "_latest"
+"""What the view of a topic's newest records has behind the topic's name."""
 _LARGEST_PAGE = 10_000
 _LONGEST_TOKEN = 256
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -75,6 +81,9 @@ def make_app(store: Store, token: str) -> _Guard:
         route(f"{namespace}/tables", catalog.list_tables, "GET"),
         route(_TABLE, catalog.find_table, "HEAD"),
         route(_TABLE, catalog.load_table, "GET"),
+        route(f"{namespace}/views", catalog.list_views, "GET"),
+        route(_VIEW, catalog.find_view, "HEAD"),
+        route(_VIEW, catalog.load_view, "GET"),
         # Reports of engines on their scans, which some make without being asked for.
         route(f"{_TABLE}/metrics", lambda _: Response(status_code=204), "POST"),
     ]
@@ -138,10 +147,19 @@ class _Catalog:
 
     def list_tables(self, request: Request) -> Response:
         """Of those topics whose segments may be Parquet files."""
+        return self._list(request, lambda name: name if self._is_table(name) else None)
+
+    def list_views(self, request: Request) -> Response:
+        """Of those topics that have a key."""
+        return self._list(
+            request, lambda name: f"{name}{_LATEST}" if self._may_have_view(name) else None
+        )
+
+    def _list(self, request: Request, named: Callable[[str], str | None]) -> Response:
+        """What topics are called here, if they are there."""
         _check_namespace(request.path_params["namespace"])
-        topics = self._store.topics.list()
-        page, following = _page(request.query_params, topics)
-        shown = [name for name in page if self._is_table(name)]
+        page, following = _page(request.query_params, self._store.topics.list())
+        shown = [name for topic in page if (name := named(topic)) is not None]
         found: dict[str, object] = {
             "identifiers": [{"namespace": [NAMESPACE], "name": name} for name in shown]
         }
@@ -158,9 +176,37 @@ class _Catalog:
         tag = f'"{answer.tag}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
-        location = json.dumps(answer.location).encode()
-        body = b'{"metadata-location":%b,"metadata":%b,"config":{}}' % (location, answer.metadata)
-        return Response(body, media_type="application/json", headers={"etag": tag})
+        return Response(_loaded(answer), media_type="application/json", headers={"etag": tag})
+
+    def find_view(self, request: Request) -> Response:
+        self._load_view(request)
+        return Response(status_code=204)
+
+    def load_view(self, request: Request) -> Response:
+        return Response(_loaded(self._load_view(request)), media_type="application/json")
+
+    def _load_view(self, request: Request) -> TableAnswer:
+        """The view that a path names. Raises what says that there is none."""
+        name = request.path_params["view"]
+        topic = name.removesuffix(_LATEST)
+        if request.path_params["namespace"] == NAMESPACE and topic != name:
+            try:
+                is_there = self._may_have_view(check_topic(topic))
+            except InvalidTopic:
+                is_there = False
+            found = self._tables.load_view(topic, NAMESPACE) if is_there else None
+            if found is not None:
+                return found
+        raise _Refusal(404, "NoSuchViewException", f"there is no view {name[:_LONGEST_TOKEN]!r}")
+
+    def _may_have_view(self, topic: str) -> bool:
+        """Not if a topic is called as the view would be."""
+        try:
+            spec = self._store.logs.topic_spec(topic)
+        except UnknownTopicOrPartition:
+            return False
+        has_key = spec.schema is not None and bool(spec.schema.key)
+        return has_key and self._is_table(topic) and not self._is_table(f"{topic}{_LATEST}")
 
     def _table_of(self, request: Request) -> str:
         """The topic that a path names. Raises what says that there is no such table."""
@@ -183,6 +229,11 @@ class _Catalog:
         except UnknownTopicOrPartition:
             return False
         return TopicConfig.of(config).has_parquet
+
+
+def _loaded(answer: TableAnswer) -> bytes:
+    location = json.dumps(answer.location).encode()
+    return b'{"metadata-location":%b,"metadata":%b,"config":{}}' % (location, answer.metadata)
 
 
 def _answer(answer: Answer, request: Request) -> Response:
