@@ -16,7 +16,7 @@ from tests.spark.stream_helpers import folder, reads_streams, run, sink, stream
 from txnlog import Store
 from txnlog.errors import InvalidOption, InvalidTxnState, UnknownSchema
 from txnlog.spark import SparkTransaction, decode_values, foreach_batch, read, transaction
-from txnlog.values import ValueReader, ValueWriter, subject_columns
+from txnlog.values import SchemaReference, ValueReader, ValueWriter, subject_columns
 
 ORDER: dict[str, Any] = {
     "type": "record",
@@ -190,3 +190,23 @@ def test_rows_from_anywhere_are_decoded(spark: SparkSession, store: Store) -> No
         decode_values(frame.selectExpr("string(value) as value"), reader)
     with pytest.raises(InvalidOption, match="no '_offset'"):
         decode_values(frame, reader, columns="id,_offset")
+
+
+def test_the_text_of_a_proto_is_read_in_tasks(spark: SparkSession, store: Store) -> None:
+    """Each process of Spark's compiles it once, and has the same columns and dead letters."""
+    item = 'syntax = "proto3"; message Item { string name = 1; }'
+    order = """syntax = "proto3"; import "item.proto";
+        message Order { int64 id = 1; Item item = 2; map<string, int32> sizes = 3; }"""
+    store.schemas.add("item", item, "PROTOBUF")
+    store.schemas.add("orders-value", order, "PROTOBUF", [SchemaReference("item.proto", "item", 1)])
+    store.topics.create("orders", partitions=2)
+    writer = ValueWriter(store.schemas, "protobuf", subject="orders-value")
+    with store.producer() as producer:
+        for number in range(4):
+            row = {"id": number, "item": {"name": "é"}, "sizes": {"s": number}}
+            producer.send("orders", writer(row), partition=number % 2)
+        producer.send("orders", b"\0\0\0\0\x09\0")
+    rows = read(spark, store, "orders", values="protobuf").collect()
+    found = sorted((r["id"], r["item"]["name"], r["sizes"]["s"]) for r in rows if not r["_error"])
+    assert found == [(number, "é", number) for number in range(4)]
+    assert next(r["_error"] for r in rows if r["_error"]).startswith("schema 9 is unknown")
