@@ -17,12 +17,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import catalog_answers
 import pyarrow as pa
 import pyarrow.parquet as pq
 from machine import describe_machine
@@ -31,11 +31,7 @@ from timing import interleaved
 from typed import CODEC, ONE_PERCENT, PARTITIONS, flights_table
 
 import txnlog
-from txnlog.log.uploads import TopicSpec, UploadedSegment
-from txnlog.state.segment import StoredSegment
 from txnlog.store import Store
-from txnlog.tables import fresh_pieces
-from txnlog.tables.fresh_table import FreshTables
 
 COPIES = 9
 READS = 9
@@ -44,14 +40,10 @@ _TOKEN = "a-token-of-this-run"
 
 
 def main() -> None:
-    """Print both tables, or in a process of its own what an answer takes."""
+    """Print both tables."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("iceberg", help="Maven coordinates of Iceberg, or its jar")
-    options.add_argument("--answers", action="store_true", help=argparse.SUPPRESS)
     given = options.parse_args()
-    if given.answers:
-        print(json.dumps(_answers(given.iceberg)))
-        return
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +60,7 @@ def _table_of_answers(root: Path) -> list[str]:
     spec = store.logs.topic_spec("t")
     for number in range(SEGMENTS // 40):
         placed = [
-            _placed(spec, partition, f"0123456789abcdef-{number}-{count}.parquet")
+            catalog_answers.placed(spec, partition, f"0123456789abcdef-{number}-{count}.parquet")
             for partition in range(PARTITIONS)
             for count in range(40 // PARTITIONS)
         ]
@@ -81,7 +73,7 @@ def _table_of_answers(root: Path) -> list[str]:
         "|---|---|---|",
     ]
     for process in ("the first answer ever", "the first of another process"):
-        command = [sys.executable, __file__, str(root), "--answers"]
+        command = [sys.executable, catalog_answers.__file__, str(root)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         first, again, idle, begun = json.loads(done.stdout)
         lines.append(f"| {process} | {first[0]:.2f} | {first[1]:.0f} |")
@@ -89,34 +81,6 @@ def _table_of_answers(root: Path) -> list[str]:
     lines.append(f"| nothing is new | {idle[0]:.2f} | {idle[1]:.0f} |")
     lines.append(f"| (before the first) | | {begun[1]:.0f} |")
     return lines
-
-
-def _answers(root: str) -> list[tuple[float, float]]:
-    """CPU time in s and the process's largest memory in MB: first, after a commit, again, begun."""
-    fresh_pieces.MOST_FOOTERS = 0  # there are no files
-    store = txnlog.open(root)
-    tables = FreshTables(store.logs)
-
-    def answer() -> tuple[float, float]:
-        before = time.process_time()
-        tables.load("t")
-        return time.process_time() - before, _most_mb()
-
-    begun = (0.0, _most_mb())
-    first = answer()
-    spec = store.logs.topic_spec("t")
-    store.logs.topic("t").place([_placed(spec, 0, f"{os.getpid()}-0-0.parquet")])
-    return [first, answer(), answer(), begun]
-
-
-def _placed(spec: TopicSpec, partition: int, name: str) -> UploadedSegment:
-    return UploadedSegment("t", spec.topic_id, partition, StoredSegment(name, 1000, 9999, 0, 0))
-
-
-def _most_mb() -> float:
-    """The most memory that this process has had; of Linux alone, as getrusage has its parent's."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
 
 
 # -- Spark ---------------------------------------------------------------------------------------

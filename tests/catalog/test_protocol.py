@@ -213,3 +213,20 @@ def test_metadata_lies_in_the_store_too(catalog: Served) -> None:
     answer = catalog.ask(f"{TABLES}/a").json
     path = answer["metadata-location"].removeprefix("file://")
     assert json.loads(Path(path).read_text()) == answer["metadata"]
+
+
+def test_a_server_gives_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow's own pool would keep 45 MB of the largest answer."""
+    pools: list[pa.MemoryPool] = []
+    monkeypatch.setattr(pa, "set_memory_pool", pools.append)
+
+    class Ready(Exception):
+        pass
+
+    def announce(*_: object) -> None:
+        raise Ready
+
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    with pytest.raises(Ready):
+        serve(store, announce=announce)
+    assert [pool.backend_name for pool in pools] == ["system"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyarrow import parquet
+from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.table import Table
 
 import txnlog
@@ -33,6 +36,8 @@ from txnlog.storage.adapters.local import LocalStorage
 from txnlog.store import Store, attach
 from txnlog.tables import delta, iceberg
 from txnlog.tables.failures import reported
+from txnlog.tables.iceberg_columns import iceberg_schema, table_name
+from txnlog.tables.pinned_topic import PinnedTopic
 from txnlog.tables.table_files import check_apart, iceberg_url
 from txnlog.testing import VirtualClock
 
@@ -539,6 +544,33 @@ def test_a_column_cannot_take_a_name_of_icebergs(store: Store, tmp_path: Path) -
     table = IcebergPublished(store, tmp_path, "g")
     with pytest.raises(InvalidSchema, match="_tombstone"):
         table.publish()
+
+
+def test_columns_are_icebergs(store: Store) -> None:
+    """What pyiceberg makes of the same columns, with every type that a topic may have."""
+    kinds = [
+        *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+        *(pa.string(), pa.binary(), pa.date32(), pa.decimal128(38, 9), pa.decimal128(1, 0)),
+        *(pa.timestamp("s"), pa.timestamp("ms", "UTC"), pa.timestamp("us"), pa.large_string()),
+    ]
+    nested = pa.struct([pa.field(f"n{number}", kind, False) for number, kind in enumerate(kinds)])
+    kinds += [nested, pa.list_(nested), pa.map_(pa.int16(), pa.list_(pa.list_(nested)))]
+    named = [pa.field(f"c{number}", kind) for number, kind in enumerate(kinds)]
+    key = pa.field("k", pa.string(), False)
+    store.topics.create("every", schema=pa.schema([key, *named]), key=["k"])
+    store.topics.create("plain")
+    for topic in ("every", "plain", "f"):
+        columns = PinnedTopic.of(store.logs, topic).columns
+        renamed = [field.with_name(table_name(field.name)) for field in columns]
+        wanted = pyarrow_to_schema(pa.schema(renamed))
+        assert iceberg_schema(columns).model_dump() == wanted.model_dump()
+
+
+def test_a_catalog_loads_no_datasets() -> None:
+    """Arrow's take 50 MB of its server."""
+    code = "import sys, txnlog.ui.catalog.protocol; print('pyarrow.dataset' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_the_names_of_segments_are_paths_where_pyiceberg_would_cut_urls(tmp_path: Path) -> None:

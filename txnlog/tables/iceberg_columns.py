@@ -10,14 +10,32 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import types
 from pyiceberg.conversions import to_bytes
-from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.schema import Schema
-from pyiceberg.types import PrimitiveType
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
 
 from txnlog.errors import InvalidSchema
 from txnlog.schema import DELETED
-from txnlog.segments.schema_columns import default_of
+from txnlog.segments.schema_columns import default_of, id_of
 from txnlog.tables.statistics import ColumnStatistics
 
 TOMBSTONE = "_tombstone"
@@ -32,7 +50,57 @@ def iceberg_schema(columns: pa.Schema) -> Schema:
             "a topic with a key: rename the topic's column"
         )
     named: list[Any] = [field.with_name(table_name(field.name)) for field in columns]
-    return pyarrow_to_schema(pa.schema(named))
+    return Schema(*map(_nested_field, named))
+
+
+# pyiceberg does this too, by a module that loads all of Arrow's datasets: 50 MB of a server.
+_PLAIN: dict[Any, IcebergType] = {
+    pa.bool_(): BooleanType(),
+    pa.int8(): IntegerType(),
+    pa.int16(): IntegerType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.float32(): FloatType(),
+    pa.float64(): DoubleType(),
+    pa.string(): StringType(),
+    pa.binary(): BinaryType(),
+    pa.date32(): DateType(),
+    pa.timestamp("us"): TimestampType(),
+    pa.timestamp("us", "UTC"): TimestamptzType(),
+}
+
+
+def _nested_field(field: pa.Field) -> NestedField:
+    kind = _iceberg_type(field.type)
+    return NestedField(_id_of(field), field.name, kind, required=not field.nullable)
+
+
+def _iceberg_type(kind: Any) -> IcebergType:  # noqa: ANN401 - pyarrow has no types
+    if types.is_decimal(kind):
+        return DecimalType(kind.precision, kind.scale)
+    if types.is_struct(kind):
+        return StructType(*(_nested_field(kind.field(n)) for n in range(kind.num_fields)))
+    if types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return MapType(
+            _id_of(key),
+            _iceberg_type(key.type),
+            _id_of(item),
+            _iceberg_type(item.type),
+            value_required=not item.nullable,
+        )
+    if types.is_list(kind):
+        element = kind.value_field
+        return ListType(
+            _id_of(element), _iceberg_type(element.type), element_required=not element.nullable
+        )
+    return _PLAIN[kind]
+
+
+def _id_of(field: pa.Field) -> int:
+    number = id_of(field)
+    assert number is not None
+    return number
 
 
 def table_name(column: str) -> str:

@@ -35,6 +35,8 @@ def serve(
         InvalidOption: the address needs a token, the file has none, the address cannot be listened
             at, or engines cannot reach the store's files.
     """
+    import pyarrow as pa
+
     from txnlog.tables.table_files import iceberg_url
     from txnlog.ui.catalog.protocol import make_app
     from txnlog.ui.connections import limited_server
@@ -45,6 +47,8 @@ def serve(
             f"{host} can be reached from other machines: give a token by --token-file, or leave "
             "the host out"
         )
+    # Arrow's own pool keeps what it had for the largest answer.
+    pa.set_memory_pool(pa.system_memory_pool())
     token = secrets.token_urlsafe(32) if token_file is None else read_token(token_file)
     with listen(host, port) as listener:
         actual = listener.getsockname()[1]
