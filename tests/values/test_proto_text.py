@@ -11,7 +11,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from tests.support.cli.cli_command import cli
 from tests.values.protobuf_files import ROW, add, order, text_of
 from tests.values.registry_server import serving
-from txnlog.errors import InvalidOption, InvalidSchema
+from txnlog.errors import InvalidOption, InvalidSchema, StorageError
 from txnlog.store import Store
 from txnlog.values import SchemaFolder, SchemaReference, SchemaRegistry, ValueReader, ValueWriter
 from txnlog.values import proto_text as compiler
@@ -126,12 +126,39 @@ def test_a_file_and_a_folder_of_one_name(store: Store) -> None:
         store.schemas.add("s", BASKET, "PROTOBUF", references)
 
 
-def test_a_compiler_that_does_not_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is stopped; one that takes more memory, time or disk than it may is told of too."""
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        ("while True: pass", "has not ended"),
+        pytest.param(
+            "import os; os.kill(os.getpid(), 9)",
+            "killed",
+            marks=pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal"),
+        ),
+    ],
+)
+def test_a_machine_that_is_too_busy_says_nothing_of_a_text(
+    store: Store, monkeypatch: pytest.MonkeyPatch, does: str, reason: str
+) -> None:
+    """No value becomes a dead letter by it: it is an error, as a registry that is not there."""
+    store.schemas.add("order", f"{ORDER} // {does}", "PROTOBUF")
+    schema_id = store.schemas.version("order").id.to_bytes(4, "big")
+    store.schemas.add("other", ORDER, "PROTOBUF")
+    compiler.compile_proto.cache_clear()
+    reader = ValueReader(store.schemas, "protobuf", subject="other")
     monkeypatch.setattr(compiler, "_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(compiler, "_CHILD", "while True: pass")
-    with pytest.raises(InvalidSchema, match="not compiled within"):
-        store.schemas.add("s", f"{ORDER} // never", "PROTOBUF")
+    monkeypatch.setattr(compiler, "_CHILD", does)
+    with pytest.raises(StorageError, match=reason):
+        reader(b"\0" + schema_id + b"\0")
+
+
+def test_a_full_disk_says_nothing_of_a_text(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    with pytest.raises(StorageError, match="No space left"):
+        store.schemas.add("s", f"{ORDER} // full", "PROTOBUF")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits are the kernel's")
@@ -140,6 +167,7 @@ def test_a_compiler_that_does_not_end(store: Store, monkeypatch: pytest.MonkeyPa
     [
         ("x = bytearray(4 << 30)", "MemoryError"),
         ("open('output.pb', 'wb').write(bytes(17 << 20))", "File too large"),
+        ("while True: pass", "ended with -24"),
     ],
 )
 def test_limits_of_the_compiler(
@@ -147,6 +175,7 @@ def test_limits_of_the_compiler(
 ) -> None:
     """They hold in its process."""
     limits, _, _ = compiler._CHILD.partition("from grpc_tools")
+    limits = limits.replace(f"('CPU', {compiler._CPU_S})", "('CPU', 1)")
     monkeypatch.setattr(compiler, "_CHILD", limits + does)
     monkeypatch.setattr(compiler, "_MOST_SHOWN", 1000)
     with pytest.raises(InvalidSchema, match=reason):

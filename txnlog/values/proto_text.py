@@ -17,16 +17,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from txnlog.errors import InvalidSchema, require_package
+from txnlog.errors import InvalidSchema, StorageError, require_package
 
-_TIMEOUT_S: Final = 30
+_CPU_S: Final = 20
+"""What a text may cost. The clock alone says as much of the machine."""
+_TIMEOUT_S: Final = 120
+_KILLED: Final = -9
 _MOST_OUTPUT: Final = 16 << 20
 _NAME: Final = re.compile(r"(?:\w[\w.+-]*/)*\w[\w.+-]*\.proto", re.ASCII)
 _MOST_CHARS: Final = 200
 _MOST_SHOWN: Final = 300
 _MOST_READ: Final = 1 << 14
 _LOG: Final = re.compile(r"WARNING: All log|[IWEF]\d{4} ")
-_LIMITS: Final = (("AS", 2 << 30), ("CPU", _TIMEOUT_S), ("FSIZE", _MOST_OUTPUT), ("CORE", 0))
+_LIMITS: Final = (("AS", 2 << 30), ("CPU", _CPU_S), ("FSIZE", _MOST_OUTPUT), ("CORE", 0))
 _TEXTS, _DESCRIPTORS, _OUTPUT, _ERRORS = "texts", "descriptors.pb", "output.pb", "errors.txt"
 _CHILD: Final = f"""
 import json, sys
@@ -60,22 +63,31 @@ def compile_proto(main: str, texts: Sequence[tuple[str, str]], descriptors: byte
     Raises:
         InvalidSchema: it is no .proto, a name is not one of a file, or an import is not there.
         InvalidOption: the compiler is not installed.
+        StorageError: this machine cannot run it, which says nothing of the text.
     """
     require_package("grpc_tools", "registry", "the text of a .proto")
     for name, _ in texts:
         if len(name) > _MOST_CHARS or not _NAME.fullmatch(name):
             raise InvalidSchema(f"{name!r:.300} cannot be the name of a .proto that is imported")
-    with TemporaryDirectory(prefix="txnlog-proto-") as made:
-        folder = Path(made)
-        try:
+    try:
+        with TemporaryDirectory(prefix="txnlog-proto-") as made:
+            folder = Path(made)
             for name, text in texts:
-                path = folder / _TEXTS / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, "utf-8")
-        except (OSError, UnicodeEncodeError) as error:
-            raise InvalidSchema(f"{name!r} of a .proto cannot be read: {error}") from error
-        (folder / _DESCRIPTORS).write_bytes(descriptors)
-        return _run(folder, main)
+                _write(folder / _TEXTS / name, text)
+            (folder / _DESCRIPTORS).write_bytes(descriptors)
+            return _run(folder, main)
+    except subprocess.TimeoutExpired as error:
+        raise StorageError(f"the compiler of .proto has not ended in {_TIMEOUT_S} s") from error
+    except OSError as error:
+        raise StorageError(f"the compiler of .proto cannot be run: {error!s:.300}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    except (FileExistsError, NotADirectoryError, IsADirectoryError, UnicodeEncodeError) as error:
+        raise InvalidSchema(f"{path.name!r} of a .proto cannot be read: {error!s:.300}") from error
 
 
 def _run(folder: Path, main: str) -> bytes:
@@ -87,18 +99,17 @@ def _run(folder: Path, main: str) -> bytes:
         *(f"--descriptor_set_out={_OUTPUT}", main),
     ]
     with (folder / _ERRORS).open("wb") as errors:
-        try:
-            code = subprocess.run(  # noqa: S603 - nothing of the schema is in the command
-                command,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                timeout=_TIMEOUT_S,
-                check=False,
-            ).returncode
-        except subprocess.TimeoutExpired:
-            raise InvalidSchema(f"a .proto was not compiled within {_TIMEOUT_S} s") from None
+        code = subprocess.run(  # noqa: S603 - nothing of the schema is in the command
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            timeout=_TIMEOUT_S,
+            check=False,
+        ).returncode
+    if code == _KILLED:
+        raise StorageError("the compiler of .proto was killed: for want of memory, probably")
     if code == 0:
         return (folder / _OUTPUT).read_bytes()
     with (folder / _ERRORS).open("rb") as told:
