@@ -101,6 +101,16 @@ def spark_literal(value: Any) -> str:
     return _plain(value) or f"X'{value.hex()}'"
 
 
+def trino_literal(value: Any) -> str:
+    if isinstance(value, dt.datetime):
+        at = value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+        return f"TIMESTAMP '{at} UTC'" if value.tzinfo else f"TIMESTAMP '{at}'"
+    if isinstance(value, float):
+        words = {"nan": "nan()", "inf": "infinity()", "-inf": "-infinity()"}
+        return words.get(f"{value!r}") or f"DOUBLE '{value!r}'"
+    return _plain(value) or f"X'{value.hex()}'"
+
+
 def datafusion_literal(value: Any) -> str:
     if isinstance(value, dt.datetime):
         zone = "None" if value.tzinfo is None else 'Some("UTC")'
