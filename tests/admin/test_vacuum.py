@@ -420,7 +420,8 @@ def test_one_topic_that_fails_stops_no_other(
     heap.put(entry, data[:-9] + b"somewhat}")
     steps = another(store).maintain()
     failed = [(step.part, step.topic) for step in steps if isinstance(step, MaintenanceFailure)]
-    assert failed == [(part, "old") for part in ("retention", "compaction", "merging", "vacuum")]
+    parts = ("retention", "compaction", "merging", "publishing", "vacuum")
+    assert failed == [(part, "old") for part in parts]
     assert {*reasons(steps)} == {"deleted topic", "deleted records", "left behind"}
     assert [path for path, _ in heap.list_all("topics/old/data")] != []
 

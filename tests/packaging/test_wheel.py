@@ -86,7 +86,7 @@ def test_core_needs_no_extra(python: Path, tmp_path: Path) -> None:
     for adapter in ("azure", "gcs", "s3", "sftp", "webhdfs"):
         names.remove(f"txnlog.storage.adapters.{adapter}_client")
     of_iceberg = ("iceberg", "iceberg_columns", "iceberg_manifests", "fresh_pieces", "fresh_table")
-    for table in ("delta", *of_iceberg):
+    for table in ("delta", "latest_view", *of_iceberg):
         names.remove(f"txnlog.tables.{table}")
     code = "\n".join(
         (

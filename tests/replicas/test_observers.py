@@ -222,6 +222,7 @@ def test_verbs_that_are_no_observers_change_something() -> None:
         "groups/delete_offsets",
         "groups/remove_members",
         "groups/seek",
+        "groups/translate",
         "import_",
         "index/rebuild",
         "maintain",
@@ -319,6 +320,7 @@ WRITES: dict[str, Callable[[txnlog.Store], object]] = {
     "transactions.end_hanging": lambda store: [*store.transactions.end_hanging()],
     "transactions.expire_ids": lambda store: [*store.transactions.expire_ids()],
     "schemas.add": lambda store: store.schemas.add("s", '"string"'),
+    "schemas.delete": lambda store: store.schemas.delete("old"),
     "schemas.set_compatibility": lambda store: store.schemas.set_compatibility("NONE"),
 }
 READS = {
@@ -352,6 +354,7 @@ def test_who_writes_needs_nobody_else(which: str) -> None:
     """The leader is gone, and what is written by is read first: from the one that it elects."""
     seen = Seen()
     seen.store.topics.create("c", config={"cleanup.policy": "compact"})
+    seen.store.schemas.add("old", '"string"')
     commit(seen.store)
     join(seen.store)
     hanging = seen.store.producer(transactional_id="hangs")
