@@ -77,15 +77,16 @@ def read_latest(
     keyed = KeyedRows.of(pinned)
     chosen = parsed.columns.of(schema).names
     needed = tuple(dict.fromkeys((*chosen, *keyed.finding, keyed.ending)))
-    if parsed.skip_damaged or _are_few(pinned.ranges):
+    are_few = _are_few(pinned.ranges)
+    if are_few or parsed.skip_damaged:
         # Read once, what is damaged in any column is no record of its key either.
-        rows = _aggregated(keyed, read(needed, pinned.ranges), _are_few(pinned.ranges))
+        rows = _aggregated(keyed, read(needed, pinned.ranges), in_one_task=are_few)
     else:
         rows = _chosen(keyed, read, needed, *_split(pinned.ranges))
     return rows.where(keyed.shows(rows)).select(*(rows[quote(name)] for name in chosen))
 
 
-def _aggregated(keyed: KeyedRows, rows: DataFrame, in_one_task: bool) -> DataFrame:
+def _aggregated(keyed: KeyedRows, rows: DataFrame, *, in_one_task: bool) -> DataFrame:
     """The newest rows, by one aggregation of all."""
     if in_one_task:
         rows = rows.coalesce(1)

@@ -16,6 +16,7 @@ import pytest
 from tests.support.admin.compacted_topics import compact
 from tests.support.tiers import more
 from txnlog.errors import CorruptRecord, InvalidOption
+from txnlog.read.latest import _Fold
 from txnlog.read.scanned_ranges import read_each
 from txnlog.results import DamagedRecords
 from txnlog.scan import Scan
@@ -133,6 +134,27 @@ def newest(rows: Sequence[Row], keys: Sequence[str], typed: str = "") -> list[Ro
 def rows_of(scan: Scan) -> list[Row]:
     rows: list[Row] = scan.to_arrow().to_pylist()
     return rows
+
+
+def test_large_keys_are_grouped_before_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So memory is about the keys that there are, not about half a million rows of them."""
+    monkeypatch.setattr("txnlog.read.latest._LEAST_BYTES", 10_000)
+    sizes: list[int] = []
+    group = _Fold._newest_of
+
+    def newest_of(fold: _Fold, tables: Sequence[pa.Table]) -> pa.Table:
+        sizes.append(sum(table.nbytes for table in tables))
+        return group(fold, tables)
+
+    monkeypatch.setattr(_Fold, "_newest_of", newest_of)
+    store = make_store()
+    store.topics.create("t", config={"record.format": "columns"})
+    for _ in range(9):
+        with store.producer() as producer:
+            for number in range(10, 22):
+                producer.send("t", b"1", b"%d" % number * 500)
+    assert store.scan("t", latest=True).count() == {0: 12}
+    assert max(sizes) < 50_000 < sum(sizes)
 
 
 @pytest.mark.usefixtures("small_sizes")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +187,36 @@ def test_keys_of_several_topics_are_not_mixed(
     rows = read(spark, store, "a", "b", latest=True).collect()
     assert {(row["topic"], bytes(row["key"]), bytes(row["value"])) for row in rows} == expected
     assert len(rows) == len(expected)
+
+
+def test_rows_are_not_shuffled(
+    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor read for columns that nobody asks for; few are aggregated by one task."""
+    names = ["id", "text", "other"]
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string()), ("other", pa.string())])
+    store.topics.create("t", partitions=2, schema=schema, key=["id"])
+    with store.producer() as producer:
+        rows = {"id": [*range(10)] * 2, "text": ["t"] * 20, "other": ["o"] * 20}
+        producer.send_batch("t", pa.table(rows, schema=schema))
+
+    def plan(way: str, columns: list[str]) -> list[str]:
+        """The operators, each with what goes in."""
+        choose(monkeypatch, way)
+        frame = read(spark, store, "t", columns=columns, latest=True, native=True)
+        with redirect_stdout(StringIO()) as shown:
+            frame.explain("formatted")
+        return re.findall(r"^\(\d+\) (?:.+\n)+", shown.getvalue(), re.MULTILINE)
+
+    def shuffled(operators: list[str]) -> list[str]:
+        return [one for one in operators if "hashpartitioning" in one]
+
+    marked = shuffled(plan("marked", names))
+    assert len(marked) == 3
+    assert not [one for one in marked if "text" in one]
+    assert not [one for one in plan("marked", ["id", "text"]) if "other" in one]
+    assert [one for one in plan("aggregated", names) if "text" in one]
+    assert shuffled(plan("aggregated", names)) == []
 
 
 def choose(monkeypatch: pytest.MonkeyPatch, way: str) -> None:

@@ -76,10 +76,7 @@ def publish_as_set(
 
 
 def _lies_in(table: str, place: str) -> bool:
-    if not table.startswith(place):
-        return False
+    ends = ":" if ":" not in place else "/." if place.startswith(_ICEBERG) else "/"
     following = table[len(place) :]
-    ends = "/." if place.startswith(_ICEBERG) else "/"
-    if place in (_DELTA, _ICEBERG):
-        ends = ":"
-    return not following or place[-1] in "/:" or following[0] in ends
+    is_whole = not following or place[-1] in "/:" or following[0] in ends
+    return table.startswith(place) and is_whole
