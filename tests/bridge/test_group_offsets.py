@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -13,6 +15,7 @@ from tests.bridge.mock_kafka import PARTITIONS, MockKafka, Row
 from tests.support.cli.cli_command import cli
 from txnlog import TopicPartition
 from txnlog.bridge import KafkaSink, KafkaSource, TranslatedOffset, translate_offsets
+from txnlog.cli.commands.groups.translate import translate_group
 from txnlog.errors import BridgeFailed, GroupNotEmpty, InvalidOption, UnknownTopicOrPartition
 from txnlog.store import Store
 
@@ -119,6 +122,29 @@ def test_partitions_that_are_empty(kafka: MockKafka, store: Store) -> None:
         producer.send("t", b"mine", partition=2)
     with pytest.raises(BridgeFailed, match="t:2: no record is left"):
         translate_offsets(store, kafka.servers, "g", ["t"])
+
+
+@pytest.mark.parametrize(
+    ("options", "passes"),
+    [({"yes": True}, [False]), ({}, [True, False]), ({"yes": True, "dry_run": True}, [True])],
+)
+def test_who_need_not_be_asked_compares_once(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], passes: list[bool]
+) -> None:
+    """All that a group has not read is read on both sides each time."""
+    done: list[bool] = []
+
+    def translate(*_: object, dry_run: bool = False, **__: object) -> list[TranslatedOffset]:
+        done.append(dry_run)
+        return [TranslatedOffset("t", 0, 5, None, 5)]
+
+    monkeypatch.setattr("txnlog.bridge.translate_offsets", translate)
+    output = SimpleNamespace(rows=lambda _, moved: shown.extend(moved))
+    shown: list[TranslatedOffset] = []
+    session: Any = SimpleNamespace(open_store=lambda **_: None, output=output)
+    translate_group(session, "g", ["t"], source="kafka://here", **options)
+    assert done == passes
+    assert [one.after for one in shown] == [5]
 
 
 def test_the_command_shows_before_it_acts(kafka: MockKafka, store: Store) -> None:

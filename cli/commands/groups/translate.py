@@ -79,8 +79,9 @@ def translate_group(
         options=parse_kafka_options(kafka_option, kafka_config),
         force=force,
     )
-    moved = translate(dry_run=True)
-    if not dry_run:
+    # Each time all that is unread is compared: once is enough for who need not be asked.
+    moved = translate(dry_run=dry_run or not yes)
+    if not dry_run and not yes:
         lost = sum(one.before not in (None, one.after) for one in moved)
         if lost:
             confirm(f"move {lost} offset(s) of group {group}", yes=yes)
