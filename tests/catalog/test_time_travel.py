@@ -143,10 +143,10 @@ def test_each_snapshot_reads_as_the_topic_was(
         assert table_rows(catalog, snapshot_id) == wanted
     table = catalog.catalog().load_table("topics.f")
     for time_ms, snapshot_id in times.items():
-        found = table.snapshot_as_of_timestamp(time_ms + 30_000)
+        found = table.snapshot_as_of_timestamp(time_ms)
         assert found is not None
         assert found.snapshot_id == snapshot_id
-    assert table.snapshot_as_of_timestamp(min(times) - 1) is None
+    assert table.snapshot_as_of_timestamp(min(times) - 60_001) is None
 
 
 def test_an_earlier_default_keeps_its_format(store: Store, catalog: Served) -> None:
@@ -299,6 +299,84 @@ def test_times_of_servers_that_differ(store: Store, catalog: Served, clock: Virt
     send(store, 1)
     assert len(ids(catalog)) == 1
     assert metadata(catalog)["last-updated-ms"] == noon_ms
+
+
+def dates(catalog: Served) -> list[int]:
+    return [one["timestamp-ms"] for one in metadata(catalog)["snapshots"]]
+
+
+def test_a_snapshot_is_as_old_as_what_it_shows(
+    store: Store, catalog: Served, clock: VirtualClock
+) -> None:
+    """A reader whose transaction began before it asked finds it, and never another in its place."""
+    begun_ms = clock.time_ms
+    send(store, 1)
+    clock.time_ms += 1_000
+    assert dates(catalog) == [begun_ms]
+    clock.time_ms += 1_000
+    writer = store.producer(transactional_id="t")
+    writer.init_transactions()
+    writer.begin_transaction()
+    writer.send("f", {"carrier": "c2", "flight": 2})
+    writer.flush()
+    placed_ms = clock.time_ms
+    clock.time_ms += 1_000
+    assert dates(catalog) == [begun_ms, placed_ms]
+    shown_ms = clock.time_ms = clock.time_ms + 1_000
+    assert dates(catalog) == [begun_ms, placed_ms]
+    clock.time_ms += 1_000
+    writer.commit_transaction()
+    clock.time_ms += 1_000
+    # No entry tells when it was decided: not before the moment at which it did not show.
+    assert dates(catalog) == [begun_ms, placed_ms, shown_ms + 1]
+    assert totals(FreshTables(store.logs)) == ["1", "1", "2"]
+    clock.time_ms += 1_000
+    send(store, 3)
+    sent_ms = clock.time_ms
+    clock.time_ms += 1_000
+    with served(again(store)) as other:
+        assert dates(other) == [begun_ms, placed_ms, shown_ms + 1, sent_ms]
+
+
+@pytest.mark.parametrize("shows_it_too", [False, True])
+def test_what_another_server_has_shown_is_not_dated_back(
+    store: Store, catalog: Served, clock: VirtualClock, shows_it_too: bool
+) -> None:
+    send(store, 1)
+    writer = store.producer(transactional_id="t")
+    writer.init_transactions()
+    writer.begin_transaction()
+    writer.send("f", {"carrier": "c2", "flight": 2})
+    writer.flush()
+    begun_ms = clock.time_ms
+    shown_ms = clock.time_ms = clock.time_ms + 5_000
+    assert dates(catalog) == [begun_ms]
+    with served(again(store)) as other:
+        clock.time_ms += 5_000
+        if shows_it_too:
+            shown_ms = clock.time_ms
+            assert dates(other) == [begun_ms]
+            clock.time_ms += 5_000
+        writer.commit_transaction()
+        assert dates(other) == [begun_ms, shown_ms + 1]
+    # A writer's clock that is ahead makes no snapshot of a time to come.
+    clock.time_ms += 600_000
+    send(store, 3)
+    clock.time_ms -= 500_000
+    assert dates(catalog)[-1] == clock.time_ms
+
+
+def test_an_old_topic_keeps_what_was_shown_lately(
+    store: Store, catalog: Served, clock: VirtualClock
+) -> None:
+    """Its rows are old; that they were shown, and its files with them, is not."""
+    send(store, 1)
+    sent_ms = clock.time_ms
+    clock.time_ms += 30 * DAY_MS
+    assert dates(catalog) == [sent_ms]
+    clock.time_ms += DAY_MS
+    send(store, 2)
+    assert dates(catalog) == [sent_ms, clock.time_ms]
 
 
 def test_metadata_does_not_grow_without_end(

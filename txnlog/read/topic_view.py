@@ -65,7 +65,7 @@ class TopicView:
     aborted in Kafka before an import. ``settled`` is looked up in ``manifests``. ``unfinished``
     are, by partition, the starts of hidden appends that are committed by now, and may have been
     merged with others. ``schema`` is that of a typed topic before entry ``next_entry``; if it was
-    changed since, that was in entry ``schema_end``. Compactions from entry ``compactions_end`` on
+    changed since, that was in entry ``schema_end``. ``log_time_ms`` is the latest time in any entry. Compactions from entry ``compactions_end`` on
     are ignored.
     """
 
@@ -82,6 +82,7 @@ class TopicView:
     unfinished: Mapping[int, Sequence[int]] = field(default_factory=dict)
     schema: TopicSchema | None = None
     next_entry: int = 0
+    log_time_ms: int = 0
     schema_end: int | None = None
     compactions_end: int | None = None
 
@@ -128,6 +129,7 @@ class TopicView:
             unfinished=unfinished or {},
             schema=state.schema,
             next_entry=state.next_entry,
+            log_time_ms=state.log_time_ms,
         )
 
     @property

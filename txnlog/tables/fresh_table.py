@@ -36,7 +36,7 @@ from txnlog.tables.iceberg_manifests import (
     ListedManifest,
     manifest_list,
 )
-from txnlog.tables.iceberg_properties import END_OFFSETS, KEEP_FILES, TOPIC_ID
+from txnlog.tables.iceberg_properties import END_OFFSETS, KEEP_FILES, SHOWN_AT, TOPIC_ID
 from txnlog.tables.latest_view import first_row_id, has_view, numbers_rows, view_metadata
 from txnlog.tables.pinned_topic import PinnedTopic
 from txnlog.tables.table_files import iceberg_url
@@ -140,9 +140,11 @@ class _FreshTable:
             view.hidden_entries,
             tuple((number, *starts) for number, starts in view.unfinished.items()),
         )
-        if self._answer is not None and self._answer[0] == seen:
-            return self._answer[1]
         folder, history = self._folder, self._history
+        if self._answer is not None and self._answer[0] == seen:
+            assert history is not None
+            history.shown_at_ms = now_ms
+            return self._answer[1]
         if folder is None or folder.day != day or history is None or history.of != view.topic_id:
             self._folder = DayFolder(logs, self._topic, day)
             self._history = TableHistory(logs, self._topic, view.topic_id, self._folder)
@@ -182,19 +184,22 @@ def _put(
     snapshot = PutSnapshot(
         (int.from_bytes(moment, "big") >> 1) or 1,
         topic.view.next_entry,
-        now_ms,
+        topic.view.log_time_ms,
         folder.url(list_name),
         0,
-        _summary(topic, manifests),
+        _summary(topic, manifests, now_ms),
     )
     columns = NumberedSchema.of(fields)
     if not history.shows(snapshot, columns, has_rows=bool(manifests)):
         version: Format = 3 if numbers_rows(topic) else 2
         folder.put_all(list_name, manifest_list(snapshot.snapshot_id, manifests, version))
-        table = history.extended(snapshot, columns, _kept_ms(topic), has_rows=bool(manifests))
+        table = history.extended(
+            snapshot, columns, now_ms, _kept_ms(topic), has_rows=bool(manifests)
+        )
         data = msgspec.json.encode(_metadata(topic, schema, columns, folder, table, now_ms))
         if not history.put(data, table):
             return None
+    history.shown_at_ms = now_ms
     data = history.newest_data
     tag = hashlib.blake2b(data, digest_size=20).hexdigest()
     return TableAnswer(data, history.newest_url, tag)
@@ -244,7 +249,9 @@ def _metadata(
     }
 
 
-def _summary(topic: PinnedTopic, manifests: list[ListedManifest]) -> dict[str, str]:
+def _summary(
+    topic: PinnedTopic, manifests: list[ListedManifest], now_ms: int
+) -> dict[str, str]:
     files, rows = _sums(manifests, DATA)
     deletes, deleted = _sums(manifests, DELETES)
     return {
@@ -255,6 +262,7 @@ def _summary(topic: PinnedTopic, manifests: list[ListedManifest]) -> dict[str, s
         "total-position-deletes": f"{deleted}",
         "total-equality-deletes": "0",
         END_OFFSETS: json.dumps(topic.end_offsets),
+        SHOWN_AT: f"{now_ms}",
     }
 
 

@@ -4,6 +4,10 @@ The metadata of each answer is put under the next number of its day, once: so se
 order, and the newest has all snapshots that are still listed. Those form an unbroken row, so that
 what was current at some time is never mistaken.
 
+A snapshot is dated by the newest entry of the log that it shows, and never before a moment at which
+the one before it is known to have been current. Dated by the moment at which it is asked for, it
+would be later than the transaction of a reader that has asked.
+
 They have no parents. Lines of descent are for readers of what was added between two snapshots,
 which is not what a table's files tell: merged ones hold rows that were there before.
 """
@@ -25,6 +29,7 @@ from txnlog.limits import ColumnId, Counter, LongName, Name, TimeMs
 from txnlog.log.open_logs import Logs
 from txnlog.names import TABLES
 from txnlog.tables.day_folder import DayFolder, metadata_name
+from txnlog.tables.iceberg_properties import SHOWN_AT
 
 MOST_SNAPSHOTS = 100
 """Of one answer: each is sent to every client, and put with the next one."""
@@ -45,6 +50,12 @@ class PutSnapshot(msgspec.Struct, frozen=True, rename="kebab"):
     manifest_list: LongName
     schema_id: ColumnId
     summary: Annotated[dict[Name, Annotated[str, Meta(max_length=16 << 20)]], Meta(max_length=100)]
+
+    @property
+    def shown_at_ms(self) -> int:
+        """When it was shown first, as far as it says so."""
+        said = self.summary.get(SHOWN_AT, "")
+        return int(said) if re.fullmatch("[0-9]{1,15}", said) else self.timestamp_ms
 
 
 class _PutSchema(msgspec.Struct, frozen=True, rename="kebab"):
@@ -92,6 +103,8 @@ class TableHistory:
         self._number = folder.newest_of(topic_id)
         self.newest_data = b""
         """The newest metadata of the day; nothing if there is none that could be read."""
+        self.shown_at_ms = 0
+        """When the newest metadata was shown last, as far as is known."""
         self._snapshots: Sequence[PutSnapshot] = ()
         self._schemas: Mapping[int, msgspec.Raw] = {}
         if self._number:
@@ -118,20 +131,28 @@ class TableHistory:
         return known == (snapshot.snapshot_id, snapshot.manifest_list)
 
     def extended(
-        self, snapshot: PutSnapshot, columns: NumberedSchema, kept_ms: int, *, has_rows: bool
+        self,
+        snapshot: PutSnapshot,
+        columns: NumberedSchema,
+        now_ms: int,
+        kept_ms: int,
+        *,
+        has_rows: bool,
     ) -> PutTable:
         """What the next metadata lists: this snapshot, behind those whose files are still kept.
 
         Args:
-            snapshot: its time is that of this server.
+            snapshot: its time is that of the newest entry in the log.
             columns: its columns.
+            now_ms: this server's time.
             kept_ms: how long files of earlier snapshots are kept.
             has_rows: otherwise it is listed only if there were others.
         """
-        listed = self._listed(snapshot.timestamp_ms, kept_ms)
+        listed = self._listed(now_ms, kept_ms)
         if self._schemas.get(columns.number, columns.data) != columns.data:
             listed = []  # one number is of two schemas
-        time_ms, number = snapshot.timestamp_ms, snapshot.sequence_number
+        time_ms = min(max(snapshot.timestamp_ms, self.shown_at_ms + 1), now_ms)
+        number = snapshot.sequence_number
         if self._snapshots:
             last = self._snapshots[-1]
             if last.snapshot_id == snapshot.snapshot_id:
@@ -140,7 +161,7 @@ class TableHistory:
                 listed = [one for one in listed if one is not last]
             else:
                 number = max(number, last.sequence_number + 1)
-                if last.timestamp_ms <= time_ms + _AHEAD_MS:
+                if last.timestamp_ms <= now_ms + _AHEAD_MS:
                     time_ms = max(time_ms, last.timestamp_ms + 1)
         if has_rows or listed:
             newest = msgspec.structs.replace(
@@ -155,7 +176,8 @@ class TableHistory:
         """The last ones in a row, all of whose files are kept; not all if they are many."""
         found = [*self._snapshots]
         for number, one in enumerate(self._snapshots):
-            if not now_ms - kept_ms < one.timestamp_ms <= now_ms + _AHEAD_MS:
+            latest_ms = max(one.shown_at_ms, one.timestamp_ms)
+            if not now_ms - kept_ms < latest_ms <= now_ms + _AHEAD_MS:
                 found = [*self._snapshots[number + 1 :]]
         found = found[-MOST_SNAPSHOTS + 1 :]
         left = _MOST_BYTES
@@ -225,6 +247,7 @@ class TableHistory:
         if not is_sound or not all(map(_follows, found, found[1:])):
             raise msgspec.ValidationError("no server of this store has put it")
         self._snapshots, self._schemas = found, schemas
+        self.shown_at_ms = found[-1].shown_at_ms if found else 0
 
 
 def _follows(before: PutSnapshot, after: PutSnapshot) -> bool:
