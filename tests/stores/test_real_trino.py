@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-import pyarrow as pa
 import pytest
 import s3fs
 
@@ -27,27 +26,14 @@ from tests.stores.servers import (
     run_tool,
     running,
 )
-from tests.support.read.hostile_readers import sql, trino_literal
-from tests.support.read.hostile_values import (
-    COLUMNS,
-    Compare,
-    Form,
-    In,
-    Not,
-    Order,
-    Predicate,
-    fill,
-    matching,
-    predicates,
-)
+from tests.stores.topics_of_a_catalog import check_predicates, fill_topics, nan_is_itself
+from tests.support.read.hostile_readers import trino_literal
+from tests.support.read.hostile_values import In, Not, Predicate
 from txnlog import Store
 
 TRINO = "476"
 JAVA = 24
 """The oldest that it runs on."""
-_TOGETHER = 40
-_FORM: Form = "mixed"
-"""Of the files: Parquet files that a table names, and records that it has copied."""
 _CONFIG = """
 coordinator=true
 node-scheduler.include-coordinator=true
@@ -112,15 +98,7 @@ def store(s3_options: dict[str, Any]) -> Store:
     """In S3: a topic of hostile values, and two others."""
     s3fs.S3FileSystem(**s3_options).call_s3("create_bucket", Bucket="trino")
     store = txnlog.open("s3://trino/store", create=True, storage_options=s3_options)
-    fill(store, "hostile", _FORM)
-    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
-    store.topics.create("keyed", partitions=2, schema=schema, key=["id"])
-    store.topics.create("plain", partitions=2)
-    with store.producer() as producer:
-        producer.send_batch("keyed", pa.table({"id": [1, 2, 3], "name": ["a", None, "ü"]}))
-        producer.send_batch("keyed", pa.table({"id": [2], "_deleted": [True]}))
-        for number in range(3):
-            producer.send("plain", value=f"{number}", key=b"\xff\0")
+    fill_topics(store)
     return store
 
 
@@ -209,29 +187,13 @@ def test_trino_reads_a_topic_as_it_is_now(store: Store, trino: Trino) -> None:
 
 def test_a_predicate_keeps_what_it_is_true_of(trino: Trino) -> None:
     """Whatever bounds say, and however exact the literal is."""
-    every = [
-        predicate
-        for column in COLUMNS
-        for predicate in predicates(column)
-        if not _is_changed(predicate)
-    ]
-    wrong: list[str] = []
-    for first in range(0, len(every), _TOGETHER):
-        some = every[first : first + _TOGETHER]
-        queries = [
-            f"SELECT {number}, id FROM hostile WHERE {sql(predicate, trino_literal)}"
-            for number, predicate in enumerate(some)
-        ]
-        found: dict[int, list[int]] = {number: [] for number in range(len(some))}
-        for number, identity in trino.ask(" UNION ALL ".join(queries)):
-            found[number].append(identity)
-        wrong += [
-            f"{predicate}: {sorted(found[number])}, not {wanted}"
-            for number, predicate in enumerate(some)
-            if sorted(found[number]) != (wanted := matching(predicate, _order(predicate)))
-        ]
-    assert len(every) > 400
-    assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:20])
+    check_predicates(
+        trino.ask,
+        "hostile",
+        trino_literal,
+        knows=lambda predicate: not _is_changed(predicate),
+        order_of=nan_is_itself,
+    )
 
 
 def _is_changed(predicate: Predicate) -> bool:
@@ -241,9 +203,3 @@ def _is_changed(predicate: Predicate) -> bool:
     """
     inner = predicate.of if isinstance(predicate, Not) else predicate
     return isinstance(inner, In) and inner.column == "f32"
-
-
-def _order(predicate: Predicate) -> Order:
-    """NaN is not distinct from NaN, and in all other comparisons differs from all."""
-    is_distinct = isinstance(predicate, Compare) and predicate.operator == "<=>"
-    return "largest" if is_distinct else "ieee"

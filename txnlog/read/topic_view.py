@@ -65,8 +65,8 @@ class TopicView:
     aborted in Kafka before an import. ``settled`` is looked up in ``manifests``. ``unfinished``
     are, by partition, the starts of hidden appends that are committed by now, and may have been
     merged with others. ``schema`` is that of a typed topic before entry ``next_entry``; if it was
-    changed since, that was in entry ``schema_end``. ``log_time_ms`` is the latest time in any entry. Compactions from entry ``compactions_end`` on
-    are ignored.
+    changed since, that was in entry ``schema_end``. Compactions from entry ``compactions_end`` on
+    are ignored. ``log_time_ms`` is the latest time in any entry of the log.
     """
 
     topic: str

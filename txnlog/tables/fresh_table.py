@@ -249,9 +249,7 @@ def _metadata(
     }
 
 
-def _summary(
-    topic: PinnedTopic, manifests: list[ListedManifest], now_ms: int
-) -> dict[str, str]:
+def _summary(topic: PinnedTopic, manifests: list[ListedManifest], now_ms: int) -> dict[str, str]:
     files, rows = _sums(manifests, DATA)
     deletes, deleted = _sums(manifests, DELETES)
     return {
