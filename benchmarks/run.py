@@ -225,10 +225,12 @@ def _contention(scale: Scale) -> list[str]:
     return measure(scale.of(20, 5))
 
 
-def _replicas(_: Scale) -> list[str]:
+def _replicas(scale: Scale) -> list[str]:
     from replicas import measure
+    from returning import measure as measure_returning
 
-    return measure()
+    data_mb = scale.of(60, 6), scale.of(600, 60)
+    return [*measure(), "", *measure_returning(scale.folder, data_mb)]
 
 
 def _compaction(scale: Scale) -> list[str]:

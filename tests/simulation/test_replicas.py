@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.replication.replica_gates import Disk, Patience
-from tests.support.replication.replica_world import CALM, ROUGH, STORMY, Violation, run_seeds
+from tests.support.replication.replica_world import CALM, ROUGH, STORMY, Roots, Violation, run_seeds
 from tests.support.seeds import tried_first
 from txnlog.errors import ObjectNotFound, StoreExists
 from txnlog.replication.roots import (
@@ -25,6 +25,7 @@ from txnlog.replication.roots import (
     copying,
     forgetting,
     joining,
+    keeping,
     placement,
     puts,
     reassigning,
@@ -35,7 +36,7 @@ from txnlog.replication.roots import (
 )
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.controller import Controller, list_epochs
-from txnlog.replication.roots.epochs import Epoch, Member, elected_unclean
+from txnlog.replication.roots.epochs import Epoch, Member, elected_unclean, root_of
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
 
@@ -137,7 +138,8 @@ def test_disks_that_are_not_mounted_in_many_runs(weather: Any) -> None:
 @pytest.mark.parametrize("runs", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_entries_that_roots_damage_are_not_lost(runs: int) -> None:
     """Any bit of any entry at fewer than half of the roots, all the time."""
-    run_seeds(range(9000, 9000 + runs), ROUGH, rots=True)
+    total = run_seeds(range(9000, 9000 + runs), ROUGH, rots=True)
+    assert total["kept"] > 0
     run_seeds(range(9100, 9100 + runs // 2), STORMY, rots=True, roots=5)
     run_seeds(range(9200, 9200 + runs // 2), ROUGH, rots=True, roots=4, operated=True)
 
@@ -218,7 +220,7 @@ def no_writes_to_who_joins(patch: Patch) -> None:
 
 def nothing_is_copied(patch: Patch) -> None:
     """R4. A joining root is in sync at once."""
-    patch.setattr(joining, "_copy", lambda *_: (0, 0))
+    patch.setattr(joining, "_copy", lambda *_: (0, 0, 0, 0))
 
 
 def who_was_out_leads(patch: Patch) -> None:
@@ -272,6 +274,32 @@ def who_joins_copies_the_leader(patch: Patch) -> None:
         return agreement.ask(epoch, epoch.leader, lambda storage: storage.get(name))
 
     patch.setattr(joining, "sound_bytes", leaders)
+
+
+def a_name_tells_what_is_kept(patch: Patch) -> None:
+    """R17. Who comes back keeps data by its name, as damaged as it is."""
+    patch.setattr(keeping.Kept, "_keep", take_over)
+
+
+def what_was_decided_in_a_race_is_kept(patch: Patch) -> None:
+    """R17. Who comes back keeps entries, too: other ones than the leader's, or damaged."""
+
+    def holders(kept: keeping.Kept, name: str) -> list[tuple[Member, int]]:
+        return [*kept._listings.sizes_of(name).items()]
+
+    patch.setattr(keeping.Kept, "holders", holders)
+    patch.setattr(keeping.Kept, "_keep", take_over)
+
+
+def take_over(kept: keeping.Kept, name: str, earlier: Member) -> bool:
+    source = kept._agreement.storage(kept._epoch, earlier)
+    return kept._agreement.ask(kept._epoch, kept._member, lambda one: one.take_over(name, source))
+
+
+def the_earlier_folder_goes_on(patch: Patch) -> None:
+    """R4. A new incarnation is the folder that there was: late writers write into it."""
+    heap = Roots.heap
+    patch.setattr(Roots, "heap", lambda told, member: heap(told, f"{root_of(member)}-0"))
 
 
 def lost_numbers_are_given_away(patch: Patch) -> None:
@@ -360,6 +388,9 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (what_is_found_again_counts, {"roots": 2, "scarce": True}),
     (nobody_looks_at_checksums, {"rots": True, "first": 2}),
     (who_joins_copies_the_leader, {"rots": True, "first": 13}),
+    (a_name_tells_what_is_kept, {"rots": True}),
+    (what_was_decided_in_a_race_is_kept, {"rots": True}),
+    (the_earlier_folder_goes_on, {}),
     (lost_numbers_are_given_away, {"forgets": True, "first": 2}),
     (marks_are_not_looked_for, {"unmounts": True, "rates": CALM}),
     (what_is_not_found_was_deleted, {"unmounts": True, "rates": CALM}),

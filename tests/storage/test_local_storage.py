@@ -27,6 +27,7 @@ from txnlog.storage.adapters.held_folders import HeldFolder
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.adapters.memory import MemoryStorage
 from txnlog.storage.base import Storage
+from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing import HeapStorage
 
 
@@ -671,3 +672,57 @@ def test_a_damaged_object_is_replaced_in_one_step(tmp_path: Path, kind: str) -> 
     assert [*storage.list_all("")] == [("f/x", 5)]
     if kind == "local":
         assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["x"]
+
+
+@pytest.mark.parametrize("kind", ["local", "memory", "heap"])
+def test_an_object_of_another_folder_is_taken_over(tmp_path: Path, kind: str) -> None:
+    """On disks as a second name of the same file. What is done to the first changes nothing."""
+    make: dict[str, Callable[[str], Storage]] = {
+        "local": lambda name: LocalStorage(str(tmp_path / name)),
+        "memory": lambda name: MemoryStorage(str(tmp_path / name)),
+        "heap": lambda _: HeapStorage(),
+    }
+    source, target = make[kind]("a"), make[kind]("b")
+    source.put("f/x", b"first")
+    assert ForwardingStorage(target).take_over("f/x", ForwardingStorage(source))
+    if kind == "local":
+        paths = [tmp_path / one / "f/x" for one in "ab"]
+        assert paths[0].samefile(paths[1])
+        assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["x", "x"]
+    assert not target.take_over("f/x", source)  # the name is taken
+    source.replace("f/x", b"second")
+    assert target.get("f/x") == b"first"
+    source.delete(["f/x"])
+    assert target.get("f/x") == b"first"
+    with pytest.raises(ObjectNotFound):
+        target.take_over("f/y", source)
+    assert not target.take_over("f/x", HeapStorage() if kind != "heap" else MemoryStorage("b"))
+
+
+def test_no_link_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "outside").write_bytes(b"secret")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/x").symlink_to(tmp_path / "outside")
+    source, target = LocalStorage(str(tmp_path / "a")), LocalStorage(str(tmp_path / "b"))
+    with pytest.raises(StorageError, match="a symbolic link"):
+        target.take_over("x", source)
+    assert target.list_names("") == []
+
+
+def test_what_is_taken_over_is_synced_before_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file, and the folder of its new name."""
+    source, target = LocalStorage(str(tmp_path / "a")), LocalStorage(str(tmp_path / "b"))
+    source.put("f/x", b"1")
+    synced: set[int] = set()
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    assert target.take_over("f/x", source)
+    wanted = ("b/f/x", "b/f", "b")
+    assert {(tmp_path / one).stat().st_ino for one in wanted} <= synced

@@ -75,6 +75,37 @@ def test_each_operation_is_one_request(storage: S3Storage) -> None:
     assert sent == ["PUT", "PUT", "GET", "GET", "HEAD", "GET", "GET", "PUT", "POST"]
 
 
+def test_the_server_copies_what_another_folder_has(
+    storage: S3Storage, s3_options: dict[str, Any]
+) -> None:
+    """In one request; what is done to the source later changes nothing."""
+    other = S3Storage(f"test/s3-{next(_COUNTER)}", {**s3_options, "skip_instance_cache": True})
+    other.put("f/a b", b"x" * 1000)
+    sent = record_requests(storage)
+    assert storage.take_over("f/a b", other)
+    assert sent == ["PUT"]
+    other.delete(["f/a b"])
+    assert storage.get("f/a b") == b"x" * 1000
+    with pytest.raises(ObjectNotFound):
+        storage.take_over("f/a b", other)
+
+
+def test_nothing_is_copied_with_the_credentials_of_another(storage: S3Storage) -> None:
+    other = S3Storage("test/other", {"key": "other", "secret": "s"})
+    assert not storage.take_over("a", other)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(501, "NotImplemented"), (400, "InvalidRequest"), (403, "AccessDenied")],
+)
+def test_where_a_server_does_not_copy_that_is_said(status: int, code: str) -> None:
+    """Or not an object as large as that."""
+    with scripted_server(error(status, code)) as (storage, asked):
+        assert not storage.take_over("x", S3Storage("bucket/b", storage.address().options))
+    assert asked == ["PUT"]
+
+
 def test_a_listing_is_one_request_per_thousand_names(storage: S3Storage) -> None:
     """Pages are followed; a listing that starts after a name pays for what follows only."""
     names = [f"{number:05d}" for number in range(2001)]

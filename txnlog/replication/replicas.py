@@ -190,8 +190,9 @@ class Replicas:
         """Add a root, a new one or one that was out, and wait until it is in sync.
 
         It joins as a new incarnation, an empty folder, and copies everything, or its share if
-        ``replication.factor`` is set; what it held before stays beside that. If this is killed or
-        fails, call it again: that starts over.
+        ``replication.factor`` is set. Of what it held before it keeps the data that is whole: on
+        disks that takes no room, nor time but for reading it. If this is killed or fails, call it
+        again: what was copied counts as held before.
 
         Args:
             url: the root's path or URL.

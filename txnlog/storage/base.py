@@ -264,6 +264,22 @@ class Storage(ABC):
         """
         raise CannotReplace(f"{self.url} has no step that replaces {name}, which is damaged")
 
+    def take_over(self, name: str, source: Storage) -> bool:  # noqa: ARG002 - for those that can
+        """Have an object of another storage here too, under its name, without reading it.
+
+        On a disk it is a second name of the same file, so it takes no room; a server may copy it.
+        What is done to the source's later changes nothing here. For names that nobody else uses: an
+        object that is here already is left as it is, or is the same afterwards. It is durable when
+        this returns True.
+
+        Returns:
+            False if this storage cannot do so, or the name is taken: then it must be copied.
+
+        Raises:
+            ObjectNotFound: the source does not have it.
+        """
+        return False
+
     @abstractmethod
     def upload(self, name: str) -> Upload:
         """Begin a large object under a name that nobody else uses."""

@@ -72,6 +72,10 @@ class CountingStorage(ForwardingStorage):
         self._count("replace")
         super().replace(name, data)
 
+    def take_over(self, name: str, source: Storage) -> bool:
+        self._count("take_over")
+        return super().take_over(name, source)
+
     def upload(self, name: str) -> Upload:
         self._count("upload")
         return super().upload(name)

@@ -88,6 +88,9 @@ class ForwardingStorage(Storage):
     def replace(self, name: str, data: bytes) -> None:
         self.inner.replace(name, data)
 
+    def take_over(self, name: str, source: Storage) -> bool:
+        return self.inner.take_over(name, innermost(source))
+
     def upload(self, name: str) -> Upload:
         return self.inner.upload(name)
 
@@ -167,3 +170,10 @@ class ForwardingStorage(Storage):
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
         return self.inner.race(call, rounds)
+
+
+def innermost(storage: Storage) -> Storage:
+    """What a storage wraps, if it does."""
+    while isinstance(storage, ForwardingStorage):
+        storage = storage.inner
+    return storage

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from txnlog.errors import TxnlogError
 from txnlog.storage.base import Storage, Upload
-from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.forwarding import ForwardingStorage, innermost
 
 T = TypeVar("T")
 
@@ -73,6 +73,10 @@ class LoggedStorage(ForwardingStorage):
 
     def replace(self, name: str, data: bytes) -> None:
         self._timed("replace", name, lambda: self.inner.replace(name, data), len(data))
+
+    def take_over(self, name: str, source: Storage) -> bool:
+        inner, source = self.inner, innermost(source)
+        return self._timed("take_over", name, lambda: inner.take_over(name, source))
 
     def confirm(self, name: str) -> None:
         self._timed("confirm", name, lambda: self.inner.confirm(name))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from txnlog.errors import StorageError
-from txnlog.storage.base import UnfinishedUpload, Upload
+from txnlog.storage.base import Storage, UnfinishedUpload, Upload
 from txnlog.storage.forwarding import ForwardingStorage
 
 
@@ -30,6 +30,9 @@ class ReadOnlyStorage(ForwardingStorage):
         self._refuse()
 
     def replace(self, name: str, data: bytes) -> None:  # noqa: ARG002
+        self._refuse()
+
+    def take_over(self, name: str, source: Storage) -> bool:  # noqa: ARG002
         self._refuse()
 
     def upload(self, name: str) -> Upload:  # noqa: ARG002

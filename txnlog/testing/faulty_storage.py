@@ -15,7 +15,7 @@ from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, run_in_order
 from txnlog.storage.base import Storage, UnfinishedUpload, Upload
 from txnlog.storage.buffered_uploads import BufferedUpload
-from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.forwarding import ForwardingStorage, innermost
 from txnlog.testing.faults import Fault
 from txnlog.testing.heap_storage import HeapStorage, gather_in_order, race_in_order
 
@@ -219,6 +219,10 @@ class FaultyStorage(ForwardingStorage):
 
     def replace(self, name: str, data: bytes) -> None:
         self._request(f"replace {name}", lambda: self.inner.replace(name, data), puts=name)
+
+    def take_over(self, name: str, source: Storage) -> bool:
+        inner, source = self.inner, innermost(source)
+        return self._request(f"take_over {name}", lambda: inner.take_over(name, source), puts=name)
 
     def upload(self, name: str) -> Upload:
         return BufferedUpload(

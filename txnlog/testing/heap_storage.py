@@ -175,6 +175,9 @@ class HeapStorage(Storage):
                 raise ObjectNotFound(f"there is no {self.url}/{name}")
             self._folders[folder][last] = bytes(data)
 
+    def take_over(self, name: str, source: Storage) -> bool:
+        return isinstance(source, HeapStorage) and self.put_if_absent(name, source.get(name))
+
     def upload(self, name: str) -> Upload:
         return BufferedUpload(partial(self.put, check_name(name)))
 

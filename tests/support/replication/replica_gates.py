@@ -22,6 +22,7 @@ _REQUESTS = {
     "confirm",
     "put",
     "replace",
+    "take_over",
     "upload",
     "get",
     "get_range",
@@ -142,7 +143,7 @@ class Patience:
             clock.sleep(takes_s)
             return call()
         clock.sleep(max(left_s, 0.0))
-        if name in ("put", "put_if_absent", "replace", "delete"):
+        if name in ("put", "put_if_absent", "replace", "take_over", "delete"):
             lands_ms = self._simulation.clock.time_ms + int(1000 * (takes_s - left_s))
             self._simulation._landings.append((lands_ms, name, call))
         raise TookTooLong("no answer in time")

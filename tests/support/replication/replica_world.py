@@ -244,6 +244,9 @@ class World:
         """Newest entries are lost at a root; and nothing else is wrong with roots."""
         self.rot = Rot(self.roots.names if rots or forgets else "a", chance)
         """Entries are damaged at some roots."""
+        self.rots = rots
+        """Data of earlier incarnations is damaged, too: who comes back has to look."""
+        self.kept_data = 0
         self.simulation = Simulation(
             seed, storage=self.roots.controller, rates=rates, step_ms=(0, 20)
         )
@@ -536,7 +539,9 @@ class World:
                 away = sorted(set(self.roots.names) - known - self.roots.down)
                 if away:
                     root = process.chance.choice(away)
-                    join(storage.agreement, root, f"heap://{root}")
+                    joined = join(storage.agreement, root, f"heap://{root}", self._is_sound)
+                    self.kept_data += joined.kept_objects
+                    self.judge()
 
     def maintain(self, process: Process) -> None:
         """Bring roots back that are out, as :meth:`Store.maintain` does where a setting says so."""
@@ -548,7 +553,7 @@ class World:
         while self.writing:
             process.clock.sleep(process.chance.uniform(0, 2))
             with suppress(StorageError):
-                for _ in return_roots(storage, prepare):
+                for _ in return_roots(storage, prepare, self._is_sound):
                     self.returned += 1
 
     def operate(self, process: Process) -> None:
@@ -576,11 +581,23 @@ class World:
                     case "forget":
                         forget(storage, f"{root}-{process.chance.randrange(4)}")
 
+    def _is_sound(self, storage: Storage, name: str) -> bool | None:
+        """Whether a copy of data is what was written."""
+        return storage.get(name) == self.meant[name] if name in self.meant else None
+
+    def _damage_earlier(self) -> None:
+        """Change data that nobody reads any more, nor has just found to be whole."""
+        epoch = self.roots.epoch()
+        if self.rots and not epoch.joining and not places(epoch):
+            for member in sorted({*self.roots.heaps} - {*epoch.members}):
+                self.rot.flip_data(self.roots.heap(member))
+
     def trouble(self, process: Process) -> None:
         """One root after the other goes down, or cannot be reached by some, and comes back."""
         while self.writing:
             process.clock.sleep(process.chance.uniform(0, 5))
             process.step("trouble")  # which ends this if the run has ended
+            self._damage_earlier()
             for root in self.rot.roots:
                 members = [
                     member for member in self.roots.epoch().members if root_of(member) == root
@@ -693,6 +710,7 @@ def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[s
         "joined": 0,
         "returned": 0,
         "moved": 0,
+        "kept": 0,
         "slow": 0,
         "controllers": 0,
     }
@@ -701,6 +719,7 @@ def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[s
         total["acknowledged"] += len(world.acked)
         total["returned"] += world.returned
         total["moved"] += world.moved
+        total["kept"] += world.kept_data
         for epoch in world.roots.epochs():
             total["epochs"] += 1
             total["elections"] += epoch.leader_since == epoch.number > 0

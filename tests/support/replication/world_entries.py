@@ -52,13 +52,21 @@ class Rot:
         """Change any bit of any entry or state there."""
         found = [name for name, _ in heap.list_all("") if names.is_framed(name)]
         found = [name for name in found if not name.startswith(".replica")]
-        if not found:
-            return
-        name = self._chance.choice(found)
+        if found:
+            self.damaged.add((member, self._flip_one(heap, found)))
+
+    def flip_data(self, heap: HeapStorage) -> None:
+        """Change any bit of any data there."""
+        found = [name for name, _ in heap.list_all("") if names.is_unique(name)]
+        if found:
+            self._flip_one(heap, found)
+
+    def _flip_one(self, heap: HeapStorage, among: list[str]) -> str:
+        name = self._chance.choice(among)
         data = bytearray(heap.get(name))
         data[self._chance.randrange(len(data))] ^= 1 << self._chance.randrange(8)
         heap.replace(name, bytes(data))
-        self.damaged.add((member, name))
+        return name
 
     def lose(self, member: Member, heap: HeapStorage) -> None:
         """Take away the log's newest entry."""

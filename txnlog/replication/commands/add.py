@@ -20,6 +20,8 @@ FIELDS: list[Field[Joined]] = [
     number("epoch", "IN SYNC SINCE EPOCH", lambda joined: joined.epoch),
     number("object_count", "OBJECTS", lambda joined: joined.objects),
     size("size_bytes", "BYTES", lambda joined: joined.bytes),
+    number("kept_count", "KEPT OBJECTS", lambda joined: joined.kept_objects),
+    size("kept_bytes", "KEPT BYTES", lambda joined: joined.kept_bytes),
 ]
 
 
@@ -34,9 +36,9 @@ def add_replica(
 ) -> None:
     """Bring in a root, new or old; wait until it is in sync.
 
-    It starts with an empty folder beside what it has, and everything, or its share where
-    replication.factor says so, is copied through this command, while others write. If it is killed
-    or fails, run it again.
+    It starts with a new folder beside what it has, and everything, or its share where
+    replication.factor says so, is copied through this command, while others write. Of what it had
+    it keeps the data that is whole. If it is killed or fails, run it again.
 
     \b
     Example:

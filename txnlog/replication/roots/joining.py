@@ -1,7 +1,8 @@
 """How a root joins, or rejoins: as a new incarnation that copies the leader's objects.
 
 1. Its folder is marked, and the next epoch names it as joining: from then on writers write to it.
-2. Everything in a listing of the leader made *after* that is copied.
+2. Everything in a listing of the leader made *after* that is copied, but for data that an earlier
+   incarnation of the root has whole.
 3. Objects deleted meanwhile are deleted there again.
 4. A further epoch of the same leader, under which it has been joining throughout, puts it in sync.
 
@@ -12,7 +13,7 @@ next attempt replaces it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +37,7 @@ from txnlog.replication.roots.epochs import (
     without,
 )
 from txnlog.replication.roots.forgetting import delete_incarnation
+from txnlog.replication.roots.keeping import Kept
 from txnlog.replication.roots.members import put_mark
 from txnlog.replication.roots.placed_data import latest_left, list_whole, source_of
 from txnlog.replication.roots.placement import is_placed, targets
@@ -61,7 +63,11 @@ class Joined:
     epoch: int
     """The epoch in which it is in sync."""
     objects: int
+    """Those that were copied."""
     bytes: int
+    kept_objects: int = 0
+    """Those that it had, and that were not copied."""
+    kept_bytes: int = 0
 
 
 def join(agreement: Agreement, root: str, url: str, is_sound: IsSound = lambda *_: None) -> Joined:
@@ -84,7 +90,8 @@ def _join(agreement: Agreement, root: str, url: str, is_sound: IsSound) -> Joine
     try:
         epoch, member = _begin(agreement, agreement.epoch(), root, url)
         try:
-            count, size = _copy(agreement, epoch, member, is_sound)
+            with Kept(agreement, epoch, member, is_sound) as kept:
+                copied = _copy(agreement, epoch, member, is_sound, kept)
             after = _finish(agreement, epoch, member)
         except Exception as error:
             _give_up(agreement, member, f"{member} gives up joining: {error}")
@@ -93,7 +100,7 @@ def _join(agreement: Agreement, root: str, url: str, is_sound: IsSound) -> Joine
         raise NotEnoughReplicas(
             f"{failed.member} failed while {member} joined: {failed}"
         ) from failed
-    return Joined(member, after.number, count, size)
+    return Joined(member, after.number, *copied)
 
 
 def _give_up(agreement: Agreement, member: Member, why: str) -> None:
@@ -138,13 +145,23 @@ def _listing(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
     agreement.check_mark(epoch, epoch.leader)
 
 
-def _copy(agreement: Agreement, epoch: Epoch, member: Member, is_sound: IsSound) -> tuple[int, int]:
-    """Copy the leader's objects, and then delete those that it no longer has."""
+def _copy(
+    agreement: Agreement, epoch: Epoch, member: Member, is_sound: IsSound, kept: Kept
+) -> tuple[int, int, int, int]:
+    """Copy the leader's objects, and then delete those that it no longer has.
+
+    How many, and their bytes; and those that were kept.
+    """
     copied: set[str] = set()
     missed: set[str] = set()
     sizes = []
+    kept_sizes = []
 
-    def copy(name: str) -> None:
+    def copy(name: str, holders: Sequence[tuple[Member, int]]) -> None:
+        if (size_bytes := kept.keep(name, holders)) is not None:
+            kept_sizes.append(size_bytes)
+            copied.add(name)
+            return
         try:
             source = source_of(agreement, epoch, name)
             agreement.ask(epoch, source, lambda storage: storage.confirm(name))
@@ -163,7 +180,7 @@ def _copy(agreement: Agreement, epoch: Epoch, member: Member, is_sound: IsSound)
     waiting = []
     for name, _ in _asked(agreement, epoch):
         if member in targets(epoch, name):
-            waiting.append(partial(copy, name))
+            waiting.append(partial(copy, name, kept.holders(name)))
         if len(waiting) == _AT_ONCE:
             _round(agreement, waiting)
             waiting = []
@@ -178,7 +195,7 @@ def _copy(agreement: Agreement, epoch: Epoch, member: Member, is_sound: IsSound)
             agreement,
             lambda: agreement.ask(epoch, member, lambda storage: storage.delete(doomed)),
         )
-    return len(sizes), sum(sizes)
+    return len(sizes), sum(sizes), len(kept_sizes), sum(kept_sizes)
 
 
 def _sound_source(

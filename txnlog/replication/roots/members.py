@@ -89,6 +89,12 @@ class MarkedDisk(ForwardingStorage):
         super().replace(name, data)
         self.check()
 
+    def take_over(self, name: str, source: Storage) -> bool:
+        self.check()
+        done = super().take_over(name, source)
+        self.check()
+        return done
+
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
         # Checked afterwards: the listing was made while it existed.
         found = super().list_names(folder, start_after)

@@ -31,6 +31,7 @@ from txnlog.replication.roots.epochs import (
     root_of,
 )
 from txnlog.replication.roots.joining import Joined
+from txnlog.replication.roots.keeping import Kept
 from txnlog.replication.roots.members import (
     MARK_DECODER,
     MemberOpener,
@@ -272,14 +273,17 @@ def prepare_root(
 
 
 def plan_join(storage: ReplicatedStorage, url: str) -> Joined:
-    """The cost of adding a root now. Raises the errors of joining."""
+    """The cost of adding a root now, if what it has is whole. Raises the errors of joining."""
     root, found = find_root(storage, url)
     found.list_names("")  # so that an unreachable root is reported now
     epoch = storage.agreement.epoch()
-    count = size_bytes = 0
     member = next_incarnation(epoch, root)
     known = msgspec.structs.replace(epoch, roots={**epoch.roots, root: Root(found.url)})
-    for name, size in storage.list_all(""):
-        if root_names.is_of_store(name) and is_share(known, name, member):
-            count, size_bytes = count + 1, size_bytes + size
-    return Joined(member, epoch.number + 2, count, size_bytes)
+    counts, sizes = [0, 0], [0, 0]
+    with Kept(storage.agreement, known, member, lambda *_: None) as kept:
+        for name, size in storage.list_all(""):
+            if root_names.is_of_store(name) and is_share(known, name, member):
+                is_kept = kept.may_keep(name, size)
+                counts[is_kept] += 1
+                sizes[is_kept] += size
+    return Joined(member, epoch.number + 2, counts[0], sizes[0], counts[1], sizes[1])

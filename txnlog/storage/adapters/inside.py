@@ -216,9 +216,12 @@ class Inside:
         with self.place(name) as at:
             return os.stat(at.name, dir_fd=at.folder, follow_symlinks=False)
 
-    def link(self, source: str, target: str) -> None:
-        """Give a file a second name. Raises FileExistsError."""
-        with self.place(source) as one, self.place(target) as other:
+    def link(self, source: str, target: str, below: Inside | None = None) -> None:
+        """Give a file a second name. Raises FileExistsError.
+
+        ``below`` has the source, if it is below another root.
+        """
+        with (below or self).place(source) as one, self.place(target) as other:
             if not BY_DESCRIPTOR:
                 os.link(one.name, other.name)
                 return

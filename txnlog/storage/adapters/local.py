@@ -167,6 +167,23 @@ class LocalStorage(Storage):
         except OSError as error:
             raise failure("replacing", self.url, name, error) from error
 
+    def take_over(self, name: str, source: Storage) -> bool:
+        """A second name of the same file: no file is written any more once it has a name."""
+        if not isinstance(source, LocalStorage):
+            return False
+        try:
+            source._inside.stat(check_name(name))  # noqa: SLF001 - it is one of us
+            if not self._link(name, name, source._inside):  # noqa: SLF001
+                return False
+        except FileNotFoundError as error:
+            raise ObjectNotFound(f"there is no {source.url}/{name}") from error
+        except OSError as error:
+            if error.errno in (*_NO_HARD_LINKS, errno.EMLINK):
+                return False  # another filesystem, or a file with too many names
+            raise failure("linking", self.url, name, error) from error
+        self.confirm(name)
+        return True
+
     def upload(self, name: str) -> Upload:
         return _LocalUpload(self, name)
 
@@ -364,10 +381,10 @@ class LocalStorage(Storage):
                 folders.add(_folder_of(name))
         return True
 
-    def _link(self, temporary: str, name: str) -> bool:
+    def _link(self, source: str, name: str, below: Inside | None = None) -> bool:
         for attempt in range(_LINK_ATTEMPTS):
             try:
-                self._inside.link(temporary, name)
+                self._inside.link(source, name, below)
             except FileExistsError:
                 return False
             except FileNotFoundError:

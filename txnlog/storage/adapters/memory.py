@@ -72,6 +72,9 @@ class MemoryStorage(Storage):
                 raise ObjectNotFound(f"there is no {self.url}/{name}")
             self._files[full] = file
 
+    def take_over(self, name: str, source: Storage) -> bool:
+        return isinstance(source, MemoryStorage) and self.put_if_absent(name, source.get(name))
+
     def upload(self, name: str) -> Upload:
         return BufferedUpload(partial(self.put, check_name(name)))
 

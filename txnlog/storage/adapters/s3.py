@@ -70,6 +70,8 @@ _HINTS_BY_STATUS = {
     503: "the server is overloaded or down: try again later",
 }
 
+_CANNOT_COPY = (400, 403, 405, 501)
+"""What servers say of an object that is too large to be copied in one step, or of any."""
 _RETRIABLE_STATUSES = frozenset({408, 409, 429, 500})
 """Statuses below 502 with which the same request may succeed later."""
 _PERMANENT_CODES = frozenset({"NoCredentialsError", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
@@ -246,6 +248,23 @@ class S3Storage(ServerStorage):
 
     def replace(self, name: str, data: bytes) -> None:
         self.put(name, data)
+
+    def take_over(self, name: str, source: Storage) -> bool:
+        """A copy that the server makes, of up to 5 GB."""
+        from txnlog.storage.adapters.s3_client import status_of
+
+        if not isinstance(source, S3Storage) or source.address().options != self._options:
+            return False
+        key, client = self._key(name), self.client
+        bucket, _, prefix = source.url.removeprefix("s3://").partition("/")
+        copied = {"Bucket": bucket, "Key": f"{prefix}/{name}" if prefix else name}
+        try:
+            client.call_s3("copy_object", Bucket=self._bucket, Key=key, CopySource=copied)
+        except Exception as error:
+            if status_of(error) in _CANNOT_COPY:
+                return False
+            raise self._read_failure(name, error) from error
+        return True
 
     def upload(self, name: str) -> Upload:
         put_spooled = partial(self._put_spooled, check_name(name))

@@ -1,0 +1,94 @@
+"""What a root that returns has of its earlier incarnations: that need not be sent to it again.
+
+Its new incarnation gets a second name of the same file, or a copy that its server makes. The
+earlier one stays as it is, with its readers, and with writers who are late: they know its folder
+alone, and no file is written any more once it has a name.
+
+Kept is only what has one writer, and what a checksum, and the log, say is whole: data and manifests
+that the log places. A name says nothing, since a disk may have damaged what it names; and of what
+is decided in a race the earlier incarnation may have what was never acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Final, Self
+
+from txnlog import names
+from txnlog.errors import ObjectNotFound
+from txnlog.replication.roots.agreement import Agreement, MemberFailed
+from txnlog.replication.roots.comparing import Listings, add_listing
+from txnlog.replication.roots.epochs import Epoch, Member, incarnation_of, last_in_sync, root_of
+from txnlog.replication.roots.soundness import IsSound
+
+_MOST: Final = 8
+"""So many that were never in sync are looked at: those of attempts that were killed."""
+
+
+class Kept:
+    """Finds what earlier incarnations of a joining member's root have, and has it kept.
+
+    They are listed once. For several threads, but for :meth:`holders`.
+    """
+
+    def __init__(
+        self, agreement: Agreement, epoch: Epoch, member: Member, is_sound: IsSound
+    ) -> None:
+        self._agreement = agreement
+        self._epoch = epoch
+        self._member = member
+        self._is_sound = is_sound
+        self._earlier = _earlier(epoch, member)
+        self._listings = Listings(self._earlier)
+
+    def __enter__(self) -> Self:
+        for earlier in self._earlier:
+            with suppress(MemberFailed):  # it was forgotten, mostly
+                add_listing(self._listings, self._agreement, self._epoch, earlier)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._listings.__exit__(kind, error, at)
+
+    def holders(self, name: str) -> Sequence[tuple[Member, int]]:
+        """Earlier incarnations that have something of this name, and its size; newest first."""
+        if not names.is_unique(name):
+            return ()
+        sizes = self._listings.sizes_of(name)
+        return [(earlier, sizes[earlier]) for earlier in self._earlier if earlier in sizes]
+
+    def may_keep(self, name: str, size_bytes: int) -> bool:
+        """Whether an earlier incarnation has data of this name and size: it may be whole."""
+        sizes = [size for _, size in self.holders(name)]
+        return size_bytes in sizes and not names.is_accelerator(name)
+
+    def keep(self, name: str, holders: Sequence[tuple[Member, int]]) -> int | None:
+        """Have the member keep an object of these; its size, or None: it must be copied."""
+        for earlier, size_bytes in holders:
+            with suppress(ObjectNotFound, MemberFailed):  # then it is copied
+                if self._keep(name, earlier):
+                    return size_bytes
+        return None
+
+    def _keep(self, name: str, earlier: Member) -> bool:
+        ask = partial(self._agreement.ask, self._epoch)
+        if not ask(earlier, lambda one: self._is_sound(one, name)):
+            return False
+        source = self._agreement.storage(self._epoch, earlier)
+        return ask(self._member, lambda one: one.take_over(name, source))
+
+
+def _earlier(epoch: Epoch, member: Member) -> list[Member]:
+    """The root's incarnations that had begun to join, newest first, and the last one in sync."""
+    root, number = root_of(member), incarnation_of(member)
+    last = last_in_sync(epoch, root)
+    since = range(number - 1, incarnation_of(last) if last else -1, -1)
+    return [*(f"{root}-{earlier}" for earlier in since[:_MOST]), *([last] if last else [])]
