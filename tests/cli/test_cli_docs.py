@@ -261,14 +261,7 @@ def test_the_json_keys_are_documented(sections: dict[str, str]) -> None:
     """Each verb's section lists exactly the keys of its output, in their order."""
     assert sorted(KEYS) == sorted(sections)
     for verb, expected in KEYS.items():
-        tables = re.split(r"^\| (\w+) \|", sections[verb], flags=re.MULTILINE)
-        listed = [
-            key
-            for head, body in zip(tables[1::2], tables[2::2], strict=True)
-            if head == "key"
-            for cell in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", body, flags=re.MULTILINE)
-            for key in re.findall(r"\w+", cell)
-        ]
+        listed = [key for block in sections[verb].split("\n\n") for key in _keys_in(block)]
         assert listed == expected, verb
 
 
@@ -287,6 +280,20 @@ def test_commands_that_messages_advise_exist(sections: dict[str, str]) -> None:
                 assert options <= {*COMMON, *HABITS, *documented}, (path, advice)
                 count += 1
     assert count > 50
+
+
+def _keys_in(block: str) -> list[str]:
+    """The keys of a table headed ``key``, or of a list that begins with ``Keys``.
+
+    Such a list ends with its sentence; what stands in parentheses is about the key before it.
+    """
+    if block.lstrip().startswith("| key |"):
+        cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", block, flags=re.MULTILINE)
+        return re.findall(r"\w+", " ".join(cells))
+    if block.lstrip().startswith("Keys"):
+        listed = re.sub(r"\([^()]*\)", "", block).partition(":")[2]
+        return re.findall(r"`(\w+)`", re.split(r"\.\s", f"{listed}\n")[0])
+    return []
 
 
 def _texts(tree: ast.AST) -> Iterator[str]:
