@@ -51,6 +51,8 @@ KINDS: Final[Mapping[str, Run]] = {
     "unmounted": _on_roots(ROUGH, unmounts=True),
     "unmounted-placed": _on_roots(ROUGH, unmounts=True, placed=True, roots=4),
     "unmounted-operated": _on_roots(STORMY, unmounts=True, operated=True, roots=4),
+    "cleaned": _on_roots(ROUGH, cleans=2),
+    "cleaned-operated": _on_roots(STORMY, cleans=2, roots=4, operated=True),
     "operated": _on_roots(ROUGH, roots=4, operated=True),
     "operated-stormy": _on_roots(STORMY, roots=4, operated=True),
     "placed": _on_roots(ROUGH, placed=True),

@@ -130,7 +130,7 @@ FIELDS: list[Field[Done]] = [
     number("end_offset", None, lambda done: _number(done, "end_offset")),
     number("timestamp_ms", None, lambda done: _number(done, "timestamp_ms")),
     number("segment_count", "SEGMENTS", lambda done: _number(done, "segment_count")),
-    number("file_count", "FILES", lambda done: len(_paths(done)) or None),
+    number("file_count", "FILES", lambda done: len(_paths(done)) or _number(done, "file_count")),
     size("size_bytes", "BYTES", lambda done: _number(done, "size_bytes")),
     number("merged_count", "MERGED", lambda done: _number(done, "merged_count"), wide=True),
     number("merged_bytes", None, lambda done: _number(done, "merged_bytes")),

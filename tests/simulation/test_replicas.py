@@ -119,6 +119,15 @@ def test_data_at_some_of_the_roots_is_not_lost_in_many_runs(weather: Any, roots:
     assert total["moved"] > 0
 
 
+@pytest.mark.parametrize("runs", [1, pytest.param(30, marks=pytest.mark.slow)])
+def test_epochs_that_are_deleted_mislead_nobody(runs: int) -> None:
+    """All but the two newest, by two at once, while processes sleep and the controller moves."""
+    total = run_seeds(range(9305, 9305 + runs), ROUGH, cleans=2, operated=True)
+    assert total["cleaned"] > 10
+    run_seeds(range(9400, 9400 + runs - 1), STORMY, cleans=2, roots=5)
+    run_seeds(range(9500, 9500 + runs - 1), CALM, cleans=2, unmounts=True)
+
+
 def test_a_disk_that_is_not_mounted_is_no_empty_root() -> None:
     """For a moment or for long, a root's or the controller's, while others join, too."""
     total = run_seeds((2, 3, 13), CALM, unmounts=True)
@@ -360,6 +369,11 @@ def deleted_before_it_is_copied(patch: Patch) -> None:
     patch.setattr(reassigning._Pass, "_copy", lambda *_: 0)
 
 
+def whoever_puts_an_epoch_is_first(patch: Patch) -> None:
+    """R18. Its name may be free because the epoch has passed, and was deleted."""
+    patch.setattr(Controller, "_counts", lambda *_: True)
+
+
 def nothing_is_left_behind(patch: Patch) -> None:
     """Slow roots are waited for."""
     patch.setattr(Patience, "run_within", lambda _, call, *__: call())
@@ -403,6 +417,7 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (nothing_is_copied, {}),
     (nobody_follows_the_controller, {"operated": True, "first": 2}),
     (a_move_is_decided_there, {"operated": True}),
+    (whoever_puts_an_epoch_is_first, {"cleans": 1, "first": 53}),
     (nothing_is_left_behind, {"stalls": True, "rates": CALM}),
     (readers_decide, {}),
     (nobody_keeps_epochs, {}),

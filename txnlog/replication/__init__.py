@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from txnlog.replication.replicas import Replicas, open_replicas, recover_controller
+    from txnlog.replication.roots.cleaning import EpochCleaning
     from txnlog.replication.roots.description import Replica, ReplicaEpoch, ReplicasDescription
     from txnlog.replication.roots.electing import Election
     from txnlog.replication.roots.forgetting import Forgotten
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ControllerMove",
     "Election",
+    "EpochCleaning",
     "Followed",
     "Follower",
     "Forgotten",
@@ -60,6 +62,7 @@ __all__ = [
 _HOMES = {
     "ControllerMove": "roots.moving",
     "Election": "roots.electing",
+    "EpochCleaning": "roots.cleaning",
     "Followed": "standby.following",
     "Follower": "standby.following",
     "Forgotten": "roots.forgetting",

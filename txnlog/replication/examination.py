@@ -14,6 +14,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.replication import root_names
 from txnlog.replication.replicas import open_replicas
 from txnlog.replication.roots.agreement import MemberFailed
+from txnlog.replication.roots.cleaning import KEPT
 from txnlog.replication.roots.comparing import Listings
 from txnlog.replication.roots.description import Lacking, count_lacking, describe
 from txnlog.replication.roots.epochs import Epoch, incarnation_of, root_of
@@ -76,12 +77,16 @@ def _examine(logs: Logs, failures: ReadFailures, *, with_contents: bool) -> Iter
 
 def _check_epochs(storage: ReplicatedStorage) -> Iterator[Finding]:
     epochs = storage.agreement.controller.every()
-    for number, epoch in enumerate(epochs):
-        if epoch.number != number:
-            detail = f"epoch {number} is gone, and {epoch.number} is there"
-            yield Finding("replicas", "", "damage", detail, path=root_names.epoch_file(number))
-            return
     for before, after in pairwise(epochs):
+        number = before.number + 1
+        if after.number != number:
+            if after.number - 1 > epochs[-1].number - KEPT:
+                detail = f"epoch {number} is gone, and {after.number} is there"
+                yield Finding("replicas", "", "damage", detail, path=root_names.epoch_file(number))
+                return
+            continue  # those between have been cleaned
+        if after.before not in ("", before.by):
+            continue  # a late process has taken a name that was free again
         for rule, detail in epoch_violations(before, after):
             path = root_names.epoch_file(after.number)
             yield Finding("replicas", "", "damage", f"epoch {after.number}: {detail}", rule, path)

@@ -27,6 +27,7 @@ from txnlog.clock import Clock
 from txnlog.errors import InvalidOption, LogTruncated, NotAStore, ObjectNotFound, StorageError
 from txnlog.log.create_once import create_once
 from txnlog.replication import root_names
+from txnlog.replication.roots.cleaning import clean_epochs
 from txnlog.replication.roots.controller import Controller
 from txnlog.replication.roots.electing import change_settings, elect, take_out
 from txnlog.replication.roots.epochs import (
@@ -78,13 +79,33 @@ class Violation(AssertionError):
 _OPERATIONS = ("elect", "take out", "config", "verify", "move", "forget")
 
 
+class Place(HeapStorage):
+    """A place of the controller's. All places note each epoch as it was first put, by its name."""
+
+    def __init__(self, decided: dict[str, bytes]) -> None:
+        super().__init__()
+        self._decided = decided
+        self.kept = 0
+        """So many epochs are never deleted; 0: none is."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        put = super().put_if_absent(name, data)
+        last = name.removeprefix(f"{root_names.EPOCHS}/")
+        if put and last != name and self._decided.setdefault(last, data) != data:
+            later = [other for other in self._decided if entry_number(other) > entry_number(last)]
+            if not self.kept or len(later) < self.kept:
+                raise Violation(f"two epochs {name}: {self._decided[last]!r}, {data!r}")
+        return put
+
+
 class Roots:
     """The disks, and who reaches which: shared by all processes."""
 
     def __init__(self, count: int = 3, settings: dict[str, str] | None = None) -> None:
         self.names = "abcde"[:count]
         self.heaps: dict[Member, HeapStorage] = {}
-        self.places = {name: HeapStorage() for name in (CONTROLLER, "new")}
+        self._decided: dict[str, bytes] = {}
+        self.places = {name: Place(self._decided) for name in (CONTROLLER, "new")}
         """Where the controller is, or was, or may be moved to."""
         self.controller = self.places[CONTROLLER]
         self.down: set[str] = set()
@@ -144,7 +165,7 @@ class Roots:
         given = [name for name, heap in self.places.items() if heap.list_names(root_names.EPOCHS)]
         which = process.chance.choice(given) if len(given) > 1 else CONTROLLER
         controller = self.place(process, which)
-        return ReplicatedStorage(
+        found = ReplicatedStorage(
             controller,
             open_member,
             clock=process.clock,
@@ -152,6 +173,21 @@ class Roots:
             run_within=patience.run_within,
             writes=not observes,
         )
+        self._watch(found.agreement.controller)
+        return found
+
+    def _watch(self, controller: Controller) -> None:
+        """Nobody is told that he has put an epoch that nobody follows."""
+        propose = controller.propose
+
+        def watched(epoch: Epoch, at: str = "") -> bool:
+            put = propose(epoch, at)
+            decided = self.epochs()[epoch.number]
+            if put and decided != epoch:
+                raise Violation(f"two epochs: {epoch} was put, and others follow {decided}")
+            return put
+
+        controller.propose = watched  # type: ignore[method-assign]
 
     def place(self, process: Process, name: str) -> Storage:
         """A place of the controller's, as a process sees it."""
@@ -178,13 +214,8 @@ class Roots:
         )
 
     def epochs(self) -> list[Epoch]:
-        """All that there were, wherever they were decided. No two places differ."""
-        found: dict[str, bytes] = {}
-        for heap in self.places.values():
-            for name in heap.list_names(root_names.EPOCHS):
-                data = heap.get(f"{root_names.EPOCHS}/{name}")
-                if found.setdefault(name, data) != data:
-                    raise Violation(f"two epochs {name}: {found[name]!r}, {data!r}")
+        """All that there were, wherever they were decided."""
+        found = self._decided
         for data in found.values():
             if data not in self._decoded:
                 self._decoded[data] = envelope.decode(data, DECODER, "epoch")
@@ -216,6 +247,7 @@ class World:
         scarce: bool = False,
         rots: bool = False,
         forgets: bool = False,
+        cleans: int = 0,
     ) -> None:
         chance = random.Random(seed)
         least = chance.choice([1, 1, 2])
@@ -247,6 +279,11 @@ class World:
         self.rots = rots
         """Data of earlier incarnations is damaged, too: who comes back has to look."""
         self.kept_data = 0
+        self.cleans = cleans
+        """Old epochs are deleted, and so many of the newest stay."""
+        for place in self.roots.places.values():
+            place.kept = cleans
+        self.cleaned = 0
         self.simulation = Simulation(
             seed, storage=self.roots.controller, rates=rates, step_ms=(0, 20)
         )
@@ -581,6 +618,15 @@ class World:
                     case "forget":
                         forget(storage, f"{root}-{process.chance.randrange(4)}")
 
+    def clean(self, process: Process) -> None:
+        """Delete old epochs, as maintenance does."""
+        storage = self.roots.storage(process)
+        while self.writing:
+            process.clock.sleep(process.chance.uniform(0, 2))
+            with suppress(StorageError):
+                done = clean_epochs(storage.agreement, kept=self.cleans)
+                self.cleaned += 0 if done is None else done.epochs
+
     def _is_sound(self, storage: Storage, name: str) -> bool | None:
         """Whether a copy of data is what was written."""
         return storage.get(name) == self.meant[name] if name in self.meant else None
@@ -649,6 +695,8 @@ class World:
             self.simulation.spawn("maintain-1", self.maintain, restart=True)
         else:
             self.simulation.spawn("back-1", self.bring_back, restart=True)
+        for number in range(2 if self.cleans else 0):
+            self.simulation.spawn(f"clean-{number}", self.clean, restart=True)
         for number in range(2 if self.placed else 0):
             self.simulation.spawn(f"reassign-{number}", self.reassign, restart=True)
         self.simulation.spawn("back-0", self.bring_back, restart=True)
@@ -711,6 +759,7 @@ def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[s
         "returned": 0,
         "moved": 0,
         "kept": 0,
+        "cleaned": 0,
         "slow": 0,
         "controllers": 0,
     }
@@ -720,6 +769,7 @@ def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[s
         total["returned"] += world.returned
         total["moved"] += world.moved
         total["kept"] += world.kept_data
+        total["cleaned"] += world.cleaned
         for epoch in world.roots.epochs():
             total["epochs"] += 1
             total["elections"] += epoch.leader_since == epoch.number > 0

@@ -30,10 +30,10 @@ def _numbers(listed: Iterable[str]) -> list[int]:
     return [number for number in parsed if number is not None]
 
 
-def list_epochs(storage: Storage, first: int = 0) -> list[int]:
-    """The numbers of the epochs that lie at a place, from ``first`` on."""
+def list_epochs(storage: Storage, first: int = 0, folder: str = root_names.EPOCHS) -> list[int]:
+    """The numbers of the epochs that lie at a place, from ``first`` on; ascending."""
     after = root_names.epoch_file(first - 1) if first > 0 else ""
-    return _numbers(storage.list_names(root_names.EPOCHS, after.rpartition("/")[2]))
+    return _numbers(storage.list_names(folder, after.rpartition("/")[2]))
 
 
 class Controller:
@@ -83,6 +83,8 @@ class Controller:
     def _newest_at(self, storage: Storage, known: Epoch | None) -> Epoch:
         numbers = list_epochs(storage, known.number if known is not None else 0)
         if known is not None and known.number not in numbers:
+            numbers = _later(storage, known.number)  # it has been cleaned
+        if known is not None and not numbers:
             # Absence proves nothing: a disk that is not mounted shows no newer epoch either.
             raise StorageError(
                 f"{storage.url}/{root_names.epoch_file(known.number)} is gone: is the "
@@ -110,6 +112,11 @@ class Controller:
         """The newest epoch at the place that one names; that one is given to it if it lacks it."""
         path = root_names.epoch_file(epoch.number)
         numbers = list_epochs(storage, epoch.number - 1)
+        if epoch.number not in numbers and _later(storage, epoch.number):
+            found = self._newest_at(storage, epoch)  # it was given to it, and has been cleaned
+            if found.controllers[: len(epoch.controllers)] != epoch.controllers:
+                raise CorruptEntry(f"{storage.url} has not the epochs that {before.url} had")
+            return found
         try:
             data = before.get(path)
             if epoch.number not in numbers:
@@ -155,6 +162,8 @@ class Controller:
     def propose(self, epoch: Epoch, at: str = "") -> bool:
         """Put the next epoch; False if another process has put one of this number.
 
+        So it is if the number was decided, and its name is free since old epochs were cleaned.
+
         Args:
             epoch: the successor of one that says where it is decided.
             at: that place, if this one names another.
@@ -168,15 +177,35 @@ class Controller:
         data = envelope.encode_readable(epoch, DECODER, "replicas", path)
         try:
             if storage.put_if_absent(path, data):
-                return True
+                return self._counts(storage, epoch)
         except StorageError:
             with suppress(ObjectNotFound):
-                return _is_ours(storage, path, data)
+                return _is_ours(storage, path, data) and self._counts(storage, epoch)
             raise
         try:
-            return _is_ours(storage, path, data)
+            return _is_ours(storage, path, data) and self._counts(storage, epoch)
         except ObjectNotFound as error:
             raise StorageError(f"{storage.url}/{path} is taken, and is gone") from error
+
+    def _counts(self, storage: Storage, epoch: Epoch) -> bool:
+        """Whether an epoch that was put is the newest, or the next one follows from it.
+
+        The newest is never cleaned: where there is no later one, its name was never free.
+        """
+        numbers = list_epochs(storage, epoch.number + 1)
+        if not numbers:
+            return True
+        following = epoch.number + 1
+        return following in numbers and self.at(following, storage).before == epoch.by
+
+
+def _later(storage: Storage, number: int) -> list[int]:
+    """The epochs after one that is not there any more, if it was cleaned; else none.
+
+    The first one stays, and tells a place that is mounted.
+    """
+    numbers = list_epochs(storage)
+    return numbers if 0 in numbers and max(numbers) > number else []
 
 
 def _is_ours(storage: Storage, path: str, data: bytes) -> bool:

@@ -105,6 +105,7 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
         controllers: where epochs were decided, and last where the next one is. () if the controller
             has never moved: then it is where this epoch was found.
         failed_joins: roots that have given up joining, and have not joined since.
+        before: ``by`` of the epoch that this one follows from; "" if that was not told.
     """
 
     number: Counter
@@ -123,6 +124,7 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
     taken_out: Annotated[tuple[Name, ...], AnyNumber] = ()
     controllers: Annotated[tuple[Text, ...], AnyNumber] = ()
     failed_joins: Annotated[dict[Name, FailedJoins], AnyNumber] = {}
+    before: Name = ""
 
     @property
     def controller(self) -> str:
@@ -234,6 +236,7 @@ def first_epoch(urls: Mapping[str, str], settings: Mapping[str, str], who: Propo
 
 def _next(epoch: Epoch, who: Proposer, **changes: object) -> Epoch:
     told = {"number": epoch.number + 1, "at_ms": who.at_ms, "by": who.by, "why": who.why}
+    told["before"] = epoch.by
     return msgspec.structs.replace(epoch, **{"unclean": None, **told, **changes})
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from txnlog.errors import ObjectNotFound, StorageError, TxnlogError
 from txnlog.replication import root_names
-from txnlog.replication.roots.controller import Controller
+from txnlog.replication.roots.controller import Controller, list_epochs
 from txnlog.replication.roots.epochs import DECODER, Epoch, Member, check_epoch
 from txnlog.replication.roots.same_bytes import Damaged, Diverged, put_same
 from txnlog.replication.roots.slowness import time_for
@@ -86,12 +86,14 @@ def newest_note(storage: Storage, first: int) -> Epoch | None:
     return max(notes(storage, first)[0], key=lambda epoch: epoch.number, default=None)
 
 
+def list_notes(storage: Storage, first: int = 0) -> list[int]:
+    """The numbers of the epochs that a member has, from ``first`` on; ascending."""
+    return list_epochs(storage, first, root_names.EPOCH_NOTES)
+
+
 def notes(storage: Storage, first: int = 0) -> tuple[list[Epoch], list[int]]:
     """The epochs that a member has, from ``first`` on, and the numbers of those it cannot read."""
-    after = root_names.epoch_file(first - 1).rpartition("/")[2] if first > 0 else ""
-    listed = storage.list_names(root_names.EPOCH_NOTES, after)
-    parsed = map(root_names.parse_epoch_file, listed)
-    numbers = [number for number in parsed if number is not None]
+    numbers = list_notes(storage, first)
     read = storage.gather(partial(_read, storage, number) for number in numbers)
     unread = [number for number, epoch in zip(numbers, read, strict=True) if epoch is None]
     return [epoch for epoch in read if epoch is not None], unread

@@ -1,0 +1,90 @@
+"""Old epochs at the controller, and the notes that roots keep of them, are deleted by maintenance.
+
+The newest epoch says everything. Each look at the epochs lists those that are there, so its cost
+would grow with every election that there ever was. A name that is freed may be taken again by a
+process that slept: its epoch follows from one that has passed, and none follows from it. By that it
+is told apart (``before`` of an epoch), and its proposer finds that out (:mod:`controller`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import ClassVar, Final
+
+from txnlog.admin.storage_step import StorageStep
+from txnlog.replication import root_names
+from txnlog.replication.roots.agreement import Agreement, MemberFailed
+from txnlog.replication.roots.controller import list_epochs
+from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.replication.roots.noting import list_notes
+from txnlog.storage.base import Storage
+
+KEPT: Final = 100
+"""So many of the newest epochs stay, for those who look back."""
+_AT_ONCE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class EpochCleaning(StorageStep):
+    """Old epochs, and roots' notes of epochs, that were deleted, or would be."""
+
+    done: ClassVar = "epochs deleted"
+    why: ClassVar = "later ones say everything"
+
+    epochs: int
+    notes: int
+
+    @property
+    def file_count(self) -> int:
+        """How many files that are."""
+        return self.epochs + self.notes
+
+
+def clean_epochs(
+    agreement: Agreement, *, kept: int = KEPT, dry_run: bool = False
+) -> EpochCleaning | None:
+    """Delete old epochs, and notes of them at roots in sync that answer; None: there were none.
+
+    So many of the newest stay, wherever they are.
+
+    Raises StorageError: the controller fails.
+    """
+    epoch = agreement.refresh()
+    controller = agreement.controller.storage
+    doomed = _doomed(epoch, list_epochs(controller), kept)
+    if not dry_run:
+        _delete(controller, map(root_names.epoch_file, doomed))
+    notes = 0
+    for member in epoch.in_sync:
+        with suppress(MemberFailed):
+            notes += _clean_notes(agreement, epoch, member, kept, dry_run=dry_run)
+    return EpochCleaning(len(doomed), notes) if doomed or notes else None
+
+
+def _doomed(epoch: Epoch, numbers: Iterable[int], kept: int) -> list[int]:
+    """Those that neither tell a place that is mounted, nor since when something has been so."""
+    needed = {0, epoch.leader_since, *epoch.joining.values()}
+    return [number for number in numbers if number <= epoch.number - kept and number not in needed]
+
+
+def _clean_notes(
+    agreement: Agreement, epoch: Epoch, member: Member, kept: int, *, dry_run: bool
+) -> int:
+    """By the newest one a controller that is lost is made anew: it stays, whoever is late."""
+
+    def clean(storage: Storage) -> int:
+        doomed = list_notes(storage)[:-kept]
+        if not dry_run:
+            _delete(storage, map(root_names.epoch_note, doomed))
+        return len(doomed)
+
+    return agreement.ask(epoch, member, clean)
+
+
+def _delete(storage: Storage, names: Iterable[str]) -> None:
+    rest = iter(names)
+    while some := list(islice(rest, _AT_ONCE)):
+        storage.delete(some)
