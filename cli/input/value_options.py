@@ -43,6 +43,15 @@ SubjectOption = Annotated[
         show_default=False,
     ),
 ]
+MessageOption = Annotated[
+    str | None,
+    typer.Option(
+        "--value-message",
+        metavar="NAME",
+        help="Of a .proto the message whose fields are shown; the first if left out.",
+        show_default=False,
+    ),
+]
 RegistryOption = Annotated[
     str | None,
     typer.Option(
@@ -61,6 +70,7 @@ class ValueChoice:
 
     value_format: ValueFormat
     subject: str | None
+    message: str | None
     registry: str | None
     id_bytes: int
 
@@ -69,17 +79,19 @@ class ValueChoice:
         cls,
         value_format: ValueFormat | None,
         subject: str | None,
+        message: str | None,
         registry: str | None,
         id_bytes: int,
     ) -> ValueChoice | None:
         """None without a format. Raises BadParameter."""
         if value_format is None:
-            if (subject, registry, id_bytes) != (None, None, 4):
+            if (subject, message, registry, id_bytes) != (None, None, None, 4):
                 raise typer.BadParameter(
-                    "--value-subject, --registry and --id-bytes need --value-format"
+                    "--value-subject, --value-message, --registry and --id-bytes need "
+                    "--value-format"
                 )
             return None
-        return cls(value_format, subject, registry, id_bytes)
+        return cls(value_format, subject, message, registry, id_bytes)
 
     def open(self, store: Store, topic: str) -> ValueReader:
         """Find the schema. Raises what :class:`txnlog.values.ValueReader` does."""
@@ -91,6 +103,7 @@ class ValueChoice:
             self.value_format.value,
             subject=subject,
             version=version,
+            message=self.message,
             id_bytes=self.id_bytes,
         )
 

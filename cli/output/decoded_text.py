@@ -45,9 +45,8 @@ class DecodedText:
     def texts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches of a scan with the text of each value."""
         for batch in batches:
-            for start in range(0, batch.num_rows, _ROWS):
-                piece = batch.slice(start, _ROWS)
-                column = self._text(piece, self.reader.read_batch(piece))
+            for piece, decoded in self._pieces(batch):
+                column = self._text(piece, decoded)
                 yield piece.set_column(piece.schema.get_field_index("value"), "value", column)
 
     def wanted_texts(
@@ -67,9 +66,8 @@ class DecodedText:
         from txnlog.read.conditions import keep_matching
 
         for batch in batches:
-            for start in range(0, batch.num_rows, _ROWS):
-                piece = batch.slice(start, _ROWS)
-                decoded = self.reader.read_batch(piece)
+            for piece, found in self._pieces(batch):
+                decoded = found
                 if wanted:
                     shown = pa.record_batch(
                         {
@@ -97,6 +95,10 @@ class DecodedText:
         """Say how many dead letters there were, unless each was told."""
         if self.dead > _MOST_TOLD:
             warn(f"{self.dead} values are dead letters; the first {_MOST_TOLD} were named")
+
+    def _pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+        for start in range(0, batch.num_rows, _ROWS):
+            yield from self.reader.read_pieces(batch.slice(start, _ROWS))
 
     def _text(self, piece: pa.RecordBatch, decoded: pa.RecordBatch) -> pa.Array:
         import pyarrow as pa

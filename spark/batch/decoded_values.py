@@ -148,8 +148,7 @@ def _decoder(
     fields = [(field.name, arrow_type(field.dataType)) for field in schema]
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            found = reader.read_batch(batch)
+        for found in reader.read(batches):
             columns = [_cast(found.column(name), kind) for name, kind in fields]
             yield pa.RecordBatch.from_arrays(columns, names=[name for name, _ in fields])
 

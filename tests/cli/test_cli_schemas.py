@@ -110,7 +110,9 @@ def test_wrong_usage(orders: Path, tmp_path: Path) -> None:
         (("schemas", "add", "s", tmp_path / "v1.avsc", "--reference", "x"), "SUBJECT:VERSION"),
         (("records", "read", "orders", "--id-bytes", "8"), "need --value-format"),
         (("records", "read", "orders", "--value-format", "avro", "--id-bytes", "5"), "4 or 8"),
+        (("records", "read", "orders", "--value-message", "M"), "need --value-format"),
         (("topics", "create", "t", "--subject", "s", "--schema", "a int"), "name one"),
+        (("topics", "create", "t", "--message", "M"), "for the schema of a --subject"),
     ):
         done = cli(*words, "--store", orders)
         assert done.code != 0
@@ -216,3 +218,29 @@ def test_a_typed_topic_of_a_subject(orders: Path) -> None:
     schema = txnlog.open(str(orders)).topics.describe("rows").schema
     assert schema is not None
     assert (schema.columns.names, schema.key) == (["id"], ("id",))
+
+
+def test_a_message_of_a_proto_is_chosen(orders: Path, tmp_path: Path) -> None:
+    """Of several in a file: those of the others are dead letters; also for a typed topic."""
+    text = 'syntax = "proto3"; package p; message A { int32 a = 1; } message B { int32 b = 1; }'
+    (tmp_path / "m.proto").write_text(text)
+    at = ("--store", orders)
+    assert cli("schemas", "add", "mixed-value", tmp_path / "m.proto", *at).code == 0
+    store = txnlog.open(str(orders))
+    store.topics.create("mixed")
+    with store.producer() as producer:
+        for message, row in (("p.A", {"a": 1}), ("p.B", {"b": 2})):
+            writer = ValueWriter(store.schemas, "protobuf", subject="mixed-value", message=message)
+            producer.send("mixed", writer(row))
+    for verb in (("read",), ("head", "-n", "2")):
+        words = (*("records", verb[0], "mixed", *verb[1:]), "--value-format", "protobuf", *at)
+        shown = cli(*words, "--value-message", "p.B", "-o", "jsonl")
+        assert shown.code == 0, shown.err
+        assert json.loads(shown.out.splitlines()[-1])["value"] == '{"b":2}'
+        assert "it is a p.A, not a p.B" in shown.err
+    typed = ("topics", "create", "bs", "--subject", "mixed-value", *at)
+    assert cli(*typed, "--message", "p.B").code == 0
+    schema = store.topics.describe("bs").schema
+    assert schema is not None
+    assert schema.columns.names == ["b"]
+    assert "no message 'p.C'; it has p.A, p.B" in cli(*typed, "--message", "p.C").err

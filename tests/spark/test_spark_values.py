@@ -196,7 +196,8 @@ def test_the_text_of_a_proto_is_read_in_tasks(spark: SparkSession, store: Store)
     """Each process of Spark's compiles it once, and has the same columns and dead letters."""
     item = 'syntax = "proto3"; message Item { string name = 1; }'
     order = """syntax = "proto3"; import "item.proto";
-        message Order { int64 id = 1; Item item = 2; map<string, int32> sizes = 3; }"""
+        message Order { int64 id = 1; Item item = 2; map<string, int32> sizes = 3; }
+        message Gone { int64 id = 1; message Why { string text = 1; } }"""
     store.schemas.add("item", item, "PROTOBUF")
     store.schemas.add("orders-value", order, "PROTOBUF", [SchemaReference("item.proto", "item", 1)])
     store.topics.create("orders", partitions=2)
@@ -210,3 +211,12 @@ def test_the_text_of_a_proto_is_read_in_tasks(spark: SparkSession, store: Store)
     found = sorted((r["id"], r["item"]["name"], r["sizes"]["s"]) for r in rows if not r["_error"])
     assert found == [(number, "é", number) for number in range(4)]
     assert next(r["_error"] for r in rows if r["_error"]).startswith("schema 9 is unknown")
+    chosen: dict[str, Any] = {"subject": "orders-value", "message": "Gone.Why"}
+    why = ValueWriter(store.schemas, "protobuf", **chosen)
+    with store.producer() as producer:
+        producer.send("orders", why({"text": "torn"}))
+    rows = read(
+        spark, store, "orders", values=ValueReader(store.schemas, "protobuf", **chosen)
+    ).collect()
+    assert [r["text"] for r in rows if not r["_error"]] == ["torn"]
+    assert sum("it is a Order, not a Gone.Why" in (r["_error"] or "") for r in rows) == 4

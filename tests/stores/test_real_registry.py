@@ -1,6 +1,7 @@
-"""A registry of its own make, Apicurio's, and Confluent's client, which registers and writes.
+"""A registry of its own make, Apicurio's, with Confluent's client and Apicurio's serializers.
 
-Values go both ways: what the client has framed is read, and what is written here the client reads.
+Values go both ways: what they have registered and framed is read, and what is written here they
+read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import tarfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pyarrow as pa
@@ -33,6 +35,15 @@ APICURIO = "2.6.13.Final"
 """The last one that Java 17 runs."""
 CLIENT = "2.16.1"
 SCRIPT = Path(__file__).with_name("registry_client.py")
+SERDES = Path(__file__).with_name("ApicurioSerdes.java")
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>txnlog.tests</groupId><artifactId>serdes</artifactId><version>1</version>
+  <dependencies>{}</dependencies>
+</project>
+"""
+SERDE = """<dependency><groupId>io.apicurio</groupId>
+  <artifactId>apicurio-registry-serdes-{}-serde</artifactId><version>{}</version></dependency>"""
 Values = dict[str, list[bytes]]
 
 
@@ -173,3 +184,83 @@ def test_the_text_of_a_proto_and_its_references(url: str, values: Values) -> Non
     value = ValueWriter(schemas, "protobuf", subject="text-value")({"id": 1, "item": {"name": "x"}})
     found = ValueReader(SchemaRegistry(url), "protobuf", subject="text-value")(value)
     assert found == {"id": 1, "item": {"name": "x"}, "at": None}
+
+
+@pytest.fixture(scope="module")
+def serdes() -> Path:
+    """The folder with Apicurio's serializers and what they need, from Maven Central."""
+    folder = cache_folder() / f"apicurio-serdes-{APICURIO}"
+    done = folder / "done"
+    if not done.exists():
+        with building():
+            folder.mkdir(parents=True, exist_ok=True)
+            needed = "".join(SERDE.format(kind, APICURIO) for kind in ("avro", "protobuf"))
+            (folder / "pom.xml").write_text(POM.format(needed))
+            what = ["dependency:copy-dependencies", "-DoutputDirectory=jars"]
+            try:
+                run_tool(["mvn", "--quiet", "--batch-mode", *what], cwd=folder)
+            except CannotStart as why:
+                pytest.skip(f"Apicurio's serializers cannot be had: {why}")
+            done.touch()
+    return folder / "jars"
+
+
+def run_serdes(serdes: Path, url: str, *words: str) -> list[str]:
+    """What ApicurioSerdes prints."""
+    command = ["java", "-Xmx256m", "-cp", f"{serdes}/*", str(SERDES), own_api(url), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def own_api(url: str) -> str:
+    return url.replace("ccompat/v7", "registry/v2")
+
+
+def test_values_of_apicurios_serializers(
+    values: Values, serdes: Path, url: str, tmp_path: Path
+) -> None:
+    """Global ids of eight bytes, and of four: other schemas may have them as ids of contents."""
+    assert values  # these have both kinds of ids already, so they differ
+    found: dict[tuple[str, str], list[bytes]] = {}
+    for line in run_serdes(serdes, url):
+        topic, way, framed = line.split()
+        found.setdefault((topic, way), []).append(bytes.fromhex(framed))
+    schemas = SchemaRegistry(own_api(url))
+    for way, id_bytes in (("eight", 8), ("four", 4)):
+        ids = []
+        for topic in ("first", "second"):
+            reader = ValueReader(schemas, "avro", subject=f"{topic}-value", id_bytes=id_bytes)
+            value = found[topic, way][0]
+            assert len(value) == 1 + id_bytes + 1
+            assert reader(value) == {"id": 7}
+            ids.append(int.from_bytes(value[1:-1], "big"))
+        assert ids[0] != ids[1]  # one content, two versions
+        wide: dict[str, Any] = {"subject": "proto-value", "id_bytes": id_bytes}
+        for chosen, other in (("Order", "Late"), ("Late", "Order")):
+            reader = ValueReader(schemas, "protobuf", **wide, message=f"made.{chosen}")
+            decoded = reader.decode(pa.array(found["proto", way]))
+            assert decoded.columns.column("x").drop_null().to_pylist() == [5]
+            reason = decoded.errors.drop_null()[0].as_py()
+            assert f"is a made.{other}, not a made.{chosen}" in reason
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    store.topics.create("second")
+    with store.producer() as producer:
+        producer.send("second", found["second", "eight"][0])
+    shown = cli(
+        *("records", "read", "second", "--value-format", "avro", "--id-bytes", 8, "-o", "jsonl"),
+        *("--registry", own_api(url), "--store", store.url),
+    )
+    assert json.loads(shown.out)["value"] == '{"id":7}', shown.err
+
+
+def test_apicurios_deserializers_read_what_is_written_here(serdes: Path, url: str) -> None:
+    """Under the schemas that they have registered themselves."""
+    assert run_serdes(serdes, url)
+    schemas = SchemaRegistry(own_api(url))
+    avro = ValueWriter(schemas, "avro", subject="second-value", id_bytes=8)
+    late = ValueWriter(schemas, "protobuf", subject="proto-value", message="made.Late", id_bytes=8)
+    (read,) = run_serdes(serdes, url, "second", avro({"id": 9}).hex())
+    assert read == 'read {"id": 9}'
+    (read,) = run_serdes(serdes, url, "proto", late({"x": 9}).hex())
+    assert read == "read Late x: 9"

@@ -7,12 +7,15 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any
 
+from google.protobuf import timestamp_pb2
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     FieldDescriptorProto,
     FileDescriptorProto,
     FileDescriptorSet,
 )
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 
 Field = FieldDescriptorProto
 KINDS = {
@@ -66,6 +69,14 @@ def text_of(*files: FileDescriptorProto) -> str:
     """As ``protoc`` writes a set, or a registry one file."""
     whole = files[0] if len(files) == 1 else FileDescriptorSet(file=files)
     return base64.b64encode(whole.SerializeToString()).decode()
+
+
+def class_of(file: FileDescriptorProto, name: str) -> Any:
+    """The judge: Protobuf's own message of a file."""
+    pool = DescriptorPool()
+    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    pool.AddSerializedFile(file.SerializeToString())
+    return GetMessageClass(pool.FindMessageTypeByName(name))
 
 
 ROW = {

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import base64
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from google.protobuf import timestamp_pb2
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     FileDescriptorProto,
     FileDescriptorSet,
 )
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
 
-from tests.values.protobuf_files import KINDS, ROW, Field, add, order, text_of
-from txnlog.errors import InvalidRecord, InvalidSchema
+from tests.values.protobuf_files import KINDS, ROW, Field, add, class_of, order, text_of
+from txnlog.errors import InvalidOption, InvalidRecord, InvalidSchema
 from txnlog.store import Store
-from txnlog.values import SchemaFolder, SchemaReference, ValueReader, ValueWriter
-
-
-def class_of(file: FileDescriptorProto, name: str) -> Any:
-    """The judge: Protobuf's own message of a file."""
-    pool = DescriptorPool()
-    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
-    pool.AddSerializedFile(file.SerializeToString())
-    return GetMessageClass(pool.FindMessageTypeByName(name))
+from txnlog.values import (
+    SchemaFolder,
+    SchemaReference,
+    ValueReader,
+    ValueWriter,
+    subject_columns,
+)
 
 
 def test_messages_are_rows_and_rows_are_messages(store: Store) -> None:
@@ -87,6 +83,112 @@ def test_places_of_messages_and_what_is_none(store: Store) -> None:
             reader(head + rest)
 
 
+@pytest.mark.parametrize(
+    ("message", "row", "place"),
+    [
+        ("shop.Order", {"a_int32": 5}, b"\0"),
+        ("shop.Other", {"x": "é"}, b"\2\2"),
+        ("shop.Order.Item", {"n": 7}, b"\4\0\0"),
+        ("shop.M62", {"x": 7}, b"\2\x80\1"),  # at 64, in two bytes
+    ],
+)
+def test_any_message_of_a_file(
+    store: Store, message: str, row: dict[str, Any], place: bytes
+) -> None:
+    """By its full name, also one within another; values of the others are dead letters."""
+    file = order()
+    for number in range(63):
+        add(file.message_type.add(name=f"M{number}"), 1, "x", "int32")
+    store.schemas.add("s", text_of(file), "PROTOBUF")
+    value = ValueWriter(store.schemas, "protobuf", subject="s", message=message)(row)
+    judge = class_of(file, message)
+    assert value == b"\0\0\0\0\1" + place + judge(**row).SerializeToString()
+    reader = pickle.loads(
+        pickle.dumps(ValueReader(store.schemas, "protobuf", subject="s", message=message))
+    )
+    assert {name: reader(value)[name] for name in row} == row
+    for other in {"shop.Order", "shop.Other", "shop.Order.Item"} - {message}:
+        foreign = ValueWriter(store.schemas, "protobuf", subject="s", message=other)({})
+        decoded = reader.decode(pa.array([value, foreign, value]))
+        assert decoded.errors.to_pylist() == [
+            None,
+            f"schema 1: it is a {other}, not a {message}",
+            None,
+        ]
+        assert decoded.columns.to_pylist()[1] == dict.fromkeys(reader.schema.names)
+    columns = subject_columns(store.schemas, "s", message=message).columns
+    assert columns.names == reader.schema.names
+
+
+def test_a_message_is_found_wherever_a_version_has_it(store: Store) -> None:
+    """By its name: places are those of the schema that a value was written under."""
+    later = order()
+    later.message_type.insert(0, DescriptorProto(name="First"))
+    for file in (order(), later):
+        store.schemas.add("s", text_of(file), "PROTOBUF")
+    for name, row in (("shop.Other", {"x": "a"}), ("shop.Order.Item", {"n": 3})):
+        reader = ValueReader(store.schemas, "protobuf", subject="s", message=name)
+        for version in (1, 2):
+            writer = ValueWriter(
+                store.schemas, "protobuf", subject="s", version=version, message=name
+            )
+            assert reader(writer(row)) == row
+    new = ValueReader(store.schemas, "protobuf", subject="s", message="shop.First")
+    with pytest.raises(InvalidRecord, match=r"is a shop\.Order, not a shop\.First"):
+        new(ValueWriter(store.schemas, "protobuf", subject="s", version=1)({}))
+
+
+def test_a_message_without_fields(store: Store) -> None:
+    """It has no columns, and still a row for each value."""
+    file = FileDescriptorProto(name="p.proto", syntax="proto3")
+    file.message_type.add(name="Ping")
+    store.schemas.add("ping", text_of(file), "PROTOBUF")
+    writer = ValueWriter(store.schemas, "protobuf", subject="ping")
+    reader = ValueReader(store.schemas, "protobuf", subject="ping")
+    assert writer({}) == b"\0\0\0\0\1\0"
+    assert reader(writer({})) == {}
+    assert reader.decode(pa.array([writer({}), b"", None])).columns.num_rows == 3
+
+
+def test_messages_that_are_not_there(store: Store) -> None:
+    """What there is instead is said; other kinds of schemas have none."""
+    store.schemas.add("s", text_of(order()), "PROTOBUF")
+    store.schemas.add("json", '{"type": "object"}', "JSON")
+    known = r"no message 'Order'; it has shop\.Order, shop\.Other, shop\.Order\.Item$"
+    for message in ("Order", "shop.Order.SizesEntry"):
+        with pytest.raises(InvalidOption, match=known.replace("Order", message, 1)):
+            ValueReader(store.schemas, "protobuf", subject="s", message=message)
+    with pytest.raises(InvalidOption, match=r"is for Protobuf; the schema is JSON"):
+        ValueWriter(store.schemas, "json", subject="json", message="shop.Order")
+
+
+def test_places_by_name(store: Store) -> None:
+    """As Apicurio's serializers write them, behind ids of any length."""
+    file = order()
+    name = "N" * 150
+    add(file.message_type.add(name=name), 1, "x", "string")
+    store.schemas.add("s", text_of(file), "PROTOBUF")
+    body = class_of(file, "shop.Other")(x="é").SerializeToString()
+    place = b"\7\x0a\5Other"
+    for id_bytes in (4, 8):
+        wide: dict[str, Any] = {"subject": "s", "id_bytes": id_bytes}
+        reader = ValueReader(store.schemas, "protobuf", **wide, message="shop.Other")
+        head = b"\0" + (1).to_bytes(id_bytes, "big")
+        assert reader(head + place + body) == {"x": "é"}
+        with pytest.raises(InvalidRecord, match=r"is a shop\.Order, not a shop\.Other"):
+            reader(head + b"\7\x0a\5Order")
+        for wrong in (b"\7\x0a\5Unknown", b"\7\x0a\5Oth", b"\x99", b"\7\x0a"):
+            with pytest.raises(InvalidRecord, match="place of"):
+                reader(head + wrong)
+    writer = ValueWriter(store.schemas, "protobuf", subject="s", id_bytes=8, message="shop.Other")
+    assert writer({"x": "é"}) == head + place + body
+    long: dict[str, Any] = {"subject": "s", "id_bytes": 8, "message": f"shop.{name}"}
+    value = ValueWriter(store.schemas, "protobuf", **long)({"x": "a"})
+    assert ValueReader(store.schemas, "protobuf", **long)(value) == {"x": "a"}
+    with pytest.raises(InvalidOption, match=r"shop\.Order\.Item is within another message"):
+        ValueWriter(store.schemas, "protobuf", subject="s", id_bytes=8, message="shop.Order.Item")
+
+
 def test_imports_are_in_a_set_or_references(store: Store, tmp_path: Path) -> None:
     """As protoc writes them, and as registries have them."""
     file = FileDescriptorProto(name="basket.proto", package="shop", syntax="proto3")
@@ -133,14 +235,29 @@ def doubling() -> FileDescriptorProto:
         ("", "no file"),
         (base64.b64encode(b"\x0a\xff\xff\xff\xff").decode(), "not a descriptor"),
         (text_of(FileDescriptorProto(name="e.proto")), "has no message"),
-        (text_of(recursive()), "contains itself"),
-        (text_of(doubling()), "4096"),
     ],
 )
 def test_descriptors_that_are_refused(store: Store, text: str, reason: str) -> None:
-    """Before any value is looked at."""
+    """None of them is registered."""
     with pytest.raises(InvalidSchema, match=reason):
         store.schemas.add("s", text, "PROTOBUF")
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"), [(recursive(), "contains itself"), (doubling(), "4096")]
+)
+def test_a_message_without_columns(store: Store, file: FileDescriptorProto, reason: str) -> None:
+    """It is refused before any value is looked at; others of its file can be read."""
+    add(file.message_type.add(name="Plain"), 1, "x", "int32")
+    store.schemas.add("s", text_of(file), "PROTOBUF")
+    for refused in (ValueReader, ValueWriter):
+        with pytest.raises(InvalidSchema, match=reason):
+            refused(store.schemas, "protobuf", subject="s")
+    with pytest.raises(InvalidSchema, match=reason):
+        subject_columns(store.schemas, "s")
+    writer = ValueWriter(store.schemas, "protobuf", subject="s", message="Plain")
+    reader = ValueReader(store.schemas, "protobuf", subject="s", message="Plain")
+    assert reader(writer({"x": 5})) == {"x": 5}
 
 
 def test_compatibility_by_numbers(store: Store) -> None:
@@ -153,10 +270,13 @@ def test_compatibility_by_numbers(store: Store) -> None:
     changed.message_type[0].field[1].type = KINDS["uint64"]  # a varint, too
     changed.message_type[0].field[6].label = Field.LABEL_REPEATED
     del changed.message_type[1]
+    del changed.message_type[0].field[10:12]  # items and item
+    del changed.message_type[0].nested_type[0]
     reasons = " ".join(store.schemas.check("order", text_of(changed), "PROTOBUF"))
     assert "a_int32: field 1 was a varint, and is bytes" in reasons
     assert "a_string: it is repeated in one of them" in reasons
     assert "message shop.Other is gone" in reasons
+    assert "message shop.Order.Item is gone" in reasons
     assert "a_int64" not in reasons
     assert store.schemas.check("order", '{"type": "object"}', "JSON") == [
         "version 1 is a schema of another kind"

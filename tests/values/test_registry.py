@@ -6,12 +6,14 @@ import json
 import logging
 import pickle
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
 
-from tests.values.registry_server import Registry, serving
+from tests.values.registry_server import MILLION, Registry, serving
 from txnlog.errors import InvalidOption, InvalidSchema, StorageError, UnknownSchema
 from txnlog.values import SchemaReference, SchemaRegistry, ValueReader, ValueWriter
 
@@ -179,3 +181,80 @@ def test_an_id_that_is_too_long_to_be_written(registry: Registry) -> None:
         ValueWriter(schemas, "avro", subject="wide")
     value = ValueWriter(schemas, "avro", subject="wide", id_bytes=8)({"id": 1})
     assert value == b"\0\0\0\0\1\0\0\0\0\2"
+
+
+def own_api(registry: Registry) -> str:
+    return f"{registry.url}/apis/registry/v2/groups/shop"
+
+
+def test_global_ids_by_apicurios_own_api(registry: Registry) -> None:
+    """The URL says it; a group other than the default one is in it."""
+    schemas = SchemaRegistry(own_api(registry))
+    reader = ValueReader(schemas, "avro", subject="shop/orders-value", id_bytes=8)
+    old = ValueWriter(schemas, "avro", subject="shop/orders-value", version=1, id_bytes=8)
+    value = old({"id": 1})
+    assert value[:9] == b"\0" + (70 + MILLION).to_bytes(8, "big")
+    for unpickled in (reader, pickle.loads(pickle.dumps(reader))):
+        registry.asked.clear()
+        values = [value, value, b"\0" + (70).to_bytes(8, "big")]
+        found = unpickled.decode(pa.array(values))
+        assert found.columns.column("note").to_pylist() == ["-", "-", None]
+        assert "has no schema with the global id 70" in found.errors[2].as_py()
+    assert registry.asked == ["/apis/registry/v2/search/artifacts"]  # the other one is known
+    fresh = SchemaRegistry(own_api(registry)).by_id(70 + MILLION)
+    assert (fresh.text, fresh.schema_type) == (V1, "AVRO")
+    with pytest.raises(UnknownSchema, match="no version latest of artifact 'nobody' in group 'sh"):
+        schemas.version("nobody")
+
+
+def test_references_by_apicurios_own_api(registry: Registry) -> None:
+    """Of the same group, by versions that are numbers: nothing else is guessed."""
+    registry.add("item", 80, '{"type": "record", "name": "Item", "fields": []}')
+    order = {"type": "record", "name": "P", "fields": [{"name": "i", "type": "Item"}]}
+    reference = {"name": "Item", "groupId": "shop", "artifactId": "item", "version": "1"}
+    registry.add("order", 81, json.dumps(order), references=[reference])
+    schemas = SchemaRegistry(own_api(registry))
+    assert ValueReader(schemas, "avro", subject="order").schema.names == ["i"]
+    wrongs: list[dict[str, str | None]] = [{"groupId": None}, {"version": "one"}, {"version": None}]
+    for number, wrong in enumerate(wrongs, start=82):
+        registry.add("other", number, json.dumps(order), references=[{**reference, **wrong}])
+        with pytest.raises(InvalidSchema, match="in the group of the registry's URL"):
+            schemas.version("other")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("search/artifacts", b"[" * 100_000),
+        ("search/artifacts", b'{"artifacts": [{"type": "XML"}]}'),
+        ("ids/globalIds/1000070", b"\xff"),
+        ("ids/globalIds/1000070", b"x" * (2 << 20)),
+        ("ids/globalIds/1000070/references", b'[{"name": 1}]'),
+    ],
+)
+def test_answers_of_apicurio_that_are_none(registry: Registry, path: str, body: bytes) -> None:
+    """As with the other API."""
+    registry.answers[f"/apis/registry/v2/{path}"] = (200, {}, body)
+    with pytest.raises(InvalidSchema):
+        SchemaRegistry(own_api(registry)).by_id(70 + MILLION)
+
+
+def test_an_answer_that_never_ends() -> None:
+    """Each byte comes in time, but the whole does not."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        ended = threading.Event()
+        pool.submit(_drip, server, ended)
+        schemas = SchemaRegistry(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.5)
+        try:
+            with pytest.raises(StorageError, match=r"timed out after 0\.5 s"):
+                schemas.by_id(1)
+        finally:
+            ended.set()
+
+
+def _drip(server: socket.socket, ended: threading.Event) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+        while not ended.wait(0.05):
+            connection.sendall(b" ")

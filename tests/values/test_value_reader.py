@@ -208,6 +208,39 @@ def test_a_circle_of_references() -> None:
         ValueReader(_Circle(), "avro", subject="a")
 
 
+class _Large:
+    """Schemas with a long text; each refers to two others, or to none."""
+
+    def __init__(self, size: int, *, referring: bool = False) -> None:
+        self._doc = "x" * size
+        self._referring = referring
+
+    def by_id(self, schema_id: int) -> RegisteredSchema:
+        record = {"type": "record", "name": f"R{schema_id}", "doc": self._doc, "fields": []}
+        references = tuple(
+            SchemaReference(f"R{number}", "s", number)
+            for number in (2 * schema_id, 2 * schema_id + 1)
+            if self._referring and number < 16
+        )
+        return RegisteredSchema(schema_id, "AVRO", json.dumps(record), references)
+
+    def version(self, _: str, version: int | None = None) -> RegisteredSchema:
+        return self.by_id(version or 1)
+
+
+def test_schemas_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that one refers to, and those of all ids: a source may make up any number of them."""
+    assert ValueReader(_Large(200_000, referring=True), "avro", subject="s").schema.names == []
+    with pytest.raises(InvalidSchema, match="refers to more than 4194304 characters"):
+        ValueReader(_Large(300_000, referring=True), "avro", subject="s")
+    monkeypatch.setattr("txnlog.values.reader.MOST_TOGETHER_BYTES", 3_500)
+    reader = ValueReader(_Large(1_000), "avro", subject="s")
+    values = [b"\0\0\0\0" + bytes([number]) for number in (1, 2, 3, 4, 5)]
+    errors = reader.decode(pa.array(values)).errors.to_pylist()
+    assert errors[:4] == [None] * 4
+    assert "schema 5: more than 3500 bytes of schemas" in errors[4]
+
+
 def test_schemas_in_files(tmp_path: Path, schemas: Store) -> None:
     """By the id in their names; the subject's with the greatest is its newest."""
     for name, schema in (("orders-value-1.avsc", V1), ("2.avsc", V2), ("other-9.avsc", V1)):

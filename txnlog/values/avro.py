@@ -63,6 +63,10 @@ class AvroCodec:
             return found
         return pa.StructArray.from_arrays([found], fields=[reader.columns.field(0)])
 
+    def place(self, id_bytes: int) -> bytes:  # noqa: ARG002 - it is nowhere else
+        """Nothing: a schema has values of one kind."""
+        return b""
+
     def why_not(self, writer: AvroCodec) -> Iterator[str]:
         """What stands against reading the values of another schema as this one's."""
         return why_not(self.type, writer.type)

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from txnlog.errors import require_package
+from txnlog.errors import InvalidOption, require_package
 from txnlog.values.avro_columns import Numbers, Problems
-from txnlog.values.schemas import RegisteredSchema, SchemaType
+from txnlog.values.schemas import RegisteredSchema, Schemas, SchemaType, with_references
 
 
 class Codec(Protocol):
@@ -46,25 +46,46 @@ class Codec(Protocol):
         ...
 
     def encode(self, columns: pa.RecordBatch) -> list[bytes]:
-        """The values of rows, each as it is behind the id in its frame.
+        """The values of rows, each as it is behind the id in its frame and :meth:`place`.
 
         Raises ValueError, TypeError, LookupError: one cannot be written.
         """
         ...
 
+    def place(self, id_bytes: int) -> bytes:
+        """What says which part of the schema a value is of, behind an id of so many bytes.
 
-def make_codec(schema: RegisteredSchema, references: Sequence[tuple[str, str]]) -> Codec:
-    """The codec of a schema. Raises InvalidSchema; InvalidOption: a library is missing."""
-    return parse_schema(schema.schema_type, schema.text, references)
+        Raises InvalidOption: it cannot be said there.
+        """
+        ...
+
+
+def make_codec(schemas: Schemas, schema: RegisteredSchema, message: str | None = None) -> Codec:
+    """The codec of a schema; ``message``: of a .proto the one that is read, None: its first.
+
+    Raises:
+        InvalidSchema: it is none.
+        UnknownSchema: one that it refers to is not there.
+        InvalidOption: there is no such message, or a library is missing.
+    """
+    references = with_references(schemas, schema)
+    return parse_schema(schema.schema_type, schema.text, references, message)
 
 
 def parse_schema(
-    schema_type: SchemaType, text: str, references: Sequence[tuple[str, str]] = ()
+    schema_type: SchemaType,
+    text: str,
+    references: Sequence[tuple[str, str]] = (),
+    message: str | None = None,
 ) -> Codec:
     """The codec of a schema that may not be registered yet.
 
-    Raises InvalidSchema: it is none. InvalidOption: a library is missing.
+    Raises InvalidSchema: it is none. InvalidOption: see :func:`make_codec`.
     """
+    if message is not None and schema_type != "PROTOBUF":
+        raise InvalidOption(
+            f"message={message!r:.200} is for Protobuf; the schema is {schema_type}"
+        )
     if schema_type == "AVRO":
         require_package("fastavro", "registry", "values of Avro")
         from txnlog.values.avro import read_avro
@@ -74,7 +95,7 @@ def parse_schema(
         require_package("google.protobuf", "registry", "values of Protobuf")
         from txnlog.values.protobuf import read_protobuf
 
-        return read_protobuf(text, references)
+        return read_protobuf(text, references, message)
     from txnlog.values.json_schema import read_json_schema
 
     return read_json_schema(text, references)

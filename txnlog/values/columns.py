@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from txnlog.values.codecs import make_codec
-from txnlog.values.schemas import Schemas, with_references
+from txnlog.values.schemas import Schemas
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +19,20 @@ class SubjectColumns:
     defaults: Mapping[str, pa.Scalar]
 
 
-def subject_columns(schemas: Schemas, subject: str, version: int | None = None) -> SubjectColumns:
+def subject_columns(
+    schemas: Schemas, subject: str, version: int | None = None, *, message: str | None = None
+) -> SubjectColumns:
     """The columns of a schema.
 
     Args:
         schemas: where it comes from.
         subject: whose schema.
         version: which; None: the newest.
+        message: of a .proto the full name of the message whose fields they are; None: the first.
 
     Raises:
         UnknownSchema, InvalidSchema, StorageError: as :class:`ValueReader`.
     """
     found = schemas.version(subject, version)
-    codec = make_codec(found, with_references(schemas, found))
+    codec = make_codec(schemas, found, message)
     return SubjectColumns(codec.columns, codec.defaults)

@@ -20,6 +20,7 @@ import pyarrow as pa
 from txnlog.errors import InvalidSchema
 from txnlog.segments.records import CONVERSION_ERRORS
 from txnlog.values.avro_columns import Numbers, Problems
+from txnlog.values.rows import RowColumns
 from txnlog.values.schemas import MOST_DEPTH, MOST_NODES, check_text
 
 _SCALARS: Final[Mapping[str, Any]] = {
@@ -81,16 +82,18 @@ class JsonCodec:
     ) -> pa.StructArray:
         """The columns of ``reader`` of values of this schema."""
         held = memoryview(data)  # type: ignore[arg-type]  # it is one
-        rows: list[Any] = []
+        rows = RowColumns(reader.columns)
         for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
             found = None
+            rows.begin(end - start)
             try:
                 value = msgspec.json.decode(held[start:end])
-                found = _fit(value if reader._is_object else {"value": value}, reader._node, "")
+                whole = value if reader._is_object else {"value": value}
+                found = _fit(whole, reader._node, "", rows)
             except (msgspec.MsgspecError, RecursionError, *CONVERSION_ERRORS) as error:
                 problems.reasons.setdefault(row, f"it is not JSON of the schema: {error}")
-            rows.append(found)
-        return pa.array(rows, pa.struct([*reader.columns]))
+            rows.add(found)
+        return rows.columns()
 
     def encode(self, columns: pa.RecordBatch) -> list[bytes]:
         """The values of rows. Raises ValueError, TypeError: one cannot be written."""
@@ -99,6 +102,10 @@ class JsonCodec:
             value = _unfit(row, self._node)
             made.append(msgspec.json.encode(value if self._is_object else value.get("value")))
         return made
+
+    def place(self, id_bytes: int) -> bytes:  # noqa: ARG002 - it is nowhere else
+        """Nothing: a schema has values of one kind."""
+        return b""
 
     def why_not(self, writer: JsonCodec) -> Iterator[str]:
         """What stands against reading the values of another schema as this one's."""
@@ -177,7 +184,7 @@ def _target(whole: Any, reference: str) -> Any:  # noqa: ANN401 - JSON
     return found
 
 
-def _fit(value: Any, node: _Node, place: str) -> Any:  # noqa: ANN401 - JSON
+def _fit(value: Any, node: _Node, place: str, rows: RowColumns) -> Any:  # noqa: ANN401 - JSON
     """A value as Arrow takes it. Raises ValueError: it is of another type."""
     if node.kind == "text":
         return msgspec.json.encode(value).decode()
@@ -187,13 +194,14 @@ def _fit(value: Any, node: _Node, place: str) -> Any:  # noqa: ANN401 - JSON
         return None
     match node.kind, value:
         case "object", dict():
+            rows.spend(len(node.fields))
             return {
-                name: _fit(value.get(name), one, f"{place}.{name}" if place else name)
+                name: _fit(value.get(name), one, f"{place}.{name}" if place else name, rows)
                 for name, one in node.fields.items()
             }
         case "array", list():
             assert node.items is not None
-            return [_fit(item, node.items, f"{place}[]") for item in value]
+            return [_fit(item, node.items, f"{place}[]", rows) for item in value]
         case "string", str():
             return value
         case "boolean", bool():

@@ -11,7 +11,8 @@ from txnlog.errors import InvalidOption, InvalidSchema, UnknownSchema
 from txnlog.values.avro_columns import Numbers, Problems
 from txnlog.values.codecs import make_codec
 from txnlog.values.framing import Frames
-from txnlog.values.schemas import Schemas, with_references
+from txnlog.values.rows import TooManyFields
+from txnlog.values.schemas import Schemas
 
 
 def decode_each(
@@ -29,12 +30,12 @@ def decode_each(
         problems = Problems()
         try:
             schema = schemas.by_id(schema_id)
-            codec = make_codec(schema, with_references(schemas, schema))
+            codec = make_codec(schemas, schema)
             starts, ends = frames.starts[chosen], frames.ends[chosen]
             found = codec.decode(frames.data, starts, ends, problems, codec)
         except UnknownSchema:
             return
-        except (InvalidSchema, InvalidOption):
+        except (InvalidSchema, InvalidOption, TooManyFields):
             continue
         good = np.array([n for n in range(len(chosen)) if n not in problems.reasons], np.int64)
         if len(good):

@@ -3,7 +3,8 @@
 A schema is a descriptor: of a .proto with all that it imports (``protoc --include_imports
 --descriptor_set_out``), or of one file whose imports are references, as registries give it. Or it
 is the text of a .proto, of which Protobuf's compiler makes a descriptor. A value begins with the
-place of its message in the schema. It is read as the reader's message of the same name, by field
+place of its message in the schema: indexes, as Confluent's serializers write it, or its name, as
+Apicurio's do. It is read as the reader's message of the same name, by field
 numbers, as Protobuf has it.
 """
 
@@ -11,19 +12,24 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from importlib import import_module
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from txnlog.errors import InvalidSchema
+from txnlog.errors import InvalidOption, InvalidSchema
 from txnlog.segments.records import CONVERSION_ERRORS
 from txnlog.values.avro_columns import Numbers, Problems
 from txnlog.values.proto_text import compile_proto
+from txnlog.values.proto_wire import most_fields, spend_fields
+from txnlog.values.rows import MOST_FIELDS, RowColumns
 from txnlog.values.schemas import MOST_DEPTH, MOST_NODES, check_text
 
 _KNOWN: Final = (
@@ -39,6 +45,7 @@ _WRAPPERS: Final = frozenset(
 _MAIN: Final = "schema.proto"
 """What a schema's own file is called, unless something that it imports is called so."""
 _MOST_INDEXES: Final = 32
+_MOST_NAMES: Final = 10
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DOUBLE, _FLOAT, _INT64, _UINT64, _INT32, _FIXED64, _FIXED32, _BOOL, _STRING = range(1, 10)
 _GROUP, _MESSAGE, _BYTES, _UINT32, _ENUM, _SFIXED32, _SFIXED64, _SINT32, _SINT64 = range(10, 19)
@@ -69,15 +76,24 @@ _ALIKE: Final[Mapping[int, str]] = {
 
 
 class ProtobufCodec:
-    """One schema. Its columns are the fields of its first message."""
+    """One schema, and the message of it whose fields are the columns: None: its first one.
 
-    def __init__(self, file: Any) -> None:  # noqa: ANN401 - protobuf's descriptors
+    Raises InvalidOption: it has no such message.
+    """
+
+    def __init__(self, file: Any, message: str | None = None) -> None:  # noqa: ANN401 - protobuf's
         from google.protobuf.message_factory import GetMessageClass
 
-        self._file = file
-        self._message = _messages(file)[0]
+        self._outermost = [*file.message_types_by_name.values()]
+        self._named = {_place_by_name(one): one for one in self._outermost}
+        self._indexes, self._message = _find(self._outermost, message)
         self._class = GetMessageClass(self._message)
-        self.columns = pa.schema(_Columns().fields(self._message, 1))
+        self._most_fields = most_fields(self._message)
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """The fields of the message. Raises InvalidSchema: they cannot be columns."""
+        return pa.schema(_Columns().fields(self._message, 1))
 
     @property
     def defaults(self) -> Mapping[str, pa.Scalar]:
@@ -97,21 +113,28 @@ class ProtobufCodec:
 
         wanted = reader._message
         held = memoryview(data)  # type: ignore[arg-type]  # it is one
-        rows: list[dict[str, Any] | None] = []
+        rows = RowColumns(reader.columns)
         for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
             found = None
+            rows.begin(end - start)
             try:
                 message, body = self._at(bytes(held[start:end]))
                 if message.full_name != wanted.full_name:
                     raise ValueError(f"it is a {message.full_name}, not a {wanted.full_name}")
-                found = _to_row(reader._class.FromString(body), wanted)
+                if len(body) * reader._most_fields > MOST_FIELDS:
+                    spend_fields(body, wanted, rows.spend)
+                    rows.begin(end - start)
+                found = _to_row(reader._class.FromString(body), wanted, rows)
             except (DecodeError, *CONVERSION_ERRORS) as error:
                 problems.reasons.setdefault(row, str(error))
-            rows.append(found)
-        return pa.array(rows, pa.struct([*reader.columns]))
+            rows.add(found)
+        return rows.columns()
 
     def _at(self, value: bytes) -> tuple[Any, bytes]:
-        """The message of a value by its indexes, and the bytes behind them. Raises ValueError."""
+        """The message of a value, and the bytes behind its place. Raises ValueError."""
+        named = self._by_name(value)
+        if named is not None:
+            return named
         count, at = _index(value, 0)
         if not 0 <= count <= _MOST_INDEXES:
             raise ValueError("it does not begin with the place of a message")
@@ -121,13 +144,28 @@ class ProtobufCodec:
             for _ in range(count):
                 index, at = _index(value, at)
                 indexes.append(index)
-        found, inside = None, _messages(self._file)
+        found, inside = None, self._outermost
         for index in indexes:
             if not 0 <= index < len(inside):
                 raise ValueError(f"there is no message at {indexes} of the schema")
             found = inside[index]
-            inside = [*found.nested_types]
+            inside = found.nested_types
         return found, value[at:]
+
+    def _by_name(self, value: bytes) -> tuple[Any, bytes] | None:
+        """What :meth:`_at` finds, of a value whose place is a name.
+
+        A length, and a message with nothing but the name: if there is one of this name, it is taken
+        for that, since indexes would have to be those of a message within the sixth.
+        """
+        if not value:
+            return None
+        length, head = value[0], 1
+        if length > 0x7F and len(value) > 1:
+            length, head = length & 0x7F | value[1] << 7, 2
+        end = head + length
+        found = self._named.get(value[:end])
+        return None if found is None else (found, value[end:])
 
     def encode(self, columns: pa.RecordBatch) -> list[bytes]:
         """The values of rows. Raises ValueError, TypeError: one cannot be written."""
@@ -135,23 +173,37 @@ class ProtobufCodec:
         for row in columns.to_pylist():
             message = self._class()
             _fill(message, row, self._message)
-            # The place of the first message is written as a single 0.
-            made.append(b"\0" + message.SerializeToString())
+            made.append(message.SerializeToString())
         return made
+
+    def place(self, id_bytes: int) -> bytes:
+        """The message's indexes; behind ids of eight bytes its name, as Apicurio has it."""
+        if id_bytes == 4:
+            # That of the first message is written as a single 0.
+            place = [0] if self._indexes == [0] else [len(self._indexes), *self._indexes]
+            return b"".join(_varint(index << 1) for index in place)  # zigzag
+        if len(self._indexes) > 1:
+            raise InvalidOption(
+                f"{self._message.full_name} is within another message: behind ids of eight bytes "
+                "only the names of others are written"
+            )
+        return _place_by_name(self._message)
 
     def why_not(self, writer: ProtobufCodec) -> Iterator[str]:
         """What stands against reading the values of another schema as this one's."""
-        mine = {one.full_name: one for one in _messages(self._file)}
+        mine = {one.full_name: one for _, one in _messages(self._outermost)}
         compared: set[tuple[str, str]] = set()
-        for other in _messages(writer._file):
+        for _, other in _messages(writer._outermost):
             if other.full_name not in mine:
                 yield f"message {other.full_name} is gone"
             else:
                 yield from _why_not(mine[other.full_name], other, compared)
 
 
-def read_protobuf(text: str, references: Sequence[tuple[str, str]] = ()) -> ProtobufCodec:
-    """The codec of a schema. Raises InvalidSchema."""
+def read_protobuf(
+    text: str, references: Sequence[tuple[str, str]] = (), message: str | None = None
+) -> ProtobufCodec:
+    """The codec of a schema; see :class:`ProtobufCodec`. Raises InvalidSchema: it is none."""
     from google.protobuf.descriptor_pool import DescriptorPool
 
     files = _all_files(text, references)
@@ -167,7 +219,7 @@ def read_protobuf(text: str, references: Sequence[tuple[str, str]] = ()) -> Prot
         raise InvalidSchema(f"it is not a descriptor of Protobuf: {error!s:.300}") from error
     if not found.message_types_by_name:
         raise InvalidSchema(f"{found.name} has no message")
-    return ProtobufCodec(found)
+    return ProtobufCodec(found, message)
 
 
 def _known_files(have: Collection[str]) -> Iterator[bytes]:
@@ -235,8 +287,44 @@ def _files(text: str, name: str | None) -> list[Any] | None:
     return found
 
 
-def _messages(file: Any) -> list[Any]:  # noqa: ANN401 - protobuf's
-    return [*file.message_types_by_name.values()]
+def _messages(outermost: Sequence[Any]) -> Iterator[tuple[list[int], Any]]:
+    """All messages of a file and their places, those in others too."""
+    found = deque(([index], message) for index, message in enumerate(outermost))
+    while found:
+        place, message = found.popleft()
+        yield place, message
+        found += [
+            ([*place, index], inner)
+            for index, inner in enumerate(message.nested_types)
+            if not inner.GetOptions().map_entry
+        ]
+
+
+def _find(outermost: Sequence[Any], name: str | None) -> tuple[list[int], Any]:
+    """A message by its full name, or the first. Raises InvalidOption."""
+    for place, message in _messages(outermost):
+        if name is None or message.full_name == name:
+            return place, message
+    known = [message.full_name for _, message in islice(_messages(outermost), _MOST_NAMES)]
+    raise InvalidOption(
+        f"the schema has no message {name!r:.200}; it has {', '.join(known)!s:.300}"
+    )
+
+
+def _place_by_name(message: Any) -> bytes:  # noqa: ANN401 - protobuf's
+    name: bytes = message.name.encode()
+    named = b"\x0a" + _varint(len(name)) + name
+    return _varint(len(named)) + named
+
+
+def _varint(number: int) -> bytes:
+    """A varint of a number that is not negative."""
+    left, made = number, bytearray()
+    while left > 0x7F:
+        made.append(left & 0x7F | 0x80)
+        left >>= 7
+    made.append(left)
+    return bytes(made)
 
 
 def _index(value: bytes, at: int) -> tuple[int, int]:
@@ -311,23 +399,24 @@ def _is_map(field: Any) -> bool:  # noqa: ANN401 - protobuf's
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def _to_row(message: Any, kind: Any) -> dict[str, Any]:  # noqa: ANN401 - protobuf's
+def _to_row(message: Any, kind: Any, rows: RowColumns) -> dict[str, Any]:  # noqa: ANN401 - protobuf's
     row: dict[str, Any] = {}
+    rows.spend(len(kind.fields))
     for field in kind.fields:
         value = getattr(message, field.name)
         if _is_map(field):
             inner = field.message_type.fields_by_name["value"]
-            row[field.name] = [(key, _to_value(value[key], inner)) for key in value]
+            row[field.name] = [(key, _to_value(value[key], inner, rows)) for key in value]
         elif field.is_repeated:
-            row[field.name] = [_to_value(item, field) for item in value]
+            row[field.name] = [_to_value(item, field, rows) for item in value]
         elif field.has_presence and not message.HasField(field.name):
             row[field.name] = None
         else:
-            row[field.name] = _to_value(value, field)
+            row[field.name] = _to_value(value, field, rows)
     return row
 
 
-def _to_value(value: Any, field: Any) -> Any:  # noqa: ANN401 - any value of Protobuf
+def _to_value(value: Any, field: Any, rows: RowColumns) -> Any:  # noqa: ANN401 - any value of Protobuf
     if field.type == _ENUM:
         known = field.enum_type.values_by_number.get(value)
         return str(value) if known is None else known.name
@@ -336,7 +425,7 @@ def _to_value(value: Any, field: Any) -> Any:  # noqa: ANN401 - any value of Pro
     kind = field.message_type
     if kind.full_name == _TIMESTAMP:
         return _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
-    return value.value if kind.full_name in _WRAPPERS else _to_row(value, kind)
+    return value.value if kind.full_name in _WRAPPERS else _to_row(value, kind, rows)
 
 
 def _fill(message: Any, row: Mapping[str, Any], kind: Any) -> None:  # noqa: ANN401 - protobuf's

@@ -15,12 +15,12 @@ from txnlog.segments.records import HEADERS_TYPE
 from txnlog.values.avro_columns import Problems
 from txnlog.values.codecs import Codec, make_codec
 from txnlog.values.framing import Frames, check_id_bytes
+from txnlog.values.rows import TooManyFields
 from txnlog.values.schemas import (
     MOST_IDS,
-    RegisteredSchema,
+    MOST_TOGETHER_BYTES,
     Schemas,
     check_schema_type,
-    with_references,
 )
 
 KEY: Final = "_key"
@@ -65,6 +65,8 @@ class ValueReader:
         value_format: 'avro', 'protobuf' or 'json'.
         subject: whose schema says which columns there are.
         version: of the subject; None: the newest.
+        message: of a .proto the full name of the message whose fields are the columns; None: the
+            first. Values of other messages are dead letters.
         id_bytes: how long ids are: 4, or 8 as Apicurio's serializers can write them.
 
     Raises:
@@ -81,19 +83,22 @@ class ValueReader:
         *,
         subject: str,
         version: int | None = None,
+        message: str | None = None,
         id_bytes: int = 4,
     ) -> None:
         self._schemas = schemas
         self._type = check_schema_type(value_format)
         self._id_bytes = check_id_bytes(id_bytes)
+        self._message = message
         self.registered = schemas.version(subject, version)
         """The schema whose columns are read."""
         if self.registered.schema_type != self._type:
             raise InvalidOption(
                 f"the schema of {subject!r:.200} is {self.registered.schema_type}, not {self._type}"
             )
-        self._reader = self._codec(self.registered)
+        self._reader = make_codec(schemas, self.registered, message)
         self._codecs: dict[int, Codec | str] = {self.registered.id: self._reader}
+        self._size = 0
         for name in self.schema.names:
             if name.casefold() in _RESERVED:
                 raise InvalidSchema(
@@ -113,6 +118,7 @@ class ValueReader:
         Raises:
             StorageError: the registry cannot be reached: nothing is known about the values then.
             InvalidOption: these are no bytes.
+            InvalidRecord: they would become columns of gigabytes; fewer at a time do not.
         """
         frames = Frames(_as_binary(values), self._id_bytes)
         count = len(values)
@@ -143,6 +149,8 @@ class ValueReader:
     def _in_rows(
         self, made: list[pa.Array], rows: list[Any], count: int, reasons: dict[int, str]
     ) -> pa.RecordBatch:
+        if not self.schema.names:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
         if len(made) == 1 and len(made[0]) == count and not reasons:
             return pa.RecordBatch.from_arrays(made[0].flatten(), schema=self.schema)
         where = np.full(count, -1, np.int64)
@@ -162,10 +170,19 @@ class ValueReader:
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Records of a scan, with the columns of their values: see :meth:`batch_schema`."""
-        return map(self.read_batch, batches)
+        return (found for batch in batches for _, found in self.read_pieces(batch))
+
+    def read_pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+        """One batch of records, in as many pieces as memory asks for, each beside its columns."""
+        try:
+            yield batch, self.read_batch(batch)
+        except TooManyFields:
+            half = len(batch) // 2
+            yield from self.read_pieces(batch.slice(0, half))
+            yield from self.read_pieces(batch.slice(half))
 
     def read_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """One batch of records; see :meth:`batch_schema`."""
+        """One batch of records; see :meth:`batch_schema`. Raises InvalidRecord: see `decode`."""
         decoded = self.decode(batch.column("value"))
         left = pa.array(decoded.errors.is_valid())
         values = _as_binary(batch.column("value"))
@@ -213,14 +230,14 @@ class ValueReader:
             found = self._schemas.by_id(schema_id)
             if found.schema_type != self._type:
                 return f"schema {schema_id} is {found.schema_type}, not {self._type}"
-            return self._codec(found)
+            self._size += len(found.text)
+            if self._size > MOST_TOGETHER_BYTES:
+                return f"schema {schema_id}: more than {MOST_TOGETHER_BYTES} bytes of schemas"
+            return make_codec(self._schemas, found)
         except UnknownSchema as error:
             return f"schema {schema_id} is unknown: {error}"[:_MOST_SHOWN]
         except InvalidSchema as error:
             return f"schema {schema_id} is not readable: {error}"[:_MOST_SHOWN]
-
-    def _codec(self, schema: RegisteredSchema) -> Codec:
-        return make_codec(schema, with_references(self._schemas, schema))
 
     def __getstate__(self) -> dict[str, Any]:
         # What is made of schemas is made again where it arrives.
@@ -228,6 +245,7 @@ class ValueReader:
             "schemas": self._schemas,
             "value_format": self._type,
             "id_bytes": self._id_bytes,
+            "message": self._message,
             "registered": self.registered,
         }
 
@@ -235,9 +253,11 @@ class ValueReader:
         self._schemas = state["schemas"]
         self._type = state["value_format"]
         self._id_bytes = state["id_bytes"]
+        self._message = state["message"]
         self.registered = state["registered"]
-        self._reader = self._codec(self.registered)
+        self._reader = make_codec(self._schemas, self.registered, self._message)
         self._codecs = {self.registered.id: self._reader}
+        self._size = 0
 
 
 _RESERVED: Final = {*(name for name, _ in _FIELDS.values()), VALUE, ERROR}

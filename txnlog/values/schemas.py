@@ -18,6 +18,10 @@ MOST_SCHEMA_BYTES: Final = 1 << 20
 """Of the text of one schema."""
 MOST_REFERENCES: Final = 64
 """Of one schema, those of its references included."""
+MOST_REFERENCED_BYTES: Final = 4 << 20
+"""Of the texts of these references together."""
+MOST_TOGETHER_BYTES: Final = 64 << 20
+"""Of the schemas of values that one reader has met; further ids count as unknown."""
 MOST_NODES: Final = 4096
 """Columns, nested ones and types that are named again included: as a typed topic may have."""
 MOST_DEPTH: Final = 16
@@ -86,10 +90,10 @@ def with_references(schemas: Schemas, schema: RegisteredSchema) -> Sequence[tupl
     Raises UnknownSchema: one is not there. InvalidSchema: there are too many, or a circle.
     """
     found: dict[tuple[str, int], tuple[str, str]] = {}
-    asked = 0
+    asked = size = 0
 
     def walk(one: RegisteredSchema, above: tuple[tuple[str, int], ...]) -> Iterator[None]:
-        nonlocal asked
+        nonlocal asked, size
         for reference in one.references:
             where = (reference.subject, reference.version)
             if where in found:
@@ -104,6 +108,11 @@ def with_references(schemas: Schemas, schema: RegisteredSchema) -> Sequence[tupl
                 used = schemas.version(*where)
             except UnknownSchema as error:
                 raise UnknownSchema(f"schema {schema.id} refers to one: {error}") from error
+            size += len(used.text)
+            if size > MOST_REFERENCED_BYTES:
+                raise InvalidSchema(
+                    f"schema {schema.id} refers to more than {MOST_REFERENCED_BYTES} characters"
+                )
             yield from walk(used, (*above, where))
             found[where] = (reference.name, used.text)
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from txnlog.errors import InvalidOption, InvalidRecord
 from txnlog.values.codecs import make_codec
 from txnlog.values.framing import check_id_bytes, frame
-from txnlog.values.schemas import Schemas, check_schema_type, with_references
+from txnlog.values.schemas import Schemas, check_schema_type
 
 
 class ValueWriter:
@@ -24,6 +24,7 @@ class ValueWriter:
         value_format: 'avro', 'protobuf' or 'json'.
         subject: whose schema it is.
         version: of the subject; None: the newest.
+        message: of a .proto the full name of the message that is written; None: the first.
         id_bytes: how long the id is: 4, or 8 as Apicurio's deserializers can read it.
 
     Raises:
@@ -37,6 +38,7 @@ class ValueWriter:
         *,
         subject: str,
         version: int | None = None,
+        message: str | None = None,
         id_bytes: int = 4,
     ) -> None:
         self.registered = schemas.version(subject, version)
@@ -46,13 +48,11 @@ class ValueWriter:
             raise InvalidOption(
                 f"the schema of {subject!r:.200} is {self.registered.schema_type}, not {wanted}"
             )
-        self._frame = frame(self.registered.id, check_id_bytes(id_bytes))
-        self._codec = make_codec(self.registered, with_references(schemas, self.registered))
-
-    @property
-    def schema(self) -> pa.Schema:
+        self._codec = make_codec(schemas, self.registered, message)
+        head = frame(self.registered.id, check_id_bytes(id_bytes))
+        self._frame = head + self._codec.place(id_bytes)
+        self.schema = self._codec.columns
         """The columns that are encoded."""
-        return self._codec.columns
 
     def encode(self, columns: pa.RecordBatch | pa.Table) -> pa.BinaryArray:
         """A value for each row. Fields with a default may be left out.
@@ -71,9 +71,8 @@ class ValueWriter:
     def __call__(self, value: dict[str, Any]) -> bytes:
         """One value, of a dict. Raises InvalidRecord: it is none of the schema."""
         try:
-            row = pa.RecordBatch.from_pylist(
-                [value], pa.schema([field for field in self.schema if field.name in value])
-            )
+            kind = pa.struct([field for field in self.schema if field.name in value])
+            row = pa.RecordBatch.from_struct_array(pa.array([value], kind))
         except (ValueError, TypeError, OverflowError, AttributeError) as error:
             raise InvalidRecord(f"a value does not fit its schema: {error}") from error
         unknown = [name for name in value if name not in self.schema.names]

@@ -17,6 +17,7 @@ from txnlog.cli.input.record_filter import FindKeyOption, GrepOption, RecordFilt
 from txnlog.cli.input.record_options import Encoding, EncodingOption, parse_moment
 from txnlog.cli.input.value_options import (
     IdBytesOption,
+    MessageOption,
     RegistryOption,
     SubjectOption,
     ValueChoice,
@@ -120,6 +121,7 @@ def show_changes(
     file_output: _Output = None,
     value_format: ValueFormatOption = None,
     value_subject: SubjectOption = None,
+    value_message: MessageOption = None,
     registry: RegistryOption = None,
     id_bytes: IdBytesOption = 4,
 ) -> None:
@@ -142,7 +144,7 @@ def show_changes(
     if place.partition is not None:
         raise typer.BadParameter("a key may be in several partitions: name the topic alone")
     wanted = RecordFilter.of(key, grep, where)
-    values = ValueChoice.of(value_format, value_subject, registry, id_bytes)
+    values = ValueChoice.of(value_format, value_subject, value_message, registry, id_bytes)
     piped = None if file_output is None else FileFormat.__members__.get(file_output.name)
     file = None
     if to_file is not None or piped is not None:

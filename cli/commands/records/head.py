@@ -17,6 +17,7 @@ from txnlog.cli.input.record_options import (
 from txnlog.cli.input.scan_plan import plan_scan
 from txnlog.cli.input.value_options import (
     IdBytesOption,
+    MessageOption,
     RegistryOption,
     SubjectOption,
     ValueChoice,
@@ -39,6 +40,7 @@ def head_records(
     skip_damaged: SkipDamagedOption = False,
     value_format: ValueFormatOption = None,
     value_subject: SubjectOption = None,
+    value_message: MessageOption = None,
     registry: RegistryOption = None,
     id_bytes: IdBytesOption = 4,
 ) -> None:
@@ -52,7 +54,7 @@ def head_records(
       txnlog records head orders -n 3
     """
     where, printer = parse_target(target), RecordPrinter.of(encoding, template)
-    values = ValueChoice.of(value_format, value_subject, registry, id_bytes)
+    values = ValueChoice.of(value_format, value_subject, value_message, registry, id_bytes)
     opened = session.open_to_read()
     snapshot = opened.snapshot([where.topic], isolation_level=isolation_level.value)
     decoded = DecodedText.of(values, opened, where.topic)

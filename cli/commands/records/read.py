@@ -35,6 +35,7 @@ from txnlog.cli.input.record_options import (
 from txnlog.cli.input.scan_plan import plan_scan
 from txnlog.cli.input.value_options import (
     IdBytesOption,
+    MessageOption,
     RegistryOption,
     SubjectOption,
     ValueChoice,
@@ -152,6 +153,7 @@ def read_records(
     skip_damaged: SkipDamagedOption = False,
     value_format: ValueFormatOption = None,
     value_subject: SubjectOption = None,
+    value_message: MessageOption = None,
     registry: RegistryOption = None,
     id_bytes: IdBytesOption = 4,
     file_output: _Output = None,
@@ -192,7 +194,7 @@ def read_records(
     """
     place, chosen = parse_target(target), join_range(offset, from_, to)
     wanted = RecordFilter.of(key, grep, where)
-    values = ValueChoice.of(value_format, value_subject, registry, id_bytes)
+    values = ValueChoice.of(value_format, value_subject, value_message, registry, id_bytes)
     printer = RecordPrinter.of(encoding, short_template if template is None else template)
     file = None
     if to_file is None and file_format is not None:

@@ -24,6 +24,7 @@ from txnlog.cli.input.record_options import (
 from txnlog.cli.input.scan_plan import plan_scan
 from txnlog.cli.input.value_options import (
     IdBytesOption,
+    MessageOption,
     RegistryOption,
     SubjectOption,
     ValueChoice,
@@ -59,6 +60,7 @@ def tail_records(
     skip_damaged: SkipDamagedOption = False,
     value_format: ValueFormatOption = None,
     value_subject: SubjectOption = None,
+    value_message: MessageOption = None,
     registry: RegistryOption = None,
     id_bytes: IdBytesOption = 4,
 ) -> None:
@@ -74,7 +76,7 @@ def tail_records(
       txnlog records tail orders -n 0 --follow -o jsonl
     """
     where, printer = parse_target(target), RecordPrinter.of(encoding, template)
-    values = ValueChoice.of(value_format, value_subject, registry, id_bytes)
+    values = ValueChoice.of(value_format, value_subject, value_message, registry, id_bytes)
     if follow and isolation_level is Isolation.SNAPSHOT:
         raise typer.BadParameter(
             "--isolation-level snapshot cannot be followed: what is decided later shows below what "

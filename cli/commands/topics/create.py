@@ -42,6 +42,15 @@ def create_topic(
             show_default=False,
         ),
     ] = None,
+    message: Annotated[
+        str | None,
+        typer.Option(
+            "--message",
+            metavar="NAME",
+            help="With --subject, of a .proto: which message; the first if left out.",
+            show_default=False,
+        ),
+    ] = None,
     key: Annotated[
         str | None,
         typer.Option(
@@ -80,6 +89,8 @@ def create_topic(
         raise typer.BadParameter("--key and --default are for columns: they need --schema")
     if schema is not None and subject is not None:
         raise typer.BadParameter("--schema and --subject both say the columns: name one")
+    if message is not None and subject is None:
+        raise typer.BadParameter("--message is for the schema of a --subject")
     keys = split_names([key]) if key else None
     written: WrittenColumns | SubjectColumns | None = None
     if schema is not None:
@@ -88,7 +99,7 @@ def create_topic(
     if subject is not None:
         from txnlog.values import subject_columns
 
-        written = subject_columns(opened.schemas, *parse_subject(subject))
+        written = subject_columns(opened.schemas, *parse_subject(subject), message=message)
     columns = defaults = None
     if written is not None:
         columns = written.columns

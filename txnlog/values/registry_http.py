@@ -1,0 +1,135 @@
+"""Requests to a schema registry over HTTP.
+
+What it answers is somebody else's: sizes and times have limits, redirections are not followed, and
+nothing but ids, subjects and versions is ever sent. Credentials are sent to the given address
+alone, and are in no message.
+"""
+
+from __future__ import annotations
+
+import base64
+from concurrent.futures import Future
+from http.client import HTTPException, IncompleteRead
+from threading import Thread
+from typing import Any, Final, TypeVar
+from urllib.error import HTTPError
+from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+import msgspec
+
+from txnlog.errors import InvalidOption, InvalidSchema, StorageError, UnknownSchema
+from txnlog.values.schemas import MOST_SCHEMA_BYTES
+
+MOST_ANSWER_BYTES: Final = 4 * MOST_SCHEMA_BYTES
+"""Of one answer: each character of a schema may be escaped."""
+_MOST_TIMEOUT_S: Final = 600
+_T = TypeVar("_T")
+
+
+class RegistryHttp:
+    """Asks one registry. Raises InvalidOption: an argument is not valid."""
+
+    def __init__(
+        self, url: str, *, user_info: str | None, token: str | None, timeout_s: float
+    ) -> None:
+        self.url, found = _split(url)
+        user_info = user_info or found
+        if user_info is not None and token is not None:
+            raise InvalidOption(f"{self.url}: give a user_info or a token, not both")
+        if not 0 < timeout_s <= _MOST_TIMEOUT_S:
+            raise InvalidOption(f"timeout_s is {timeout_s!r:.60}; it is above 0, and up to 600")
+        self._timeout_s = timeout_s
+        self._authorization = None
+        if user_info is not None:
+            self._authorization = f"Basic {base64.b64encode(user_info.encode()).decode()}"
+        elif token is not None:
+            self._authorization = f"Bearer {token}"
+        if self._authorization is not None and not self._authorization.isprintable():
+            raise InvalidOption(f"{self.url}: credentials have a line's end, or the like")
+
+    def get(self, address: str, missing: str) -> bytes:
+        """What is at an address below the URL.
+
+        Raises:
+            UnknownSchema: nothing; ``missing`` says what there is not.
+            StorageError: the registry cannot be reached, or refuses to answer.
+            InvalidSchema: it answers too much.
+        """
+        request = Request(address)  # noqa: S310 - http or https
+        request.add_header(
+            "Accept", "application/vnd.schemaregistry.v1+json, application/json, */*"
+        )
+        if self._authorization is not None:
+            # Not one that a redirection would take along.
+            request.add_unredirected_header("Authorization", self._authorization)
+        # An answer that comes a byte at a time has no end: the socket's own limit is for each.
+        answer: Future[bytes] = Future()
+        Thread(target=self._fetch, args=(request, answer), daemon=True).start()
+        try:
+            data = answer.result(self._timeout_s)
+        except HTTPError as error:
+            with error:
+                code = error.code
+            if code == 404:
+                raise UnknownSchema(f"the registry {self.url} has {missing}") from None
+            hint = ": give its credentials" if code in (401, 403) else ""
+            raise StorageError(f"the registry {self.url} answered {code}{hint}") from None
+        except TimeoutError:
+            raise StorageError(
+                f"the registry {self.url} cannot be reached: timed out after {self._timeout_s} s"
+            ) from None
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            raise StorageError(
+                f"the registry {self.url} cannot be reached: {reason!s:.200}"
+            ) from error
+        if len(data) > MOST_ANSWER_BYTES:
+            raise InvalidSchema(f"{address} answered more than {MOST_ANSWER_BYTES} bytes")
+        return data
+
+    def ask(self, address: str, missing: str, decoder: msgspec.json.Decoder[_T]) -> _T:
+        """The JSON at an address. Raises what :meth:`get` does; InvalidSchema: it is none."""
+        data = self.get(address, missing)
+        try:
+            return decoder.decode(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise InvalidSchema(f"{address} answered no schema: {error!s:.300}") from error
+
+    def _fetch(self, request: Request, answer: Future[bytes]) -> None:
+        try:
+            answer.set_result(self._read(request))
+        except Exception as error:  # noqa: BLE001 - it is raised where the answer is waited for
+            answer.set_exception(error)
+
+    def _read(self, request: Request) -> bytes:
+        with build_opener(_NoRedirection()).open(request, timeout=self._timeout_s) as found:
+            data: bytes = found.read(MOST_ANSWER_BYTES + 1)
+            if found.length and len(data) <= MOST_ANSWER_BYTES:
+                raise IncompleteRead(data, found.length)
+        return data
+
+
+class _NoRedirection(HTTPRedirectHandler):
+    """Whoever redirects says where a request goes: that is for the user alone to say."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - urllib's own
+        return None
+
+
+def _split(url: object) -> tuple[str, str | None]:
+    """An address without credentials, and these. Raises InvalidOption, which does not show it."""
+    if not isinstance(url, str):
+        raise InvalidOption(f"a registry's URL is a text, not {type(url).__name__}")
+    try:
+        parts = urlsplit(url)
+        port = "" if parts.port is None else f":{parts.port}"
+    except ValueError:
+        raise InvalidOption("a registry's URL is not valid") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        raise InvalidOption("a registry's URL is http:// or https://, a host, and a path at most")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    plain = urlunsplit((parts.scheme, host + port, parts.path.rstrip("/"), "", ""))
+    if parts.username is None:
+        return plain, None
+    return plain, f"{unquote(parts.username)}:{unquote(parts.password or '')}"
