@@ -251,6 +251,37 @@ class Decommissioned(Once):
             assert gone, "the executor has stayed"
 
 
+class Released(Once):
+    """Spark gives an idle executor back, whose tasks have written, and asks for another one later.
+
+    A task waits in the middle until that has happened. Executors whose rows are shuffled stay.
+    """
+
+    mode = "dynamic"
+    _PATIENCE_S = 120
+
+    def upstream(self, given: Rows) -> Rows:
+        executor = executor_jvm()
+        self._marker.with_suffix(f".{executor}").touch()
+        for number, batch in enumerate(given):
+            if number == 3 and self._is_first():
+                self._wait_until_another_is_gone(executor)
+            yield batch
+
+    def _wait_until_another_is_gone(self, mine: int) -> None:
+        ends_s = time.monotonic() + self._PATIENCE_S
+        while time.monotonic() < ends_s:
+            for found in self._marker.parent.glob(f"{self._marker.stem}.[0-9]*"):
+                executor = int(found.suffix[1:])
+                if executor != mine and not Path(f"/proc/{executor}").exists():
+                    self._marker.write_text("gone")
+                    return
+            select.select([], [], [], 0.1)
+
+    def settle(self) -> None:
+        assert self._marker.read_text() == "gone", "no executor was given back"
+
+
 class LostBesideAServer(LostWhileItUploads):
     """An executor is lost while it uploads to an S3 server."""
 
@@ -286,6 +317,7 @@ FAULTS: dict[str, type[Once]] = {
     "clocks": ClocksDiffer,
     "outrun": Outrun,
     "leaves": Decommissioned,
+    "released": Released,
     "s3-uploading": LostBesideAServer,
     "s3-hangs": ServerHangs,
 }
@@ -308,6 +340,12 @@ MODES: dict[str, dict[str, object]] = {
         "spark_executor_decommission_forceKillTimeout": "15s",
         "spark_storage_decommission_enabled": "true",
         "spark_storage_decommission_shuffleBlocks_enabled": "true",
+    },
+    "dynamic": {
+        "spark_dynamicAllocation_enabled": "true",
+        "spark_dynamicAllocation_initialExecutors": "2",
+        "spark_dynamicAllocation_executorIdleTimeout": "1s",
+        "spark_dynamicAllocation_shuffleTracking_enabled": "true",
     },
     # The store is at a server, whose process is named in the environment.
     "s3": {},
@@ -469,14 +507,18 @@ PATHS: dict[str, Callable[[Cell], None]] = {
 READS = PATHS.keys() - {"format", "stream", "foreach-batch"}
 """Those that move a group."""
 TYPED = {"typed", "shuffled-typed"}
+SHUFFLED = {path for path in PATHS if path == "grouped" or path.startswith("shuffled")}
 CELLS = [
     (path, fault)
     for mode in MODES
     for path in PATHS
     for fault, kind in FAULTS.items()
-    if kind.mode == mode and (fault != "fetch" or path == "grouped" or path.startswith("shuffled"))
+    if kind.mode == mode
+    and (fault != "fetch" or path in SHUFFLED)
+    and (fault != "released" or path not in SHUFFLED)
 ]
-"""The whole table: each path under each fault, but where nothing is shuffled nothing is fetched."""
+"""Each path under each fault: where nothing is shuffled nothing is fetched, and elsewhere Spark
+keeps its executors."""
 
 
 def written(store: Store, topic: str) -> list[int]:
