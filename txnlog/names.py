@@ -60,7 +60,10 @@ INDEX_ENDINGS: Final[Mapping[IndexKind, str]] = {
     "time": ".timeindex",
     "transaction": ".txnindex",
 }
-_FRAMED = re.compile(r"\.(?:json|commit|abort|checkpoint|list|rewrites|closed-[1-9])\Z")
+_FRAMED = re.compile(
+    r"\.(?:json|commit|abort|checkpoint|list|rewrites|closed-[1-9]|seen-\d+|join|leave|read|skipped)\Z"
+    r"|/[0-9a-f]{32}(?:\.\d{1,18}){3}\Z"  # a heartbeat
+)
 _READ_NOTE = re.compile(r"([0-9a-f]{32})\.([0-9a-f-]{1,80})\.read")
 _SKIPPED_NOTE = re.compile(r"([0-9a-f]{32})\.[0-9a-f]{32}\.skipped")
 
@@ -297,7 +300,7 @@ def is_unique(path: str) -> bool:
 def is_framed(path: str) -> bool:
     """Whether an object has a checksum of all its bytes in itself: it is no data, nor a manifest.
 
-    Nor is it a file of a few bytes by which processes tell each other the time.
+    The log has those of data, or tells its batches', and the list of manifests has theirs.
     """
     return _FRAMED.search(path) is not None
 

@@ -33,10 +33,10 @@ def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(writer, name, 1000)  # so that a segment has three
 
 
-def fill(folder: Path, record_format: str) -> txnlog.Store:
+def fill(folder: Path, record_format: str, **more: object) -> txnlog.Store:
     """One segment of three batches."""
     store = make(folder)
-    config = {"record.format": record_format, "compression.type": "none"}
+    config = {"record.format": record_format, "compression.type": "none", **more}
     if record_format == "parquet":
         schema = pa.schema([("number", pa.int64())])
         store.topics.create("t", config={**config, "compression.type": "zstd"}, schema=schema)
@@ -165,3 +165,20 @@ def test_an_incarnation_that_has_the_only_sound_entry_stays(tmp_path: Path) -> N
     with pytest.raises(InvalidOption, match=r"r1-0 has 1 .* whole that no root in sync"):
         Replicas(store).forget("r1-0")
     assert (tmp_path / SECOND / "topics/t/log/00000000000000000000.json").exists()
+
+
+@pytest.mark.parametrize("where", [FIRST, SECOND])
+@pytest.mark.parametrize("ending", [".index", ".timeindex"])
+def test_a_damaged_index_is_judged_by_its_segment(tmp_path: Path, where: str, ending: str) -> None:
+    """Its format has no checksum; each of its entries is one of a batch."""
+    store = fill(tmp_path, "kafka", **{"index.interval.bytes": 100})
+    (path,) = (tmp_path / where).rglob(f"*{ending}")
+    right = path.read_bytes()
+    assert right
+    path.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
+    found = [*Replicas(store).verify(with_contents=True, repair=True)]
+    members = ({FIRST: "r0-0", SECOND: "r1-0"}[where],)
+    assert [(one.kind, one.members, one.is_repaired) for one in found] == [
+        ("damaged", members, True)
+    ]
+    assert path.read_bytes() == right

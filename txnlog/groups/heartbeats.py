@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 from txnlog import names
 from txnlog.names import Heartbeat
+from txnlog.state import envelope
+from txnlog.state.membership import ToldAt
 from txnlog.storage.base import Storage
 
 _SEEN_EACH = 2
@@ -21,8 +23,7 @@ all others silent at once.
 
 def put_heartbeat(storage: Storage, group_id: str, beat: Heartbeat, sent_at_ms: int) -> None:
     """Put one. Only the member itself numbers and puts them."""
-    # The content is for people who look at the file.
-    storage.put_if_absent(names.heartbeat(group_id, beat), b"%d\n" % sent_at_ms)
+    storage.put_if_absent(names.heartbeat(group_id, beat), envelope.encode(ToldAt(sent_at_ms)))
 
 
 def delete_heartbeats(storage: Storage, group_id: str, beats: Iterable[Heartbeat]) -> None:

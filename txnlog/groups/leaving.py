@@ -18,7 +18,8 @@ from txnlog.groups.requests import delete_requests, put_request, refresh_and_lis
 from txnlog.log.group_log import GroupLog
 from txnlog.log.state_log import DELIVERY_TIMEOUT_MS
 from txnlog.log.turns import Turns
-from txnlog.state.membership import Membership, MembersLeft
+from txnlog.state import envelope
+from txnlog.state.membership import Membership, MembersLeft, ToldAt
 
 
 class Leaving:
@@ -85,7 +86,7 @@ class Leaving:
     def _ask(self) -> None:
         self._asked = True
         path = names.leave_request(self._log.name, self._member_id)
-        put_request(self._log, path, b"%d\n" % self._clock.now_ms())  # the content is for people
+        put_request(self._log, path, envelope.encode(ToldAt(self._clock.now_ms())))
 
     def _delete(self, asking: Iterable[str]) -> None:
         delete_requests(self._log, (names.leave_request(self._log.name, who) for who in asking))

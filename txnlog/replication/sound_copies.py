@@ -10,6 +10,7 @@ from txnlog import names
 from txnlog.errors import TxnlogError
 from txnlog.inspect.describing import describe_segments
 from txnlog.inspect.descriptions import SegmentDescription
+from txnlog.inspect.placed_indexes import check_placed_indexes
 from txnlog.inspect.segments import check_placed_segment
 from txnlog.log.open_logs import Logs
 from txnlog.state.manifest import ManifestRef
@@ -33,7 +34,8 @@ class SoundCopies:
         """Whether every batch is there and can be read.
 
         Of an index of aborted transactions: whether its segment's records can be told apart by it;
-        of a manifest: whether it is what the newest list names. None where nothing tells: it is no
+        of one of offsets or times: whether all its entries are those of its segment there; of a
+        manifest: whether it is what the newest list names. None where nothing tells: it is no
         segment's file, nothing refers to it, or its topic's log cannot be read. Memory is that of a
         batch, or a manifest, beside the descriptions of a topic's segments. Raises StorageError.
         """
@@ -43,13 +45,15 @@ class SoundCopies:
                 ref = self._manifests.get(name)
             data = b"" if ref is None else storage.get(name)
             return None if ref is None else (len(data), crc32c(data)) == (ref.size_bytes, ref.crc)
-        if names.parse_data_file(name) is None or names.is_accelerator(name):
+        if names.parse_data_file(name) is None:
             return None
         paths = names.SegmentPaths.of(name)
         with self._lock:
             segments = self._of_topic(name.split("/")[1]).get(paths.log if paths else name)
         if not segments:
             return None
+        if names.is_accelerator(name):
+            return _is_index_of(storage, name, segments[0])
         return all(not check_placed_segment(storage, one).damages for one in segments)
 
     def _of_topic(self, topic: str) -> dict[str, list[SegmentDescription]]:
@@ -67,3 +71,9 @@ class SoundCopies:
             except TxnlogError:
                 self._placed = {}
         return self._placed
+
+
+def _is_index_of(storage: Storage, name: str, segment: SegmentDescription) -> bool | None:
+    checks, damage = check_placed_indexes(storage, segment)
+    found = [check.state == "ok" for check in checks if check.path == name]
+    return None if damage or not found else found[0]

@@ -76,6 +76,12 @@ class JoinAsked(msgspec.Struct, frozen=True, tag_field="kind", tag="join-asked")
     member: GroupMember
 
 
+class ToldAt(msgspec.Struct, frozen=True, tag_field="kind", tag="told"):
+    """The content of a heartbeat, or a request to leave, for people: its name alone counts."""
+
+    at_ms: TimeMs
+
+
 class MembersJoined(msgspec.Struct, frozen=True, tag_field="kind", tag="members-joined"):
     """Members join, or existing ones subscribe to something else."""
 

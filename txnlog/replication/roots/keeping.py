@@ -60,15 +60,14 @@ class Kept:
 
     def holders(self, name: str) -> Sequence[tuple[Member, int]]:
         """Earlier incarnations that have something of this name, and its size; newest first."""
-        if not names.is_unique(name):
-            return ()
+        if not names.is_unique(name) or names.is_accelerator(name):
+            return ()  # to judge an index takes more than to copy it
         sizes = self._listings.sizes_of(name)
         return [(earlier, sizes[earlier]) for earlier in self._earlier if earlier in sizes]
 
     def may_keep(self, name: str, size_bytes: int) -> bool:
         """Whether an earlier incarnation has data of this name and size: it may be whole."""
-        sizes = [size for _, size in self.holders(name)]
-        return size_bytes in sizes and not names.is_accelerator(name)
+        return size_bytes in [size for _, size in self.holders(name)]
 
     def keep(self, name: str, holders: Sequence[tuple[Member, int]]) -> int | None:
         """Have the member keep an object of these; its size, or None: it must be copied."""
