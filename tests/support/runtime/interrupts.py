@@ -111,7 +111,9 @@ class Tracer:
     ) -> None:
         self.hits: dict[tuple[str, int], int] = {}
         self.raised = False
-        self._watched = tuple(str(ROOT / path) for path in watched)
+        paths = [ROOT / path for path in watched]
+        assert all(path.exists() for path in paths), paths
+        self._watched = tuple(map(str, paths))
         self._known: dict[str, bool] = {}
         self._at = at
         self._kind = kind
