@@ -156,8 +156,8 @@ KEYS = {
     "txns log": keys(*txns_log.FIELDS),
     "replicas describe": [
         *keys(*roots.SET),
-        *("replicas", "epochs", "logs"),
-        *keys(*roots.REPLICAS, *roots.EPOCHS, *roots.LOGS),
+        *("replicas", "scrub", "epochs", "logs"),
+        *keys(*roots.REPLICAS, *roots.SCRUB, *roots.EPOCHS, *roots.LOGS),
     ],
     "replicas add": keys(*add.FIELDS),
     "replicas remove": [],

@@ -42,6 +42,7 @@ INSIDE = {
         "command",
         "examination",
         "maintenance",
+        "monitoring",
         "openers",
         "standbys",
         "replicas",

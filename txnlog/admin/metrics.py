@@ -12,6 +12,7 @@ from txnlog.admin.groups import GroupAdmin
 from txnlog.admin.topics import TopicAdmin
 from txnlog.admin.transactions import TransactionAdmin
 from txnlog.errors import TxnlogError
+from txnlog.hooks import registered
 from txnlog.log.open_logs import Logs
 from txnlog.metric import Metric
 
@@ -40,7 +41,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "txnlog_transaction_overdue_seconds": "For how long others could already end a transaction.",
     "txnlog_unreadable": "Topics, groups and ids that could not be read.",
 }
-"""Help texts of the metrics. All are gauges: a recreated topic starts at 0 again."""
+"""Help texts of the metrics. All are gauges: a recreated topic starts at 0 again.
+
+Of a hook ``metrics`` the module has ``MEANINGS`` of its own, and ``measure``, which takes logs.
+"""
 
 
 def measure(logs: Logs) -> Found[Metric]:
@@ -71,6 +75,11 @@ def _measure(logs: Logs) -> Iterator[Metric | TxnlogError]:
         else:
             states[transaction.status] += 1
             yield from _of_transaction(transaction, clock.now_ms())
+    for hook in registered("metrics"):
+        try:
+            yield from hook.measure(logs)
+        except TxnlogError as error:
+            yield error
     for state, count in sorted(states.items()):
         yield Metric("txnlog_transactional_ids", {"state": state}, count)
     for kind, count in unreadable.items():
@@ -79,13 +88,16 @@ def _measure(logs: Logs) -> Iterator[Metric | TxnlogError]:
 
 def to_prometheus(metrics: Iterable[Metric]) -> Iterator[str]:
     """Lines of Prometheus' text format, each metric's together."""
-    by_name: dict[str, list[Metric]] = {name: [] for name in MEANINGS}
+    meanings = dict(MEANINGS)
+    for hook in registered("metrics"):
+        meanings.update(hook.MEANINGS)
+    by_name: dict[str, list[Metric]] = {name: [] for name in meanings}
     for metric in metrics:
         by_name[metric.name].append(metric)
     for name, found in by_name.items():
         if not found:
             continue
-        yield f"# HELP {name} {MEANINGS[name]}"
+        yield f"# HELP {name} {meanings[name]}"
         yield f"# TYPE {name} gauge"
         for metric in found:
             labels = ",".join(f'{key}="{_escape(value)}"' for key, value in metric.labels.items())

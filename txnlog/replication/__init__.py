@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from txnlog.replication.roots.moving import ControllerMove
     from txnlog.replication.roots.reassigning import Reassigned
     from txnlog.replication.roots.returning import ReplicaReturn
+    from txnlog.replication.roots.scrubbing import Scrubbed, ScrubNote, ScrubPass
     from txnlog.replication.roots.verifying import ReplicaDifference
     from txnlog.replication.roots.watermarks import LogWatermark
     from txnlog.replication.standby.following import Followed, Follower
@@ -54,6 +55,9 @@ __all__ = [
     "Replicas",
     "ReplicasDescription",
     "Round",
+    "ScrubNote",
+    "ScrubPass",
+    "Scrubbed",
     "Standby",
     "open_replicas",
     "recover_controller",
@@ -79,6 +83,9 @@ _HOMES = {
     "Replicas": "replicas",
     "ReplicasDescription": "roots.description",
     "Round": "standby.rounds",
+    "ScrubNote": "roots.scrubbing",
+    "ScrubPass": "roots.scrubbing",
+    "Scrubbed": "roots.scrubbing",
     "Standby": "standbys",
     "open_replicas": "replicas",
     "recover_controller": "replicas",
@@ -89,6 +96,7 @@ HOOKS = {
     "command": "command",
     "doctor": "examination",
     "maintenance": "maintenance",
+    "metrics": "monitoring",
     "pages": "pages",
     "storage": "openers",
 }

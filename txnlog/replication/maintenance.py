@@ -1,12 +1,13 @@
 """What maintenance does for roots: those that answer again rejoin, data goes where it belongs.
 
-Old epochs are deleted.
+Old epochs are deleted, and a share of all objects is compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from txnlog.errors import TxnlogError
 from txnlog.log.open_logs import Logs
 from txnlog.replication.roots.cleaning import EpochCleaning, clean_epochs
 from txnlog.replication.roots.opening import prepare_return
@@ -14,22 +15,39 @@ from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.reassigning import Reassigned, reassign
 from txnlog.replication.roots.replicated_storage import find_replicated
 from txnlog.replication.roots.returning import ReplicaReturn, return_roots
+from txnlog.replication.roots.scrubbing import Scrubbed, scrub
 from txnlog.replication.sound_copies import SoundCopies
 
 PART = "replicas"
 
 
-def steps(logs: Logs, *, dry_run: bool) -> Iterator[ReplicaReturn | Reassigned | EpochCleaning]:
-    """Yield each root that came back, then what was moved; nothing for a store on one root."""
+def steps(
+    logs: Logs, *, dry_run: bool
+) -> Iterator[ReplicaReturn | Reassigned | EpochCleaning | Scrubbed]:
+    """Yield what was found damaged, each root that came back, then what was moved.
+
+    Nothing for a store on one root.
+    """
     storage = find_replicated(logs.storage)
     if storage is None:
         return
     cleaned = clean_epochs(storage.agreement, dry_run=dry_run)
     if cleaned is not None:
         yield cleaned
+    is_sound, failed = SoundCopies(logs), None
+    if not dry_run:
+        try:
+            scrubbed = scrub(storage, is_sound)
+        except TxnlogError as error:
+            failed = error  # roots come back all the same
+        else:
+            if scrubbed is not None:
+                yield scrubbed
     came_back = False
-    for one in return_roots(storage, prepare_return, SoundCopies(logs), dry_run=dry_run):
+    for one in return_roots(storage, prepare_return, is_sound, dry_run=dry_run):
         came_back |= one.member is not None
         yield one
     if came_back and places(storage.agreement.epoch()):
         yield from reassign(storage.agreement)
+    if failed is not None:
+        raise failed

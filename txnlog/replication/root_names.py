@@ -24,6 +24,7 @@ EPOCHS = "epochs"
 """The log of the epochs of a replicated store, on its controller root."""
 MEMBER_MARKS = ".replica"
 EPOCH_NOTES = f"{MEMBER_MARKS}/{EPOCHS}"
+SCRUB_NOTES = f"{MEMBER_MARKS}/scrub"
 REPLICA_FILE = "replica.json"
 """In each root of a replicated store: where its controller is, or was before it moved."""
 CONTROLLER_FILE = "controller.json"
@@ -93,6 +94,11 @@ def trim_note(token: str) -> str:
 def epoch_note(number: int) -> str:
     """In an incarnation: an epoch under which it was in sync and something was written."""
     return f"{MEMBER_MARKS}/{epoch_file(number)}"
+
+
+def scrub_note(number: int) -> str:
+    """In an incarnation: how far the comparing of all objects has come."""
+    return f"{SCRUB_NOTES}/{log_file(number, LogFile.ENTRY)}"
 
 
 def is_trim_note(name: str) -> bool:

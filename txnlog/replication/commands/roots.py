@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ReplicaEpoch,
         Replicas,
         ReplicasDescription,
+        ScrubPass,
     )
 
 UNKNOWN: Final = "unknown"
@@ -66,6 +67,16 @@ EPOCHS: list[Field[ReplicaEpoch]] = [
     number("lost_since_epoch", "LOST SINCE", lambda epoch: epoch.unclean, wide=True),
     text("why", "WHY", lambda epoch: epoch.why),
 ]
+SCRUB: list[Field[tuple[str | None, ScrubPass]]] = [
+    time("began_ms", "BEGAN", lambda told: told[1].began_ms),
+    time("ended_ms", "ENDED", lambda told: told[1].ended_ms),
+    text("after", "HAS COME TO", lambda told: told[0] or None),
+    number("object_count", "OBJECTS", lambda told: told[1].objects),
+    size("size_bytes", "BYTES", lambda told: told[1].size_bytes),
+    number("found", "FOUND", lambda told: told[1].found),
+    number("repaired", "REPAIRED", lambda told: told[1].repaired),
+    names("left", "LEFT", lambda told: told[1].left),
+]
 LOGS: list[Field[LogWatermark]] = [
     text("log", "LOG", lambda mark: mark.log),
     number("end_number", "END", lambda mark: mark.end_number),
@@ -94,6 +105,10 @@ def print_set(
     with output.document() as document:
         document.fields(SET, found)
         document.rows("replicas", "Replicas", REPLICAS, found.replicas)
+        if found.scrub is not None:
+            passes = [(found.scrub.after, found.scrub.running), (None, found.scrub.before)]
+            rows = [(after, one) for after, one in passes if one is not None]
+            document.rows("scrub", "Scrub", SCRUB, rows)
         if epochs is not None:
             document.rows("epochs", "Epochs", EPOCHS, epochs)
         if logs is not None:

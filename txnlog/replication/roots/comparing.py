@@ -88,6 +88,16 @@ class Listings:
         )
         return {self._members[number]: size for number, size in found}
 
+    def behind(self, name: str) -> Iterator[tuple[str, int]]:
+        """All names behind one, and their bytes at all members together; ascending."""
+        found = self._database.execute(
+            "select name, sum(size) from listed where name > ? group by name order by name",
+            [_encode(name)],
+        )
+        while rows := found.fetchmany(_AT_ONCE):
+            for encoded, size in rows:
+                yield _decode(encoded), size
+
     def alike(self) -> Iterator[str]:
         """Names that all have, in one size; ascending."""
         return self._names("having count(*) = ? and min(size) = max(size)")

@@ -25,6 +25,7 @@ from txnlog.replication.roots.placed_data import latest_left
 from txnlog.replication.roots.placement import copies as wanted_copies
 from txnlog.replication.roots.placement import is_placed, is_share, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.scrubbing import ScrubNote, newest_scrub
 from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.verifying import check_again
 from txnlog.storage.reach import UnnamedUrl
@@ -79,6 +80,8 @@ class ReplicasDescription:
     ``under_replicated_bytes`` their sizes; None if not requested, or a root does not answer.
     ``only_out`` are data files, of ``only_out_bytes``, that no root in sync has, but one that is
     out and answers: lost with it, or deleted since it was out.
+
+    ``scrub`` is how far maintenance has compared all objects; None if it has not begun.
     """
 
     controller: str
@@ -94,6 +97,7 @@ class ReplicasDescription:
     condition: Condition
     replicas: tuple[Replica, ...]
     settings: tuple[Setting, ...]
+    scrub: ScrubNote | None = None
     under_replicated: int | None = None
     under_replicated_bytes: int | None = None
     only_out: int | None = None
@@ -149,7 +153,8 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> ReplicasD
     asks = [partial(_ask, storage, epoch, root) for root in roots]
     asked = dict(zip(roots, agreement.controller.storage.gather(asks), strict=True))
     compared = _Compared({}, None)
-    if all(asked[root_of(member)].answer == "answers" for member in epoch.in_sync):
+    answering = [one for one in epoch.in_sync if asked[root_of(one)].answer == "answers"]
+    if len(answering) == len(epoch.in_sync):
         compared = _compare(storage, epoch, with_lag=with_lag)
     found = tuple(_replica(storage, epoch, root, asked[root], compared.lags) for root in roots)
     lacking = compared.lacking
@@ -167,6 +172,7 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> ReplicasD
         _condition(epoch, found, lacking),
         found,
         list_settings(epoch.settings),
+        newest_scrub(agreement, epoch, answering) if answering else None,
         *(lacking or (None, None, None, None)),
     )
 

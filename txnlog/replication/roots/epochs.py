@@ -36,10 +36,12 @@ AUTO_RETURN: Final = "replica.auto.return"
 FACTOR: Final = "replication.factor"
 """For all topics; followed by a dot and a topic's name, for that one."""
 PREFERRED: Final = "replica.preferred.leader"
+SCRUB: Final = "replica.scrub.bytes"
 RACK: Final = "replica.rack"
 """Followed by a dot and a root's name."""
 _ALL: Final = "all"
 _FIRST: Final = "first"
+_NONE: Final = "none"
 _DEFAULTS: Final[Mapping[str, str]] = {
     MIN_INSYNC: "1",
     LAG_TIME: "10000",
@@ -47,6 +49,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     AUTO_RETURN: "false",
     PREFERRED: _FIRST,
     FACTOR: _ALL,
+    SCRUB: str(1 << 28),
 }
 _MEANINGS: Final[Mapping[str, str]] = {
     MIN_INSYNC: "with fewer roots in sync nothing is acknowledged",
@@ -54,6 +57,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
     UNCLEAN: "whether a root that is not in sync may lead where no other one answers",
     AUTO_RETURN: "whether maintenance brings back roots that were put out and answer again",
     PREFERRED: "the root that leads after `replicas elect --preferred`: its name, or first",
+    SCRUB: "how many bytes each run of maintenance compares at all roots together, or none",
     FACTOR: "at how many roots the data of topics is, or all",
 }
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
@@ -144,6 +148,12 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
     @property
     def lag_s(self) -> float:
         return min(int(self.settings.get(LAG_TIME, _DEFAULTS[LAG_TIME])) / 1000, _LONGEST_LAG_S)
+
+    @property
+    def scrub_bytes(self) -> int | None:
+        """How much a run of maintenance compares; None: nothing."""
+        text = self.settings.get(SCRUB, _DEFAULTS[SCRUB])
+        return None if text == _NONE else int(text)
 
     @property
     def allows_unclean(self) -> bool:
@@ -387,10 +397,11 @@ def check_settings(settings: Mapping[str, object] | None, roots: Collection[str]
         if kind == PREFERRED and text not in (_FIRST, *roots):
             known = ", ".join([_FIRST, *roots])
             raise InvalidConfig(f"{key} must be one of {known}, not {text!r}")
-        is_number = kind not in (*_SWITCHES, RACK, PREFERRED) and (kind, text) != (FACTOR, _ALL)
+        word = {FACTOR: _ALL, SCRUB: _NONE}.get(kind)
+        is_number = kind not in (*_SWITCHES, RACK, PREFERRED) and text != word
         if is_number and not _NUMBER.fullmatch(text):
-            or_all = ", or 'all'" if kind == FACTOR else ""
-            raise InvalidConfig(f"{key} must be a number of at least 1{or_all}, not {text!r}")
+            or_word = f", or {word!r}" if word else ""
+            raise InvalidConfig(f"{key} must be a number of at least 1{or_word}, not {text!r}")
         checked[key] = text
     least = int(checked.get(MIN_INSYNC, 1))
     if least > len(roots):

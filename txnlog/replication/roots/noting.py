@@ -86,9 +86,9 @@ def newest_note(storage: Storage, first: int) -> Epoch | None:
     return max(notes(storage, first)[0], key=lambda epoch: epoch.number, default=None)
 
 
-def list_notes(storage: Storage, first: int = 0) -> list[int]:
-    """The numbers of the epochs that a member has, from ``first`` on; ascending."""
-    return list_epochs(storage, first, root_names.EPOCH_NOTES)
+def list_notes(storage: Storage, first: int = 0, folder: str = root_names.EPOCH_NOTES) -> list[int]:
+    """The numbers of a member's notes, those of epochs mostly, from ``first`` on; ascending."""
+    return list_epochs(storage, first, folder)
 
 
 def notes(storage: Storage, first: int = 0) -> tuple[list[Epoch], list[int]]:

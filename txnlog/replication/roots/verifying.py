@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
@@ -66,12 +67,14 @@ def verify(
     with_contents: bool,
     repair: bool,
     look: Callable[[Epoch, Listings], object] = lambda *_: None,
+    choose: Callable[[Listings, Epoch], Iterator[str]] | None = None,
 ) -> Iterator[ReplicaDifference]:
     """Compare the members that are in sync, name by name.
 
     ``is_sound`` judges data; what has a checksum of its own is judged by that.
 
-    ``look`` is given what was listed, for whoever wants to know more of it.
+    ``look`` is given what was listed, for whoever wants to know more of it. ``choose`` says which
+    names are compared, if not all.
 
     Raises StorageError: the controller fails, or a member.
     """
@@ -87,7 +90,8 @@ def verify(
             except MemberFailed as failed:
                 raise _fails(epoch, failed) from failed
         look(epoch, listings)
-        doubtful = _doubtful(listings, epoch, with_contents=with_contents)
+        choose = choose or partial(_doubtful, with_contents=with_contents)
+        doubtful = choose(listings, epoch)
         while some := list(islice(doubtful, _AT_ONCE)):
             found = judge.look(some)
             if mend is not None:
@@ -190,6 +194,8 @@ class _Judge:
         there = {member: copy for member, copy in copies.items() if copy is not None}
         lacking = tuple(member for member in copies if member not in there)
         size_bytes = max((copy.size_bytes for copy in there.values()), default=0)
+        if self._with_contents and len(there) == 1 and (not lacking or is_placed(epoch, name)):
+            return self._alone(epoch, name, size_bytes, *there)
         if len({*copies.values()}) == 1:
             return None
         if is_placed(epoch, name) and len({*there.values()}) <= 1:
@@ -212,6 +218,16 @@ class _Judge:
         if leaders is None:
             why += "; a deletion that is under way looks the same, and then nothing refers to it"
         return ReplicaDifference(name, "missing", lacking, size_bytes, why)
+
+    def _alone(
+        self, epoch: Epoch, name: str, size_bytes: int, member: Member
+    ) -> ReplicaDifference | None:
+        """What one member alone has, and nobody else need have. Raises MemberFailed."""
+        with suppress(ObjectNotFound):  # deleted meanwhile
+            if self._agreement.ask(epoch, member, lambda one: self._is_sound(one, name)) is False:
+                why = "its bytes are not as they were written, and no other root in sync has it"
+                return ReplicaDifference(name, "damaged", (member,), size_bytes, why)
+        return None
 
     def _differing(
         self, epoch: Epoch, name: str, there: dict[Member, _Copy], size_bytes: int

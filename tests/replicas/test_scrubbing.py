@@ -1,0 +1,194 @@
+"""Maintenance compares a share of all objects at each run: damage is found that nobody meets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import txnlog
+from tests.support.replication.replica_folders import (
+    FIRST,
+    SECOND,
+    make_written,
+    objects,
+    reopened,
+    values,
+)
+from txnlog.errors import InvalidConfig
+from txnlog.replication import Replicas, Scrubbed, ScrubNote, root_names
+from txnlog.replication.roots import scrubbing
+from txnlog.results import MaintenanceFailure
+from txnlog.storage.adapters.local import LocalStorage
+
+RUNS = 200
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> txnlog.Store:
+    """A few logs and segments, of which each run compares one object; nothing else is to do."""
+    store = make_written(tmp_path, "1")
+    for topic in "uv":
+        store.topics.create(topic, partitions=1)
+        with store.producer() as producer:
+            producer.send(topic, value=b"1")
+    Replicas(store).alter({"replica.scrub.bytes": "none"})
+    [*store.maintain()]
+    Replicas(store).alter({"replica.scrub.bytes": 1})
+    return store
+
+
+def note(store: txnlog.Store) -> ScrubNote:
+    found = Replicas(store).describe().scrub
+    assert found is not None
+    return found
+
+
+def flip(path: Path) -> bytes:
+    right = path.read_bytes()
+    path.write_bytes(right[:-3] + bytes([right[-3] ^ 1]) + right[-2:])
+    return right
+
+
+def until_over(folder: Path) -> list[Scrubbed]:
+    """Maintain, each time in another process, until all objects were compared once more."""
+    found = []
+    ended = None
+    for _ in range(RUNS):
+        one = reopened(folder)
+        steps = [*one.maintain()]
+        failures = [step for step in steps if isinstance(step, MaintenanceFailure)]
+        assert "replicas" not in [failure.part for failure in failures]
+        found += [step for step in steps if isinstance(step, Scrubbed)]
+        before = note(one).before
+        if before is not None and note(one).number > 1:
+            assert ended in (None, before.ended_ms)
+            return found
+    raise AssertionError("it never ends")
+
+
+def test_each_run_goes_on_where_the_one_before_ended(store: txnlog.Store, tmp_path: Path) -> None:
+    """Whoever it was; and in the end every object was compared once, then it begins again."""
+    seen = []
+    total = len(objects(tmp_path / FIRST))
+    for _ in range(total):
+        [*reopened(tmp_path).maintain()]
+        seen.append(note(store).after)
+    assert seen == sorted(set(seen))
+    assert {*objects(tmp_path / FIRST)} >= {*seen}
+    assert note(store).running.objects == total
+    assert note(store).before is None
+    [*reopened(tmp_path).maintain()]  # nothing is behind it
+    told = note(store)
+    assert (told.after, told.running.objects) == ("", 0)
+    assert told.before is not None
+    assert (told.before.objects, told.before.found) == (total, 0)
+    assert told.before.size_bytes == 2 * sum(map(len, objects(tmp_path / FIRST).values()))
+    for root in (FIRST, SECOND):
+        kept = LocalStorage(str(tmp_path / root)).list_names(root_names.SCRUB_NOTES)
+        assert len(kept) == 1
+
+
+@pytest.mark.condition(61)
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        (FIRST, "topics/t/data/*/*.log"),
+        (SECOND, "topics/t/data/*/*.log"),
+        (SECOND, "topics/t/log/*1.json"),
+    ],
+)
+def test_what_is_damaged_is_found_and_repaired(
+    store: txnlog.Store, tmp_path: Path, where: str, what: str
+) -> None:
+    path = min((tmp_path / where).glob(what))
+    right = flip(path)
+    found = until_over(tmp_path)
+    assert path.read_bytes() == right
+    assert [(one.found, one.repaired) for one in found] == [(1, 1)]
+    before = note(store).before
+    assert before is not None
+    assert (before.found, before.repaired, before.left) == (1, 1, ())
+    samples = {metric.name: metric.value for metric in reopened(tmp_path).metrics()}
+    assert (samples["txnlog_scrub_found"], samples["txnlog_scrub_left"]) == (1, 0)
+
+
+def test_what_cannot_be_repaired_is_named(store: txnlog.Store, tmp_path: Path) -> None:
+    """It is damaged at both roots, in different places."""
+    name = min(one for one in objects(tmp_path / FIRST) if one.endswith(".log"))
+    for number, root in enumerate((FIRST, SECOND)):
+        data = bytearray((tmp_path / root / name).read_bytes())
+        data[len(data) // 2 + number] ^= 1
+        (tmp_path / root / name).write_bytes(data)
+    until_over(tmp_path)
+    before = note(store).before
+    assert before is not None
+    assert (before.found, before.repaired, before.left) == (1, 0, (name,))
+    samples = {metric.name: metric.value for metric in reopened(tmp_path).metrics()}
+    assert samples["txnlog_scrub_left"] == 1
+
+
+def test_what_one_root_alone_has_is_checked_too(store: txnlog.Store, tmp_path: Path) -> None:
+    Replicas(store).remove("r1")
+    path = min((tmp_path / FIRST).glob("topics/t/data/*/*.log"))
+    flip(path)
+    until_over(tmp_path)
+    before = note(store).before
+    assert before is not None
+    assert before.left == (path.relative_to(tmp_path / FIRST).as_posix(),)
+
+
+def test_a_run_that_is_killed_is_done_again(
+    store: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has compared its share, and not said so."""
+
+    class Killed(BaseException):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Killed
+
+    [*store.maintain()]
+    told = note(store)
+    monkeypatch.setattr(scrubbing, "_put", stop)
+    with pytest.raises(Killed):
+        [*store.maintain()]
+    monkeypatch.undo()
+    assert note(store) == told
+    [*store.maintain()]
+    assert note(store).running.objects == told.running.objects + 1
+
+
+def test_a_note_that_is_damaged_or_lost_is_another_roots(
+    store: txnlog.Store, tmp_path: Path
+) -> None:
+    [*store.maintain()]
+    [*store.maintain()]
+    told = note(store)
+    first, second = (
+        next((tmp_path / root / root_names.SCRUB_NOTES).glob("*.json")) for root in (FIRST, SECOND)
+    )
+    flip(first)
+    assert note(store) == told
+    first.unlink()
+    assert note(store) == told
+    flip(second)
+    assert Replicas(store).describe().scrub is None
+    [*store.maintain()]  # from the beginning
+    assert note(store).running.objects == 1
+    assert values(store) == ["1"]
+
+
+def test_it_can_be_switched_off(store: txnlog.Store) -> None:
+    Replicas(store).alter({"replica.scrub.bytes": "none"})
+    [*store.maintain()]
+    assert Replicas(store).describe().scrub is None
+    with pytest.raises(InvalidConfig, match="at least 1, or 'none', not '0'"):
+        Replicas(store).alter({"replica.scrub.bytes": 0})
+    assert not [one for one in store.metrics() if one.name.startswith("txnlog_scrub")]
+
+
+def test_a_dry_run_compares_nothing(store: txnlog.Store) -> None:
+    [*store.maintain(dry_run=True)]
+    assert Replicas(store).describe().scrub is None

@@ -1,0 +1,173 @@
+"""Maintenance compares a share of all objects at each run, byte by byte, and repairs what it finds.
+
+Damage that nobody meets is found in this way before the last sound copy is lost, too. The roots in
+sync keep a note of how far it has come, beside their marks: each run goes on behind the name that
+the newest note says. It decides nothing: without any note, it begins again; two runs at a time look
+at the same share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, ClassVar, Final
+
+import msgspec
+
+from txnlog.admin.storage_step import StorageStep
+from txnlog.errors import ObjectNotFound, TxnlogError
+from txnlog.limits import AnyNumber, Counter, LongName, TimeMs
+from txnlog.replication import root_names
+from txnlog.replication.roots.agreement import Agreement, MemberFailed
+from txnlog.replication.roots.comparing import Listings
+from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.replication.roots.noting import list_notes
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.slowness import time_for
+from txnlog.replication.roots.soundness import IsSound
+from txnlog.replication.roots.verifying import verify
+from txnlog.state import envelope
+from txnlog.storage.base import Storage
+
+_MOST_NAMES: Final = 100
+"""Of what could not be repaired so many are named."""
+
+
+class ScrubPass(msgspec.Struct, frozen=True):
+    """What was done since all objects were begun with; ``ended_ms`` is None if it goes on.
+
+    ``size_bytes`` are those at all roots together. ``found`` were missing or damaged somewhere;
+    ``left`` are the first hundred that could not be repaired.
+    """
+
+    began_ms: TimeMs
+    objects: Counter = 0
+    size_bytes: Counter = 0
+    found: Counter = 0
+    repaired: Counter = 0
+    left: Annotated[tuple[LongName, ...], AnyNumber] = ()
+    ended_ms: TimeMs | None = None
+
+
+class ScrubNote(msgspec.Struct, frozen=True, tag_field="kind", tag="scrub"):
+    """How far the scrub has come: behind the object ``after``; and what the pass before found."""
+
+    number: Counter
+    after: LongName
+    running: ScrubPass
+    before: ScrubPass | None = None
+
+
+_DECODER: Final = msgspec.json.Decoder(ScrubNote)
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbed(StorageStep):
+    """What one run has looked at, if it found anything."""
+
+    done: ClassVar = "copies compared"
+    why: ClassVar = "some were missing or damaged"
+
+    file_count: int
+    size_bytes: int
+    found: int
+    repaired: int
+
+
+def scrub(storage: ReplicatedStorage, is_sound: IsSound) -> Scrubbed | None:
+    """Compare and repair the share that is next; None: nothing was wrong, or it is switched off.
+
+    Raises StorageError: the controller fails, or a root in sync. The next run begins there again.
+    """
+    agreement = storage.agreement
+    epoch = agreement.refresh()
+    if epoch.scrub_bytes is None:
+        return None
+    note = newest_scrub(agreement, epoch) or ScrubNote(-1, "", ScrubPass(agreement.clock.now_ms()))
+    share = _Share(note.after, epoch.scrub_bytes)
+    found = repaired = 0
+    left = [*note.running.left]
+    for one in verify(storage, is_sound, with_contents=True, repair=True, choose=share.choose):
+        if one.kind == "extra":
+            continue
+        found, repaired = found + 1, repaired + one.is_repaired
+        if not one.is_repaired and len(left) < _MOST_NAMES:
+            left.append(one.name)
+    was, now_ms = note.running, agreement.clock.now_ms()
+    running = ScrubPass(
+        was.began_ms,
+        was.objects + share.objects,
+        was.size_bytes + share.size_bytes,
+        was.found + found,
+        was.repaired + repaired,
+        tuple(left),
+        now_ms if share.is_over else None,
+    )
+    following = ScrubNote(note.number + 1, share.last, running, note.before)
+    if share.is_over:
+        following = ScrubNote(note.number + 1, "", ScrubPass(now_ms), running)
+    _put(agreement, epoch, following)
+    return Scrubbed(share.objects, share.size_bytes, found, repaired) if found else None
+
+
+class _Share:
+    """The names behind one, until they have so many bytes."""
+
+    def __init__(self, after: str, most_bytes: int) -> None:
+        self.last = after
+        self.objects = self.size_bytes = 0
+        self.is_over = False
+        self._most_bytes = most_bytes
+
+    def choose(self, listings: Listings, _: Epoch) -> Iterator[str]:
+        for name, size_bytes in listings.behind(self.last):
+            self.objects, self.size_bytes = self.objects + 1, self.size_bytes + size_bytes
+            self.last = name
+            yield name
+            if self.size_bytes >= self._most_bytes:
+                return
+        self.is_over = True
+
+
+def newest_scrub(
+    agreement: Agreement, epoch: Epoch, members: Sequence[Member] = ()
+) -> ScrubNote | None:
+    """The newest note that a root in sync has; None if none that answers has one.
+
+    ``members`` are asked, if not all in sync.
+    """
+
+    def read(storage: Storage) -> ScrubNote | None:
+        for number in reversed(_numbers(storage)):
+            path = root_names.scrub_note(number)
+            with suppress(ObjectNotFound, TxnlogError):  # damaged: an older one will do
+                return envelope.decode(storage.get(path), _DECODER, f"{storage.url}/{path}")
+        return None
+
+    def ask(member: Member) -> ScrubNote | None:
+        with suppress(MemberFailed, ObjectNotFound, TxnlogError):
+            return agreement.ask(epoch, member, read, within_s=time_for(epoch))
+        return None
+
+    asks = [partial(ask, member) for member in members or epoch.in_sync]
+    found = [note for note in agreement.controller.storage.gather(asks) if note is not None]
+    return max(found, key=lambda note: note.number, default=None)
+
+
+def _put(agreement: Agreement, epoch: Epoch, note: ScrubNote) -> None:
+    data = envelope.encode(note)
+
+    def put(storage: Storage) -> None:
+        older = _numbers(storage)
+        storage.put_if_absent(root_names.scrub_note(note.number), data)
+        storage.delete([root_names.scrub_note(number) for number in older if number < note.number])
+
+    for member in epoch.in_sync:
+        with suppress(MemberFailed, ObjectNotFound):
+            agreement.ask(epoch, member, put, within_s=time_for(epoch))
+
+
+def _numbers(storage: Storage) -> list[int]:
+    return list_notes(storage, folder=root_names.SCRUB_NOTES)
