@@ -6,6 +6,7 @@ scan. Knows no records.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,14 @@ def numbers_of(array: pa.Array) -> _Numbers:
     if not len(array) or data is None:
         return np.empty(0, kind)
     return np.frombuffer(data, kind, len(array), array.offset * kind.itemsize)
+
+
+def text_array(texts: Sequence[str]) -> pa.Array:
+    """Texts of less than 2 GiB, none of them null."""
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
 
 
 def constant_array(value: int | str, kind: pa.DataType, count: int) -> pa.Array:

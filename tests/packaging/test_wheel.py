@@ -85,7 +85,14 @@ def test_core_needs_no_extra(python: Path, tmp_path: Path) -> None:
     # Built on the extras; loaded for their URLs alone.
     for adapter in ("azure", "gcs", "s3", "sftp", "webhdfs"):
         names.remove(f"txnlog.storage.adapters.{adapter}_client")
-    of_iceberg = ("iceberg", "iceberg_columns", "iceberg_manifests", "fresh_pieces", "fresh_table")
+    of_iceberg = (
+        "iceberg",
+        "iceberg_columns",
+        "iceberg_manifests",
+        "fresh_pieces",
+        "fresh_table",
+        "plain_entries",
+    )
     for table in ("delta", "latest_view", *of_iceberg):
         names.remove(f"txnlog.tables.{table}")
     code = "\n".join(

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import txnlog
-from txnlog.segments.number_arrays import arrow_of, constant_array, numbers_of
+from txnlog.segments.number_arrays import arrow_of, constant_array, numbers_of, text_array
 
 _SCAN = """
 import sys
@@ -64,6 +64,13 @@ def test_a_constant(value: int | str, kind: pa.DataType, count: int) -> None:
     array = constant_array(value, kind, count)
     array.validate(full=True)
     assert array.equals(pa.array([value] * count, kind))
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["täglich", "", "a" * 300]])
+def test_texts(texts: list[str]) -> None:
+    array = text_array(texts)
+    array.validate(full=True)
+    assert array.equals(pa.array(texts, pa.string()))
 
 
 def test_too_many_bytes_for_a_constant() -> None:

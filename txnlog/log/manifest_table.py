@@ -20,6 +20,7 @@ from crc32c import crc32c
 from txnlog.errors import CorruptEntry
 from txnlog.limits import SEGMENT_NAME
 from txnlog.names import OWN_FILE
+from txnlog.segments.number_arrays import numbers_of
 from txnlog.segments.untrusted import read_table
 from txnlog.state.manifest import ManifestRef, PartitionSpan
 from txnlog.state.producers import ProducerState, SequenceRange, remember
@@ -189,13 +190,16 @@ class ManifestTable:
 
     def ints(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """A column of whole numbers without nulls."""
-        column = self.table.column(name)
-        return np.asarray(column.to_numpy(), dtype=np.int64)
+        return _ints(self.table.column(name))
 
     def end_offsets(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Behind each segment's last offset."""
         counts = pc.coalesce(self.table.column("kafka_offset_count"), self.table["record_count"])
-        return self.ints("base_offset") + np.asarray(counts.to_numpy(), dtype=np.int64)
+        return self.ints("base_offset") + _ints(counts)
+
+    def is_of_kafka(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Which segments are files that a broker wrote."""
+        return _flags(pc.is_valid(self.table.column("kafka_offset_count")))
 
     def ref(self, name: str, data: bytes, first_entry: int, end_entry: int) -> ManifestRef:
         """Its description in a list; ``data`` are its bytes."""
@@ -301,8 +305,7 @@ class ManifestTable:
 
     def is_aborted(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """The rows that aborted transactions have placed."""
-        column = self.table.column("aborted")
-        return np.asarray(column.to_numpy(), dtype=bool)
+        return _flags(self.table.column("aborted"))
 
     def committed(self) -> ManifestTable:
         """The rows that were not aborted."""
@@ -467,6 +470,15 @@ class ManifestTable:
         return found
 
 
+def _ints(column: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Whole numbers without nulls."""
+    return np.concatenate([np.empty(0, np.int64), *map(numbers_of, column.chunks)])
+
+
+def _flags(column: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return _ints(column.cast(pa.uint8())).astype(np.bool_)
+
+
 def _check_rows(table: pa.Table) -> None:
     """Raise ValueError for values that no manifest has, whoever has written it."""
     for name in table.schema.names:
@@ -480,8 +492,7 @@ def _check_rows(table: pa.Table) -> None:
         ends = pc.min_max(column).as_py()
         if ends["min"] is not None and not _LEAST[name] <= ends["min"] <= ends["max"] <= _MAX_SIZE:
             raise ValueError(f"column {name} has values from {ends['min']} to {ends['max']}")
-    order = (table.column(name).to_numpy() for name in ("base_offset", "partition"))
-    offsets, partitions = order
+    offsets, partitions = (_ints(table.column(name)) for name in ("base_offset", "partition"))
     ascends = (partitions[1:] > partitions[:-1]) | (
         (partitions[1:] == partitions[:-1]) & (offsets[1:] >= offsets[:-1])
     )

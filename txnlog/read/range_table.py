@@ -11,11 +11,14 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txnlog.config import TopicConfig
 from txnlog.log.manifest_table import ManifestTable
+from txnlog.names import OWN_FILE, PARQUET_ENDING
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import TopicView
+from txnlog.segments.number_arrays import arrow_of, numbers_of, text_array
 from txnlog.state.segment import Segment
 
 Ints: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -39,6 +42,12 @@ class RangeTable:
     """Of the whole segment."""
     sizes_bytes: Ints
     names: pa.Array
+    base_offsets: Ints
+    """Of the whole segment."""
+    least_times_ms: Ints
+    largest_times_ms: Ints
+    has_own_file: Flags
+    """Whether the segment is a Parquet file of its own."""
     _view: TopicView
     _settled: ManifestTable | None
     _newest: Sequence[tuple[int, Segment]]
@@ -73,6 +82,10 @@ class RangeTable:
             record_counts=columns.record_counts,
             sizes_bytes=columns.sizes_bytes,
             names=columns.names,
+            base_offsets=columns.bases,
+            least_times_ms=columns.least_times_ms,
+            largest_times_ms=columns.largest_times_ms,
+            has_own_file=columns.is_alone & _end_with(columns.names, PARQUET_ENDING),
             _view=view,
             _settled=settled,
             _newest=newest,
@@ -84,7 +97,7 @@ class RangeTable:
         segments: dict[int, Segment] = {}
         old = [row for row in rows if row < first_new]
         if old and self._settled is not None:
-            chosen = ManifestTable(self._settled.table.take(pa.array(old, pa.int64())))
+            chosen = ManifestTable(self._settled.table.take(arrow_of(np.array(old, np.int64))))
             segments = dict(zip(old, chosen.segments(), strict=True))
         view = self._view
         log_append_time = TopicConfig.of(view.config).log_append_time
@@ -131,6 +144,10 @@ class _Columns:
     ends: Ints
     record_counts: Ints
     sizes_bytes: Ints
+    least_times_ms: Ints
+    largest_times_ms: Ints
+    is_alone: Flags
+    """Whether it has a file of its own that is none of Kafka's."""
     names: pa.Array
 
     @classmethod
@@ -142,6 +159,9 @@ class _Columns:
             rows.end_offsets(),
             rows.ints("record_count"),
             rows.ints("size_bytes"),
+            rows.ints("min_timestamp_ms"),
+            rows.ints("max_timestamp_ms"),
+            (rows.ints("position") == OWN_FILE) & ~rows.is_of_kafka(),
             _one_chunk(rows.table.column("name")),
         )
 
@@ -159,7 +179,10 @@ class _Columns:
             ints(segment.end_offset for segment in segments),
             ints(segment.stored.record_count for segment in segments),
             ints(segment.stored.size_bytes for segment in segments),
-            pa.array([segment.stored.name for segment in segments], pa.string()),
+            ints(segment.stored.min_timestamp_ms for segment in segments),
+            ints(segment.stored.max_timestamp_ms for segment in segments),
+            np.fromiter(map(_is_alone, segments), np.bool_, len(segments)),
+            text_array([segment.stored.name for segment in segments]),
         )
 
     def followed_by(self, other: _Columns) -> _Columns:
@@ -169,6 +192,14 @@ class _Columns:
             if name != "names"
         }
         return _Columns(**joined, names=pa.concat_arrays([self.names, other.names]))
+
+
+def _is_alone(segment: Segment) -> bool:
+    return segment.stored.position == OWN_FILE and segment.stored.kafka is None
+
+
+def _end_with(texts: pa.Array, ending: str) -> Flags:
+    return numbers_of(pc.ends_with(texts, pattern=ending).cast(pa.uint8())).astype(np.bool_)
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

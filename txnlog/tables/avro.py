@@ -10,7 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
 
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
@@ -57,6 +60,17 @@ def array(values: Iterable[bytes]) -> bytes:
 
 def container(schema: object, metadata: Mapping[str, str], records: Iterable[bytes]) -> bytes:
     """A whole file, deflated: the same bytes for the same records."""
+    return _file(schema, metadata, _blocks(records))
+
+
+def container_of(schema: object, metadata: Mapping[str, str], records: pa.Array) -> bytes:
+    """What :func:`container` makes of the values of a binary array."""
+    return _file(schema, metadata, _blocks_of(records))
+
+
+def _file(
+    schema: object, metadata: Mapping[str, str], blocks: Iterable[tuple[int, bytes]]
+) -> bytes:
     header = {
         "avro.schema": json.dumps(schema, separators=(",", ":")),
         "avro.codec": "deflate",
@@ -66,20 +80,32 @@ def container(schema: object, metadata: Mapping[str, str], records: Iterable[byt
     head = _MAGIC + array(pairs)
     sync = hashlib.blake2b(head, digest_size=_SYNC_BYTES).digest()
     parts = [head, sync]
+    for count, data in blocks:
+        deflater = zlib.compressobj(1, wbits=-15)
+        deflated = deflater.compress(data) + deflater.flush()
+        parts += [number(count), number(len(deflated)), deflated, sync]
+    return b"".join(parts)
+
+
+def _blocks(records: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     held: list[bytes] = []
     size = 0
     for record in records:
         held.append(record)
         size += len(record)
         if size >= _BLOCK_BYTES:
-            parts += _block(held, sync)
+            yield len(held), b"".join(held)
             held, size = [], 0
     if held:
-        parts += _block(held, sync)
-    return b"".join(parts)
+        yield len(held), b"".join(held)
 
 
-def _block(records: list[bytes], sync: bytes) -> list[bytes]:
-    deflater = zlib.compressobj(1, wbits=-15)
-    data = deflater.compress(b"".join(records)) + deflater.flush()
-    return [number(len(records)), number(len(data)), data, sync]
+def _blocks_of(records: pa.Array) -> Iterator[tuple[int, bytes]]:
+    _, ends, data = records.buffers()
+    bounds = np.frombuffer(ends, np.int32, len(records) + 1, 4 * records.offset)
+    first = 0
+    while first < len(records):
+        stop = int(np.searchsorted(bounds, bounds[first] + _BLOCK_BYTES))
+        stop = min(stop, len(records))
+        yield stop - first, data[bounds[first] : bounds[stop]].to_pybytes()
+        first = stop

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -26,6 +26,7 @@ from txnlog.read.scanned_ranges import read_ranges
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.schema import OFFSET, TIMESTAMP
+from txnlog.segments.number_arrays import arrow_of
 from txnlog.segments.schema_columns import default_of
 from txnlog.tables.day_folder import (
     BESIDE,
@@ -44,9 +45,11 @@ from txnlog.tables.iceberg_manifests import (
     ListedFile,
     ListedManifest,
     manifest,
+    manifest_of,
 )
 from txnlog.tables.latest_view import first_row_id, numbers_rows
 from txnlog.tables.pinned_topic import PinnedTopic
+from txnlog.tables.plain_entries import PlainEntries
 from txnlog.tables.statistics import ColumnStatistics
 from txnlog.tables.table_files import TableFile, copy_files, describe_file, has_own_file, key_of
 
@@ -128,21 +131,47 @@ class FreshManifests:
             table.record_counts[order],
             table.sizes_bytes[order],
         ]
-        stems = table.names.take(pa.array(order))
+        stems = table.names.take(arrow_of(order))
         topic = self._topic
         version = "" if topic.schema is None else f"{topic.schema.version}"
         known = self._root, self._schema_json, topic.topic_id, version, f"{self.version}"
         context = hashlib.blake2b("\0".join(known).encode(), digest_size=16).digest()
+        plain = self._plain_entries(table, order)
+        is_plain = plain.known() & self._are_shown(stems)
         for first, stop in _cut(table.entries[order], *columns[:2]):
             digest = hashlib.blake2b(context, digest_size=20)
             for column in columns:
                 digest.update(column[first:stop].tobytes())
             digest.update("\0".join(stems[first:stop].to_pylist()).encode())
-            yield from self._piece(table, order[first:stop], digest.hexdigest())
+            entries = partial(plain.of, first, stop) if is_plain[first:stop].all() else None
+            yield from self._piece(table, order[first:stop], digest.hexdigest(), entries)
 
     # -- one piece -------------------------------------------------------------------------------
 
-    def _piece(self, table: RangeTable, rows: Ints, digest: str) -> Iterator[ListedManifest]:
+    def _plain_entries(self, table: RangeTable, order: Ints) -> PlainEntries:
+        name = self._time_name()
+        number = None if name is None else self._schema.find_field(name).field_id
+        return PlainEntries(table, order, self._root, self._topic.view.topic, number, self.version)
+
+    def _are_shown(self, stems: pa.Array) -> Flags:
+        """Which segments of files of their own engines see as they are: see ``_is_shown``."""
+        schema = self._topic.schema
+        if schema is None:
+            return np.ones(len(stems), np.bool_)
+        return np.fromiter(
+            (schema_version(stem) <= schema.version for stem in stems.to_pylist()),
+            np.bool_,
+            len(stems),
+        )
+
+    def _piece(
+        self,
+        table: RangeTable,
+        rows: Ints,
+        digest: str,
+        entries: Callable[[], pa.Array] | None,
+    ) -> Iterator[ListedManifest]:
+        """``entries`` are those of its files as the log describes them, if that is all."""
         folder = self._folder
         for kind in (BOUNDED, BESIDE):
             if (found := folder.find(digest, kind)) is not None:
@@ -159,6 +188,12 @@ class FreshManifests:
             self.is_complete = False
             if (found := folder.find(digest, PLAIN)) is not None:
                 yield from self._listed(found, DATA)
+                return
+            if entries is not None:
+                data = manifest_of(self._schema_json, entries(), self.version)
+                rows_shown = int(table.record_counts[rows].sum())
+                put = folder.add(digest, PLAIN, data, len(rows), rows_shown)
+                yield from self._listed(put, DATA)
                 return
         self._known.trim()
         parts = table.ranges(rows.tolist())
@@ -261,12 +296,17 @@ class FreshManifests:
             first_row_id=first_row_id(part.partition, offset),
         )
 
+    def _time_name(self) -> str | None:
+        """The column of times, if the table has it."""
+        name = TIMESTAMP if self._topic.schema is not None else "timestamp"
+        return name if name in self._topic.columns.names else None
+
     def _plain_file(self, part: SegmentRange, url: str) -> ListedFile:
         """A segment as the log describes it."""
         segment = part.segment
         known = {}
-        name = TIMESTAMP if self._topic.schema is not None else "timestamp"
-        if name in self._topic.columns.names and segment.stored.min_timestamp_ms >= 0:
+        name = self._time_name()
+        if name is not None and segment.stored.min_timestamp_ms >= 0:
             times = segment.stored.min_timestamp_ms, segment.stored.max_timestamp_ms
             known[name] = ColumnStatistics(0, *(1000 * time for time in times))
         bounds = FileBounds.of(self._schema, known)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
+import pyarrow as pa
 from pyiceberg.manifest import (
     MANIFEST_LIST_FILE_SCHEMAS,
     data_file_with_partition,
@@ -18,7 +19,7 @@ from pyiceberg.manifest import (
 from pyiceberg.types import StructType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from txnlog.tables.avro import NULL, SOME, array, blob, container, number, text
+from txnlog.tables.avro import NULL, SOME, array, blob, container, container_of, number, text
 from txnlog.tables.iceberg_columns import FileBounds
 
 Format: TypeAlias = Literal[2, 3]
@@ -64,7 +65,17 @@ def manifest(schema_json: str, files: Iterable[ListedFile], content: int, versio
 
     Nothing in it depends on the snapshot: the same files give the same bytes.
     """
-    metadata = {
+    entries = (_entry(file, version) for file in files)
+    return container(_entry_schema(version), _metadata(schema_json, content, version), entries)
+
+
+def manifest_of(schema_json: str, entries: pa.Array, version: Format) -> bytes:
+    """What :func:`manifest` makes of data files, of their entries as ``PlainEntries`` has them."""
+    return container_of(_entry_schema(version), _metadata(schema_json, DATA, version), entries)
+
+
+def _metadata(schema_json: str, content: int, version: Format) -> dict[str, str]:
+    return {
         "schema": schema_json,
         "schema-id": "0",
         "partition-spec": "[]",
@@ -72,8 +83,6 @@ def manifest(schema_json: str, files: Iterable[ListedFile], content: int, versio
         "format-version": f"{version}",
         "content": "deletes" if content == DELETES else "data",
     }
-    entries = (_entry(file, version) for file in files)
-    return container(_entry_schema(version), metadata, entries)
 
 
 def _entry(file: ListedFile, version: Format) -> bytes:
