@@ -514,7 +514,8 @@ class World:
             if not self._is_whole(name, data):
                 continue
             self.show(name, data)
-            lacking = [one for one in self.roots.epoch().in_sync if not self._has(one, name, data)]
+            there = {*self.roots.epoch().in_sync} - self.roots.dead
+            lacking = [one for one in sorted(there) if not self._has(one, name, data)]
             if lacking and not unclean and name not in self.deleted:
                 raise Violation(f"shown: {name}, which {lacking} in sync lack")
             named = named_in(data)

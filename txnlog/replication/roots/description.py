@@ -15,13 +15,13 @@ from txnlog.replication.roots.comparing import Listings, add_listing
 from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
+    by_last_in_sync,
     last_in_sync,
     list_settings,
     member_of,
     root_of,
 )
 from txnlog.replication.roots.forgetting import check_root, old_incarnations
-from txnlog.replication.roots.placed_data import latest_left
 from txnlog.replication.roots.placement import copies as wanted_copies
 from txnlog.replication.roots.placement import is_placed, is_share, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
@@ -333,7 +333,7 @@ def _compare(storage: ReplicatedStorage, epoch: Epoch, *, with_lag: bool) -> _Co
 def _old(epoch: Epoch) -> list[Member]:
     """Of roots that are out, what was in sync last; where data is placed, all that was."""
     if places(epoch):
-        return latest_left(epoch)
+        return by_last_in_sync(epoch)
     last = (last_in_sync(epoch, root) for root in _out(epoch))
     return [member for member in last if member is not None]
 

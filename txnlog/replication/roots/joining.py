@@ -29,6 +29,7 @@ from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
     Root,
+    by_last_in_sync,
     gave_up_joining,
     joined,
     joining,
@@ -39,7 +40,7 @@ from txnlog.replication.roots.epochs import (
 from txnlog.replication.roots.forgetting import delete_incarnation
 from txnlog.replication.roots.keeping import Kept
 from txnlog.replication.roots.members import put_mark
-from txnlog.replication.roots.placed_data import latest_left, list_whole, source_of
+from txnlog.replication.roots.placed_data import list_whole, source_of
 from txnlog.replication.roots.placement import is_placed, targets
 from txnlog.replication.roots.soundness import IsSound, sound_bytes
 
@@ -211,7 +212,7 @@ def _sound_source(
     judge = partial(agreement.ask, epoch, call=lambda storage: is_sound(storage, name))
     if judge(first) is not False:
         return first
-    for member in (*epoch.in_sync, *latest_left(epoch)):
+    for member in (*epoch.in_sync, *by_last_in_sync(epoch)):
         with suppress(ObjectNotFound, MemberFailed):
             if member != first and judge(member):
                 return member

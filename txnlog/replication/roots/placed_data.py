@@ -18,7 +18,7 @@ from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.comparing import Listings
 from txnlog.replication.roots.copying import copy_between
-from txnlog.replication.roots.epochs import Epoch, Member, root_of
+from txnlog.replication.roots.epochs import Epoch, Member, by_last_in_sync, root_of
 from txnlog.replication.roots.placement import is_placed, may_hold_data, places, targets, topic_of
 from txnlog.replication.roots.slowness import time_for
 from txnlog.storage.base import Storage
@@ -26,11 +26,6 @@ from txnlog.storage.base import Storage
 T = TypeVar("T")
 
 _AT_ONCE: Final = 1000
-
-
-def latest_left(epoch: Epoch) -> list[Member]:
-    """Former members that were in sync, the most recent first."""
-    return sorted(epoch.left, key=lambda gone: -epoch.left[gone].epoch)
 
 
 def read_elsewhere(
@@ -53,7 +48,7 @@ def read_elsewhere(
     for member in epoch.in_sync:
         agreement.check_mark(epoch, member)  # a disk that is not mounted has nothing
     unseen = []
-    for member in latest_left(epoch):
+    for member in by_last_in_sync(epoch):
         try:
             return ask(member)
         except ObjectNotFound:

@@ -24,8 +24,15 @@ from txnlog.errors import InvalidOption, NotEnoughReplicas, ObjectNotFound, Txnl
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.comparing import Listings
 from txnlog.replication.roots.copying import copy_between
-from txnlog.replication.roots.epochs import Epoch, Left, Member, member_of, root_of
-from txnlog.replication.roots.placed_data import add_data, latest_left
+from txnlog.replication.roots.epochs import (
+    Epoch,
+    Left,
+    Member,
+    by_last_in_sync,
+    member_of,
+    root_of,
+)
+from txnlog.replication.roots.placed_data import add_data
 from txnlog.replication.roots.placement import copies, keepers, places, topic_of
 from txnlog.replication.roots.trimming import Noted, read_notes, trim
 
@@ -153,7 +160,7 @@ class _Pass:
     def _list(self, listings: Listings, folder: str) -> None:
         for member in self._placing.in_sync:
             add_data(listings, self._agreement, self._placing, member, folder)
-        for member in latest_left(self._placing):
+        for member in by_last_in_sync(self._placing):
             with suppress(MemberFailed, TxnlogError):  # it is out
                 add_data(listings, self._agreement, self._placing, member, folder)
 

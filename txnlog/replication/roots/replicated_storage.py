@@ -25,7 +25,6 @@ from txnlog.replication.roots.everywhere import Everywhere
 from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.placed_data import (
     confirm_placed,
-    latest_left,
     list_placed,
     read_elsewhere,
 )
@@ -258,7 +257,7 @@ class ReplicatedStorage(Storage):
             return ()  # which of two entries is right is for the leader alone to say
         epoch = self.agreement.epoch()
         found = []
-        others = latest_left(epoch) if is_placed(epoch, name) else []
+        others = by_last_in_sync(epoch) if is_placed(epoch, name) else []
         for member in (*self._by_nearness(epoch, name), *others):
             with suppress(TxnlogError):  # not even its server answers
                 found.append(self.agreement.storage(epoch, member))
