@@ -35,7 +35,9 @@ from tests.support.simulation.copy_job import (
     judge,
 )
 from txnlog.errors import PutIfAbsentBroken, TxnlogError
+from txnlog.replication import open_replicas
 from txnlog.storage import open_storage
+from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.adapters.s3 import S3Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.probe import check_before_first_write, probe
@@ -98,6 +100,35 @@ def test_what_the_probe_costs(server: StoreServer, report: Report) -> None:
         requests = counting.counts.total()
         assert requests > 10
         report.add(server, what, f"{requests} requests, {took_ms:.0f} ms")
+
+
+def test_a_root_that_comes_back_is_sent_what_it_lacks(server: StoreServer, report: Report) -> None:
+    """On disks, and where the server copies; else everything. Either way it is whole."""
+    url, options = place(server)
+    roots, controller = [f"{url}/r0", f"{url}/r1"], f"{url}/control"
+    given = dict.fromkeys((*roots, controller), options)
+    replicas = open_replicas(roots, controller=controller, create=True, storage_options=given)
+    store = replicas.store
+    store.topics.create("t", partitions=1, config={"compression.type": "none"})
+    chance = random.Random(1)
+
+    def send() -> None:
+        with store.producer() as producer:
+            producer.send("t", value=chance.randbytes(MILLION))
+
+    for _ in range(4):
+        send()
+    replicas.remove("r1")
+    send()
+    joined = replicas.add(roots[1])
+    copies = isinstance(open_storage(url, options), S3Storage | LocalStorage)
+    assert joined.kept_bytes >= 4 * MILLION if copies else joined.kept_objects == 0
+    assert joined.bytes < (2 if copies else 6) * MILLION
+    assert [*replicas.verify(with_contents=True)] == []
+    replicas.remove("r0")
+    assert len(txnlog.open(roots[1], storage_options=given).scan("t").to_arrow()) == 5
+    copied, kept = joined.bytes / MILLION, joined.kept_bytes / MILLION
+    report.add(server, "a root comes back", f"{copied:.1f} MB copied, {kept:.1f} MB kept")
 
 
 @pytest.mark.parametrize("check", [probe, check_before_first_write])
