@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 import txnlog
+from tests.catalog.served import served
 from tests.tables.published import SCHEMA, rows
+from txnlog import TopicPartition
 from txnlog.log.uploads import UploadedSegment
 from txnlog.state.segment import StoredSegment
 from txnlog.store import Store
@@ -89,6 +91,22 @@ def test_bytes_are_the_same(store: Store, topic: str, monkeypatch: pytest.Monkey
     made.clear()
     assert manifests_of(store, topic) == found
     assert made == []
+
+
+@pytest.mark.parametrize("config", [{}, {"record.format": "auto"}])
+def test_rows_that_need_more_than_the_log(
+    store: Store, config: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that are cut, and segments that are no Parquet file of their own, are shown too."""
+    monkeypatch.setattr(fresh_pieces, "_MEAN_FILES", 1)
+    monkeypatch.setattr(fresh_pieces, "MOST_FOOTERS", 0)
+    store.topics.create("f", partitions=2, schema=SCHEMA, config=config)
+    for first in range(0, 60, 20):
+        with store.producer() as producer:
+            producer.send_batch("f", rows(first, first + 20))
+    store.topics.delete_records({TopicPartition("f", 0): 3, TopicPartition("f", 1): 12})
+    with served(store) as catalog:
+        assert catalog.check_same("f") == 45
 
 
 def test_numbers_are_those_of_avro() -> None:
