@@ -60,7 +60,7 @@ class DelayedStorage(ForwardingStorage):
         if doomed:
             self._delayed("delete", lambda: self.inner.delete(doomed))
 
-    def relaxed(self) -> DelayedStorage:
+    def without_fsync(self) -> DelayedStorage:
         return self
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:

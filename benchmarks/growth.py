@@ -31,7 +31,7 @@ def measure(folder: Path, commits: int) -> Iterator[str]:
     yield "consumer of both topics that finds nothing; a cold plan is a plan of the last 1,000"
     yield "records by a process that has just started. All within one cleaning age."
     for name, storage in (
-        ("local disk, not synced", open_storage(str(folder / "growth")).relaxed()),
+        ("local disk, not synced", open_storage(str(folder / "growth")).without_fsync()),
         ("memory, listings like S3's", HeapStorage()),
     ):
         yield ""

@@ -18,7 +18,7 @@ ROWS = 10
 
 def measure(folder: Path, commits: int) -> list[str]:
     """Markdown lines: times, requests and files for ``commits`` commits of 10 rows each."""
-    storage = open_storage(str(folder / "merging")).relaxed()
+    storage = open_storage(str(folder / "merging")).without_fsync()
     counting = CountingStorage(storage)
     store = attach(counting, create=True)
     for topic in ("many", "one"):

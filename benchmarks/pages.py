@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from txnlog.clock import SystemClock
 from txnlog.names import TopicPartition
 from txnlog.replication.roots.controller import Controller
-from txnlog.replication.roots.electing import take_out
+from txnlog.replication.roots.election import take_out
 from txnlog.replication.roots.epochs import Proposer, first_epoch
 from txnlog.replication.roots.members import put_mark
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage

@@ -17,7 +17,7 @@ from txnlog.cli.input.options import (
     StorageOptions,
     StoreOption,
 )
-from txnlog.cli.output.escaping import shortening
+from txnlog.cli.output.escape import shortening
 from txnlog.cli.session import read_root_options
 from txnlog.cli.verbs import verb_group
 from txnlog.hooks import registered

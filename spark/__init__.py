@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from txnlog.spark.batch.decoded_values import decode_values
     from txnlog.spark.batch.shuffle_by_partition import shuffle_by_partition
+    from txnlog.spark.batch_read import read
     from txnlog.spark.maintenance import maintain
-    from txnlog.spark.reading import read
     from txnlog.spark.registration import register
     from txnlog.spark.setup_check import CheckStep, SetUpCheck, check
     from txnlog.spark.source import TxnlogDataSource
@@ -56,7 +56,7 @@ _HOMES = {
     "decode_values": "batch.decoded_values",
     "foreach_batch": "transactions.foreach_batch",
     "maintain": "maintenance",
-    "read": "reading",
+    "read": "batch_read",
     "register": "registration",
     "shuffle_by_partition": "batch.shuffle_by_partition",
     "transaction": "transactions.transaction",

@@ -23,7 +23,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from txnlog.admin.groups import GroupAdmin
     from txnlog.admin.kafka import KafkaAdmin
-    from txnlog.admin.maintaining import MaintenanceAdmin
+    from txnlog.admin.maintenance_admin import MaintenanceAdmin
     from txnlog.admin.tables import TableAdmin
     from txnlog.admin.topics import TopicAdmin
     from txnlog.admin.transactions import TransactionAdmin
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from txnlog.consumer_config import ConsumerConfig
     from txnlog.errors import TxnlogError
     from txnlog.groups.assignors import Assignor
-    from txnlog.groups.sharing import ConsumerRebalanceListener
+    from txnlog.groups.rebalance import ConsumerRebalanceListener
     from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
     from txnlog.names import TopicPartition
     from txnlog.producer import Producer
@@ -86,7 +86,7 @@ __all__ = [
 _HOMES = {
     "GroupAdmin": "admin.groups",
     "KafkaAdmin": "admin.kafka",
-    "MaintenanceAdmin": "admin.maintaining",
+    "MaintenanceAdmin": "admin.maintenance_admin",
     "TableAdmin": "admin.tables",
     "TopicAdmin": "admin.topics",
     "TransactionAdmin": "admin.transactions",
@@ -99,7 +99,7 @@ _HOMES = {
     "Consumer": "consumer",
     "ConsumerConfig": "consumer_config",
     "ConsumerIsolationLevel": "read.isolation",
-    "ConsumerRebalanceListener": "groups.sharing",
+    "ConsumerRebalanceListener": "groups.rebalance",
     "ConsumerRecord": "read.consumer_record",
     "GroupMetadata": "log.group_metadata",
     "IsolationLevel": "read.isolation",

@@ -26,7 +26,7 @@ from txnlog.errors import (
 )
 from txnlog.groups.group_positions import CommitCallback, GroupPositions
 from txnlog.groups.member import MemberSettings
-from txnlog.groups.sharing import ConsumerRebalanceListener, Sharing
+from txnlog.groups.rebalance import ConsumerRebalanceListener, Rebalancer
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
 from txnlog.log.open_logs import Logs
 from txnlog.metric import Meter, Metric
@@ -95,7 +95,7 @@ class Consumer:
         self._reading = Reading(logs.storage, fetch, self._meter, deserializers)
         self._as_records = True
         """Whether what is planned to be read becomes records, or batches of columns."""
-        self._lookout = PollWait(logs.clock, logs.storage.url, fetch.max_wait_ms)
+        self._poll_wait = PollWait(logs.clock, logs.storage.url, fetch.max_wait_ms)
         self._held_back_since_s: float | None = None
         """Since when there have been too few bytes to be read."""
         self._closed = False
@@ -118,7 +118,7 @@ class Consumer:
         )
         self._paused: set[TopicPartition] = set()
         self._membership = membership
-        self._sharing: Sharing | None = None
+        self._rebalancer: Rebalancer | None = None
         """Its share of a group's partitions; None if its partitions were assigned by hand."""
 
     def __repr__(self) -> str:
@@ -139,8 +139,8 @@ class Consumer:
         Raises:
             IllegalState: the listener called it.
         """
-        if self._sharing is not None:
-            self._sharing.check_may_close("close()")
+        if self._rebalancer is not None:
+            self._rebalancer.check_may_close("close()")
         self._close(commit=True)
 
     def _close(self, *, commit: bool) -> None:
@@ -151,8 +151,8 @@ class Consumer:
                 self._auto_commit.commit_at_end(self.commit, self._positions)
         finally:
             try:
-                if self._sharing is not None:
-                    self._sharing.close(self)  # again, if it was interrupted
+                if self._rebalancer is not None:
+                    self._rebalancer.close(self)  # again, if it was interrupted
             finally:
                 self._drop_buffered()
                 self._closed = True
@@ -211,11 +211,14 @@ class Consumer:
             self._assign(self._all_partitions(snapshot))
             return
         # Partitions set by assign() are not its share.
-        dropped = [w for w in self._assigned if self._sharing is None or w.topic not in wanted]
-        self._sharing = self._sharing or Sharing(self._logs, self._group_id, self._membership)
+        is_alone = self._rebalancer is None
+        dropped = [where for where in self._assigned if is_alone or where.topic not in wanted]
+        self._rebalancer = self._rebalancer or Rebalancer(
+            self._logs, self._group_id, self._membership
+        )
         self._hand_over(dropped)
         self._drop(dropped)
-        self._sharing.subscribe(wanted, listener)
+        self._rebalancer.subscribe(wanted, listener)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without sharing: it is not a member of its group then."""
@@ -227,11 +230,11 @@ class Consumer:
         snapshot = take_snapshot(self._logs, topics, self._isolation_level, rounds=1)
         for where in wanted:
             snapshot.check_partition(where)
-        if self._sharing is not None:
-            self._sharing.check_may_close("assign()")
+        if self._rebalancer is not None:
+            self._rebalancer.check_may_close("assign()")
             self._hand_over(self._assigned.keys())
-            self._sharing.close(self, reason="assign()")
-            self._sharing = None
+            self._rebalancer.close(self, reason="assign()")
+            self._rebalancer = None
         self._topics = topics
         self._pattern = None
         self._subscribed = False
@@ -245,14 +248,14 @@ class Consumer:
         policy holds. Raises IllegalState if the listener calls it.
         """
         self._open()
-        if self._sharing is not None:
-            self._sharing.check_may_close("unsubscribe()")
+        if self._rebalancer is not None:
+            self._rebalancer.check_may_close("unsubscribe()")
         try:
             self._hand_over(self._assigned.keys())
-            if self._sharing is not None:
-                self._sharing.close(self, reason="unsubscribe()")
+            if self._rebalancer is not None:
+                self._rebalancer.close(self, reason="unsubscribe()")
         finally:
-            self._sharing = self._pattern = None
+            self._rebalancer = self._pattern = None
             self._topics, self._subscribed = (), False
             self._drop([*self._assigned])
 
@@ -290,8 +293,8 @@ class Consumer:
 
     def _join_in(self) -> None:
         """Take part in the group: join it, or take part in a rebalance."""
-        if self._sharing is not None:
-            self._sharing.poll(self)
+        if self._rebalancer is not None:
+            self._rebalancer.poll(self)
 
     def _take_part(self) -> None:
         """Do what its group asks for. Raises IllegalState: there is nothing that it reads."""
@@ -300,7 +303,7 @@ class Consumer:
         self._join_in()
         if self._pattern is not None and self._pattern.is_due():
             self._drop_buffered()  # so that it looks
-        elif not self._assigned and self._sharing is None and self._pattern is None:
+        elif not self._assigned and self._rebalancer is None and self._pattern is None:
             raise IllegalState("poll(): subscribe to a topic or assign partitions first")
 
     def subscription(self) -> list[str]:
@@ -397,7 +400,7 @@ class Consumer:
 
     def wakeup(self) -> None:
         """Make the poll that waits, or the next one, raise Wakeup. May be called by any thread."""
-        self._lookout.wake()
+        self._poll_wait.wake()
 
     def _polled(
         self,
@@ -409,7 +412,7 @@ class Consumer:
     ) -> Taken:
         """The result of ``take`` from fetched records, or those that exist or arrive in time."""
         self._open()
-        self._lookout.check()
+        self._poll_wait.check()
         self._take_part()
         if self._auto_commit is not None and not self._auto_commit.commit_if_due(
             self.commit, self._positions
@@ -421,7 +424,7 @@ class Consumer:
         self._reading.begin_poll()
         self._ids_before = None
         try:
-            return self._take_left(take, nothing) or self._lookout.until_found(
+            return self._take_left(take, nothing) or self._poll_wait.until_found(
                 partial(self._look, take), nothing, timeout_ms
             )
         except BaseException:
@@ -480,18 +483,18 @@ class Consumer:
                 group = self._group_positions.read()
             snapshot = self._snapshot()
             views = {topic: snapshot.view(topic) for topic in snapshot.topics}
-            if (self._sharing and self._sharing.saw(self, self._topics, views.values())) or (
+            if (self._rebalancer and self._rebalancer.saw(self, self._topics, views.values())) or (
                 self._pattern and self._finds_topics(self._pattern, views)
             ):
                 group = None
                 continue
             if group is None and self._have_been_read(views.values()):
                 return
-            if self._subscribed and self._sharing is None:
+            if self._subscribed and self._rebalancer is None:
                 for where in self._all_partitions(snapshot):
                     self._assigned.setdefault(where)
             partitions = [where for where in self._assigned if where.topic in views]
-            if group is not None and self._sharing is not None:
+            if group is not None and self._rebalancer is not None:
                 # A former owner's transaction is about to move them: the start is not decided yet.
                 held = group.held().keys() - self._positions.keys()
                 partitions = [where for where in partitions if where not in held]
@@ -510,13 +513,13 @@ class Consumer:
         Returns whether there are new ones. Deleted ones cause no rebalance of their own: the group
         is told with the next new ones. ``views`` are those just read.
         """
-        named = () if self._sharing is None else self._sharing.named_topics()
+        named = () if self._rebalancer is None else self._rebalancer.named_topics()
         if not pattern.calls_for_look(self._topics, named):
             return False
         found = pattern.look(self._topics, named)
         come = [topic for topic in found if topic not in self._topics]
-        if come and self._sharing is not None:
-            self._sharing.change_topics(found)
+        if come and self._rebalancer is not None:
+            self._rebalancer.change_topics(found)
         # The group was told of topics that it has not seen: only such ones may be forgotten.
         kept = [topic for topic in self._topics if topic in found or topic in views]
         self._topics = (*kept, *come)
@@ -584,7 +587,7 @@ class Consumer:
         self._check_assigned([where])
         if where not in self._positions:
             group = None if self._group_positions is None else self._group_positions.read()
-            if group is not None and self._sharing is not None and where in group.held():
+            if group is not None and self._rebalancer is not None and where in group.held():
                 raise ConcurrentTransactions(
                     f"{where} has no position yet: {group.held()[where]} of its former owner is "
                     "about to move it and is not decided yet; keep polling, and ask later"
@@ -740,7 +743,7 @@ class Consumer:
         """
         positions = self._group()
         read: Iterable[TopicPartition] = self._assigned
-        if self._sharing is not None and not self._sharing.has_joined:
+        if self._rebalancer is not None and not self._rebalancer.has_joined:
             read = self._all_partitions(self._snapshot())
         return positions.metadata(read, self._committer())
 
@@ -779,7 +782,7 @@ class Consumer:
 
     def _drop_buffered(self) -> None:
         self._reading.drop()
-        self._lookout.look_soon()
+        self._poll_wait.look_soon()
 
     def _group(self) -> GroupPositions:
         if self._group_positions is None:
@@ -788,7 +791,7 @@ class Consumer:
 
     def _committer(self) -> Committer | None:
         """The committing member; None if it is not a member of its group."""
-        return None if self._sharing is None else self._sharing.committer
+        return None if self._rebalancer is None else self._rebalancer.committer
 
     def _check_assigned(self, partitions: Iterable[TopicPartition]) -> None:
         self._open()
@@ -838,7 +841,7 @@ class Consumer:
             self._positions.pop(where, None)
             if self._group_positions is not None:
                 self._group_positions.forget(where)
-            if self._subscribed and self._sharing is None:
+            if self._subscribed and self._rebalancer is None:
                 del self._assigned[where]
                 self._paused.discard(where)
 

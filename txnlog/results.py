@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from txnlog.admin.expiry import Expiry, TransactionEnd
     from txnlog.admin.found import Found
     from txnlog.admin.maintenance import MaintenanceFailure
-    from txnlog.admin.merging import Merge
+    from txnlog.admin.merge_topic import Merge
     from txnlog.admin.offsets import ListedOffset
-    from txnlog.admin.purging import Purge, PurgeReport
+    from txnlog.admin.purge_topic import Purge, PurgeReport
     from txnlog.admin.record_times import FutureRecords
     from txnlog.admin.retention import RetentionDeletion
     from txnlog.admin.storage_step import StorageStep
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     )
     from txnlog.inspect.history import GroupLogEntry, LoggedOffset
     from txnlog.inspect.log_dump import DumpedEntry
-    from txnlog.kafka.exporting import ExportedPartition, KafkaExport
-    from txnlog.kafka.importing import DamagedBytes, ImportedPartition, KafkaImport
+    from txnlog.kafka.export_log_dirs import ExportedPartition, KafkaExport
+    from txnlog.kafka.import_log_dirs import DamagedBytes, ImportedPartition, KafkaImport
     from txnlog.kafka.transaction_tracker import OpenTransaction
     from txnlog.metric import Metric
     from txnlog.read.sound_ranges import DamagedRecords
@@ -118,12 +118,12 @@ _HOMES = {
     "RecordMetadata": "write.deliveries",
     "CommittedOffset": "state.group",
     "Compaction": "admin.compaction.compact",
-    "DamagedBytes": "kafka.importing",
+    "DamagedBytes": "kafka.import_log_dirs",
     "DamagedRecords": "read.sound_ranges",
     "DumpedEntry": "inspect.log_dump",
     "EntryRef": "state.transaction",
     "Expiry": "admin.expiry",
-    "ExportedPartition": "kafka.exporting",
+    "ExportedPartition": "kafka.export_log_dirs",
     "FileDeletion": "admin.vacuum",
     "FileRetirement": "admin.vacuum",
     "Finding": "doctor.finding",
@@ -135,14 +135,14 @@ _HOMES = {
     "GroupLogEntry": "inspect.history",
     "GroupOffset": "inspect.descriptions",
     "HangingTransaction": "inspect.descriptions",
-    "ImportedPartition": "kafka.importing",
-    "KafkaExport": "kafka.exporting",
-    "KafkaImport": "kafka.importing",
+    "ImportedPartition": "kafka.import_log_dirs",
+    "KafkaExport": "kafka.export_log_dirs",
+    "KafkaImport": "kafka.import_log_dirs",
     "ListedOffset": "admin.offsets",
     "LoggedOffset": "inspect.history",
     "MaintenanceFailure": "admin.maintenance",
     "MemberDescription": "inspect.descriptions",
-    "Merge": "admin.merging",
+    "Merge": "admin.merge_topic",
     "Metric": "metric",
     "OffsetReset": "inspect.descriptions",
     "OpenTransaction": "kafka.transaction_tracker",
@@ -150,8 +150,8 @@ _HOMES = {
     "PartitionDescription": "inspect.descriptions",
     "PartitionUsage": "admin.disk_usage",
     "ProducerDescription": "inspect.descriptions",
-    "Purge": "admin.purging",
-    "PurgeReport": "admin.purging",
+    "Purge": "admin.purge_topic",
+    "PurgeReport": "admin.purge_topic",
     "RecordDeletion": "inspect.descriptions",
     "RetentionDeletion": "admin.retention",
     "SegmentDescription": "inspect.descriptions",

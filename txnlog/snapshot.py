@@ -12,7 +12,7 @@ from txnlog.names import TopicPartition
 from txnlog.read.filtered_ranges import matching_ranges
 from txnlog.read.isolation import Consistency, IsolationLevel
 from txnlog.read.latest import check_has_key
-from txnlog.read.pinning import ROUNDS, PinnedTopics, pin_topics
+from txnlog.read.pin import ROUNDS, PinnedTopics, pin_topics
 from txnlog.read.schema import scan_columns
 from txnlog.read.topic_view import OffsetAndTimestamp, Offsets, TopicView
 from txnlog.scan import Scan
@@ -193,7 +193,7 @@ def take_snapshot(
     rounds: int = ROUNDS,
     at: object = None,
 ) -> Snapshot:
-    """Pin topics and make a snapshot of them; see :func:`txnlog.read.pinning.pin_topics`.
+    """Pin topics and make a snapshot of them; see :func:`txnlog.read.pin.pin_topics`.
 
     ``at``: as they were at a moment; see :mod:`txnlog.read.time_travel`, whose errors it raises.
     """

@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from txnlog.admin.found import Found
     from txnlog.admin.groups import GroupAdmin
     from txnlog.admin.kafka import KafkaAdmin
-    from txnlog.admin.maintaining import MaintenanceAdmin
     from txnlog.admin.maintenance import MaintenanceStep
+    from txnlog.admin.maintenance_admin import MaintenanceAdmin
     from txnlog.admin.tables import TableAdmin
     from txnlog.admin.topics import TopicAdmin
     from txnlog.admin.transactions import TransactionAdmin
@@ -246,7 +246,7 @@ class Store:
     @cached_property
     def maintenance(self) -> MaintenanceAdmin:
         """Single steps of :meth:`maintain`."""
-        from txnlog.admin.maintaining import MaintenanceAdmin
+        from txnlog.admin.maintenance_admin import MaintenanceAdmin
 
         return MaintenanceAdmin(self._logs)
 

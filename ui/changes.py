@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from txnlog.ui.rendering import show_time, write_out
+from txnlog.ui.render import show_time, write_out
 
 MOST_REMEMBERED: Final = 200
 MOST_CHARS: Final = 32_000

@@ -17,7 +17,7 @@ from txnlog.store import Store, attach
 from txnlog.ui.access import Access
 from txnlog.ui.changes import ChangeLog
 from txnlog.ui.jobs import PATIENCE_S, Job, Jobs, Progress
-from txnlog.ui.rendering import make_environment
+from txnlog.ui.render import make_environment
 
 
 class GrowthRates:

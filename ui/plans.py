@@ -23,7 +23,7 @@ from txnlog.state.transaction import Status
 from txnlog.store import Store
 from txnlog.ui.changes import ChangePlan, WrongField
 from txnlog.ui.record_query import choose_partitions, find_zone, parse_time
-from txnlog.ui.rendering import (
+from txnlog.ui.render import (
     show_counted,
     show_size,
     show_time,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from txnlog.cli.output.escaping import bytes_to_json, escape_bytes
+from txnlog.cli.output.escape import bytes_to_json, escape_bytes
 from txnlog.cli.output.fields import Field, flag, number, text
 from txnlog.cli.output.streams import flush
 from txnlog.cli.session import Session

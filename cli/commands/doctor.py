@@ -13,7 +13,7 @@ import typer
 
 from txnlog.cli.input.durations import parse_duration
 from txnlog.cli.input.options import Format
-from txnlog.cli.output.escaping import escape_text
+from txnlog.cli.output.escape import escape_text
 from txnlog.cli.output.exits import FAILURE, HANGING, DamageFound
 from txnlog.cli.output.fields import Field, number, text
 from txnlog.cli.output.streams import warn

@@ -13,7 +13,7 @@ from txnlog.cli.output.progress import progress_bar
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.kafka.exporting import ExportedPartition, KafkaExport
+    from txnlog.kafka.export_log_dirs import ExportedPartition, KafkaExport
 
 
 TOTAL: list[Field[KafkaExport]] = [

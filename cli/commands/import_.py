@@ -14,7 +14,7 @@ from txnlog.cli.output.streams import warn
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.kafka.importing import DamagedBytes, ImportedPartition, KafkaImport
+    from txnlog.kafka.import_log_dirs import DamagedBytes, ImportedPartition, KafkaImport
 
 
 TOTAL: list[Field[KafkaImport]] = [

@@ -10,7 +10,7 @@ import typer
 
 from txnlog.cli.input.options import TopicArgument
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.escaping import Json
+from txnlog.cli.output.escape import Json
 from txnlog.cli.output.fields import Field, flag, number, size, text, time
 from txnlog.cli.output.transaction_fields import transaction_ref
 from txnlog.cli.session import Session

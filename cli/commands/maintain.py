@@ -11,7 +11,7 @@ from txnlog.cli.input.durations import parse_duration
 from txnlog.cli.input.options import DryRunOption
 from txnlog.cli.output.confirmation import note_dry_run
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.escaping import escape_text
+from txnlog.cli.output.escape import escape_text
 from txnlog.cli.output.fields import Field, names, number, size, text
 from txnlog.cli.session import Session
 

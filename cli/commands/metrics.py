@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from txnlog.cli.input.options import Format
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.escaping import Json, escape_controls
+from txnlog.cli.output.escape import Json, escape_controls
 from txnlog.cli.output.fields import Field, text
 from txnlog.cli.output.streams import write
 from txnlog.cli.session import Session

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from txnlog.cli.output.escaping import Json
+from txnlog.cli.output.escape import Json
 from txnlog.cli.output.fields import Field, flag, number, text, time, to_json
 from txnlog.cli.output.record_fields import (
     CONTENT,

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from txnlog.cli.output.escaping import escape_controls
+from txnlog.cli.output.escape import escape_controls
 from txnlog.cli.output.exits import FAILURE
 from txnlog.cli.output.streams import warn
 

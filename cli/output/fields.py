@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from txnlog.cli.input.durations import UNITS_MS
-from txnlog.cli.output.escaping import Json, escape_text
+from txnlog.cli.output.escape import Json, escape_text
 
 T = TypeVar("T")
 

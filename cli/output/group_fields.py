@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from txnlog.cli.output.escaping import Json, escape_text
+from txnlog.cli.output.escape import Json, escape_text
 from txnlog.cli.output.fields import Field, names, number, text, time, to_json
 from txnlog.cli.output.transaction_fields import REF
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar, Unpack
 
-from txnlog.cli.output.escaping import Json, dump_json
+from txnlog.cli.output.escape import Json, dump_json
 from txnlog.cli.output.exits import OutputClosed
 from txnlog.cli.output.fields import Field, to_json
 from txnlog.cli.output.output import Document, ListLayout

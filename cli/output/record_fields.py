@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txnlog.cli.input.record_options import Encoding
-from txnlog.cli.output.escaping import Json, bytes_to_json, escape_bytes, escape_text
+from txnlog.cli.output.escape import Json, bytes_to_json, escape_bytes, escape_text
 from txnlog.cli.output.fields import Field, number, text, time
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Final
 
 import typer
 
-from txnlog.cli.output.escaping import bytes_to_json, dump_json, escape_bytes, escape_text
+from txnlog.cli.output.escape import bytes_to_json, dump_json, escape_bytes, escape_text
 from txnlog.cli.output.fields import show_time
 from txnlog.cli.output.record_fields import Header, Record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txnlog.cli.output.escaping import Json, escape_text
+from txnlog.cli.output.escape import Json, escape_text
 from txnlog.cli.output.fields import Field, show_settings, show_time, text, time
 
 if TYPE_CHECKING:

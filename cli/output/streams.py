@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from txnlog.cli.input.storage_options import redact
-from txnlog.cli.output.escaping import escape_controls, shorten
+from txnlog.cli.output.escape import escape_controls, shorten
 from txnlog.cli.output.exits import OutputClosed
 
 

@@ -16,7 +16,7 @@ from functools import cache, partial
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
-from txnlog.cli.output.escaping import escape_controls
+from txnlog.cli.output.escape import escape_controls
 from txnlog.cli.output.fields import Field
 from txnlog.cli.output.output import Document, ListLayout
 from txnlog.cli.output.streams import warned, write

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from txnlog.cli.output.escaping import Json
+from txnlog.cli.output.escape import Json
 from txnlog.cli.output.fields import Field, flag, names, number, show_settings, size, text, time
 from txnlog.cli.output.transaction_fields import REF
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from txnlog.cli.output.escaping import Json, escape_text
+from txnlog.cli.output.escape import Json, escape_text
 from txnlog.cli.output.fields import Field, names, number, text, time, to_json
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from txnlog.admin.publishing import check_places, publish_as_set
+from txnlog.admin.publish import check_places, publish_as_set
 from txnlog.errors import (
     IllegalState,
     InvalidOption,

@@ -19,7 +19,7 @@ from txnlog.admin.compaction.compact import Compaction, compact_topic
 from txnlog.admin.times import Times
 from txnlog.errors import CorruptRecord, InvalidOption, StorageError
 from txnlog.names import SegmentRef, TopicPartition
-from txnlog.read.pinning import ROUNDS
+from txnlog.read.pin import ROUNDS
 from txnlog.state.rewrites import Rewrite
 from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment
 from txnlog.store import Store, attach

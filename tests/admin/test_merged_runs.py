@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from txnlog.admin.merging import choose_runs
+from txnlog.admin.merge_topic import choose_runs
 from txnlog.state.segment import KafkaFile, Segment, SegmentEntry, StoredSegment
 
 

@@ -13,7 +13,7 @@ from tests.support.log.settling import settle_early
 from tests.support.steps import another, append, begin, checkpoint, new_store, send, values
 from tests.support.storage.disturbed_storages import HookedStorage
 from txnlog import IsolationLevel, TopicPartition
-from txnlog.admin.merging import merge_topic
+from txnlog.admin.merge_topic import merge_topic
 from txnlog.errors import (
     SnapshotExpired,
     StorageError,

@@ -12,7 +12,7 @@ import pytest
 from tests.support.admin.compacted_topics import compact
 from tests.support.steps import another, begin
 from txnlog import TopicPartition
-from txnlog.admin import purging
+from txnlog.admin import purge_topic
 from txnlog.errors import (
     InvalidOption,
     InvalidRecord,
@@ -114,7 +114,7 @@ def test_stopped_anywhere_it_brings_nothing_back(
     heap: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Never is a tombstone gone and the value before it there; the next purge does the rest."""
-    monkeypatch.setattr(purging, "_BYTES_PER_ENTRY", 1)
+    monkeypatch.setattr(purge_topic, "_BYTES_PER_ENTRY", 1)
     store = new_store(heap, clock, cleanup_policy="compact")
     for _ in range(3):
         put(store, PERSON, "ann")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.steps import another, append, begin, maintain, new_store, values
 from txnlog import TopicPartition
-from txnlog.admin import merging
+from txnlog.admin import merge_topic
 from txnlog.admin.maintenance import MaintenanceStep
 from txnlog.errors import OffsetOutOfRange, StorageError, TxnlogError, UploadExpired
 from txnlog.log import manifests, topic_log
@@ -230,16 +230,16 @@ def test_a_deleted_topic_takes_shared_files_along(store: Store, heap: HeapStorag
 
 def merge(store: Store, monkeypatch: pytest.MonkeyPatch, only: int) -> None:
     """Merge the segments of one partition, as a process that starts now."""
-    real = merging.choose_runs
+    real = merge_topic.choose_runs
     partitions = itertools.count()
 
     def choose(*arguments: Any) -> list[list[Segment]]:
         return real(*arguments) if next(partitions) == only else []
 
     with monkeypatch.context() as patched:
-        patched.setattr(merging, "LEAST_SEGMENTS", 2)
-        patched.setattr(merging, "choose_runs", choose)
-        (done,) = merging.merge_topic(another(store).logs, "t")
+        patched.setattr(merge_topic, "LEAST_SEGMENTS", 2)
+        patched.setattr(merge_topic, "choose_runs", choose)
+        (done,) = merge_topic.merge_topic(another(store).logs, "t")
     assert (done.partition, done.merged_count) == (only, 1)
 
 

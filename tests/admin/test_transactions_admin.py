@@ -25,7 +25,7 @@ from txnlog.errors import (
     TransactionalIdNotFound,
     UnknownTopicOrPartition,
 )
-from txnlog.inspect.describing import describe_producers
+from txnlog.inspect.describe import describe_producers
 from txnlog.inspect.descriptions import HangingTransaction, TransactionDescription
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.producer import Producer

@@ -20,7 +20,7 @@ from tests.support.replication.replica_folders import lose, skip_probes, write
 from txnlog.replication import Replica, Replicas, ReplicasDescription, open_replicas
 from txnlog.replication.roots.description import Answer, Condition, RootState
 from txnlog.replication.roots.epochs import Root, joining
-from txnlog.replication.roots.opening import prepare_root
+from txnlog.replication.roots.find_replicas import prepare_root
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.testing import VirtualClock
 

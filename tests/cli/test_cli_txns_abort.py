@@ -20,7 +20,7 @@ import txnlog.cli
 from txnlog.admin.transactions import TransactionAdmin
 from txnlog.errors import CorruptTransactionState
 from txnlog.state.transaction import Outcome, Status, TransactionState
-from txnlog.inspect.describing import (describe_transaction)
+from txnlog.inspect.describe import (describe_transaction)
 from txnlog.log.transaction_log import Head
 
 def abort(self, transactional_id, **options):

@@ -13,7 +13,7 @@ from txnlog.cli.output.fields import Field, number
 from txnlog.cli.output.json_output import JsonLinesOutput
 from txnlog.cli.output.streams import warn
 from txnlog.cli.output.tables import TableOutput
-from txnlog.cli.output.watching import watch_rows
+from txnlog.cli.output.watch import watch_rows
 from txnlog.errors import StorageError
 
 FIELDS: list[Field[int]] = [number("n", "N", int)]

@@ -11,7 +11,7 @@ from tests.support.groups.group_in_steps import Group, log_of, take_part
 from tests.support.simulation.slow_requests import SlowRequests
 from txnlog import ConsumerConfig, names
 from txnlog.errors import FencedInstanceId, InconsistentGroupProtocol
-from txnlog.groups.joining import Joining
+from txnlog.groups.join_group import JoinGroup
 from txnlog.groups.member import Member
 from txnlog.log.group_log import GroupLog
 from txnlog.names import JoinRequest
@@ -157,13 +157,13 @@ def ask(group: Group, asked: GroupMember, next_entry: int, *, named: str = "") -
     assert group.heap.put_if_absent(names.join_request("g", request), data)
 
 
-def join_having_asked(log: GroupLog, asks: GroupMember) -> Joining:
+def join_having_asked(log: GroupLog, asks: GroupMember) -> JoinGroup:
     """One that has lost a number, and has left a request."""
 
     def judge(state: GroupState) -> GroupMember | None:
         return None if asks.member_id in state.membership.members else asks
 
-    joining = Joining(log, judge)
+    joining = JoinGroup(log, judge)
     with log.lock:
         state = log.state
         joining._ask(state, asks)
@@ -339,9 +339,9 @@ def test_who_sleeps_for_too_long_joins_under_another_id(group: Group) -> None:
     """Nobody knows any more whether it was a member meanwhile, and is gone."""
     late = Member(group.process().logs, "g", ConsumerConfig().membership(), ("t",))
     before = late.member_id
-    ask_first = Joining._go_on
+    ask_first = JoinGroup._go_on
 
-    def sleeps(self: Joining) -> bool:
+    def sleeps(self: JoinGroup) -> bool:
         with self._log.lock:
             state = self._log.state
             self._ask(state, member(late.member_id))
@@ -356,7 +356,7 @@ def test_who_sleeps_for_too_long_joins_under_another_id(group: Group) -> None:
         return ask_first(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Joining, "_go_on", sleeps)
+        patch.setattr(JoinGroup, "_go_on", sleeps)
         late.join()
     assert late.member_id != before
     assert [*members(group)] == [late.member_id]

@@ -12,7 +12,7 @@ from tests.support.simulation.slow_requests import SlowRequests
 from txnlog import ConsumerConfig, names
 from txnlog.consumer import Consumer
 from txnlog.errors import StorageError
-from txnlog.groups.leaving import Leaving
+from txnlog.groups.leave_group import LeaveGroup
 from txnlog.log.group_log import GroupLog
 from txnlog.names import JoinRequest
 from txnlog.state.group import OffsetCommit
@@ -87,9 +87,9 @@ def ask(group: Group, *member_ids: str) -> None:
         assert group.heap.put_if_absent(names.leave_request("g", member_id), b"0\n")
 
 
-def leave_having_asked(log: GroupLog, member_id: str = OWN) -> Leaving:
+def leave_having_asked(log: GroupLog, member_id: str = OWN) -> LeaveGroup:
     """One that has lost a number, and has left a request."""
-    leaving = Leaving(log, member_id, "closed")
+    leaving = LeaveGroup(log, member_id, "closed")
     leaving._ask()
     return leaving
 
@@ -160,7 +160,7 @@ def test_who_loses_to_others_that_leave_asks_them(group: Group, rivals: list[str
                 other.commit([OffsetCommit("t", 0, 1)], force=True)
 
     storage = FaultyStorage(group.heap, before_request=before)
-    assert Leaving(log_of(group, storage), OWN, "closed").run()
+    assert LeaveGroup(log_of(group, storage), OWN, "closed").run()
     assert left == []
     has_asked = any(text.endswith(".leave") for text in storage.requests)
     assert has_asked == (rivals != ["joins"])

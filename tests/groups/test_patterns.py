@@ -350,7 +350,7 @@ def test_who_waits_for_long_is_no_idle_member(group: Group) -> None:
     """Each look of a poll that waits counts as polling, and tells that it is there."""
     consumer = group.consumer("one", max_poll_interval_ms=60_000)
     assert len(consumer.poll(max_records=100)) == 40
-    member = consumer._sharing._member  # type: ignore[union-attr]
+    member = consumer._rebalancer._member  # type: ignore[union-attr]
     wait = group.clock.wait
 
     def tick_and_wait(event: Signal, seconds: float) -> None:

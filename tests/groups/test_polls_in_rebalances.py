@@ -18,7 +18,7 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
     Wakeup,
 )
-from txnlog.groups.sharing import ConsumerRebalanceListener
+from txnlog.groups.rebalance import ConsumerRebalanceListener
 from txnlog.names import TopicPartition
 
 Partitions = Collection[TopicPartition]
@@ -56,7 +56,7 @@ def interrupted(consumer: Consumer, meanwhile: Callable[[], object]) -> None:
     def look() -> None:
         if next(looks) == 1:
             meanwhile()
-            consumer._sharing._member._log.refresh()  # type: ignore[union-attr]
+            consumer._rebalancer._member._log.refresh()  # type: ignore[union-attr]
             consumer._join_in()
             consumer.wakeup()
         else:
@@ -216,7 +216,7 @@ def test_a_listener_that_commits_what_is_revoked_does_so_in_vain_where_all_is_lo
     consumer = begin(group, Commits())
     consumer.poll()
     group.store.groups.remove_members("g")
-    consumer._sharing._member._log.refresh()  # type: ignore[union-attr]
+    consumer._rebalancer._member._log.refresh()  # type: ignore[union-attr]
     assert len(consumer.poll(max_records=100)) == 40
 
 

@@ -29,7 +29,7 @@ from txnlog.errors import (
 )
 from txnlog.groups.heartbeats import Observer, put_heartbeat
 from txnlog.groups.member import Member
-from txnlog.groups.sharing import ConsumerRebalanceListener, _HeartbeatThread
+from txnlog.groups.rebalance import ConsumerRebalanceListener, _HeartbeatThread
 from txnlog.log.dead_members import find_dead_members
 from txnlog.names import Heartbeat, TopicPartition, group_members
 from txnlog.state.group import OffsetCommit
@@ -143,7 +143,7 @@ def test_who_does_not_poll_leaves(group: Group) -> None:
     one = group.consumer("one", max_poll_interval_ms=60_000)
     two = group.consumer("two")
     group.rounds(one, two)
-    member = one._sharing._member  # type: ignore[union-attr]
+    member = one._rebalancer._member  # type: ignore[union-attr]
     assert member is not None
     for _ in range(25):  # what its thread would do
         group.clock.time_ms += 3_000
@@ -160,7 +160,7 @@ def test_who_does_not_let_go_is_expelled_after_the_rebalance_timeout(group: Grou
     one = group.consumer("one", max_poll_interval_ms=100_000)
     two = group.consumer("two")
     one.poll(max_records=1)
-    member = one._sharing._member  # type: ignore[union-attr]
+    member = one._rebalancer._member  # type: ignore[union-attr]
     assert member is not None
     member._settings = replace(member._settings, max_poll_interval_ms=10_000_000)
     for _ in range(60):
@@ -266,7 +266,7 @@ def test_commits_while_a_rebalance_goes_on(group: Group) -> None:
     producer.init_transactions()
     assert stale.committer is not None
     log = group.store.logs.fresh_group("g")
-    member = one._sharing._member  # type: ignore[union-attr]
+    member = one._rebalancer._member  # type: ignore[union-attr]
     assert member is not None
     group.clock.time_ms += 3_000
     # It has let go of all; nobody else's turn has come yet.
@@ -322,7 +322,7 @@ def test_a_new_owner_waits_for_the_former_ones_transaction(group: Group) -> None
     producer._place_all(with_offsets=True)
     take_part(two)
     group.told.clear()
-    one._sharing._listener = ConsumerRebalanceListener()  # type: ignore[union-attr]
+    one._rebalancer._listener = ConsumerRebalanceListener()  # type: ignore[union-attr]
     group.rounds(one, two)
     assert numbers(two) == [2, 3]
     assert {record.partition for record in two.poll(max_records=100)} == {2}

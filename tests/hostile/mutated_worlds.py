@@ -21,7 +21,7 @@ from tests.support.steps import another, begin, checkpoint, send, stop_before_ma
 from txnlog import TopicPartition
 from txnlog.log import topic_log
 from txnlog.replication import open_replicas
-from txnlog.replication.standby.following import Follower
+from txnlog.replication.standby.follower import Follower
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 
@@ -239,7 +239,7 @@ def standby() -> Files:
 
 def replicas() -> Files:
     """Two roots and a controller, in fsspec's memory, and a root that is out."""
-    with patch.multiple("txnlog.replication.roots.opening", probe=lambda _: None):
+    with patch.multiple("txnlog.replication.roots.find_replicas", probe=lambda _: None):
         store = open_replicas(
             ["memory://mutated/a", "memory://mutated/b"],
             controller="memory://mutated/control",

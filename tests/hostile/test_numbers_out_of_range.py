@@ -20,7 +20,7 @@ from txnlog import ConsumerConfig, limits
 from txnlog.errors import CorruptEntry, InvalidConfig, InvalidOption, InvalidPartitions
 from txnlog.log.named_folders import list_groups, list_topics, list_transactional_ids
 from txnlog.names import STORE_FILE, TopicPartition
-from txnlog.replication.standby.following import Follower
+from txnlog.replication.standby.follower import Follower
 from txnlog.state.segment import StoredSegment
 from txnlog.state.topic import CHECKPOINT_DECODER
 from txnlog.store import Store, attach

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.log.settling import settle_early
 from tests.support.steps import another, append, begin, send, values
-from txnlog.admin.merging import merge_topic
+from txnlog.admin.merge_topic import merge_topic
 from txnlog.errors import StorageError
 from txnlog.log.chapters import CHAPTER, STAY_OPEN
 from txnlog.names import TopicPartition

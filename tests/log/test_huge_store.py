@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from txnlog.admin.offsets import ListedOffset
-from txnlog.inspect.describing import describe_segments_within
+from txnlog.inspect.describe import describe_segments_within
 from txnlog.log.chapters import CHAPTER
 from txnlog.log.segment_outline import outline_partition
 from txnlog.names import LogFile, TopicPartition

@@ -8,7 +8,7 @@ from tests.support.log.settling import settle_early
 from tests.support.steps import another, append, begin, new_store, send
 from txnlog import TopicPartition
 from txnlog.errors import UnknownTopicOrPartition
-from txnlog.inspect.describing import describe_segments_within
+from txnlog.inspect.describe import describe_segments_within
 from txnlog.log.segment_outline import outline_partition
 from txnlog.store import Store
 from txnlog.testing import HeapStorage, VirtualClock

@@ -15,7 +15,7 @@ from txnlog import IsolationLevel, Snapshot
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
-from txnlog.read import causes, pinning
+from txnlog.read import causes, pin
 from txnlog.read.first_reading import Standing
 from txnlog.snapshot import take_snapshot
 from txnlog.storage.base import Storage
@@ -266,11 +266,11 @@ def test_another_thread_reads_on_while_a_snapshot_is_taken(
     """It lists T1 without its marker and T2 with it, just after the snapshot had looked up ids."""
     elsewhere(heap, clock).topics.alter("t0", partitions=2)
     reader = attach(heap, clock=clock)
-    settle = pinning._settle
+    settle = pin._settle
 
     def settle_then_read_on(logs: Logs, opened: Sequence[TopicLog]) -> dict[str, Standing]:
         settled = settle(logs, opened)
-        monkeypatch.setattr(pinning, "_settle", settle)
+        monkeypatch.setattr(pin, "_settle", settle)
         cause = begin(elsewhere(heap, clock), "cause")
         send(cause, b"cause 1", topic="t0", partition=0)
         stop_before_marking(cause)
@@ -284,10 +284,10 @@ def test_another_thread_reads_on_while_a_snapshot_is_taken(
             log.refresh()
         return settled
 
-    monkeypatch.setattr(pinning, "_settle", settle_then_read_on)
+    monkeypatch.setattr(pin, "_settle", settle_then_read_on)
     snapshot = reader.snapshot(TOPICS[:topics], isolation_level=level)
     shown = values(snapshot, "t0")
-    assert pinning._settle is settle
+    assert pin._settle is settle
     assert snapshot.consistency == "instant"
     assert b"effect 1" in shown
     assert b"cause 1" in shown

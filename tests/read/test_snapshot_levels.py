@@ -12,7 +12,7 @@ from txnlog.errors import ConcurrentTransactions, InvalidOption
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.read.pinning import pin_topics
+from txnlog.read.pin import pin_topics
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach

@@ -223,7 +223,7 @@ def test_what_an_attempt_has_copied_is_not_copied_again(
     def stop(*_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr("txnlog.replication.roots.joining._finish", stop)
+    monkeypatch.setattr("txnlog.replication.roots.root_join._finish", stop)
     with pytest.raises(Killed):
         come_back(tmp_path)
     monkeypatch.undo()
@@ -241,7 +241,7 @@ def test_who_gives_up_leaves_what_there_was(
     def fail(*_: object) -> Epoch:
         raise NotEnoughReplicas("the set has changed")
 
-    monkeypatch.setattr("txnlog.replication.roots.joining._finish", fail)
+    monkeypatch.setattr("txnlog.replication.roots.root_join._finish", fail)
     with pytest.raises(NotEnoughReplicas):
         come_back(tmp_path)
     monkeypatch.undo()

@@ -17,14 +17,14 @@ from tests.support.replication.replica_folders import (
 from tests.support.replication.replica_world import Roots
 from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replication import EpochCleaning, Replicas, recover_controller, root_names
-from txnlog.replication.roots import cleaning, joining
+from txnlog.replication.roots import epoch_cleaning, root_join
 from txnlog.replication.roots.agreement import Agreement
-from txnlog.replication.roots.cleaning import clean_epochs
 from txnlog.replication.roots.controller import Controller, list_epochs
+from txnlog.replication.roots.epoch_cleaning import clean_epochs
+from txnlog.replication.roots.epoch_notes import list_notes, note_epoch
 from txnlog.replication.roots.epochs import configured
-from txnlog.replication.roots.joining import join
-from txnlog.replication.roots.noting import list_notes, note_epoch
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
+from txnlog.replication.roots.root_join import join
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
@@ -82,16 +82,16 @@ def test_a_look_costs_the_same_after_many_epochs(elections: int) -> None:
     members = {one: CountingStorage(roots.heap(one)) for one in agreement.epoch().in_sync}
     storage = ReplicatedStorage(controller, lambda _, one: members[one], clock=VirtualClock())
     assert storage.agreement.refresh().number == elections
-    assert names.listed <= cleaning.KEPT + 1 + cleaning.KEPT
+    assert names.listed <= epoch_cleaning.KEPT + 1 + epoch_cleaning.KEPT
     # Of the newest epoch that it finds it looks whether that says where the next one is decided.
     assert controller.take() == {"confirm": 1, "get": 1, "list": 2}
     names.listed = 0
     storage.agreement.refresh()
     assert names.listed == 1
     assert controller.take() == {"list": 1}
-    assert len(list_epochs(roots.controller)) <= cleaning.KEPT + 1
+    assert len(list_epochs(roots.controller)) <= epoch_cleaning.KEPT + 1
     for member in members:
-        assert len(list_notes(roots.heap(member))) <= cleaning.KEPT
+        assert len(list_notes(roots.heap(member))) <= epoch_cleaning.KEPT
 
 
 def test_what_there_is_on_a_disk_stays_small(tmp_path: Path) -> None:
@@ -201,24 +201,24 @@ def test_nobody_joins_by_a_name_that_is_free_again(monkeypatch: pytest.MonkeyPat
     roots, clock = made(2), VirtualClock()
     asleep, agreement = roots.plain(clock).agreement, roots.plain(clock).agreement
     agreement.refresh()
-    begin = joining._begin
+    begin = root_join._begin
 
     def wake_up(told: Agreement, epoch: object, *rest: object) -> object:
-        monkeypatch.setattr(joining, "_begin", begin)
+        monkeypatch.setattr(root_join, "_begin", begin)
         assert join(agreement, "c", "heap://c").member == "c-0"
         go_on(agreement, 20)
         clean_epochs(agreement, kept=FEW)
         return begin(told, epoch, *rest)  # type: ignore[arg-type]
 
     before = asleep.refresh().number
-    monkeypatch.setattr(joining, "_begin", wake_up)
+    monkeypatch.setattr(root_join, "_begin", wake_up)
     with pytest.raises(NotEnoughReplicas, match=f"epoch {before + 1} was somebody else's"):
         join(asleep, "c", "heap://c")
 
 
 def test_a_controller_that_has_moved_is_found_after_a_cleaning() -> None:
     """By who knows the old place alone, and the epoch that named the new one is deleted there."""
-    from txnlog.replication.roots.moving import move
+    from txnlog.replication.roots.controller_move import move
 
     roots, clock = made(2), VirtualClock()
     asleep, agreement = roots.plain(clock).agreement, roots.plain(clock).agreement

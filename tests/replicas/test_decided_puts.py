@@ -15,8 +15,8 @@ from tests.support.steps import elsewhere, new_store
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
 from txnlog.replication.roots.epochs import joining
-from txnlog.replication.roots.joining import join
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.root_join import join
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage

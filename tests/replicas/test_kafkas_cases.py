@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from tests.support.replication.replica_world import LAG_MS, Roots
 from txnlog.errors import NotEnoughReplicas, TxnlogError
 from txnlog.replication.roots import agreement as agreements
-from txnlog.replication.roots import epochs, joining
-from txnlog.replication.roots.electing import take_out
+from txnlog.replication.roots import epochs, root_join
+from txnlog.replication.roots.election import take_out
 from txnlog.replication.roots.epochs import MIN_INSYNC, Epoch, Proposer
-from txnlog.replication.roots.joining import join
+from txnlog.replication.roots.root_join import join
 from txnlog.store import attach
 from txnlog.testing import VirtualClock
 
@@ -201,7 +201,7 @@ def shown_of_a_root_that_has_copied_from_another_leader(patch: pytest.MonkeyPatc
     agreement = roots.plain(clock).agreement
     take_out(agreement, "c")
     roots.heap("a-0").put_if_absent("f/1", b"old")  # its writer has died
-    finish = joining._finish
+    finish = root_join._finish
 
     def elect_first(*arguments: Any) -> Epoch:
         roots.down.add("a")
@@ -209,7 +209,7 @@ def shown_of_a_root_that_has_copied_from_another_leader(patch: pytest.MonkeyPatc
         roots.heap("b-0").put_if_absent("f/1", b"new")  # the next one, too
         return finish(*arguments)
 
-    patch.setattr(joining, "_finish", elect_first)
+    patch.setattr(root_join, "_finish", elect_first)
     with suppress(NotEnoughReplicas):
         join(agreement, "c", "heap://c")
     reader = roots.plain(clock)
@@ -235,6 +235,6 @@ def test_what_was_copied_from_another_leader_does_not_count(
         return epochs.joined(epoch, member, since, epoch.leader_since, who)
 
     monkeypatch.setattr(agreements, "elected", elected)
-    monkeypatch.setattr(joining, "joined", joined)
+    monkeypatch.setattr(root_join, "joined", joined)
     shown = shown_of_a_root_that_has_copied_from_another_leader(monkeypatch)
     assert shown == [b"new", b"old"]

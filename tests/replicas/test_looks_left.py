@@ -12,8 +12,8 @@ from tests.support.steps import new_store
 from txnlog import names
 from txnlog.errors import LogTruncated, StorageError
 from txnlog.replication.roots.epochs import Epoch, Member, elected_unclean, without
-from txnlog.replication.roots.joining import join
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.root_join import join
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage

@@ -9,8 +9,8 @@ import pytest
 from tests.support.replication.replica_world import Roots
 from tests.support.replication.world_entries import entry_of
 from txnlog.errors import StorageError
-from txnlog.replication.roots.electing import elect, take_out
-from txnlog.replication.roots.joining import join
+from txnlog.replication.roots.election import elect, take_out
+from txnlog.replication.roots.root_join import join
 from txnlog.testing import HeapStorage, VirtualClock
 
 NAME = "topics/t/log/00000000000000000001.json"

@@ -19,7 +19,7 @@ import txnlog
 from tests.support.replication.replica_folders import lose, make, reopened, values
 from txnlog.errors import CommitStateUnknown, NotEnoughReplicas
 from txnlog.replication import Replicas
-from txnlog.replication.roots import copying, puts
+from txnlog.replication.roots import copies, puts
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.together import run_together
@@ -39,7 +39,7 @@ class Losing:
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch, what: str) -> None:
         self.bring_back: Callable[[], object] | None = None
         self._folder, self._what = folder, what
-        for module in (puts, copying):
+        for module in (puts, copies):
             patch.setattr(module, "put_at", self._before(module.put_at))
 
     def _before(self, put_at: Callable[..., bool]) -> Callable[..., bool]:

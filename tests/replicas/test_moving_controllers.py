@@ -31,7 +31,7 @@ from txnlog.errors import (
     StoreExists,
 )
 from txnlog.replication import Replicas, open_replicas, root_names
-from txnlog.replication.roots import moving
+from txnlog.replication.roots import controller_move
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.controller import Controller
 from txnlog.replication.roots.epochs import Epoch
@@ -317,7 +317,7 @@ def test_where_nothing_can_be_decided_nothing_moves(
     def broken(_: object) -> None:
         raise PutIfAbsentBroken("two writers win")
 
-    monkeypatch.setattr(moving, "probe", broken)
+    monkeypatch.setattr(controller_move, "probe", broken)
     with pytest.raises(PutIfAbsentBroken):
         Replicas(made).move_controller(str(tmp_path / "new"))
     assert newest(made).number == 0
@@ -362,14 +362,14 @@ def test_roots_that_were_not_told_are_told_again(made: txnlog.Store, tmp_path: P
 def test_whoever_changes_the_set_meanwhile_is_not_lost(
     made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = moving.copy_epochs
+    copy = controller_move.copy_epochs
 
     def change_behind(*told: Any) -> None:
         copy(*told)
-        monkeypatch.setattr(moving, "copy_epochs", copy)
+        monkeypatch.setattr(controller_move, "copy_epochs", copy)
         Replicas(reopened(tmp_path)).remove("r1")
 
-    monkeypatch.setattr(moving, "copy_epochs", change_behind)
+    monkeypatch.setattr(controller_move, "copy_epochs", change_behind)
     assert Replicas(made).move_controller(str(tmp_path / "new")).epoch == 3
     assert Replicas(reopened(tmp_path, "new")).describe().in_sync == ("r0-0",)
 
@@ -377,14 +377,14 @@ def test_whoever_changes_the_set_meanwhile_is_not_lost(
 def test_of_two_that_move_it_one_wins(
     made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = moving.copy_epochs
+    copy = controller_move.copy_epochs
 
     def move_behind(*told: Any) -> None:
         copy(*told)
-        monkeypatch.setattr(moving, "copy_epochs", copy)
+        monkeypatch.setattr(controller_move, "copy_epochs", copy)
         Replicas(reopened(tmp_path)).move_controller(str(tmp_path / "other"))
 
-    monkeypatch.setattr(moving, "copy_epochs", move_behind)
+    monkeypatch.setattr(controller_move, "copy_epochs", move_behind)
     with pytest.raises(NotEnoughReplicas, match="somebody else has moved it"):
         Replicas(made).move_controller(str(tmp_path / "new"))
     for name in ("control", "new", "other"):

@@ -29,11 +29,11 @@ from txnlog.errors import (
     StoreExists,
 )
 from txnlog.replication import ReplicaDifference, ReplicaReturn, Replicas, open_replicas
-from txnlog.replication.roots import forgetting, verifying
-from txnlog.replication.roots import joining as joining_roots
+from txnlog.replication.roots import old_incarnations, verification
+from txnlog.replication.roots import root_join as joining_roots
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.epochs import Epoch, Proposer, first_epoch, joining, without
-from txnlog.replication.roots.returning import outdated, roots_to_return
+from txnlog.replication.roots.replica_return import outdated, roots_to_return
 from txnlog.replication.sound_copies import SoundCopies
 from txnlog.results import MaintenanceFailure
 from txnlog.storage.adapters.local import LocalStorage
@@ -263,13 +263,13 @@ def test_what_is_deleted_meanwhile_is_no_difference(
 ) -> None:
     """It was there when the leader was listed; it is looked for again."""
     made.storage.put("f/x", b"1")
-    add = verifying.add_listing  # type: ignore[attr-defined]
+    add = verification.add_listing  # type: ignore[attr-defined]
 
     def delete_behind(*told: Any) -> None:
         add(*told)
         made.storage.delete(["f/x"])
 
-    monkeypatch.setattr(verifying, "add_listing", delete_behind)
+    monkeypatch.setattr(verification, "add_listing", delete_behind)
     assert differences(made) == []
 
 
@@ -277,14 +277,14 @@ def test_several_objects_are_repaired_at_a_time(
     made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each waits for another one here."""
-    together, copy = threading.Barrier(2), verifying.copy_between  # type: ignore[attr-defined]
+    together, copy = threading.Barrier(2), verification.copy_between  # type: ignore[attr-defined]
 
     def meet(*told: Any) -> int:
         together.wait(10)
         done: int = copy(*told)
         return done
 
-    monkeypatch.setattr(verifying, "copy_between", meet)
+    monkeypatch.setattr(verification, "copy_between", meet)
     write(made, "3")
     for path in (tmp_path / SECOND / "topics/t/data").rglob("*-0.log"):
         path.unlink()
@@ -302,7 +302,7 @@ def test_a_repair_that_cannot_read_blames_whom_it_reads(
 ) -> None:
     """Not the one that was to have the copy, which somebody would put out for it."""
     (tmp_path / SECOND / data_file(tmp_path / SECOND)).unlink()
-    copy = verifying.copy_between  # type: ignore[attr-defined]
+    copy = verification.copy_between  # type: ignore[attr-defined]
 
     def fails(storage: LocalStorage, *_: object) -> bytes:
         raise StorageError(f"{storage.url} is slow")
@@ -314,7 +314,7 @@ def test_a_repair_that_cannot_read_blames_whom_it_reads(
             done: int = copy(*told)
             return done
 
-    monkeypatch.setattr(verifying, "copy_between", copy_slowly)
+    monkeypatch.setattr(verification, "copy_between", copy_slowly)
     with pytest.raises(NotEnoughReplicas, match=r"^r0-0 at .* cannot be compared"):
         differences(made, repair=True)
 
@@ -351,7 +351,7 @@ def test_what_is_half_forgotten_is_never_elected(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(forgetting, "delete_incarnation", killed)
+        patch.setattr(old_incarnations, "delete_incarnation", killed)
         with pytest.raises(KeyboardInterrupt):
             Replicas(made).forget("r1-0")
     lose(tmp_path / "a")

@@ -23,13 +23,13 @@ from txnlog.names import parse_data_file
 from txnlog.replication import Reassigned, Replicas, open_replicas, root_names
 from txnlog.replication import replicas as admin_of_replicas
 from txnlog.replication.roots.agreement import Agreement
-from txnlog.replication.roots.electing import take_out
+from txnlog.replication.roots.election import take_out
 from txnlog.replication.roots.epochs import (
     FACTOR,
     RACK,
 )
-from txnlog.replication.roots.reassigning import reassign
-from txnlog.replication.roots.trimming import TrimNote
+from txnlog.replication.roots.reassignment import reassign
+from txnlog.replication.roots.trim import TrimNote
 from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock

@@ -17,7 +17,7 @@ from txnlog.errors import (
     ObjectNotFound,
     StorageError,
 )
-from txnlog.replication.roots.electing import take_out
+from txnlog.replication.roots.election import take_out
 from txnlog.replication.roots.epochs import (
     FACTOR,
     MIN_INSYNC,
@@ -32,13 +32,13 @@ from txnlog.replication.roots.epochs import (
     root_of,
     without,
 )
-from txnlog.replication.roots.forgetting import forget
-from txnlog.replication.roots.joining import join
+from txnlog.replication.roots.old_incarnations import forget
 from txnlog.replication.roots.placement import keepers, places, targets
-from txnlog.replication.roots.reassigning import reassign
+from txnlog.replication.roots.reassignment import reassign
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.root_join import join
 from txnlog.replication.roots.slowness import TookTooLong
-from txnlog.replication.roots.verifying import verify
+from txnlog.replication.roots.verification import verify
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage

@@ -13,8 +13,8 @@ from txnlog.errors import (
     StorageError,
 )
 from txnlog.names import parse_data_file
-from txnlog.replication.roots import trimming
-from txnlog.replication.roots.electing import change_settings, take_out
+from txnlog.replication.roots import trim
+from txnlog.replication.roots.election import change_settings, take_out
 from txnlog.replication.roots.epochs import (
     FACTOR,
     RACK,
@@ -23,7 +23,7 @@ from txnlog.replication.roots.epochs import (
     root_of,
 )
 from txnlog.replication.roots.placement import keepers
-from txnlog.replication.roots.reassigning import reassign
+from txnlog.replication.roots.reassignment import reassign
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
@@ -146,7 +146,7 @@ def test_of_two_who_rely_on_each_others_copy_none_deletes() -> None:
         return newest
 
     slow.is_newest = sleep  # type: ignore[method-assign]
-    assert trimming.trim(slow, them.roots.epoch(), {name: [gone]}) == [name]
+    assert trim.trim(slow, them.roots.epoch(), {name: [gone]}) == [name]
     assert them.holders(name) == {"c-0"}
     assert them.notes() == []
 
@@ -217,6 +217,6 @@ def test_nothing_is_deleted_under_an_epoch_that_has_passed() -> None:
     epoch = them.roots.epoch()
     take_out(them.agreement, root_of(keepers(epoch, FILES[0])[0]))
     gone = next(member for member in them.roots.epoch().in_sync)
-    assert trimming.trim(them.other().agreement, epoch, {FILES[0]: [gone]}) == []
+    assert trim.trim(them.other().agreement, epoch, {FILES[0]: [gone]}) == []
     assert len(them.holders(FILES[0])) == 2
     assert them.notes() == []

@@ -30,7 +30,7 @@ from txnlog.errors import (
     TxnlogError,
 )
 from txnlog.replication import Replicas, open_replicas, recover_controller, root_names
-from txnlog.replication.roots import agreement, noting, recovering
+from txnlog.replication.roots import agreement, epoch_notes, recovery
 from txnlog.replication.roots.members import MarkedDisk
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
@@ -135,9 +135,9 @@ def test_notes_of_two_histories(made: txnlog.Store, tmp_path: Path) -> None:
     write(made, "2")
     notes = [tmp_path / root / "incarnation-00000" / root_names.EPOCH_NOTES for root in "ab"]
     newest = max(notes[0].iterdir())
-    epoch = noting.newest_note(LocalStorage(str(tmp_path / "a/incarnation-00000")), 0)
+    epoch = epoch_notes.newest_note(LocalStorage(str(tmp_path / "a/incarnation-00000")), 0)
     assert epoch is not None
-    other = noting.encode_epoch(replace(epoch, why="another"))
+    other = epoch_notes.encode_epoch(replace(epoch, why="another"))
     (notes[1] / newest.name).write_bytes(other)
     shutil.rmtree(tmp_path / "control")
     for root in ("a", "b"):
@@ -232,16 +232,16 @@ def test_the_old_one_that_comes_back_is_refused(made: txnlog.Store, tmp_path: Pa
 def test_two_places_at_once(made: txnlog.Store, tmp_path: Path) -> None:
     """The epoch of one is at the leader when the other puts its own."""
     shutil.rmtree(tmp_path / "control")
-    decide = recovering._decide
+    decide = recovery._decide
 
     def after_another(*told: object) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(recovering, "_decide", decide)
+            patch.setattr(recovery, "_decide", decide)
             recover(tmp_path, to="first")
         decide(*told)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recovering, "_decide", after_another)
+        patch.setattr(recovery, "_decide", after_another)
         with pytest.raises(StoreExists, match="somebody else recovers"):
             recover(tmp_path, to="second")
     write(reopened(tmp_path, "b"), "2")
@@ -367,12 +367,12 @@ def test_nothing_that_was_acknowledged_is_lost(
 
 def nobody_notes(patch: pytest.MonkeyPatch) -> None:
     """Epochs after the first one are at the controller alone."""
-    note = noting.note_epoch
+    note = epoch_notes.note_epoch
     patch.setattr(agreement, "note_epoch", lambda ours, epoch: epoch.number or note(ours, epoch))
 
 
 def any_root_tells(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovering, "_check_answered", lambda *_: None)
+    patch.setattr(recovery, "_check_answered", lambda *_: None)
 
 
 @pytest.mark.more

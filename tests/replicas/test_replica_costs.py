@@ -11,8 +11,8 @@ from tests.support.storage.timeline import OnTimeline, Timeline
 from txnlog.errors import StorageError
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.epochs import Epoch, Member
-from txnlog.replication.roots.joining import join
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.root_join import join
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock

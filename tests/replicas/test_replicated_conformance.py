@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.replication.replica_folders import skip_probes
 from txnlog.clock import SystemClock
-from txnlog.replication.roots import opening
+from txnlog.replication.roots import find_replicas
 from txnlog.storage.base import Storage
 from txnlog.testing.conformance.interface import CHECKS, Check, long_listings_are_complete
 
@@ -23,7 +23,7 @@ def storage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Storage:
     skip_probes(monkeypatch)
     url = f"memory://replicas-{next(_NUMBERS)}"
     roots = [f"{url}/root", str(tmp_path / "root")]
-    return opening.make_replicas(roots, f"{url}/control", None, {}, SystemClock())
+    return find_replicas.make_replicas(roots, f"{url}/control", None, {}, SystemClock())
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -29,11 +29,11 @@ from txnlog.errors import (
 )
 from txnlog.replication import Replicas, open_replicas, root_names
 from txnlog.replication import replicas as replica_admin
-from txnlog.replication.roots import copying, joining
+from txnlog.replication.roots import copies, root_join
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.controller import Controller
 from txnlog.replication.roots.epochs import Epoch, Root
-from txnlog.replication.roots.keeping import Kept
+from txnlog.replication.roots.kept_data import Kept
 from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.soundness import IsSound
@@ -168,14 +168,14 @@ def test_what_is_deleted_while_it_is_copied_is_deleted_again(
     """A deletion begins at the leader; it may have passed the follower before the copy came."""
     leader = LocalStorage(str(tmp_path / "a/incarnation-00000"))
     leader.put_if_absent("f/x", b"1")
-    put_at = copying.put_at
+    put_at = copies.put_at
 
     def delete_behind(*arguments: Any) -> bool:
         put = put_at(*arguments)
         leader.delete(["f/x"])
         return put
 
-    monkeypatch.setattr(copying, "put_at", delete_behind)
+    monkeypatch.setattr(copies, "put_at", delete_behind)
     assert made.storage.list_names("f") == []
     assert not (tmp_path / "b/incarnation-00000/f/x").exists()
 
@@ -253,7 +253,7 @@ def test_what_is_written_just_before_a_root_is_named_is_copied(
 def test_who_has_copied_from_another_leader_is_not_in_sync(
     made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = joining._copy
+    copy = root_join._copy
 
     def elect_meanwhile(
         agreement: Agreement, epoch: Epoch, member: str, is_sound: IsSound, kept: Kept
@@ -262,11 +262,11 @@ def test_who_has_copied_from_another_leader_is_not_in_sync(
         Replicas(reopened(tmp_path)).remove("r0")
         return done
 
-    monkeypatch.setattr(joining, "_copy", elect_meanwhile)
+    monkeypatch.setattr(root_join, "_copy", elect_meanwhile)
     with pytest.raises(NotEnoughReplicas, match="the leader has changed"):
         Replicas(made).add(str(tmp_path / "c"))
     assert Replicas(made).describe().in_sync == ("r1-0",)
-    monkeypatch.setattr(joining, "_copy", copy)
+    monkeypatch.setattr(root_join, "_copy", copy)
     assert Replicas(made).add(str(tmp_path / "c")).member == "r2-1"
 
 
@@ -275,14 +275,14 @@ def test_what_is_deleted_while_a_root_copies_is_gone_there_too(
 ) -> None:
     """By somebody whose deletion had not heard of the new member when it reached the leader."""
     made.storage.put("f/x", b"1")
-    listed = joining._asked
+    listed = root_join._asked
 
     def delete_behind(agreement: Agreement, epoch: Epoch) -> list[tuple[str, int]]:
         if (tmp_path / "c/incarnation-00000/f/x").exists():
             LocalStorage(str(tmp_path / "a/incarnation-00000")).delete(["f/x"])
         return listed(agreement, epoch)
 
-    monkeypatch.setattr(joining, "_asked", delete_behind)
+    monkeypatch.setattr(root_join, "_asked", delete_behind)
     Replicas(made).add(str(tmp_path / "c"))
     assert not (tmp_path / "c/incarnation-00000/f/x").exists()
 
@@ -379,7 +379,7 @@ def test_who_fails_at_the_end_of_an_upload_is_named(
 def test_a_root_that_has_become_another_meanwhile_is_left(
     made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    join = joining.join
+    join = root_join.join
 
     def be_second(*told: Any) -> object:
         monkeypatch.setattr(replica_admin, "join", join)

@@ -17,7 +17,7 @@ from tests.support.replication.replica_folders import (
 )
 from txnlog.errors import InvalidConfig
 from txnlog.replication import Replicas, Scrubbed, ScrubNote, root_names
-from txnlog.replication.roots import scrubbing
+from txnlog.replication.roots import scrub
 from txnlog.results import MaintenanceFailure
 from txnlog.storage.adapters.local import LocalStorage
 
@@ -151,7 +151,7 @@ def test_a_run_that_is_killed_is_done_again(
 
     [*store.maintain()]
     told = note(store)
-    monkeypatch.setattr(scrubbing, "_put", stop)
+    monkeypatch.setattr(scrub, "_put", stop)
     with pytest.raises(Killed):
         [*store.maintain()]
     monkeypatch.undo()

@@ -10,10 +10,10 @@ from tests.support.replication.replica_folders import write
 from tests.support.replication.replica_world import Roots
 from tests.support.steps import values
 from txnlog.names import TopicPartition
-from txnlog.replication.roots.electing import elect, take_out
+from txnlog.replication.roots.election import elect, take_out
 from txnlog.replication.roots.epochs import FACTOR, root_of
-from txnlog.replication.roots.reassigning import reassign
-from txnlog.replication.roots.verifying import verify
+from txnlog.replication.roots.reassignment import reassign
+from txnlog.replication.roots.verification import verify
 from txnlog.replication.sound_copies import SoundCopies
 from txnlog.store import Store, attach
 from txnlog.testing import VirtualClock

@@ -32,9 +32,9 @@ from txnlog.replication import (
     open_replicas,
     root_names,
 )
-from txnlog.replication.roots import comparing, electing
+from txnlog.replication.roots import election, listings
 from txnlog.replication.roots.epochs import FACTOR, elected_unclean
-from txnlog.replication.roots.trimming import TrimNote
+from txnlog.replication.roots.trim import TrimNote
 from txnlog.state import envelope
 from txnlog.state.proposal import Proposal
 from txnlog.state.segment import StoredSegment
@@ -321,13 +321,13 @@ def test_a_root_that_fails_while_it_is_looked_at(
     Replicas(store).remove("r2", force=True)
     lose(tmp_path / "a")
     lose(tmp_path / "b")
-    looked = comparing.add_listing
+    looked = listings.add_listing
 
     def lose_it(*arguments: object) -> None:
         shutil.move(incarnation(tmp_path, "r2"), tmp_path / "gone")
         looked(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(electing, "add_listing", lose_it)
+    monkeypatch.setattr(election, "add_listing", lose_it)
     with pytest.raises(NotEnoughReplicas, match=r"r2-0 at .* cannot lead"):
         elect(tmp_path, "r2")
 

@@ -11,9 +11,9 @@ from tests.support.replication.replica_folders import lose, make, skip_probes
 from tests.support.replication.replica_world import Roots
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound
 from txnlog.replication.roots.epochs import Epoch, Member, Root
-from txnlog.replication.roots.joining import join
 from txnlog.replication.roots.members import MarkGone, MemberOpener
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.root_join import join
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing import VirtualClock

@@ -86,7 +86,7 @@ def test_no_future_is_left_that_nobody_tells(job_type: type[Job]) -> None:
 def test_partitions_that_come_or_go_are_read_by_one() -> None:
     """An interrupt while a share changes: nothing is read by two members, nor by none."""
     points = [at for at in lines_of(Join) if at.hit == 1]
-    files = ("groups/sharing.py", "/consumer.py")
+    files = ("groups/rebalance.py", "/consumer.py")
     interrupt_each(Join, [at for at in points if at.file.endswith(files)][::5])
 
 

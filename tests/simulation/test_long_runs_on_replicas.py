@@ -14,11 +14,11 @@ from tests.support.simulation.long_runs import run
 from tests.support.simulation.long_runs.judge import Fate
 from tests.support.simulation.long_runs.world import World, prepare
 from txnlog.errors import StorageError
-from txnlog.replication.roots.electing import change_settings
+from txnlog.replication.roots.election import change_settings
 from txnlog.replication.roots.epochs import FACTOR, root_of
-from txnlog.replication.roots.joining import join
 from txnlog.replication.roots.placement import places
-from txnlog.replication.roots.reassigning import reassign
+from txnlog.replication.roots.reassignment import reassign
+from txnlog.replication.roots.root_join import join
 from txnlog.store import Store, attach
 from txnlog.testing import Process, Simulation
 

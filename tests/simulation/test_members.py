@@ -10,7 +10,7 @@ import pytest
 from tests.support.groups.group_runs import GroupRun, Violation
 from tests.support.seeds import tried_first
 from tests.support.simulation.long_runs.run import CALM, ROUGH, STALLING, STORMY
-from txnlog.groups import joining, leaving, member, planning, sharing
+from txnlog.groups import assignment_plan, join_group, leave_group, member, rebalance
 from txnlog.groups.heartbeats import Observer
 from txnlog.groups.member import Member
 from txnlog.state.membership import Held, Membership
@@ -163,7 +163,7 @@ def test_partitions_that_are_given_away_before_they_are_let_go_of(monkeypatch: P
     """The holder was not asked yet: two members believe that a partition is their own."""
 
     def mutate(patch: Patch) -> None:
-        patch.setattr(planning, "members_that_released", lambda group, _: (*group.members,))
+        patch.setattr(assignment_plan, "members_that_released", lambda group, _: (*group.members,))
         patch.setattr(Held, "owned_partitions", lambda _: set())
         patch.setattr(Membership, "assignment_violations", lambda *_: [])
 
@@ -208,12 +208,12 @@ def test_nobody_assigns_what_the_dead_had(monkeypatch: Patch) -> None:
 def test_a_consumer_reads_on_what_was_taken_from_it(monkeypatch: Patch) -> None:
     """It lets go in the log, and not of its positions."""
 
-    def let_go(self: sharing.Sharing, reader: object, partitions: Any) -> None:
+    def let_go(self: rebalance.Rebalancer, reader: object, partitions: Any) -> None:
         for where in partitions:
             del self._owned[where]
 
     def mutate(patch: Patch) -> None:
-        patch.setattr(sharing.Sharing, "_let_go", let_go)
+        patch.setattr(rebalance.Rebalancer, "_let_go", let_go)
         patch.setattr(Membership, "check_commit", lambda *_, **__: None)
 
     check_caught(monkeypatch, mutate, "fenced", "backwards", transactional=False)
@@ -224,7 +224,7 @@ def test_requests_that_nobody_deletes(monkeypatch: Patch) -> None:
     """They are left when all members have left."""
 
     def mutate(patch: Patch) -> None:
-        for room in (joining, leaving, member):
+        for room in (join_group, leave_group, member):
             patch.setattr(room, "delete_requests", lambda *_: None)
 
     check_caught(monkeypatch, mutate, "left behind", **LEAVERS)

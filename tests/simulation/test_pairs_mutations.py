@@ -27,7 +27,7 @@ from txnlog.names import TopicPartition, expired_log, parse_closing_mark
 from txnlog.read import consistent_cut
 from txnlog.read.fetcher import Fetcher
 from txnlog.read.first_reading import FirstReading
-from txnlog.read.pinning import PinnedTopics, pin_topics
+from txnlog.read.pin import PinnedTopics, pin_topics
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.schema import TopicSchema
 from txnlog.state import envelope

@@ -22,17 +22,17 @@ from tests.support.seeds import tried_first
 from txnlog.errors import ObjectNotFound, StoreExists
 from txnlog.replication.roots import (
     agreement,
-    copying,
-    forgetting,
-    joining,
-    keeping,
+    copies,
+    kept_data,
+    old_incarnations,
     placement,
     puts,
-    reassigning,
+    reassignment,
     replicated_storage,
+    root_join,
     same_bytes,
     soundness,
-    trimming,
+    trim,
 )
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.controller import Controller, list_epochs
@@ -229,7 +229,7 @@ def no_writes_to_who_joins(patch: Patch) -> None:
 
 def nothing_is_copied(patch: Patch) -> None:
     """R4. A joining root is in sync at once."""
-    patch.setattr(joining, "_copy", lambda *_: (0, 0, 0, 0))
+    patch.setattr(root_join, "_copy", lambda *_: (0, 0, 0, 0))
 
 
 def who_was_out_leads(patch: Patch) -> None:
@@ -272,7 +272,7 @@ def what_is_found_again_counts(patch: Patch) -> None:
 
 def nobody_looks_at_checksums(patch: Patch) -> None:
     """R14. Where two have other bytes the leader is right."""
-    for module in (copying, same_bytes, soundness, replicated_storage):
+    for module in (copies, same_bytes, soundness, replicated_storage):
         patch.setattr(module, "is_sound", lambda *_: None)
 
 
@@ -282,25 +282,25 @@ def who_joins_copies_the_leader(patch: Patch) -> None:
     def leaders(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
         return agreement.ask(epoch, epoch.leader, lambda storage: storage.get(name))
 
-    patch.setattr(joining, "sound_bytes", leaders)
+    patch.setattr(root_join, "sound_bytes", leaders)
 
 
 def a_name_tells_what_is_kept(patch: Patch) -> None:
     """R17. Who comes back keeps data by its name, as damaged as it is."""
-    patch.setattr(keeping.Kept, "_keep", take_over)
+    patch.setattr(kept_data.Kept, "_keep", take_over)
 
 
 def what_was_decided_in_a_race_is_kept(patch: Patch) -> None:
     """R17. Who comes back keeps entries, too: other ones than the leader's, or damaged."""
 
-    def holders(kept: keeping.Kept, name: str) -> list[tuple[Member, int]]:
+    def holders(kept: kept_data.Kept, name: str) -> list[tuple[Member, int]]:
         return [*kept._listings.sizes_of(name).items()]
 
-    patch.setattr(keeping.Kept, "holders", holders)
-    patch.setattr(keeping.Kept, "_keep", take_over)
+    patch.setattr(kept_data.Kept, "holders", holders)
+    patch.setattr(kept_data.Kept, "_keep", take_over)
 
 
-def take_over(kept: keeping.Kept, name: str, earlier: Member) -> bool:
+def take_over(kept: kept_data.Kept, name: str, earlier: Member) -> bool:
     source = kept._agreement.storage(kept._epoch, earlier)
     return kept._agreement.ask(kept._epoch, kept._member, lambda one: one.take_over(name, source))
 
@@ -325,7 +325,7 @@ def marks_are_not_looked_for(patch: Patch) -> None:
 def what_is_not_found_was_deleted(patch: Patch) -> None:
     """R7. Nobody looks for the mark when a name is not found; by and by it is there again."""
     patch.setattr(Disk, "_absence_checked", lambda _: nullcontext())
-    patch.setattr(joining, "_check_missed", lambda *_: None)
+    patch.setattr(root_join, "_check_missed", lambda *_: None)
 
 
 def an_empty_controller_has_nothing_newer(patch: Patch) -> None:
@@ -343,8 +343,8 @@ def an_empty_controller_has_nothing_newer(patch: Patch) -> None:
 
 def what_takes_part_is_forgotten(patch: Patch) -> None:
     """R8. Nobody looks at the epochs before deleting."""
-    patch.setattr(forgetting, "_why_not", lambda *_: None)
-    patch.setattr(forgetting, "_check_out", lambda *_: None)
+    patch.setattr(old_incarnations, "_why_not", lambda *_: None)
+    patch.setattr(old_incarnations, "_check_out", lambda *_: None)
 
 
 def one_copy_is_enough(patch: Patch) -> None:
@@ -365,8 +365,8 @@ def a_move_is_decided_there(patch: Patch) -> None:
 
 def deleted_before_it_is_copied(patch: Patch) -> None:
     """R11. Surplus copies go, whether others have them or not."""
-    patch.setattr(trimming, "_is_enough", lambda *_: True)
-    patch.setattr(reassigning._Pass, "_copy", lambda *_: 0)
+    patch.setattr(trim, "_is_enough", lambda *_: True)
+    patch.setattr(reassignment._Pass, "_copy", lambda *_: 0)
 
 
 def whoever_puts_an_epoch_is_first(patch: Patch) -> None:

@@ -16,10 +16,10 @@ from tests.support.replication.standby_world import CALM, ROUGH, STORMY, Violati
 from tests.support.seeds import tried_first
 from txnlog.errors import TxnlogError
 from txnlog.replication.roots import same_bytes
-from txnlog.replication.standby import following, sweeping
+from txnlog.replication.standby import follower, sweep
 from txnlog.replication.standby.cut import Cut
 from txnlog.replication.standby.data_files import DataFileCopier
-from txnlog.replication.standby.following import Follower
+from txnlog.replication.standby.follower import Follower
 from txnlog.replication.standby.rounds import Promoted, Round, Rounds
 from txnlog.replication.standby.source import FollowedSource
 from txnlog.state.transaction import Outcome
@@ -99,7 +99,7 @@ def logs_come_later(patch: Patch) -> None:
             same_bytes.put_same(*waiting.pop())
         return done
 
-    patch.setattr(following, "put_same", put_same)
+    patch.setattr(follower, "put_same", put_same)
     patch.setattr(Rounds, "put", put)
 
 
@@ -111,14 +111,14 @@ def whatever_the_source_shows(patch: Patch) -> None:
 
 def what_the_round_lacks_goes(patch: Patch) -> None:
     """Whether the source needs it or not."""
-    patch.setattr(sweeping, "_unneeded_by", lambda _, files: files)
-    patch.setattr(sweeping, "_is_gone", lambda *_: True)
+    patch.setattr(sweep, "_unneeded_by", lambda _, files: files)
+    patch.setattr(sweep, "_is_gone", lambda *_: True)
 
 
 def what_the_source_does_not_show_goes(patch: Patch) -> None:
     """Whatever its logs say: its disk may not be mounted just now."""
     patch.setattr(Disk, "_absence_checked", lambda _: nullcontext())
-    patch.setattr(sweeping, "_unneeded_by", lambda _, files: files)
+    patch.setattr(sweep, "_unneeded_by", lambda _, files: files)
 
 
 def no_undecided_entries(patch: Patch) -> None:

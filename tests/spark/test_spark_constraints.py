@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.columns import edges
 from txnlog import Store
-from txnlog.columns.binding import bind
+from txnlog.columns.bind import bind
 from txnlog.columns.expressions import evaluate, parse
 from txnlog.errors import TxnlogError
 from txnlog.spark import transaction

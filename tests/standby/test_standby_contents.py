@@ -9,7 +9,7 @@ import pytest
 
 from txnlog.names import TopicPartition
 from txnlog.replication import Standby
-from txnlog.replication.standby.following import Follower
+from txnlog.replication.standby.follower import Follower
 from txnlog.replication.standby.standby_storage import find_at
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock

@@ -27,7 +27,7 @@ from txnlog.names import TopicPartition
 from txnlog.replication import Follower, Standby, open_replicas
 from txnlog.replication.standby.rounds import Promoted, Round, Rounds
 from txnlog.replication.standby.standby_storage import StandbyStorage, find_at
-from txnlog.replication.standby.sweeping import KEPT_ROUNDS
+from txnlog.replication.standby.sweep import KEPT_ROUNDS
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach

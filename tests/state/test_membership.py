@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from txnlog.errors import TxnlogError
+from txnlog.groups.assignment_plan import plan_assignment
 from txnlog.groups.assignors import BUILT_IN
-from txnlog.groups.planning import plan_assignment
 from txnlog.names import TopicPartition
 from txnlog.state import envelope, membership
 from txnlog.state import group as kinds

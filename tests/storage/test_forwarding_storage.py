@@ -31,7 +31,7 @@ CHANGES_NOTHING = {
     *("address", "folds_case", "history", "lists_whole_folders", "local_path", "open_file"),
     *("check_listing", "copies_of", "get", "get_many", "get_range", "get_ranges", "modified_ms"),
     *("list_all", "list_folders", "list_names", "list_unfinished_uploads", "size"),
-    *("small_reads_at_once", "was_probed", "relaxed", "trust", "confirm", "count_later"),
+    *("small_reads_at_once", "was_probed", "without_fsync", "trust", "confirm", "count_later"),
     *("as_of", "kind", "may_be_unlisted", "wait_up_to", "gather", "put_round", "race", "run_ahead"),
     "will_write",
 }
@@ -40,7 +40,7 @@ CHANGES_NOTHING = {
 
 def test_the_methods_of_a_storage_are_found() -> None:
     """The tests below do not pass because they see nothing; its one attribute is the URL."""
-    assert {"put_if_absent", "get_many", "relaxed", "trust", "race", "address"} <= {*METHODS}
+    assert {"put_if_absent", "get_many", "without_fsync", "trust", "race", "address"} <= {*METHODS}
     assert set(Storage.__annotations__) == {"url"}
 
 
@@ -61,7 +61,7 @@ def test_every_method_is_handed_on(name: str) -> None:
     placed = [value for parameter, value in given.items() if parameter not in named]
     by_name = {parameter: given[parameter] for parameter in named}
     for found in (getattr(storage, name)(**given), getattr(storage, name)(*placed, **by_name)):
-        if name == "relaxed":
+        if name == "without_fsync":
             assert found.inner is answer
         else:
             assert found is (None if signature.return_annotation == "None" else answer)
@@ -206,9 +206,9 @@ def test_requests_for_unfinished_uploads_fail() -> None:
 
 
 def test_relaxed_requests_are_relaxed_and_counted(tmp_path: Path) -> None:
-    """They go to the inner storage's relaxed view, and count where all others do."""
+    """They go to the inner storage's view without fsync, and count where all others do."""
     counting = CountingStorage(LocalStorage(str(tmp_path)))
-    relaxed = counting.relaxed()
+    relaxed = counting.without_fsync()
     assert isinstance(relaxed, CountingStorage)
     assert isinstance(relaxed.inner, LocalStorage)
     assert isinstance(counting.inner, LocalStorage)
@@ -218,13 +218,13 @@ def test_relaxed_requests_are_relaxed_and_counted(tmp_path: Path) -> None:
     assert counting.take() == {"get": 1, "put": 1}
     assert relaxed.take() == {}
     heap = CountingStorage(HeapStorage())
-    assert heap.relaxed() is heap
+    assert heap.without_fsync() is heap
 
 
 def test_a_relaxed_view_fails_with_the_storage_it_is_of(tmp_path: Path) -> None:
     """It is the same process: its requests have numbers of one row, and it stops with it."""
     faulty = FaultyStorage(LocalStorage(str(tmp_path)))
-    relaxed = faulty.relaxed()
+    relaxed = faulty.without_fsync()
     relaxed.put("a", b"x")
     faulty.faults[2] = Fault.STOP_BEFORE
     faulty.put("b", b"x")
@@ -239,7 +239,7 @@ def test_a_relaxed_view_fails_with_the_storage_it_is_of(tmp_path: Path) -> None:
 def test_a_producer_without_acks_is_counted_and_does_not_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it uploads goes through the relaxed view: counted all the same."""
+    """What it uploads goes through the view without fsync: counted all the same."""
     counting = CountingStorage(LocalStorage(str(tmp_path)))
     store = attach(counting, create=True, clock=VirtualClock())
     store.topics.create("t")
@@ -262,7 +262,7 @@ def test_a_producer_without_acks_is_counted_and_does_not_sync(
 
 
 def test_a_wrapper_is_picklable() -> None:
-    """It and its relaxed view arrive in another process around the same storage."""
+    """It and its view without fsync arrive in another process around the same storage."""
     heap = HeapStorage()
     heap.put("a", b"x")
     counting = CountingStorage(heap)

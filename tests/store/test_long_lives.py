@@ -240,8 +240,8 @@ def test_members_that_have_left_are_not_remembered(store: Store, clock: VirtualC
     """Whether their former selves were asked for; a group may have any number of members."""
     consumer = store.consumer("t", group_id="g")
     consumer.poll(timeout_ms=0)
-    assert consumer._sharing is not None
-    member = consumer._sharing._member
+    assert consumer._rebalancer is not None
+    member = consumer._rebalancer._member
     assert member is not None
     member._asked["left"] = 3
     clock.time_ms += 10_000

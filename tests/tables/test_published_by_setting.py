@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from tests.tables.published import SCHEMA, rows
-from txnlog.admin.publishing import _lies_in
+from txnlog.admin.publish import _lies_in
 from txnlog.config import check_stored_topic_config, check_topic_config
 from txnlog.errors import InvalidConfig, InvalidOption
 from txnlog.results import FileDeletion, MaintenanceFailure, TablePublication

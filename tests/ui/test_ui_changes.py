@@ -25,7 +25,7 @@ from txnlog.display import parse_setting, show_setting
 from txnlog.store import Store
 from txnlog.ui.access import Access, loopback_hosts
 from txnlog.ui.console import Console
-from txnlog.ui.rendering import address_of
+from txnlog.ui.render import address_of
 from txnlog.ui.server import make_console
 
 ORIGIN = {"origin": ADDRESS}

@@ -14,7 +14,7 @@ from txnlog import TopicPartition
 from txnlog.store import Store
 from txnlog.ui.access import Access, cookie_name, loopback_hosts, named_hosts
 from txnlog.ui.console import Console
-from txnlog.ui.rendering import address_of, show_content
+from txnlog.ui.render import address_of, show_content
 from txnlog.ui.server import make_console
 
 ORIGIN = {"origin": ADDRESS}

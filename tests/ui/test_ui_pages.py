@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from tests.ui.ui_browser import HOSTILE, PORT, browser_of, text_of
 from txnlog import ConsumerConfig, TopicPartition
 from txnlog.display import show_setting
-from txnlog.inspect.describing import describe_segments_within
+from txnlog.inspect.describe import describe_segments_within
 from txnlog.inspect.placed_indexes import dump_placed_indexes
 from txnlog.log.segment_outline import SegmentOutline
 from txnlog.names import LogFile, log_file, log_file_prefix
@@ -28,7 +28,7 @@ from txnlog.ui.console import Console, GrowthRates
 from txnlog.ui.lag_curves import Commit, EndOffsetCurve, draw_lags, follow_lag
 from txnlog.ui.pages import groups, transactions
 from txnlog.ui.pages.topics import Scale, draw_bars
-from txnlog.ui.rendering import show_content, show_size
+from txnlog.ui.render import show_content, show_size
 from txnlog.ui.server import make_console
 
 OPEN_ID = f"open/{HOSTILE}"

@@ -22,7 +22,7 @@ from txnlog.ui import look as look_module
 from txnlog.ui.console import Console
 from txnlog.ui.look import Look, SoughtRecords, look_at
 from txnlog.ui.record_query import find_zone
-from txnlog.ui.rendering import show_cell, show_line, show_time
+from txnlog.ui.render import show_cell, show_line, show_time
 from txnlog.values import ValueWriter
 
 AT = "/topics/orders/records"

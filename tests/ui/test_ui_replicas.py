@@ -14,7 +14,7 @@ from txnlog.replication import Follower, Replicas, open_replicas
 from txnlog.store import Store
 from txnlog.ui.access import Access, loopback_hosts
 from txnlog.ui.console import Console
-from txnlog.ui.rendering import show_ago
+from txnlog.ui.render import show_ago
 from txnlog.ui.server import make_console
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.columns import edges
 from tests.support.columns.edges import COMPARISONS, LITERALS, TYPES, Refused, Value, compare, is_in
-from txnlog.columns.binding import bind
+from txnlog.columns.bind import bind
 from txnlog.columns.expressions import evaluate, parse
 
 _SOME = ("bigint", "float", "decimal(38,10)")

@@ -8,7 +8,7 @@ import pytest
 from tests.support.segments.segment_layout import raw_batches
 from tests.support.steps import another, begin, new_store, send
 from txnlog import TopicPartition
-from txnlog.admin.merging import merge_topic
+from txnlog.admin.merge_topic import merge_topic
 from txnlog.store import Store
 from txnlog.testing import HeapStorage, VirtualClock
 

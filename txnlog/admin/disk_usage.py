@@ -9,7 +9,7 @@ from functools import partial
 from txnlog import names
 from txnlog.admin.live_segments import placed_refs
 from txnlog.errors import TxnlogError, UnknownTopicOrPartition
-from txnlog.inspect.describing import describe_or_error
+from txnlog.inspect.describe import describe_or_error
 from txnlog.log.open_logs import Logs
 from txnlog.names import SHARED, FileKey
 from txnlog.storage.base import for_each

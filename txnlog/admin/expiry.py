@@ -14,7 +14,7 @@ from typing import Literal
 from txnlog.admin.times import Times
 from txnlog.clock import Moment
 from txnlog.errors import CorruptEntry, ObjectNotFound, TxnlogError
-from txnlog.inspect.describing import describe_or_error
+from txnlog.inspect.describe import describe_or_error
 from txnlog.log.group_log import GroupLog
 from txnlog.log.named_folders import list_groups
 from txnlog.log.open_logs import Logs

@@ -15,7 +15,7 @@ from txnlog.admin.found import Found
 from txnlog.admin.intent import writes
 from txnlog.admin.resets import ResetTarget, Target, plan_reset
 from txnlog.errors import GroupIdNotFound, TxnlogError
-from txnlog.inspect.describing import describe_group, describe_or_error
+from txnlog.inspect.describe import describe_group, describe_or_error
 from txnlog.inspect.descriptions import GroupDescription, OffsetReset
 from txnlog.inspect.history import GroupLogEntry, group_history
 from txnlog.log.group_log import GroupLog

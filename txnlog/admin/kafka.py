@@ -9,8 +9,8 @@ from txnlog.admin.intent import writes
 from txnlog.log.open_logs import Logs
 
 if TYPE_CHECKING:
-    from txnlog.kafka.exporting import KafkaExport
-    from txnlog.kafka.importing import KafkaImport
+    from txnlog.kafka.export_log_dirs import KafkaExport
+    from txnlog.kafka.import_log_dirs import KafkaImport
     from txnlog.kafka.progress import Progress
 
 
@@ -49,7 +49,7 @@ class KafkaAdmin:
             InvalidOption: the folders are not those of one topic's partitions.
             CommitStateUnknown: the storage failed; nothing was deleted.
         """
-        from txnlog.kafka.importing import import_log_dirs
+        from txnlog.kafka.import_log_dirs import import_log_dirs
 
         return import_log_dirs(
             self._logs,
@@ -89,7 +89,7 @@ class KafkaAdmin:
             UnknownTopicOrPartition, InvalidOption, CorruptRecord, StorageError: nothing was
                 exported; what had been written is removed.
         """
-        from txnlog.kafka.exporting import export_log_dirs
+        from txnlog.kafka.export_log_dirs import export_log_dirs
 
         return export_log_dirs(
             self._logs,

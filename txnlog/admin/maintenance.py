@@ -18,8 +18,8 @@ from txnlog.admin.compaction.compact import Compaction, compact_topic
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
 from txnlog.admin.dry_run import logs_for
 from txnlog.admin.expiry import Expiry, TransactionEnd, expire_groups, tend_ids, times_when_needed
-from txnlog.admin.merging import Merge, merge_topic
-from txnlog.admin.publishing import check_places, publish_as_set
+from txnlog.admin.merge_topic import Merge, merge_topic
+from txnlog.admin.publish import check_places, publish_as_set
 from txnlog.admin.record_times import FutureRecords
 from txnlog.admin.retention import RetentionDeletion, apply_retention
 from txnlog.admin.rewrite_tasks import TaskRunner

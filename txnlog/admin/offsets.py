@@ -15,7 +15,7 @@ from txnlog import names
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
-from txnlog.read.pinning import pin_topics
+from txnlog.read.pin import pin_topics
 from txnlog.storage.base import for_each
 
 OffsetSpec: TypeAlias = Literal["earliest", "stable", "latest", "max-timestamp"]

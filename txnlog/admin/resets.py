@@ -18,7 +18,7 @@ from txnlog.log.group_log import GroupLog
 from txnlog.log.group_metadata import check_offset
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition, check_topic
-from txnlog.read.pinning import pin_topics
+from txnlog.read.pin import pin_topics
 from txnlog.read.topic_view import TopicView
 from txnlog.storage.base import Storage
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from txnlog.admin.record_times import FutureRecords, lies_ahead, newest_record_ms
-from txnlog.admin.trimming import trim
+from txnlog.admin.trim import trim
 from txnlog.config import TopicConfig
 from txnlog.log.open_logs import Logs
 from txnlog.log.state_log import DELIVERY_TIMEOUT_MS

@@ -23,7 +23,7 @@ from txnlog.admin.topic_checks import (
     check_typed_config,
     check_untyped_config,
 )
-from txnlog.admin.trimming import trim
+from txnlog.admin.trim import trim
 from txnlog.columns.changes import evolve
 from txnlog.columns.checks import make_schema
 from txnlog.columns.constraints import constraints_of
@@ -36,7 +36,7 @@ from txnlog.config import (
     check_topic_config,
 )
 from txnlog.errors import InvalidOption, InvalidSchema, TxnlogError, UnknownTopicOrPartition
-from txnlog.inspect.describing import (
+from txnlog.inspect.describe import (
     describe_or_error,
     describe_segments,
     describe_topic,

@@ -25,7 +25,7 @@ from txnlog.errors import (
     TransactionalIdNotFound,
     TxnlogError,
 )
-from txnlog.inspect.describing import describe_or_error, describe_producers, describe_transaction
+from txnlog.inspect.describe import describe_or_error, describe_producers, describe_transaction
 from txnlog.inspect.descriptions import (
     HangingTransaction,
     ProducerDescription,

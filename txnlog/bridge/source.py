@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from txnlog.bridge import client
+from txnlog.bridge.bridge import LOOK_S, Bridge, CopyProgress
 from txnlog.bridge.client import failure, reported
-from txnlog.bridge.copying import LOOK_S, Bridge, CopyProgress
 from txnlog.bridge.positions import Positions
 from txnlog.errors import BridgeFailed, TopicAlreadyExists, TxnlogError
 from txnlog.names import TopicPartition

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from txnlog.columns.binding import bind
+from txnlog.columns.bind import bind
 from txnlog.columns.expressions import columns_of, evaluate, parse
 from txnlog.config import CONSTRAINT
 from txnlog.errors import InvalidConfig

@@ -36,7 +36,7 @@ from txnlog.errors import (
     UnsupportedVersion,
 )
 from txnlog.hooks import registered
-from txnlog.inspect.describing import describe_segments, describe_transaction
+from txnlog.inspect.describe import describe_segments, describe_transaction
 from txnlog.log.named_folders import impossible_folders, list_groups, list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.log.sequence_log import SequenceLog

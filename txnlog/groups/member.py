@@ -23,16 +23,16 @@ from txnlog.errors import (
     UnknownMemberId,
 )
 from txnlog.groups import heartbeats
-from txnlog.groups.assignors import Assignor
-from txnlog.groups.heartbeats import Observer
-from txnlog.groups.joining import Joining
-from txnlog.groups.leaving import Leaving
-from txnlog.groups.planning import (
+from txnlog.groups.assignment_plan import (
     is_all_released,
     may_assign,
     members_that_released,
     plan_assignment,
 )
+from txnlog.groups.assignors import Assignor
+from txnlog.groups.heartbeats import Observer
+from txnlog.groups.join_group import JoinGroup
+from txnlog.groups.leave_group import LeaveGroup
 from txnlog.groups.requests import OldRequests, delete_requests, find_requests
 from txnlog.limits import MOST_TIMEOUT_MS
 from txnlog.log import dead_members
@@ -282,11 +282,11 @@ class Member:
             return member
 
         try:
-            was_first = Joining(self._log, judge).run()
+            was_first = JoinGroup(self._log, judge).run()
         except InconsistentGroupProtocol:
             if not self._log.expire_dead_members():
                 raise
-            was_first = Joining(self._log, judge).run()
+            was_first = JoinGroup(self._log, judge).run()
         if was_first:
             self._logs.tidy([self._log])
         return was_first
@@ -306,7 +306,7 @@ class Member:
             if not self._begun or self._has_gone:
                 return
             self._left = True
-            was_put = Leaving(self._log, self.member_id, reason).run()
+            was_put = LeaveGroup(self._log, self.member_id, reason).run()
             self._has_gone = True
             heartbeats.delete_heartbeats(self._logs.storage, self.group_id, self._beats)
             self._beats = []

@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 def put_request(log: GroupLog, path: str, data: bytes) -> None:
     """Put one. It need not be durable."""
     try:
-        log.log.storage.relaxed().put_if_absent(path, data)
+        log.log.storage.without_fsync().put_if_absent(path, data)
     except StorageError as error:
         _logger.debug("a request, %s, was not put: %s", path, error)
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 from txnlog import names
 from txnlog.clock import Clock
 from txnlog.errors import CorruptEntry, GroupIdNotFound, ObjectNotFound, TransactionalIdNotFound
-from txnlog.inspect.describing import describe_transaction
+from txnlog.inspect.describe import describe_transaction
 from txnlog.inspect.descriptions import TransactionDescription
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.transaction_log import Head

@@ -43,7 +43,7 @@ class Proposals:
         """Put one. It need not be durable: its writer can do without."""
         try:
             data = envelope.encode(proposal)
-            self._storage.relaxed().put_if_absent(f"{self.folder}/{name}", data)
+            self._storage.without_fsync().put_if_absent(f"{self.folder}/{name}", data)
         except (StorageError, TypeError, ValueError) as error:
             _logger.debug("a proposal was not put into %s: %s", self.folder, error)
 

@@ -12,7 +12,7 @@ from txnlog.log.open_logs import SKEW_MS, Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.read.append_times import AppendTimes, Transaction
-from txnlog.read.pinning import PinnedTopics, pin_topics
+from txnlog.read.pin import PinnedTopics, pin_topics
 from txnlog.read.snapshot_token import PinnedOffsets, SnapshotToken
 from txnlog.read.topic_view import PartitionView, TopicView
 from txnlog.state.cut import Part

@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from txnlog.replication.replicas import Replicas, open_replicas, recover_controller
-    from txnlog.replication.roots.cleaning import EpochCleaning
+    from txnlog.replication.roots.controller_move import ControllerMove
     from txnlog.replication.roots.description import Replica, ReplicaEpoch, ReplicasDescription
-    from txnlog.replication.roots.electing import Election
-    from txnlog.replication.roots.forgetting import Forgotten
-    from txnlog.replication.roots.joining import Joined
+    from txnlog.replication.roots.election import Election
+    from txnlog.replication.roots.epoch_cleaning import EpochCleaning
     from txnlog.replication.roots.losses import LostRange
-    from txnlog.replication.roots.moving import ControllerMove
-    from txnlog.replication.roots.reassigning import Reassigned
-    from txnlog.replication.roots.returning import ReplicaReturn
-    from txnlog.replication.roots.scrubbing import Scrubbed, ScrubNote, ScrubPass
-    from txnlog.replication.roots.verifying import ReplicaDifference
+    from txnlog.replication.roots.old_incarnations import Forgotten
+    from txnlog.replication.roots.reassignment import Reassigned
+    from txnlog.replication.roots.replica_return import ReplicaReturn
+    from txnlog.replication.roots.root_join import Joined
+    from txnlog.replication.roots.scrub import Scrubbed, ScrubNote, ScrubPass
+    from txnlog.replication.roots.verification import ReplicaDifference
     from txnlog.replication.roots.watermarks import LogWatermark
-    from txnlog.replication.standby.following import Followed, Follower
-    from txnlog.replication.standby.promoting import Promotion
+    from txnlog.replication.standby.follower import Followed, Follower
+    from txnlog.replication.standby.promotion import Promotion
     from txnlog.replication.standby.rounds import LogVersion, Round
     from txnlog.replication.standbys import Standby
 
@@ -64,28 +64,28 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ControllerMove": "roots.moving",
-    "Election": "roots.electing",
-    "EpochCleaning": "roots.cleaning",
-    "Followed": "standby.following",
-    "Follower": "standby.following",
-    "Forgotten": "roots.forgetting",
-    "Joined": "roots.joining",
+    "ControllerMove": "roots.controller_move",
+    "Election": "roots.election",
+    "EpochCleaning": "roots.epoch_cleaning",
+    "Followed": "standby.follower",
+    "Follower": "standby.follower",
+    "Forgotten": "roots.old_incarnations",
+    "Joined": "roots.root_join",
     "LogVersion": "standby.rounds",
     "LogWatermark": "roots.watermarks",
     "LostRange": "roots.losses",
-    "Promotion": "standby.promoting",
-    "Reassigned": "roots.reassigning",
+    "Promotion": "standby.promotion",
+    "Reassigned": "roots.reassignment",
     "Replica": "roots.description",
-    "ReplicaDifference": "roots.verifying",
+    "ReplicaDifference": "roots.verification",
     "ReplicaEpoch": "roots.description",
-    "ReplicaReturn": "roots.returning",
+    "ReplicaReturn": "roots.replica_return",
     "Replicas": "replicas",
     "ReplicasDescription": "roots.description",
     "Round": "standby.rounds",
-    "ScrubNote": "roots.scrubbing",
-    "ScrubPass": "roots.scrubbing",
-    "Scrubbed": "roots.scrubbing",
+    "ScrubNote": "roots.scrub",
+    "ScrubPass": "roots.scrub",
+    "Scrubbed": "roots.scrub",
     "Standby": "standbys",
     "open_replicas": "replicas",
     "recover_controller": "replicas",

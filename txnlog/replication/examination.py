@@ -14,16 +14,16 @@ from txnlog.log.open_logs import Logs
 from txnlog.replication import root_names
 from txnlog.replication.replicas import open_replicas
 from txnlog.replication.roots.agreement import MemberFailed
-from txnlog.replication.roots.cleaning import KEPT
-from txnlog.replication.roots.comparing import Listings
+from txnlog.replication.roots.controller_move import names_controller
 from txnlog.replication.roots.description import Lacking, count_lacking, describe
+from txnlog.replication.roots.epoch_cleaning import KEPT
 from txnlog.replication.roots.epochs import Epoch, incarnation_of, root_of
+from txnlog.replication.roots.listings import Listings
 from txnlog.replication.roots.members import MemberOpener
-from txnlog.replication.roots.moving import names_controller
 from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
-from txnlog.replication.roots.trimming import read_notes
-from txnlog.replication.roots.verifying import ReplicaDifference, verify
+from txnlog.replication.roots.trim import read_notes
+from txnlog.replication.roots.verification import ReplicaDifference, verify
 from txnlog.replication.sound_copies import SoundCopies
 
 _REMEDIES = {

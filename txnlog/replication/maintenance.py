@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 from txnlog.errors import TxnlogError
 from txnlog.log.open_logs import Logs
-from txnlog.replication.roots.cleaning import EpochCleaning, clean_epochs
-from txnlog.replication.roots.opening import prepare_return
+from txnlog.replication.roots.epoch_cleaning import EpochCleaning, clean_epochs
+from txnlog.replication.roots.find_replicas import prepare_return
 from txnlog.replication.roots.placement import places
-from txnlog.replication.roots.reassigning import Reassigned, reassign
+from txnlog.replication.roots.reassignment import Reassigned, reassign
+from txnlog.replication.roots.replica_return import ReplicaReturn, return_roots
 from txnlog.replication.roots.replicated_storage import find_replicated
-from txnlog.replication.roots.returning import ReplicaReturn, return_roots
-from txnlog.replication.roots.scrubbing import Scrubbed, scrub
+from txnlog.replication.roots.scrub import Scrubbed, scrub
 from txnlog.replication.sound_copies import SoundCopies
 
 PART = "replicas"

@@ -8,7 +8,7 @@ from typing import Final
 from txnlog.log.open_logs import Logs
 from txnlog.metric import Metric
 from txnlog.replication.roots.replicated_storage import find_replicated
-from txnlog.replication.roots.scrubbing import newest_scrub
+from txnlog.replication.roots.scrub import newest_scrub
 
 MEANINGS: Final[Mapping[str, str]] = {
     "txnlog_scrub_begun_seconds": "Since when all objects of all roots are being compared again.",

@@ -9,7 +9,7 @@ from txnlog import names
 from txnlog.clock import Clock
 from txnlog.config import StoreConfig
 from txnlog.errors import IllegalState, ObjectNotFound, StorageError, TxnlogError
-from txnlog.inspect.describing import describe_segments
+from txnlog.inspect.describe import describe_segments
 from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs

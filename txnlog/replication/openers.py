@@ -44,7 +44,7 @@ def find(
     unsafe_single_writer: bool,
 ) -> Storage | None:
     """The roots of a replicated store, or a standby; None if it is neither."""
-    from txnlog.replication.roots.opening import find_replicas
+    from txnlog.replication.roots.find_replicas import find_replicas
     from txnlog.replication.standby.standby_storage import find_standby
 
     # A root on a local disk takes no options: they are for the others then.

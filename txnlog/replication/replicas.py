@@ -21,19 +21,17 @@ from txnlog.errors import (
 from txnlog.log.open_logs import Logs
 from txnlog.replication.named_segments import named_segments
 from txnlog.replication.roots.agreement import MemberFailed
+from txnlog.replication.roots.controller_move import ControllerMove, move_controller
 from txnlog.replication.roots.description import (
     ReplicaEpoch,
     ReplicasDescription,
     describe,
     history,
 )
-from txnlog.replication.roots.electing import Election, change_settings, elect, take_out
+from txnlog.replication.roots.election import Election, change_settings, elect, take_out
+from txnlog.replication.roots.epoch_notes import note_epoch
 from txnlog.replication.roots.epochs import FACTOR, RACK, list_settings, split_settings
-from txnlog.replication.roots.forgetting import Forgotten, forget
-from txnlog.replication.roots.joining import Joined, join
-from txnlog.replication.roots.moving import ControllerMove, move_controller
-from txnlog.replication.roots.noting import note_epoch
-from txnlog.replication.roots.opening import (
+from txnlog.replication.roots.find_replicas import (
     GIVEN_TOGETHER,
     find_replicas,
     find_root,
@@ -41,12 +39,14 @@ from txnlog.replication.roots.opening import (
     plan_join,
     prepare_root,
 )
+from txnlog.replication.roots.old_incarnations import Forgotten, forget
 from txnlog.replication.roots.placement import places
-from txnlog.replication.roots.reassigning import Reassigned, reassign
-from txnlog.replication.roots.recovering import recover
+from txnlog.replication.roots.reassignment import Reassigned, reassign
+from txnlog.replication.roots.recovery import recover
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
+from txnlog.replication.roots.root_join import Joined, join
 from txnlog.replication.roots.soundness import IsSound
-from txnlog.replication.roots.verifying import ReplicaDifference, verify
+from txnlog.replication.roots.verification import ReplicaDifference, verify
 from txnlog.replication.roots.watermarks import LogWatermark, watermarks
 from txnlog.storage import check_location
 from txnlog.storage.logged import logged

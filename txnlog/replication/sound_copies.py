@@ -8,7 +8,7 @@ from crc32c import crc32c
 
 from txnlog import names
 from txnlog.errors import TxnlogError
-from txnlog.inspect.describing import describe_segments
+from txnlog.inspect.describe import describe_segments
 from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.inspect.placed_indexes import check_placed_indexes
 from txnlog.inspect.segments import check_placed_segment

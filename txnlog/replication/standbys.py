@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.log.open_logs import Logs
-from txnlog.replication.standby import promoting
-from txnlog.replication.standby.promoting import Promotion
+from txnlog.replication.standby import promotion
+from txnlog.replication.standby.promotion import Promotion
 from txnlog.replication.standby.rounds import Round
 from txnlog.replication.standby.standby_storage import find_shown
 from txnlog.store import Store
@@ -57,23 +57,23 @@ class Standby:
         """
         shown = self._shown
         last = (
-            shown.standing().round if dry_run else promoting.promote(shown.inner, self._logs.clock)
+            shown.standing().round if dry_run else promotion.promote(shown.inner, self._logs.clock)
         )
         here = Logs(shown, self._logs.config, self._logs.clock)
         missing, why = None, ""
         try:
             clock = self._logs.clock
-            storage = promoting.open_source(last.source, shown.url, source_options, clock)
+            storage = promotion.open_source(last.source, shown.url, source_options, clock)
             source = Logs(storage, self._logs.config, self._logs.clock)
-            missing = promoting.find_missing(source, here)
+            missing = promotion.find_missing(source, here)
         except TxnlogError as error:
             why = str(error)
-        return promoting.Promotion(
+        return promotion.Promotion(
             shown.url,
             last.source,
             last.number,
             last.reached_ms,
             missing,
             why,
-            promoting.unfinished_ids(here),
+            promotion.unfinished_ids(here),
         )

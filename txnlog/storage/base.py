@@ -191,7 +191,7 @@ class Storage(ABC):
         """
         return None
 
-    def relaxed(self) -> Storage:
+    def without_fsync(self) -> Storage:
         """A view of this storage for writes that need not be durable at once, if that saves time.
 
         They are visible as soon as they are written; a power cut may lose them. If there is no such

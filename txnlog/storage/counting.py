@@ -18,7 +18,7 @@ class CountingStorage(ForwardingStorage):
 
     An upload counts as one request, a deletion of any number of objects as one, as does aborting
     uploads; reading many objects, or ranges, is a ``get`` or ``get_range`` for each, and
-    ``put_decided`` a ``put_if_absent``. Requests to its relaxed view count here
+    ``put_decided`` a ``put_if_absent``. Requests to its view without fsync count here
     too.
     """
 

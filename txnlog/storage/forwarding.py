@@ -20,7 +20,7 @@ class ForwardingStorage(Storage):
     ``put_decided`` with ``put_if_absent`` and ``put_round`` with ``gather``.
     """
 
-    # Beside the other attributes, which a relaxed view shares.
+    # Beside the other attributes, which a view without fsync shares.
     __slots__ = ("inner",)
     inner: Storage
 
@@ -39,9 +39,9 @@ class ForwardingStorage(Storage):
         if "gather" in vars(cls) and "put_round" not in vars(cls):
             cls.put_round = Storage.put_round  # type: ignore[method-assign]
 
-    def relaxed(self) -> Self:
-        """This wrapper, with all its state, around the inner storage's relaxed view."""
-        inner = self.inner.relaxed()
+    def without_fsync(self) -> Self:
+        """This wrapper, with all its state, around the inner storage's view without fsync."""
+        inner = self.inner.without_fsync()
         if inner is self.inner:
             return self
         view = object.__new__(type(self))

@@ -134,7 +134,7 @@ def _check(storage: Storage, folder: str, rounds: int) -> None:
     twice = f"{folder}/twice"
     _check_create_twice(storage, twice)
     # Durability is not probed here, and takes time on local disks.
-    raced = _check_races(storage.relaxed(), folder, rounds)
+    raced = _check_races(storage.without_fsync(), folder, rounds)
     _expect(storage, storage.get_range(twice, 1, 3) == b"ir", _RANGE)
     listed = [*_race_names(raced), "twice"]
     _expect(storage, storage.list_names(folder) == listed, _LISTING)

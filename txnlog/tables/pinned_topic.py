@@ -11,7 +11,7 @@ import pyarrow as pa
 from txnlog.config import TopicConfig
 from txnlog.errors import InvalidOption
 from txnlog.log.open_logs import Logs
-from txnlog.read.pinning import pin_topics
+from txnlog.read.pin import pin_topics
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import TopicView
 from txnlog.schema import TopicSchema

@@ -29,4 +29,4 @@ class WriterSettings:
 
     def uploads_to(self, storage: Storage) -> Storage:
         """The storage for uploads of segments: durable at once only with acks=all."""
-        return storage if self.acks is Acks.ALL else storage.relaxed()
+        return storage if self.acks is Acks.ALL else storage.without_fsync()

@@ -15,7 +15,7 @@ from txnlog.ui import plans
 from txnlog.ui.access import same_secret
 from txnlog.ui.changes import MOST_CHARS, ChangePlan, Form, FormField, WrongField
 from txnlog.ui.console import Console, named_in
-from txnlog.ui.rendering import address_of
+from txnlog.ui.render import address_of
 
 _OF_IDS: Final = {"reset": "groups", "abort": "transactions"}
 """Forms about what has an id that may hold anything, and where these are shown."""

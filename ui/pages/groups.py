@@ -8,7 +8,7 @@ from starlette.responses import Response
 from txnlog.errors import TxnlogError
 from txnlog.ui.console import Console, named_in
 from txnlog.ui.lag_curves import PICTURE_HEIGHT, PICTURE_WIDTH, draw_lags
-from txnlog.ui.paging import page_of
+from txnlog.ui.page import page_of
 
 _SHOWN_ENTRIES = 500
 

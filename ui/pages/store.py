@@ -12,7 +12,7 @@ from txnlog.config import store_settings
 from txnlog.store import Store
 from txnlog.ui.console import Console
 from txnlog.ui.jobs import Job, Progress
-from txnlog.ui.rendering import show_size
+from txnlog.ui.render import show_size
 
 _MAINTAIN: Final = "maintain"
 

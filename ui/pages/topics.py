@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from txnlog.errors import TxnlogError
-from txnlog.inspect.describing import describe_segments_within
+from txnlog.inspect.describe import describe_segments_within
 from txnlog.inspect.descriptions import (
     GroupDescription,
     GroupOffset,
@@ -26,7 +26,7 @@ from txnlog.log.topic_log import TopicLog
 from txnlog.names import TOPICS
 from txnlog.storage.base import Storage
 from txnlog.ui.console import Console
-from txnlog.ui.paging import page_of
+from txnlog.ui.page import page_of
 
 _PICTURE_WIDTH = 1000
 _MOST_BARS = 400

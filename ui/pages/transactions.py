@@ -15,7 +15,7 @@ from txnlog.inspect.descriptions import TransactionDescription
 from txnlog.names import LogFile
 from txnlog.state.transaction import EntryRef
 from txnlog.ui.console import Console, named_in
-from txnlog.ui.paging import page_of
+from txnlog.ui.page import page_of
 
 _PICTURE_WIDTH = 1000
 _SHOWN_STATES = 200

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from txnlog.cli.input.options import GroupArgument
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.escaping import Json, escape_text
+from txnlog.cli.output.escape import Json, escape_text
 from txnlog.cli.output.fields import Field, names, number, text, time, to_json
 from txnlog.cli.output.transaction_fields import transaction_ref
 from txnlog.cli.session import Session

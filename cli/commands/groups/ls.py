@@ -11,7 +11,7 @@ from txnlog.cli.input.options import IntervalOption
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.fields import Field
 from txnlog.cli.output.group_fields import PLACES, SUMMARY, list_places
-from txnlog.cli.output.watching import watch_rows
+from txnlog.cli.output.watch import watch_rows
 from txnlog.cli.session import Session
 
 T = TypeVar("T")

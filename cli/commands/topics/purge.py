@@ -94,7 +94,7 @@ def _read_keys(store: Store, topic: str, path: Path, input_format: InputFormat |
     """The columns of the keys. Raises BadParameter, InvalidRecord."""
     import pyarrow as pa
 
-    from txnlog.admin.purging import MOST_KEY_BYTES
+    from txnlog.admin.purge_topic import MOST_KEY_BYTES
 
     is_stdin = str(path) == "-"
     chosen = find_format(input_format, None if is_stdin else path)

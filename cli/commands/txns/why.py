@@ -12,7 +12,7 @@ import typer
 
 from txnlog.cli.input.places import parse_target
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.escaping import Json, escape_text
+from txnlog.cli.output.escape import Json, escape_text
 from txnlog.cli.output.fields import Field, number, show_time, text, time, to_json
 from txnlog.cli.output.transaction_fields import REF
 from txnlog.cli.session import Session

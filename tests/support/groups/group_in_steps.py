@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.groups.consumer_options import consumer_options
 from txnlog.consumer import Consumer
-from txnlog.groups.sharing import ConsumerRebalanceListener
+from txnlog.groups.rebalance import ConsumerRebalanceListener
 from txnlog.log.group_log import GroupLog
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import ConsumerRecord

@@ -16,7 +16,7 @@ from typing import Any
 from txnlog import ConsumerConfig
 from txnlog.consumer import Consumer
 from txnlog.errors import CommitFailed, FencedInstanceId, TxnlogError
-from txnlog.groups.sharing import ConsumerRebalanceListener
+from txnlog.groups.rebalance import ConsumerRebalanceListener
 from txnlog.names import TopicPartition
 from txnlog.store import Store
 from txnlog.testing import FaultRates, Process, Simulation

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.admin.compacted_topics import compact
 from txnlog.admin.compaction.compact import compact_topic
-from txnlog.admin.merging import merge_topic
+from txnlog.admin.merge_topic import merge_topic
 from txnlog.admin.times import Times
 from txnlog.columns.keys import encode_keys, home_of
 from txnlog.names import TopicPartition

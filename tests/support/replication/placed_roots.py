@@ -7,7 +7,7 @@ from txnlog.errors import (
     ObjectNotFound,
 )
 from txnlog.replication import root_names
-from txnlog.replication.roots import trimming
+from txnlog.replication.roots import trim
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.epochs import (
     FACTOR,
@@ -63,4 +63,4 @@ class Set:
 
 
 def trim_at(them: Set, name: str, member: Member) -> list[str]:
-    return trimming.trim(them.other().agreement, them.roots.epoch(), {name: [member]})
+    return trim.trim(them.other().agreement, them.roots.epoch(), {name: [member]})

@@ -11,7 +11,7 @@ import pytest
 
 import txnlog
 from txnlog.replication import open_replicas, root_names
-from txnlog.replication.roots import moving, opening
+from txnlog.replication.roots import controller_move, find_replicas
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
 
@@ -22,7 +22,7 @@ FIRST, SECOND = "a/incarnation-00000", "b/incarnation-00000"
 
 def skip_probes(patch: pytest.MonkeyPatch) -> None:
     """The probe is tested elsewhere, and takes longer than all that is done with these folders."""
-    for module in (opening, moving):
+    for module in (find_replicas, controller_move):
         patch.setattr(module, "probe", lambda _: None)
 
 

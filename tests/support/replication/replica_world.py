@@ -27,9 +27,10 @@ from txnlog.clock import Clock
 from txnlog.errors import InvalidOption, LogTruncated, NotAStore, ObjectNotFound, StorageError
 from txnlog.log.create_once import create_once
 from txnlog.replication import root_names
-from txnlog.replication.roots.cleaning import clean_epochs
 from txnlog.replication.roots.controller import Controller
-from txnlog.replication.roots.electing import change_settings, elect, take_out
+from txnlog.replication.roots.controller_move import move
+from txnlog.replication.roots.election import change_settings, elect, take_out
+from txnlog.replication.roots.epoch_cleaning import clean_epochs
 from txnlog.replication.roots.epochs import (
     AUTO_RETURN,
     DECODER,
@@ -42,15 +43,14 @@ from txnlog.replication.roots.epochs import (
     first_epoch,
     root_of,
 )
-from txnlog.replication.roots.forgetting import forget
-from txnlog.replication.roots.joining import join
 from txnlog.replication.roots.members import put_mark
-from txnlog.replication.roots.moving import move
+from txnlog.replication.roots.old_incarnations import forget
 from txnlog.replication.roots.placement import copies, places
-from txnlog.replication.roots.reassigning import reassign
+from txnlog.replication.roots.reassignment import reassign
+from txnlog.replication.roots.replica_return import return_roots
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
-from txnlog.replication.roots.returning import return_roots
-from txnlog.replication.roots.verifying import verify
+from txnlog.replication.roots.root_join import join
+from txnlog.replication.roots.verification import verify
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 from txnlog.testing import FaultRates, HeapStorage, Process, Simulation

@@ -17,7 +17,7 @@ from tests.support.replication.replica_gates import Disk, view_of
 from txnlog.errors import TxnlogError
 from txnlog.names import STORE_FILE, TopicPartition
 from txnlog.replication import Standby
-from txnlog.replication.standby.following import Follower
+from txnlog.replication.standby.follower import Follower
 from txnlog.replication.standby.standby_storage import find_at
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage

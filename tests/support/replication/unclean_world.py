@@ -13,7 +13,7 @@ from typing import Any
 from tests.support.replication.replica_world import CALM, CONTROLLER, World
 from tests.support.replication.world_entries import entry_number, named_in
 from txnlog.errors import InvalidOption, StorageError
-from txnlog.replication.roots.electing import Election, elect
+from txnlog.replication.roots.election import Election, elect
 from txnlog.replication.roots.epochs import Epoch, root_of
 from txnlog.replication.roots.losses import NamedSegment
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage

@@ -64,7 +64,7 @@ class OnTimeline(ForwardingStorage):
         doomed = list(names)
         self._timed("other", lambda: self.inner.delete(doomed))
 
-    def relaxed(self) -> OnTimeline:
+    def without_fsync(self) -> OnTimeline:
         return self
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:

@@ -20,7 +20,7 @@ from txnlog.admin.compaction.record_keys import RecordKeys
 from txnlog.admin.compaction.span_writer import SpanWriter
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES, Survivors, find_survivors
 from txnlog.admin.compaction.tombstones import horizon_of, is_due
-from txnlog.admin.rewriting import Replacement
+from txnlog.admin.rewrite import Replacement
 from txnlog.clock import Clock
 from txnlog.columns.key_parts import Mask
 from txnlog.config import TopicConfig

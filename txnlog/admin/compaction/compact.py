@@ -15,15 +15,15 @@ from txnlog.admin.compaction.cleaner import (
 from txnlog.admin.compaction.sources import sources_of
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
 from txnlog.admin.record_times import lies_ahead, newest_record_ms
+from txnlog.admin.rewrite import Rewriting, rewriting_config
 from txnlog.admin.rewrite_tasks import TaskRunner, run_here
-from txnlog.admin.rewriting import Rewriting, rewriting_config
 from txnlog.admin.times import Times
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.log.open_logs import Logs
 from txnlog.log.rewriting import TombstoneStay
 from txnlog.log.uploads import TopicSpec
-from txnlog.read.pinning import pin_topics
+from txnlog.read.pin import pin_topics
 from txnlog.state.segment import Segment
 from txnlog.storage.base import Storage
 

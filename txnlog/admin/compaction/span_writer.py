@@ -17,7 +17,7 @@ import pyarrow as pa
 from txnlog import names
 from txnlog.admin.compaction.record_keys import RecordKeys
 from txnlog.admin.compaction.tombstones import NO_TOMBSTONES
-from txnlog.admin.rewriting import Replacement
+from txnlog.admin.rewrite import Replacement
 from txnlog.clock import Clock
 from txnlog.columns.keys import home_of
 from txnlog.config import TopicConfig

@@ -22,6 +22,7 @@ from txnlog.clock import Clock
 from txnlog.errors import LogTruncated, NotEnoughReplicas, ObjectNotFound, StorageError
 from txnlog.replication import root_names
 from txnlog.replication.roots.controller import Controller
+from txnlog.replication.roots.epoch_notes import note_epoch
 from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
@@ -33,7 +34,6 @@ from txnlog.replication.roots.epochs import (
     without,
 )
 from txnlog.replication.roots.members import MarkGone
-from txnlog.replication.roots.noting import note_epoch
 from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.same_bytes import Diverged
 from txnlog.replication.roots.slowness import Slowness, TookTooLong, time_for

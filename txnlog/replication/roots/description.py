@@ -11,7 +11,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from txnlog.config import Setting
 from txnlog.errors import InvalidOption, NotEnoughReplicas, StorageError, StoreExists, TxnlogError
 from txnlog.replication.roots.agreement import MemberFailed
-from txnlog.replication.roots.comparing import Listings, add_listing
 from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
@@ -21,13 +20,14 @@ from txnlog.replication.roots.epochs import (
     member_of,
     root_of,
 )
-from txnlog.replication.roots.forgetting import check_root, old_incarnations
+from txnlog.replication.roots.listings import Listings, add_listing
+from txnlog.replication.roots.old_incarnations import check_root, old_incarnations
 from txnlog.replication.roots.placement import copies as wanted_copies
 from txnlog.replication.roots.placement import is_placed, is_share, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
-from txnlog.replication.roots.scrubbing import ScrubNote, newest_scrub
+from txnlog.replication.roots.scrub import ScrubNote, newest_scrub
 from txnlog.replication.roots.slowness import time_for
-from txnlog.replication.roots.verifying import check_again
+from txnlog.replication.roots.verification import check_again
 from txnlog.storage.reach import UnnamedUrl
 
 RootState: TypeAlias = Literal["leader", "in sync", "joining", "out"]

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from txnlog.replication.roots.agreement import Agreement
-from txnlog.replication.roots.comparing import Listings
 from txnlog.replication.roots.epochs import Epoch, Member
-from txnlog.replication.roots.trimming import Noted, read_notes
+from txnlog.replication.roots.listings import Listings
+from txnlog.replication.roots.trim import Noted, read_notes
 from txnlog.storage.base import Storage
 
 

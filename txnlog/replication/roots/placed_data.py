@@ -16,9 +16,9 @@ from txnlog import names
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, TxnlogError
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
-from txnlog.replication.roots.comparing import Listings
-from txnlog.replication.roots.copying import copy_between
+from txnlog.replication.roots.copies import copy_between
 from txnlog.replication.roots.epochs import Epoch, Member, by_last_in_sync, root_of
+from txnlog.replication.roots.listings import Listings
 from txnlog.replication.roots.placement import is_placed, may_hold_data, places, targets, topic_of
 from txnlog.replication.roots.slowness import time_for
 from txnlog.storage.base import Storage

@@ -7,7 +7,7 @@ from functools import partial
 
 from txnlog.errors import ObjectNotFound
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
-from txnlog.replication.roots.copying import help_out, put_at, put_at_all
+from txnlog.replication.roots.copies import help_out, put_at, put_at_all
 from txnlog.replication.roots.epochs import Epoch, Member
 from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.soundness import leaders_bytes

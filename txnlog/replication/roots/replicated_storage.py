@@ -18,8 +18,8 @@ from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError, Txnlo
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed, OpenMember
 from txnlog.replication.roots.controller import Controller, OpenPlace
-from txnlog.replication.roots.copying import help_out, put_at_all
-from txnlog.replication.roots.electing import change_settings
+from txnlog.replication.roots.copies import help_out, put_at_all
+from txnlog.replication.roots.election import change_settings
 from txnlog.replication.roots.epochs import FACTOR, Epoch, Member, by_last_in_sync
 from txnlog.replication.roots.everywhere import Everywhere
 from txnlog.replication.roots.members import MemberOpener

@@ -9,7 +9,7 @@ from threading import Event, Lock
 
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
-from txnlog.replication.roots.copying import copy_between
+from txnlog.replication.roots.copies import copy_between
 from txnlog.replication.roots.epochs import Epoch, Member
 from txnlog.replication.roots.placement import targets
 from txnlog.replication.roots.slowness import TookTooLong, time_for

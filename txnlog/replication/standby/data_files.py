@@ -16,7 +16,7 @@ from txnlog.admin.live_segments import placed_files
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import FileKey, SegmentRef
-from txnlog.replication.roots.copying import copy_object
+from txnlog.replication.roots.copies import copy_object
 from txnlog.replication.standby.source import SourceMoved
 from txnlog.state.manifest import ManifestList
 from txnlog.state.segment import Segment

@@ -110,7 +110,7 @@ class LocalStorage(Storage):
     def lists_whole_folders(self) -> bool:
         return True
 
-    def relaxed(self) -> Self:
+    def without_fsync(self) -> Self:
         other = copy.copy(self)
         other._fsync = False  # noqa: SLF001 - it is one of us
         return other

@@ -99,7 +99,7 @@ class SftpStorage(ServerStorage):
     def __reduce__(self) -> tuple[type[SftpStorage], tuple[str, dict[str, Any], bool]]:
         return SftpStorage, (self.url, self._options, self._fsync)
 
-    def relaxed(self) -> SftpStorage:
+    def without_fsync(self) -> SftpStorage:
         return SftpStorage(self.url, self._options, fsync=False) if self._fsync else self
 
     def address(self) -> Address:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.support.simulation.long_runs.judge import Fate, Intent, Place, Violation
 from tests.support.simulation.long_runs.world import PARTITIONS, TIMEOUT_MS, World, survived
-from txnlog.admin.merging import merge_topic
+from txnlog.admin.merge_topic import merge_topic
 from txnlog.errors import (
     CommitFailed,
     CommitStateUnknown,

@@ -22,8 +22,7 @@ from txnlog import names
 from txnlog.admin.storage_step import StorageStep
 from txnlog.errors import InvalidOption, NotEnoughReplicas, ObjectNotFound, TxnlogError
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
-from txnlog.replication.roots.comparing import Listings
-from txnlog.replication.roots.copying import copy_between
+from txnlog.replication.roots.copies import copy_between
 from txnlog.replication.roots.epochs import (
     Epoch,
     Left,
@@ -32,9 +31,10 @@ from txnlog.replication.roots.epochs import (
     member_of,
     root_of,
 )
+from txnlog.replication.roots.listings import Listings
 from txnlog.replication.roots.placed_data import add_data
 from txnlog.replication.roots.placement import copies, keepers, places, topic_of
-from txnlog.replication.roots.trimming import Noted, read_notes, trim
+from txnlog.replication.roots.trim import Noted, read_notes, trim
 
 Sizes: TypeAlias = Mapping[Member, int]
 

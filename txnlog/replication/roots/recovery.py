@@ -30,6 +30,13 @@ from txnlog.errors import (
 )
 from txnlog.replication import root_names
 from txnlog.replication.roots.controller import list_epochs
+from txnlog.replication.roots.controller_move import (
+    ControllerMove,
+    claim,
+    named_controller,
+    put_pointer_of,
+)
+from txnlog.replication.roots.epoch_notes import encode_epoch, notes, put_note
 from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
@@ -46,13 +53,6 @@ from txnlog.replication.roots.members import (
     check_url,
     is_nested,
 )
-from txnlog.replication.roots.moving import (
-    ControllerMove,
-    claim,
-    named_controller,
-    put_pointer_of,
-)
-from txnlog.replication.roots.noting import encode_epoch, notes, put_note
 from txnlog.replication.roots.same_bytes import Damaged, Diverged, put_same
 from txnlog.state import envelope
 from txnlog.storage.base import Storage

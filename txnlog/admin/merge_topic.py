@@ -15,13 +15,13 @@ from operator import attrgetter
 
 import numpy as np
 
+from txnlog.admin.rewrite import Replacement, Rewriting, rewriting_config
 from txnlog.admin.rewrite_tasks import TaskRunner, run_here
-from txnlog.admin.rewriting import Replacement, Rewriting, rewriting_config
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec
-from txnlog.read.pinning import pin_topics
+from txnlog.read.pin import pin_topics
 from txnlog.read.segment_ranges import SegmentRange, read_stored
 from txnlog.read.topic_view import TopicView
 from txnlog.state.segment import Segment

@@ -72,7 +72,7 @@ class SeenTopic(Protocol):
     def partitions(self) -> Sized: ...
 
 
-class Sharing:
+class Rebalancer:
     """One consumer's partitions of a group."""
 
     def __init__(self, logs: Logs, group_id: str, settings: MemberSettings) -> None:
@@ -296,7 +296,7 @@ class _HeartbeatThread:
     Only with the machine's clock: with another one polls do its work.
     """
 
-    def __init__(self, member: Member, owner: Sharing) -> None:
+    def __init__(self, member: Member, owner: Rebalancer) -> None:
         self._member = member
         self._woken = Signal()
         self._abandoned = False

@@ -9,8 +9,8 @@ from txnlog.log.open_logs import Logs
 
 if TYPE_CHECKING:
     from txnlog.admin.compaction.compact import Compaction
-    from txnlog.admin.merging import Merge
-    from txnlog.admin.purging import PurgeReport
+    from txnlog.admin.merge_topic import Merge
+    from txnlog.admin.purge_topic import PurgeReport
 
 
 class MaintenanceAdmin:
@@ -68,7 +68,7 @@ class MaintenanceAdmin:
             StorageError: some of it may be done; call it again.
         """
         from txnlog.admin.dry_run import logs_for
-        from txnlog.admin.merging import merge_topic
+        from txnlog.admin.merge_topic import merge_topic
 
         return [*merge_topic(logs_for(self._logs, dry_run=dry_run), topic, dry_run=dry_run)]
 
@@ -98,6 +98,6 @@ class MaintenanceAdmin:
             CorruptRecord: a segment is damaged.
             StorageError: some of it may be done; call it again.
         """
-        from txnlog.admin.purging import purge_topic
+        from txnlog.admin.purge_topic import purge_topic
 
         return purge_topic(self._logs, topic, keys, dry_run=dry_run)

@@ -44,7 +44,7 @@ from txnlog.replication.standby.source import (
     read_newest_states,
 )
 from txnlog.replication.standby.standby_storage import find_shown
-from txnlog.replication.standby.sweeping import sweep_data, sweep_rounds
+from txnlog.replication.standby.sweep import sweep_data, sweep_rounds
 from txnlog.state import envelope
 from txnlog.state.store import DECODER
 from txnlog.state.topic import TopicState

@@ -21,7 +21,7 @@ from txnlog.admin.compaction.record_keys import RecordKeys
 from txnlog.admin.compaction.span_writer import SpanWriter
 from txnlog.admin.dry_run import logs_for
 from txnlog.admin.live_segments import file_key, placed_files
-from txnlog.admin.rewriting import Replacement, Rewriting, rewriting_config
+from txnlog.admin.rewrite import Replacement, Rewriting, rewriting_config
 from txnlog.admin.vacuum import list_segment_files
 from txnlog.columns.key_parts import Mask
 from txnlog.columns.keys import encode_keys
@@ -29,7 +29,7 @@ from txnlog.errors import InvalidOption, InvalidRecord, StorageError
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec
 from txnlog.names import OWN_FILE, FileKey
-from txnlog.read.pinning import pin_topics
+from txnlog.read.pin import pin_topics
 from txnlog.read.segment_ranges import SegmentRange, read_stored
 from txnlog.read.topic_view import TopicView
 from txnlog.schema import TopicSchema

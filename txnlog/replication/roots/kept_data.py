@@ -20,8 +20,8 @@ from typing import Final, Self
 from txnlog import names
 from txnlog.errors import ObjectNotFound
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
-from txnlog.replication.roots.comparing import Listings, add_listing
 from txnlog.replication.roots.epochs import Epoch, Member, incarnation_of, last_in_sync, root_of
+from txnlog.replication.roots.listings import Listings, add_listing
 from txnlog.replication.roots.soundness import IsSound
 
 _MOST: Final = 8

@@ -19,6 +19,11 @@ from txnlog.errors import (
 )
 from txnlog.replication import root_names
 from txnlog.replication.roots.controller import Controller, list_epochs
+from txnlog.replication.roots.controller_move import (
+    known_controllers,
+    named_controller,
+    put_pointer,
+)
 from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
@@ -30,8 +35,7 @@ from txnlog.replication.roots.epochs import (
     next_incarnation,
     root_of,
 )
-from txnlog.replication.roots.joining import Joined
-from txnlog.replication.roots.keeping import Kept
+from txnlog.replication.roots.kept_data import Kept
 from txnlog.replication.roots.members import (
     MARK_DECODER,
     MemberOpener,
@@ -41,9 +45,9 @@ from txnlog.replication.roots.members import (
     put_mark,
     without_mark,
 )
-from txnlog.replication.roots.moving import known_controllers, named_controller, put_pointer
 from txnlog.replication.roots.placement import is_share
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.root_join import Joined
 from txnlog.state import envelope
 from txnlog.storage.base import Address, Storage
 from txnlog.storage.probe import probe

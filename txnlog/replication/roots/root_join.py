@@ -24,7 +24,7 @@ import msgspec
 from txnlog import names
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, TxnlogError
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
-from txnlog.replication.roots.copying import copy_between, put_at
+from txnlog.replication.roots.copies import copy_between, put_at
 from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
@@ -37,9 +37,9 @@ from txnlog.replication.roots.epochs import (
     root_of,
     without,
 )
-from txnlog.replication.roots.forgetting import delete_incarnation
-from txnlog.replication.roots.keeping import Kept
+from txnlog.replication.roots.kept_data import Kept
 from txnlog.replication.roots.members import put_mark
+from txnlog.replication.roots.old_incarnations import delete_incarnation
 from txnlog.replication.roots.placed_data import list_whole, source_of
 from txnlog.replication.roots.placement import is_placed, targets
 from txnlog.replication.roots.soundness import IsSound, sound_bytes

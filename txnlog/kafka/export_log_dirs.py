@@ -26,7 +26,7 @@ from txnlog.kafka.folders import partition_folder
 from txnlog.kafka.progress import Progress
 from txnlog.log.open_logs import Logs
 from txnlog.read.json_records import as_keys_and_values, json_pieces
-from txnlog.read.pinning import pin_topics
+from txnlog.read.pin import pin_topics
 from txnlog.read.segment_ranges import SegmentRange, load_transaction_index, read_batches
 from txnlog.read.topic_view import TopicView
 from txnlog.segments.batch_header import (

@@ -10,9 +10,9 @@ from typing import ClassVar, Final, TypeAlias
 from txnlog.admin.storage_step import StorageStep
 from txnlog.errors import InvalidOption, StorageError, TxnlogError
 from txnlog.replication.roots.epochs import Epoch, FailedJoins, Member, root_of
-from txnlog.replication.roots.forgetting import check_root, forget, old_incarnations
-from txnlog.replication.roots.joining import Joined, join
+from txnlog.replication.roots.old_incarnations import check_root, forget, old_incarnations
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.root_join import Joined, join
 from txnlog.replication.roots.soundness import IsSound
 from txnlog.storage.reach import UnnamedUrl
 

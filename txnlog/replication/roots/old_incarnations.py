@@ -12,11 +12,11 @@ from txnlog import names
 from txnlog.errors import InvalidOption, NotEnoughReplicas, ObjectNotFound, StoreExists
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
+from txnlog.replication.roots.controller_move import known_controllers
 from txnlog.replication.roots.epochs import Epoch, Member, forgotten, incarnation_of, root_of
 from txnlog.replication.roots.members import MARK_DECODER, MemberOpener, without_mark
-from txnlog.replication.roots.moving import known_controllers
 from txnlog.replication.roots.placement import places
-from txnlog.replication.roots.reassigning import only_copies
+from txnlog.replication.roots.reassignment import only_copies
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.same_bytes import is_sound
 from txnlog.replication.roots.soundness import sound_bytes

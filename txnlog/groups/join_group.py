@@ -43,7 +43,7 @@ _DECODER: msgspec.json.Decoder[JoinAsked] = msgspec.json.Decoder(JoinAsked)
 _logger = logging.getLogger(__name__)
 
 
-class Joining:
+class JoinGroup:
     """One member that joins its group, or changes its subscription.
 
     Args:

@@ -20,13 +20,13 @@ from txnlog import names
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError
 from txnlog.replication.roots import same_bytes, soundness
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
-from txnlog.replication.roots.comparing import Listings, add_listing
-from txnlog.replication.roots.copying import CHUNK_BYTES, copy_between, help_out
+from txnlog.replication.roots.copies import CHUNK_BYTES, copy_between, help_out
 from txnlog.replication.roots.epochs import Epoch, Member, root_of
+from txnlog.replication.roots.listings import Listings, add_listing
 from txnlog.replication.roots.placement import is_placed, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.soundness import IsSound
-from txnlog.replication.roots.trimming import noted, read_notes
+from txnlog.replication.roots.trim import noted, read_notes
 from txnlog.storage.base import Storage
 
 Kind: TypeAlias = Literal["missing", "damaged", "differs", "extra", "undecided"]

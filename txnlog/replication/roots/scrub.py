@@ -21,13 +21,13 @@ from txnlog.errors import ObjectNotFound, TxnlogError
 from txnlog.limits import AnyNumber, Counter, LongName, TimeMs
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
-from txnlog.replication.roots.comparing import Listings
+from txnlog.replication.roots.epoch_notes import list_notes
 from txnlog.replication.roots.epochs import Epoch, Member
-from txnlog.replication.roots.noting import list_notes
+from txnlog.replication.roots.listings import Listings
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.soundness import IsSound
-from txnlog.replication.roots.verifying import verify
+from txnlog.replication.roots.verification import verify
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 

@@ -9,7 +9,6 @@ from typing import Final
 
 from txnlog.errors import InvalidOption, NotEnoughReplicas
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
-from txnlog.replication.roots.comparing import Listings, add_listing
 from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
@@ -25,6 +24,7 @@ from txnlog.replication.roots.epochs import (
     taken_out,
     without,
 )
+from txnlog.replication.roots.listings import Listings, add_listing
 from txnlog.replication.roots.losses import Copies, Losses, LostRange, NameSegments, find_losses
 from txnlog.replication.roots.placement import is_placed, places
 

@@ -18,8 +18,8 @@ from txnlog.admin.storage_step import StorageStep
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.controller import list_epochs
+from txnlog.replication.roots.epoch_notes import list_notes
 from txnlog.replication.roots.epochs import Epoch, Member
-from txnlog.replication.roots.noting import list_notes
 from txnlog.storage.base import Storage
 
 KEPT: Final = 100

@@ -21,7 +21,7 @@ from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.replication import root_names
-from txnlog.replication.roots.opening import find_replicas
+from txnlog.replication.roots.find_replicas import find_replicas
 from txnlog.replication.roots.same_bytes import put_same
 from txnlog.replication.standby.rounds import Promoted, Round, Rounds
 from txnlog.storage import open_storage

@@ -22,7 +22,7 @@ from txnlog.state import envelope
 from txnlog.state.membership import Membership, MembersLeft, ToldAt
 
 
-class Leaving:
+class LeaveGroup:
     """One member that leaves its group.
 
     Args:
