@@ -33,6 +33,7 @@ ABORTABLE = {
     "RebalanceInProgress",
     "RecordTooLarge",
     "SegmentTooLarge",
+    "TooManyFields",
     "UnknownMemberId",
     "UploadExpired",
 }
@@ -147,7 +148,7 @@ def test_public_errors_are_in_one_place() -> None:
     """All errors can be imported from txnlog.errors."""
     inner = {"Diverged", "MarkGone", "SegmentTooLarge", "UnknownCodec", "UnknownMagic"}
     inner |= {"CannotReplace", "Damaged", "TookTooLong", "UnnamedUrl", "_HandedOver"}
-    inner |= {"Unresolvable"}
+    inner |= {"TooManyFields", "Unresolvable"}
     assert set(errors.__all__) == set(CLASSES) - inner | {"TxnlogError"}
 
 
