@@ -28,14 +28,14 @@ KINDS = {
 def steps_of_a_batch(folder: Path, store: Store, form: str) -> list[str]:
     """Kill drivers, each at a later step, until one commits its first batch; the steps."""
     last: list[str] = []
+    inherited = os.environ.get("PYTHONPATH")
+    paths = [str(HERE / "killed_at_a_step"), *([inherited] if inherited else [])]
     for number in count(1):
         steps = folder / f"steps-{number}"
         environment = {
             "TXNLOG_TEST_STEPS": str(steps),
             "TXNLOG_TEST_LAST_STEP": f"{number}",
-            "PYTHONPATH": os.pathsep.join(
-                [str(HERE / "killed_at_a_step"), os.environ.get("PYTHONPATH", "")]
-            ),
+            "PYTHONPATH": os.pathsep.join(paths),
         }
         with driver(
             folder / "spark",

@@ -115,7 +115,7 @@ def test_partitions_that_are_added_while_it_copies(
     servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are added on the other side, and copied, in the same run."""
-    monkeypatch.setattr("txnlog.bridge.bridge._GROWN_AFTER_S", 0.5)
+    monkeypatch.setattr("txnlog.bridge.base._GROWN_AFTER_S", 0.5)
     store = txnlog.open(str(tmp_path / "store"), create=True)
     admin = Cluster(servers).admin()
     producer = confluent_kafka.Producer({"bootstrap.servers": servers})

@@ -7,7 +7,7 @@
 Needs the extra ``kafka``. See docs/MOVING_FROM_KAFKA.md.
 """
 
-from txnlog.bridge.bridge import BridgeCommit
+from txnlog.bridge.base import BridgeCommit
 from txnlog.bridge.group_offsets import TranslatedOffset, translate_offsets
 from txnlog.bridge.sink import KafkaSink
 from txnlog.bridge.source import KafkaSource

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from txnlog.bridge import client
-from txnlog.bridge.bridge import check_bridge_name
+from txnlog.bridge.base import check_bridge_name
 from txnlog.bridge.client import Cluster, failure, reported
 from txnlog.bridge.positions import Positions
 from txnlog.bridge.sink import read_positions

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any, Final, Self
 
 from txnlog.bridge import client
-from txnlog.bridge.bridge import LOOK_S, Bridge, CopyProgress
+from txnlog.bridge.base import LOOK_S, Bridge, CopyProgress
 from txnlog.bridge.client import Cluster, reported
 from txnlog.bridge.positions import Positions
 from txnlog.consumer import Consumer

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from txnlog.bridge import client
-from txnlog.bridge.bridge import LOOK_S, Bridge, CopyProgress
+from txnlog.bridge.base import LOOK_S, Bridge, CopyProgress
 from txnlog.bridge.client import failure, reported
 from txnlog.bridge.positions import Positions
 from txnlog.errors import BridgeFailed, TopicAlreadyExists, TxnlogError

@@ -141,15 +141,14 @@ class _FreshTable:
             tuple((number, *starts) for number, starts in view.unfinished.items()),
         )
         folder, history = self._folder, self._history
-        if self._answer is not None and self._answer[0] == seen:
-            assert history is not None
-            history.shown_at_ms = now_ms
-            return self._answer[1]
         if folder is None or folder.day != day or history is None or history.of != view.topic_id:
             self._folder = DayFolder(logs, self._topic, day)
             self._history = TableHistory(logs, self._topic, view.topic_id, self._folder)
             self._known = None
             return None
+        if self._answer is not None and self._answer[0] == seen:
+            history.shown_at_ms = now_ms
+            return self._answer[1]
         self._answer = None
         schema = iceberg_schema(topic.columns)
         fields = _fields(topic, schema)

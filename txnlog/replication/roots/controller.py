@@ -8,7 +8,7 @@ it slept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final, TypeAlias
@@ -25,15 +25,17 @@ _MOST_MOVES: Final = 100
 """How many places are followed; each has a later epoch than the one before."""
 
 
-def _numbers(listed: Iterable[str]) -> list[int]:
+def list_epochs(storage: Storage, first: int = 0) -> list[int]:
+    """The numbers of the epochs that lie at a place, from ``first`` on; ascending."""
+    return list_numbers(storage, root_names.EPOCHS, first)
+
+
+def list_numbers(storage: Storage, folder: str, first: int = 0) -> list[int]:
+    """The numbers that files of a folder have, as epochs have theirs, from ``first`` on."""
+    after = root_names.epoch_file(first - 1) if first > 0 else ""
+    listed = storage.list_names(folder, after.rpartition("/")[2])
     parsed = map(root_names.parse_epoch_file, listed)
     return [number for number in parsed if number is not None]
-
-
-def list_epochs(storage: Storage, first: int = 0, folder: str = root_names.EPOCHS) -> list[int]:
-    """The numbers of the epochs that lie at a place, from ``first`` on; ascending."""
-    after = root_names.epoch_file(first - 1) if first > 0 else ""
-    return _numbers(storage.list_names(folder, after.rpartition("/")[2]))
 
 
 class Controller:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from txnlog.errors import ObjectNotFound, StorageError, TxnlogError
 from txnlog.replication import root_names
-from txnlog.replication.roots.controller import Controller, list_epochs
+from txnlog.replication.roots.controller import Controller, list_numbers
 from txnlog.replication.roots.epochs import DECODER, Epoch, Member, check_epoch
 from txnlog.replication.roots.same_bytes import Damaged, Diverged, put_same
 from txnlog.replication.roots.slowness import time_for
@@ -86,9 +86,9 @@ def newest_note(storage: Storage, first: int) -> Epoch | None:
     return max(notes(storage, first)[0], key=lambda epoch: epoch.number, default=None)
 
 
-def list_notes(storage: Storage, first: int = 0, folder: str = root_names.EPOCH_NOTES) -> list[int]:
-    """The numbers of a member's notes, those of epochs mostly, from ``first`` on; ascending."""
-    return list_epochs(storage, first, folder)
+def list_notes(storage: Storage, first: int = 0) -> list[int]:
+    """The numbers of the epochs that a member has, from ``first`` on; ascending."""
+    return list_numbers(storage, root_names.EPOCH_NOTES, first)
 
 
 def notes(storage: Storage, first: int = 0) -> tuple[list[Epoch], list[int]]:

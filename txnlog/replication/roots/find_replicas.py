@@ -284,7 +284,7 @@ def plan_join(storage: ReplicatedStorage, url: str) -> Joined:
     member = next_incarnation(epoch, root)
     known = msgspec.structs.replace(epoch, roots={**epoch.roots, root: Root(found.url)})
     counts, sizes = [0, 0], [0, 0]
-    with Kept(storage.agreement, known, member, lambda *_: None) as kept:
+    with Kept.of(storage.agreement, known, member, lambda *_: None) as kept:
         for name, size in storage.list_all(""):
             if root_names.is_of_store(name) and is_share(known, name, member):
                 is_kept = kept.may_keep(name, size)

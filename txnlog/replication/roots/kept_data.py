@@ -11,10 +11,9 @@ is decided in a race the earlier incarnation may have what was never acknowledge
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
-from types import TracebackType
 from typing import Final, Self
 
 from txnlog import names
@@ -31,39 +30,41 @@ _MOST: Final = 8
 class Kept:
     """Finds what earlier incarnations of a joining member's root have, and has it kept.
 
-    They are listed once. For several threads, but for :meth:`holders`.
+    For several threads, but for :meth:`holders`.
     """
 
     def __init__(
-        self, agreement: Agreement, epoch: Epoch, member: Member, is_sound: IsSound
+        self,
+        agreement: Agreement,
+        epoch: Epoch,
+        member: Member,
+        is_sound: IsSound,
+        listings: Listings,
     ) -> None:
         self._agreement = agreement
         self._epoch = epoch
         self._member = member
         self._is_sound = is_sound
-        self._earlier = _earlier(epoch, member)
-        self._listings = Listings(self._earlier)
+        self._listings = listings
 
-    def __enter__(self) -> Self:
-        for earlier in self._earlier:
-            with suppress(MemberFailed):  # it was forgotten, mostly
-                add_listing(self._listings, self._agreement, self._epoch, earlier)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self._listings.__exit__(kind, error, at)
+    @classmethod
+    @contextmanager
+    def of(
+        cls, agreement: Agreement, epoch: Epoch, member: Member, is_sound: IsSound
+    ) -> Iterator[Self]:
+        """List the earlier incarnations, once; for a ``with`` statement."""
+        earlier = _earlier(epoch, member)
+        with Listings(earlier) as listings:
+            for one in earlier:
+                with suppress(MemberFailed):  # it was forgotten, mostly
+                    add_listing(listings, agreement, epoch, one)
+            yield cls(agreement, epoch, member, is_sound, listings)
 
     def holders(self, name: str) -> Sequence[tuple[Member, int]]:
         """Earlier incarnations that have something of this name, and its size; newest first."""
         if not names.is_unique(name) or names.is_accelerator(name):
             return ()  # to judge an index takes more than to copy it
-        sizes = self._listings.sizes_of(name)
-        return [(earlier, sizes[earlier]) for earlier in self._earlier if earlier in sizes]
+        return [*self._listings.sizes_of(name).items()]
 
     def may_keep(self, name: str, size_bytes: int) -> bool:
         """Whether an earlier incarnation has data of this name and size: it may be whole."""

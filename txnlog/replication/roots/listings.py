@@ -82,9 +82,9 @@ class Listings:
             yield _decode(name), {self._members[number]: size for _, number, size in some}
 
     def sizes_of(self, name: str) -> dict[Member, int]:
-        """The members that have a name, and its size there."""
+        """The members that have a name, in their order, and its size there."""
         found = self._database.execute(
-            "select member, size from listed where name = ?", [_encode(name)]
+            "select member, size from listed where name = ? order by member", [_encode(name)]
         )
         return {self._members[number]: size for number, size in found}
 

@@ -91,7 +91,7 @@ def _join(agreement: Agreement, root: str, url: str, is_sound: IsSound) -> Joine
     try:
         epoch, member = _begin(agreement, agreement.epoch(), root, url)
         try:
-            with Kept(agreement, epoch, member, is_sound) as kept:
+            with Kept.of(agreement, epoch, member, is_sound) as kept:
                 copied = _copy(agreement, epoch, member, is_sound, kept)
             after = _finish(agreement, epoch, member)
         except Exception as error:

@@ -21,7 +21,7 @@ from txnlog.errors import ObjectNotFound, TxnlogError
 from txnlog.limits import AnyNumber, Counter, LongName, TimeMs
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
-from txnlog.replication.roots.epoch_notes import list_notes
+from txnlog.replication.roots.controller import list_numbers
 from txnlog.replication.roots.epochs import Epoch, Member
 from txnlog.replication.roots.listings import Listings
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
@@ -170,4 +170,4 @@ def _put(agreement: Agreement, epoch: Epoch, note: ScrubNote) -> None:
 
 
 def _numbers(storage: Storage) -> list[int]:
-    return list_notes(storage, folder=root_names.SCRUB_NOTES)
+    return list_numbers(storage, root_names.SCRUB_NOTES)
