@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from statistics import median
+from typing import ParamSpec, TypeAlias, TypeVar
 
 import duckdb
 import numpy as np
@@ -24,11 +25,14 @@ from txnlog.store import attach
 
 P = ParamSpec("P")
 ReturnT = TypeVar("ReturnT")
+Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 KEY_BYTES = (8, 16, 100)
 _VALUE = b"." * 100
 _BATCH_ROWS = 100_000
+_TIMES = 10
 _COLUMNS = (
     "bytes of a key",
+    "keys come",
     "scan, CPU s",
     "latest=True, CPU s",
     "DuckDB, CPU s",
@@ -53,43 +57,59 @@ _WINDOW = """
 
 
 def measure(folder: Path, count: int) -> list[str]:
-    """Lines of Markdown: a topic of ``count`` records in which each key occurs twice, by key size.
+    """Lines of Markdown: topics of ``count`` records, ten for each key, by key size.
 
     A key's memory is the growth over that of half as many keys, by the difference in keys.
     """
+    keys = count // _TIMES
     head = (
-        f"{count:,} records with values of 100 bytes in 4 partitions, {count // 2:,} keys, lz4. "
+        f"{count:,} records with values of 100 bytes in 4 partitions, {keys:,} keys, lz4: all of "
+        "them one round after the other, or any at each time. "
         "CPU and memory of a separate process each. Bytes a key: how much more the process grows "
         "than over a topic of half as many keys, by their difference; the documents say about 300 "
         "and five times the key's size. DuckDB: a window over the same records, with their "
         "offsets, in one Parquet file; it returns keys and values, latest=True all columns; no key "
-        "is in two partitions. CPU is of all threads, without imports. "
+        "is in two partitions. CPU is of all threads, without imports: the median of three. "
         "(Target: DuckDB / latest=True 1.0 or more.)"
     )
-    lines = [
-        head,
-        "",
-        f"| {' | '.join(_COLUMNS)} |",
-        "|---" * len(_COLUMNS) + "|",
-    ]
+    lines = [head, "", f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
     store = txnlog.open(str(folder / "latest"), create=True)
     for size in KEY_BYTES:
-        for part, rows in (("half", count // 2), ("whole", count)):
-            topic = f"{part}-{size}"
+        half, whole = f"half-{size}", f"whole-{size}"
+        for topic, some in ((half, keys // 2), (whole, keys)):
             store.topics.create(topic, partitions=4)
-            _write(store, topic, rows, size)
-        scanned_s, _ = _measured(store.url, f"whole-{size}", rows=count, latest=False)
-        _, half_mb = _measured(store.url, f"half-{size}", rows=count // 4, latest=True)
-        latest_s, whole_mb = _measured(store.url, f"whole-{size}", rows=count // 2, latest=True)
-        file = folder / f"window-{size}.parquet"
-        store.scan(f"whole-{size}", columns=["key", "value", "offset"]).to_file(file)
-        duckdb_s = _in_process(_read_window, file, rows=count // 2)
-        each = (whole_mb - half_mb) * 1e6 / (count // 2 - count // 4)
-        lines.append(
-            f"| {size} | {scanned_s:.2f} | {latest_s:.2f} | {duckdb_s:.2f} "
-            f"| {duckdb_s / latest_s:.2f} | {whole_mb:.0f} | {each:.0f} | {300 + 5 * size} |"
-        )
-    return [*lines, "", *_measure_compacted(store, count // 2)]
+            _write(store, topic, _rounds(some, _TIMES), size)
+        _, half_mb = _measured(store.url, half, rows=keys // 2, latest=True)
+        cells, whole_mb = _beside_duckdb(store, folder, whole, keys, _TIMES * keys)
+        each = (whole_mb - half_mb) * 1e6 / (keys - keys // 2)
+        lines.append(f"| {size} | in rounds | {cells} | {each:.0f} | {300 + 5 * size} |")
+        store.topics.create(f"any-{size}", partitions=4)
+        numbers = np.random.default_rng(3).integers(0, keys, count)
+        _write(store, f"any-{size}", [numbers], size)
+        rows = len(np.unique(numbers))
+        cells, _ = _beside_duckdb(store, folder, f"any-{size}", rows, count)
+        lines.append(f"| {size} | any | {cells} | | |")
+    return [*lines, "", *_measure_compacted(store, keys)]
+
+
+def _beside_duckdb(
+    store: txnlog.Store, folder: Path, topic: str, rows: int, records: int
+) -> tuple[str, float]:
+    """Cells of a line, and the MB of memory."""
+    file = folder / f"{topic}.parquet"
+    store.scan(topic, columns=["key", "value", "offset"]).to_file(file)
+    scanned, latest, duckdb_s = [], [], []
+    for _ in range(3):
+        scanned.append(_measured(store.url, topic, rows=records, latest=False)[0])
+        latest.append(_measured(store.url, topic, rows=rows, latest=True))
+        duckdb_s.append(_in_process(_read_window, file, rows=rows))
+    file.unlink()
+    latest_s, mb = (median(found) for found in zip(*latest, strict=True))
+    beside_s = median(duckdb_s)
+    return (
+        f"{median(scanned):.2f} | {latest_s:.2f} | {beside_s:.2f} | {beside_s / latest_s:.2f} "
+        f"| {mb:.0f}"
+    ), mb
 
 
 def _measure_compacted(store: txnlog.Store, count: int) -> list[str]:
@@ -108,9 +128,9 @@ def _measure_compacted(store: txnlog.Store, count: int) -> list[str]:
         for percent in (0, 1, 10):
             topic = f"compacted-{size}-{percent}"
             store.topics.create(topic, partitions=4, config={"cleanup.policy": "compact"})
-            _write(store, topic, 2 * count, size, times=1)
+            _write(store, topic, _rounds(count, 1), size)
             _compact(store, topic)
-            _write(store, topic, 2 * count * percent // 100, size, times=1)
+            _write(store, topic, _rounds(count * percent // 100, 1), size)
             scanned_s = _in_process(_read_often, store.url, topic, latest=False)
             latest_s = _in_process(_read_often, store.url, topic, latest=True)
             scanned, latest = (_requests(store.url, topic, latest=of) for of in (False, True))
@@ -127,15 +147,19 @@ def _compact(store: txnlog.Store, topic: str) -> None:
         raise AssertionError(f"{topic} was not compacted")
 
 
-def _write(store: txnlog.Store, topic: str, count: int, size: int, times: int = 2) -> None:
+def _rounds(keys: int, times: int) -> Iterator[Numbers]:
+    """The numbers of all keys, so many times, each time in another order."""
     random = np.random.default_rng(3)
+    return (random.permutation(keys) for _ in range(times))
+
+
+def _write(store: txnlog.Store, topic: str, numbers: Iterable[Numbers], size: int) -> None:
     with store.producer() as producer:
-        for _ in range(times):
-            numbers = random.permutation(count // 2)
-            for start in range(0, len(numbers), _BATCH_ROWS):
-                some = numbers[start : start + _BATCH_ROWS]
-                keys = np.char.zfill(some.astype(f"S{size}"), size)
-                batch = {"key": pa.array(keys.tolist()), "value": pa.array([_VALUE] * len(some))}
+        for some in numbers:
+            for start in range(0, len(some), _BATCH_ROWS):
+                texts = some[start : start + _BATCH_ROWS].astype(f"S{size}")
+                keys = pa.array(np.char.zfill(texts, size).tolist())
+                batch = {"key": keys, "value": pa.array([_VALUE] * len(texts))}
                 producer.send_batch(topic, pa.record_batch(batch))
 
 

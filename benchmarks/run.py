@@ -201,7 +201,7 @@ def _latest(scale: Scale) -> list[str]:
     import spark_latest
     from latest import measure
 
-    lines = measure(scale.folder, scale.of(2_000_000, 200_000))
+    lines = measure(scale.folder, scale.of(10_000_000, 200_000))
     with _session() as spark:
         count = scale.of(1_000_000, 100_000)
         return [*lines, "", *spark_latest.measure(spark, scale.folder, count, scale.repetitions)]

@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -16,7 +17,7 @@ import pytest
 from tests.support.admin.compacted_topics import compact
 from tests.support.tiers import more
 from txnlog.errors import CorruptRecord, InvalidOption
-from txnlog.read.latest import _Fold
+from txnlog.read.latest import _Fold, _which
 from txnlog.read.scanned_ranges import read_each
 from txnlog.results import DamagedRecords
 from txnlog.scan import Scan
@@ -41,8 +42,12 @@ TYPED = ["v", "_partition", "_offset", "_timestamp", "_deleted", *SCHEMA.names[:
 
 @pytest.fixture
 def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of millions of keys, and of gigabytes: groups are merged, and their columns are wide."""
+    """As of millions of keys, and of gigabytes: groups are merged, and their columns are wide.
+
+    Ranges are read in pieces.
+    """
     monkeypatch.setattr("txnlog.read.latest._LEAST_ROWS", 8)
+    monkeypatch.setattr("txnlog.read.latest._LEAST_GAP", 2)
     monkeypatch.setattr("txnlog.read.latest._MOST_BYTES", 110)
 
 
@@ -338,6 +343,38 @@ def test_segments_without_newest_records_are_read_once(monkeypatch: pytest.Monke
     monkeypatch.setattr("txnlog.read.latest.read_each", noting)
     assert [row["value"] for row in rows_of(store.scan("t", latest=True))] == [b"3", b"4"]
     assert read == [0, 1, 2, 3, 4, 3, 4]
+
+
+@pytest.mark.parametrize("record_format", ["columns", "kafka", "parquet"])
+def test_long_stretches_without_newest_records_are_read_once(
+    record_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first, behind the last, and between them; a short one is read with its ends."""
+    monkeypatch.setattr("txnlog.read.latest._LEAST_GAP", 10)
+    store = make_store()
+    store.topics.create("t", config={"record.format": record_format})
+    keys = ["again"] * 20 + ["a"] + ["again"] * 9 + ["b"] + ["again"] * 10 + ["c", "again", "gone"]
+    rows = {"key": keys, "value": [f"{number}" for number in range(len(keys))]}
+    with store.producer() as producer:
+        producer.send_batch("t", pa.record_batch(rows))
+        producer.send("t", None, "gone")
+    read: list[tuple[int, int]] = []
+
+    def noting(storage: Storage, parts: Any, columns: Any) -> Iterator[Any]:
+        read.extend((part.start_offset, part.stop_offset) for part in parts)
+        return read_each(storage, parts, columns)
+
+    monkeypatch.setattr("txnlog.read.latest.read_each", noting)
+    found = rows_of(store.scan("t", columns=["value"], latest=True))
+    assert [int(row["value"]) for row in found] == [20, 30, 41, 42]
+    assert read[-2:] == [(20, 31), (41, 45)]
+
+
+def test_a_newest_record_that_is_damaged_leaves_its_flag_to_no_other() -> None:
+    """Its offset is not among those that the second reading finds."""
+    here = np.array([3, 5, 8, 9])
+    assert _which(here, np.array([1, 3, 4, 8, 11])).tolist() == [True, False, True, False]
+    assert _which(here[:0], here).tolist() == []
 
 
 @pytest.mark.parametrize("partitions", [1, 3])

@@ -20,8 +20,10 @@ from itertools import chain, groupby
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import structs
 from pyarrow import types
 
 from txnlog.columns.keys import encode_keys, home_of
@@ -36,14 +38,16 @@ from txnlog.segments.number_arrays import arrow_of, numbers_of
 from txnlog.segments.records import Int64Array
 from txnlog.storage.base import Storage
 
-_NUMBERS: Final = ("partition", "offset", "timestamp")
-_LEAST_ROWS: Final = 1 << 19
-_LEAST_BYTES: Final = 64 << 20
+_LEAST_ROWS: Final = 1 << 21
+_LEAST_BYTES: Final = 128 << 20
 """Fewer rows, and keys of fewer bytes, are not worth grouping."""
 _MOST_BYTES: Final = 1 << 30
 """With more, Arrow's columns of keys have long positions: the others end at 2 GiB."""
 _HASHED_ROWS: Final = 1 << 12
 """Keys are hashed so many at a time: then their positions are short, too."""
+_LEAST_GAP: Final = 1 << 17
+"""Offsets in a row without a newest record: fewer are read, to ask for no file twice."""
+_NO_NUMBERS: Final = np.empty(0, np.int64)
 _MOST_WAITING_BYTES: Final = 32 << 20
 """Rows wait until so many can be looked up together: each lookup takes in all the newer keys."""
 
@@ -64,15 +68,19 @@ class Newest:
         """Whether a range lies before the offset in ``clean_ends``."""
         return part.start_offset < self.clean_ends.get(part.partition, 0)
 
-    def may_be_in(self, part: SegmentRange) -> bool:
-        """Whether a range may hold any of them."""
+    def narrow(self, part: SegmentRange) -> Iterator[SegmentRange]:
+        """The pieces of a range that are worth reading: long stretches without any are left out."""
         if self.is_clean(part):
-            return True
-        offsets = self.offsets.get(part.partition)
-        if offsets is None:
-            return False
+            yield part
+            return
+        offsets = self.offsets.get(part.partition, _NO_NUMBERS)
         first, end = np.searchsorted(offsets, (part.start_offset, part.stop_offset))
-        return bool(first < end)
+        here = offsets[first:end]
+        if len(here):
+            cuts = np.flatnonzero(np.diff(here) > _LEAST_GAP)
+            starts, lasts = here[[0, *cuts + 1]], here[[*cuts, -1]]
+            for start, last in zip(starts.tolist(), lasts.tolist(), strict=True):
+                yield structs.replace(part, start_offset=start, stop_offset=last + 1)
 
 
 def check_has_key(topic: str, columns: ScanColumns) -> None:
@@ -147,7 +155,7 @@ def newest_rows(
 ) -> Generator[pa.RecordBatch]:
     """The rows of these records but those that delete; the filter is applied to them.
 
-    Ranges that hold none of them are not read.
+    Ranges that hold none of them are not read, nor long stretches of others.
     """
     is_plain = columns.topic_schema is None or columns.as_json
     deciding = "value" if is_plain else DELETED
@@ -155,7 +163,8 @@ def newest_rows(
     keys = _key_columns(columns) if newest.newer else ()
     names = (*columns.with_looked_at.names, offset, deciding, *keys)
     reading = replace(columns, names=tuple(dict.fromkeys(names)), row_filter=None)
-    chosen = [part for part in matching_ranges(parts, columns) if newest.may_be_in(part)]
+    matching = matching_ranges(parts, columns)
+    chosen = [piece for part in matching for piece in newest.narrow(part)]
     with closing(_read(storage, chosen, reading, report)) as reads:
         for rows, is_newest in _judge(reads, newest, keys, offset):
             flags = rows.column(deciding)
@@ -186,13 +195,22 @@ def _judge(
         if not is_clean:
             offsets = newest.offsets[partition]
             for batch in batches:
-                here = numbers_of(batch.column(offset))
-                at = np.minimum(np.searchsorted(offsets, here), len(offsets) - 1)
-                yield batch, pa.array(offsets[at] == here)
+                yield batch, pa.array(_which(numbers_of(batch.column(offset)), offsets))
         elif (newer := newest.newer.get(partition)) is None:
             yield from ((batch, None) for batch in batches)
         else:
             yield from _without(batches, keys, newer)
+
+
+def _which(here: Int64Array, offsets: Int64Array) -> npt.NDArray[np.bool_]:
+    """Which of the offsets of some rows are among others; both ascend."""
+    found = np.zeros(len(here), np.bool_)
+    if len(here):
+        first, end = np.searchsorted(offsets, (here[0], here[-1] + 1))
+        some = offsets[first:end]
+        at = np.searchsorted(here, some)
+        found[at[here[at] == some]] = True
+    return found
 
 
 def _without(
@@ -275,7 +293,7 @@ def _fold_each(
                 if reading.topic_schema is None and batch.column(0).null_count:
                     batch = batch.filter(batch.column(0).is_valid())
                 if batch.num_rows:
-                    here.add(_rows(batch, count, partition))
+                    here.add(_rows(batch, count))
             found = here.finish()
             if found is not None:
                 tables[partition] = found
@@ -313,7 +331,8 @@ def _offsets(
     for number, table in tables.items():
         is_shared = _are_in(_lookup(table, key_count), strays)
         alone[number] = _numbers(table["offset"].filter(pc.invert(is_shared)))
-        shared.add(table.filter(is_shared))
+        some = table.filter(is_shared)
+        shared.add(some.append_column("partition", arrow_of(np.full(len(some), number, np.int64))))
     rows = shared.finish()
     assert rows is not None
     partitions, offsets = _numbers(rows["partition"]), _numbers(rows["offset"])
@@ -366,12 +385,11 @@ def once(report: Report) -> Report:
     return report_new
 
 
-def _rows(batch: pa.RecordBatch, key_count: int, partition: int) -> pa.Table:
+def _rows(batch: pa.RecordBatch, key_count: int) -> pa.Table:
     """Of a batch of keys, offsets and timestamps."""
     *keys, offsets, timestamps = batch.columns
-    numbers = arrow_of(np.full(batch.num_rows, partition, dtype=np.int64))
-    columns = [*keys, numbers, offsets, timestamps.view(pa.int64())]
-    return pa.table(columns, names=[*_key_names(key_count), *_NUMBERS])
+    names = [*_key_names(key_count), "offset", "timestamp"]
+    return pa.table([*keys, offsets, timestamps.view(pa.int64())], names=names)
 
 
 def _key_names(count: int) -> list[str]:
@@ -386,9 +404,9 @@ def _numbers(column: pa.ChunkedArray) -> Int64Array:
 class _Fold:
     """The newest of the added rows of each key: the last one, or the one with the greatest time.
 
-    Rows are grouped when there are a few, which gives up the batches that they are slices of, and
+    Rows are grouped when there are many, which gives up the batches that they are slices of, and
     the groups again when there are as many as keys: so memory is about the keys, and each row is
-    grouped about three times.
+    grouped once or twice.
     """
 
     def __init__(self, key_count: int, *, by_time: bool = False) -> None:
@@ -443,7 +461,7 @@ class _Fold:
         if order is not None:
             chosen = order[chosen]
         columns = {name: found[name] for name in self._keys}
-        for name in _NUMBERS:
+        for name in rows.schema.names[len(self._keys) :]:
             columns[name] = arrow_of(_numbers(rows[name])[chosen])
         return pa.table(columns)
 
