@@ -85,7 +85,7 @@ def _check_epochs(storage: ReplicatedStorage) -> Iterator[Finding]:
                 yield Finding("replicas", "", "damage", detail, path=root_names.epoch_file(number))
                 return
             continue  # those between have been cleaned
-        if after.before not in ("", before.by):
+        if after.before != before.by:
             continue  # a late process has taken a name that was free again
         for rule, detail in epoch_violations(before, after):
             path = root_names.epoch_file(after.number)

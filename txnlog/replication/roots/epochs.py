@@ -109,7 +109,7 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
         controllers: where epochs were decided, and last where the next one is. () if the controller
             has never moved: then it is where this epoch was found.
         failed_joins: roots that have given up joining, and have not joined since.
-        before: ``by`` of the epoch that this one follows from; "" if that was not told.
+        before: ``by`` of the epoch that this one follows from; "" of the first.
     """
 
     number: Counter
