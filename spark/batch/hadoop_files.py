@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from txnlog.storage.time_limits import NoAnswer, run_within
+from txnlog.time_limits import NoAnswer, run_within
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,8 +22,8 @@ from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replication import Replicas
 from txnlog.replication.roots.epochs import Proposer, first_epoch
 from txnlog.replication.roots.slowness import Slowness, TookTooLong, time_for
-from txnlog.storage.time_limits import NoAnswer
 from txnlog.testing import VirtualClock
+from txnlog.time_limits import NoAnswer
 
 
 @pytest.mark.parametrize(("slow", "left"), [(FIRST, "r1-0"), (SECOND, "r0-0")])

@@ -19,7 +19,7 @@ from txnlog import Store
 from txnlog.errors import InvalidOption
 from txnlog.spark import read, transaction
 from txnlog.spark.batch import hadoop_files
-from txnlog.storage.time_limits import NoAnswer
+from txnlog.time_limits import NoAnswer
 
 
 class SilentServer:

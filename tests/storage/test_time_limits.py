@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from txnlog.errors import ObjectNotFound
-from txnlog.storage.time_limits import NoAnswer, _Job, run_within
+from txnlog.time_limits import NoAnswer, _Job, run_within
 
 SOON_S = 0.01
 
@@ -129,7 +129,7 @@ def test_a_fork_copies_no_idle_thread() -> None:
 def test_what_hangs_keeps_no_process_from_ending() -> None:
     program = (
         "import threading\n"
-        "from txnlog.storage.time_limits import NoAnswer, _Job, run_within\n"
+        "from txnlog.time_limits import NoAnswer, _Job, run_within\n"
         "try: run_within(threading.Event().wait, 0.001)\n"
         "except NoAnswer: print('left')\n"
     )

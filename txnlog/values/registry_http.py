@@ -8,9 +8,7 @@ alone, and are in no message.
 from __future__ import annotations
 
 import base64
-from concurrent.futures import Future
 from http.client import HTTPException, IncompleteRead
-from threading import Thread
 from typing import Any, Final, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -19,6 +17,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 import msgspec
 
 from txnlog.errors import InvalidOption, InvalidSchema, StorageError, UnknownSchema
+from txnlog.time_limits import run_within
 from txnlog.values.schemas import MOST_SCHEMA_BYTES
 
 MOST_ANSWER_BYTES: Final = 4 * MOST_SCHEMA_BYTES
@@ -63,11 +62,9 @@ class RegistryHttp:
         if self._authorization is not None:
             # Not one that a redirection would take along.
             request.add_unredirected_header("Authorization", self._authorization)
-        # An answer that comes a byte at a time has no end: the socket's own limit is for each.
-        answer: Future[bytes] = Future()
-        Thread(target=self._fetch, args=(request, answer), daemon=True).start()
         try:
-            data = answer.result(self._timeout_s)
+            # An answer that comes a byte at a time has no end: the socket's own limit is for each.
+            data = run_within(lambda: self._read(request), self._timeout_s)
         except HTTPError as error:
             with error:
                 code = error.code
@@ -95,12 +92,6 @@ class RegistryHttp:
             return decoder.decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise InvalidSchema(f"{address} answered no schema: {error!s:.300}") from error
-
-    def _fetch(self, request: Request, answer: Future[bytes]) -> None:
-        try:
-            answer.set_result(self._read(request))
-        except Exception as error:  # noqa: BLE001 - it is raised where the answer is waited for
-            answer.set_exception(error)
 
     def _read(self, request: Request) -> bytes:
         with build_opener(_NoRedirection()).open(request, timeout=self._timeout_s) as found:

@@ -38,7 +38,7 @@ from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.same_bytes import Diverged
 from txnlog.replication.roots.slowness import Slowness, TookTooLong, time_for
 from txnlog.storage.base import Storage
-from txnlog.storage.time_limits import RunWithin, run_whole
+from txnlog.time_limits import RunWithin, run_whole
 
 T = TypeVar("T")
 Step = Callable[[Epoch], T]

@@ -51,7 +51,7 @@ from txnlog.replication.roots.root_join import Joined
 from txnlog.state import envelope
 from txnlog.storage.base import Address, Storage
 from txnlog.storage.probe import probe
-from txnlog.storage.time_limits import run_within
+from txnlog.time_limits import run_within
 
 GIVEN_TOGETHER = (
     "several roots and their controller are given together, and with create=True, to make a "

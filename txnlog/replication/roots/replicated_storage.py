@@ -40,7 +40,7 @@ from txnlog.replication.roots.uploads import ReplicatedUpload
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import Address, Kind, Storage, Upload, check_name
 from txnlog.storage.forwarding import ForwardingStorage
-from txnlog.storage.time_limits import RunWithin, run_whole
+from txnlog.time_limits import RunWithin, run_whole
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from txnlog.clock import Clock
 from txnlog.errors import StorageError
 from txnlog.replication.roots.epochs import Epoch, Member
 from txnlog.storage.fork_safe_lock import ForkSafeLock
-from txnlog.storage.time_limits import NoAnswer, RunWithin
+from txnlog.time_limits import NoAnswer, RunWithin
 
 T = TypeVar("T")
 

@@ -28,8 +28,8 @@ from txnlog.storage.adapters.hdfs import (
 from txnlog.storage.base import Storage
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.option_types import parse_options
-from txnlog.storage.time_limits import NoAnswer, run_within
 from txnlog.storage.whole import check_whole
+from txnlog.time_limits import NoAnswer, run_within
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus
