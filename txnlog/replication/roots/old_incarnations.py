@@ -1,4 +1,9 @@
-"""Old incarnations, from before a root left the in-sync set, and their deletion."""
+"""Old incarnations, from before a root left the in-sync set, and their deletion.
+
+One can become a member again only by an unclean election. So an epoch first removes it from those
+that such an election may fall back on; then its mark is deleted, then the rest. A process that is
+killed on the way leaves files that no epoch can name.
+"""
 
 from __future__ import annotations
 
