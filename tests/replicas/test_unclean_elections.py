@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,13 @@ from tests.support.replication.replica_folders import (
     write,
 )
 from tests.support.replication.replica_world import Roots
-from txnlog.errors import LogTruncated, NotEnoughReplicas, TxnlogError, UploadExpired
+from txnlog.errors import (
+    InvalidOption,
+    LogTruncated,
+    NotEnoughReplicas,
+    TxnlogError,
+    UploadExpired,
+)
 from txnlog.log.append_batching import BatchedAppend
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import TopicPartition, parse_data_file
@@ -33,13 +39,16 @@ from txnlog.replication import (
     root_names,
 )
 from txnlog.replication.roots import election, listings
-from txnlog.replication.roots.epochs import FACTOR, elected_unclean
+from txnlog.replication.roots.election import take_out
+from txnlog.replication.roots.epochs import FACTOR, UNCLEAN, Epoch, elected_unclean
+from txnlog.replication.roots.losses import NamedSegment
 from txnlog.replication.roots.trim import TrimNote
 from txnlog.state import envelope
 from txnlog.state.proposal import Proposal
 from txnlog.state.segment import StoredSegment
 from txnlog.state.topic_entries import Append
 from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.base import Storage
 from txnlog.testing import VirtualClock
 
 PARTITIONS = 4
@@ -330,6 +339,76 @@ def test_a_root_that_fails_while_it_is_looked_at(
     monkeypatch.setattr(election, "add_listing", lose_it)
     with pytest.raises(NotEnoughReplicas, match=r"r2-0 at .* cannot lead"):
         elect(tmp_path, "r2")
+
+
+def out_while_others_write(clock: VirtualClock, *out: str) -> Roots:
+    """Roots of which some are out, and those in sync do not answer."""
+    roots = Roots(3, {FACTOR: "1"})
+    storage = roots.plain(clock)
+    for root in out:
+        take_out(storage.agreement, root)
+    assert storage.put_if_absent("acknowledged", b"")
+    roots.down.update({*roots.names}.difference(out))
+    return roots
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_root_in_sync_that_answers_again_while_others_are_looked_at(
+    clock: VirtualClock, *, dry_run: bool
+) -> None:
+    """Reading the new leader's logs takes a while: what was acknowledged meanwhile is not lost."""
+    roots = out_while_others_write(clock, "c")
+    storage = roots.plain(clock)
+
+    def come_back(_: Storage) -> Iterator[NamedSegment]:
+        roots.down.clear()
+        assert roots.plain(clock).put_if_absent("meanwhile", b"")
+        return iter(())
+
+    with pytest.raises(InvalidOption, match="a-0 is in sync and answers"):
+        election.elect(
+            storage.agreement, "c", unclean=True, name_segments=come_back, dry_run=dry_run
+        )
+    assert [storage.get(name) for name in ("acknowledged", "meanwhile")] == [b"", b""]
+
+
+def test_the_leader_that_answers_again_before_one_is_elected_by_setting(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that may lead are asked one after the other, and may take their time."""
+    roots = Roots(2, {UNCLEAN: "true"})
+    storage = roots.plain(clock)
+    take_out(storage.agreement, "b")
+    roots.down.add("a")
+    check = storage.agreement.check_mark
+
+    def come_back(epoch: Epoch, member: str, **how: float) -> None:
+        check(epoch, member, **how)
+        if member == "b-0":
+            roots.down.clear()
+
+    monkeypatch.setattr(storage.agreement, "check_mark", come_back)
+    assert storage.put_if_absent("x", b"")
+    assert roots.epoch().leader == "a-0"
+
+
+def test_copies_that_are_lost_while_others_are_looked_at(clock: VirtualClock) -> None:
+    """They were counted on; the next attempt announces what they alone had."""
+    roots = out_while_others_write(clock, "b", "c")
+    agreement = roots.plain(clock).agreement
+    segment = NamedSegment("t", 0, 0, 1, 1, "topics/t/data/0/only.log", 1, 1)
+    roots.heap("b-0").put(segment.path, b"x")
+
+    def look(_: Storage) -> Iterator[NamedSegment]:
+        yield segment
+        roots.dead.add("b-0")
+
+    with pytest.raises(NotEnoughReplicas, match=r"b-0 .*: try again"):
+        election.elect(agreement, "c", unclean=True, name_segments=look)
+    assert not roots.epoch().unclean
+    done = election.elect(agreement, "c", unclean=True, name_segments=look)
+    assert [(one.start, one.end, one.members) for one in done.older] == [(0, 1, ())]
+    assert "b-0" in done.unseen
 
 
 def test_who_elects_reads_the_new_leader_and_writes_nothing(tmp_path: Path) -> None:

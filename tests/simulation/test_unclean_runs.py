@@ -5,6 +5,8 @@ Each rule has a broken variant that is caught.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.replication import unclean_model, unclean_world
@@ -12,7 +14,9 @@ from tests.support.replication.replica_world import CALM, ROUGH, STORMY, Violati
 from tests.support.replication.unclean_model import BROKEN, Lost, Model
 from tests.support.replication.unclean_world import run_seeds
 from tests.support.seeds import tried_first
+from txnlog.replication.roots import election
 from txnlog.replication.roots.agreement import Agreement
+from txnlog.replication.roots.losses import Losses, find_losses
 from txnlog.testing import FaultRates
 
 FIRST = {"counts what is noted": 83, "counts who was out later": 262}
@@ -89,6 +93,49 @@ def test_an_election_that_announces_epochs_alone_is_caught(
         patch.setattr(unclean_world, "named_segments", lambda _: iter(()))
         with pytest.raises(Violation):
             run_seeds(tried_first(19, 100), ROUGH)
+
+
+@pytest.mark.more
+def test_an_election_that_does_not_ask_those_in_sync_again_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They come back while it looks at others, and others write to them."""
+    looked: list[None] = []
+    check_gone = election._check_gone
+
+    def find(*given: Any) -> Losses:
+        found = find_losses(*given)
+        looked.append(None)
+        return found
+
+    def check(*given: Any) -> None:
+        if looked:
+            looked.clear()
+        else:
+            check_gone(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(election, "find_losses", find)
+        patch.setattr(election, "_check_gone", check)
+        with pytest.raises(Violation, match="a root in sync answers"):
+            run_seeds(tried_first(29, 100), ROUGH, roots=4)
+
+
+@pytest.mark.more
+def test_an_election_that_counts_on_disks_that_are_lost_since_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = Agreement.answers
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Agreement,
+            "answers",
+            lambda agreement, epoch, member: (
+                member not in epoch.in_sync or answers(agreement, epoch, member)
+            ),
+        )
+        with pytest.raises(Violation, match="at all in"):
+            run_seeds(tried_first(348, 1000), ROUGH)
 
 
 def test_the_model_is_the_one_that_is_meant() -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from tests.support.replication.replica_world import CALM, CONTROLLER, World
+from tests.support.replication.replica_world import CALM, CONTROLLER, Violation, World
 from tests.support.replication.world_entries import entry_number, named_in
 from txnlog.errors import InvalidOption, StorageError
+from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.election import Election, elect
-from txnlog.replication.roots.epochs import Epoch, root_of
+from txnlog.replication.roots.epochs import Epoch, last_in_sync, root_of
 from txnlog.replication.roots.losses import NamedSegment
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
@@ -48,6 +50,13 @@ class UncleanWorld(World):
         self.is_lost = False
         """All that is in sync is gone, and nobody was elected since."""
         self.is_electing = False
+        self.wiped: set[str] = set()
+        """What disks had that were lost since an election has looked at them."""
+        self.missed: set[str] = set()
+        """What disks had that were lost while it looked: it starts over, or announces it."""
+        self.faults = 0
+        self.came_back = False
+        """A root in sync answers since an election has looked at others."""
         self.kept = 0
 
     def acknowledge(
@@ -89,6 +98,8 @@ class UncleanWorld(World):
     def knows_losses(self) -> bool:
         """Take the data that elections have announced as lost; False if one has not yet."""
         self.heed()
+        if self.is_electing and self.missed | self.wiped:
+            return False
         for number, there in [*self.entries.items()]:
             told = self.told.get(number)
             if told is None and self.is_electing:
@@ -105,7 +116,9 @@ class UncleanWorld(World):
             super().judge()
 
     def _check_copies(self, name: str, entry: bytes, began_in: int) -> None:
-        if not self.is_lost:  # else it may have been lost when it had been put
+        gone = self.given_up | self.missed | self.wiped
+        # Else it may have been lost when it had been put.
+        if not self.is_lost and named_in(entry) not in gone:
             super()._check_copies(name, entry, began_in)
 
     def _check_data(self, storage: ReplicatedStorage, named: str) -> None:
@@ -123,7 +136,17 @@ class UncleanWorld(World):
                 continue
             if process.chance.random() < 0.4 and self._lose_all(process):
                 continue
+            self.came_back = False
             self.roots.down.add(process.chance.choice([*self.roots.names, CONTROLLER]))
+
+    def _wipe(self, roots: Iterable[str]) -> None:
+        """Disks are lost for good."""
+        for member, heap in self.roots.heaps.items():
+            if root_of(member) in roots:
+                found = [name for name, _ in heap.list_all("")]
+                self.wiped.update(found)
+                heap.delete(found)
+                self.roots.dead.add(member)
 
     def _lose_all(self, process: Process) -> bool:
         """All roots in sync are gone: for good, for a while, or for those who elect alone."""
@@ -132,12 +155,10 @@ class UncleanWorld(World):
         alive = {root_of(member) for member in epoch.left if member not in self.roots.dead}
         if not alive - gone:
             return False
+        self.came_back = False
         what = process.chance.random()
         if what < 0.5:
-            for member, heap in self.roots.heaps.items():
-                if root_of(member) in gone:
-                    heap.delete([name for name, _ in heap.list_all("")])
-                    self.roots.dead.add(member)
+            self._wipe(gone)
             self.is_lost = True
         elif what < 0.75:
             self.roots.down.update(gone)
@@ -159,15 +180,41 @@ class UncleanWorld(World):
                 if not out:
                     continue
                 root = process.chance.choice(out)
-                self.is_electing = True
-                try:
-                    done = elect(
-                        storage.agreement, root, unclean=True, name_segments=named_segments
-                    )
-                    if not done.clean:
-                        self.told[done.epoch] = done
-                finally:
-                    self.is_electing = False
+                self._elect(process, storage.agreement, root)
+
+    def _elect(self, process: Process, agreement: Agreement, root: str) -> None:
+        self.wiped, self.missed, self.came_back = set(), set(), False
+        self.is_electing = True
+        named = partial(self._look, process, root)
+        try:
+            done = elect(agreement, root, unclean=True, name_segments=named)
+            self.missed.clear()
+            if done.clean:
+                return
+            self.told[done.epoch] = done
+            if self.came_back and process.faults == self.faults:
+                raise Violation(f"a root in sync answers, and {root} is elected: {done}")
+        finally:
+            self.is_electing = False
+            self.given_up |= self.missed | self.wiped
+
+    def _look(self, process: Process, root: str, storage: Storage) -> Iterator[NamedSegment]:
+        """Disks are lost while an election looks at others, and roots in sync come back."""
+        epoch = self.roots.epoch()
+        known = {root_of(member) for member in epoch.members} | {root}
+        others = sorted({*map(root_of, epoch.left)} - known)
+        what = process.chance.random()
+        leads = last_in_sync(epoch, root) not in self.roots.dead
+        if leads and others and what < 0.4:
+            self._wipe([process.chance.choice(others)])
+        elif what > 0.8:
+            self._calm()
+        yield from named_segments(storage)
+        self.missed, self.wiped = self.wiped, set()
+        down, self.faults = {*self.roots.down}, process.faults
+        down |= {cut for name, cut in self.roots.cut if name == process.name}
+        there = {root_of(one) for one in {*self.roots.epoch().in_sync} - self.roots.dead}
+        self.came_back = self.roots.epoch() == epoch and not there <= down
 
     def spawn_others(self) -> None:
         self.simulation.spawn("elect", self.elect, restart=True)

@@ -243,7 +243,7 @@ class Agreement:
             if within_s is None:
                 result = request()
             else:
-                go_on = partial(self._answers, epoch, member) if may_be_large else None
+                go_on = partial(self.answers, epoch, member) if may_be_large else None
                 result = self.slowness.ask(member, request, within_s, go_on)
         except ObjectNotFound:
             self._note_answer(member)
@@ -500,7 +500,7 @@ class Agreement:
         seen = self._failing.get(failed.member)
         for_s = self.clock.monotonic_s() - (since_s if seen is None else min(since_s, seen.since_s))
         if failed.is_slow:
-            if not any(self._answers(epoch, one) for one in epoch.in_sync if one != failed.member):
+            if not any(self.answers(epoch, one) for one in epoch.in_sync if one != failed.member):
                 return False  # it may be this process that has no network
         elif not failed.useless and for_s < epoch.lag_s:
             for other in epoch.members:
@@ -525,7 +525,8 @@ class Agreement:
             return False  # others may see what this process does not
         return self.put_out(epoch, failed.member, str(failed), may_lose=not failed.is_slow)
 
-    def _answers(self, epoch: Epoch, member: Member) -> bool:
+    def answers(self, epoch: Epoch, member: Member) -> bool:
+        """Whether a member can be reached, and is the folder that it should be."""
         with suppress(MemberFailed):
             self.check_mark(epoch, member)
             return True
@@ -539,14 +540,9 @@ class Agreement:
         if member != epoch.leader:
             return self.propose(without(epoch, member, self.proposer(f"{member} fails: {why}")))
         for candidate in epoch.in_sync:
-            if candidate == member:
-                continue
-            try:
-                self.check_mark(epoch, candidate)
-            except MemberFailed:
-                continue
-            who = self.proposer(f"the leader {member} fails: {why}")
-            return self.propose(elected(epoch, candidate, who))
+            if candidate != member and self.answers(epoch, candidate):
+                who = self.proposer(f"the leader {member} fails: {why}")
+                return self.propose(elected(epoch, candidate, who))
         if not (may_lose and epoch.allows_unclean):
             return False
         return self.elect_unclean(epoch, f"all in sync fail: {why}")
@@ -558,13 +554,11 @@ class Agreement:
         """
         if places(epoch):
             why = f"{why}; data that no answering root has may be lost: doctor tells which"
-        for member in by_last_in_sync(epoch):
-            try:
-                self.check_mark(epoch, member)
-            except MemberFailed:
-                continue
-            return self.propose(elected_unclean(epoch, member, self.proposer(why)))
-        return False
+        heir = next((one for one in by_last_in_sync(epoch) if self.answers(epoch, one)), None)
+        # Others may have taken their time to answer.
+        if heir is None or any(self.answers(epoch, one) for one in epoch.in_sync):
+            return False
+        return self.propose(elected_unclean(epoch, heir, self.proposer(why)))
 
     def proposer(self, why: str) -> Proposer:
         return Proposer(self.clock.token(), self.clock.now_ms(), why)

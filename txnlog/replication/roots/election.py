@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -126,7 +125,7 @@ def _elect_preferred(agreement: Agreement, epoch: Epoch, *, dry_run: bool) -> El
 
 def _elect_clean(agreement: Agreement, epoch: Epoch, member: Member, *, dry_run: bool) -> Election:
     _check_answers(agreement, epoch, member)
-    keep = _answers(agreement, epoch, epoch.leader)
+    keep = agreement.answers(epoch, epoch.leader)
     who = agreement.proposer(f"an operator elects {member}")
     proposed = elected(epoch, member, who, keep=keep)
     if not dry_run:
@@ -143,12 +142,7 @@ def _elect_unclean(
     dry_run: bool,
 ) -> Election:
     _check_answers(agreement, epoch, member)
-    for other in epoch.in_sync:
-        if _answers(agreement, epoch, other):
-            raise InvalidOption(
-                f"{other} is in sync and answers: with it nothing is lost, so nobody else is "
-                "elected. If its data is damaged, take its disk away first"
-            )
+    _check_gone(agreement, epoch)
     others = [one for one in (*epoch.in_sync, *epoch.joining, *epoch.left) if one != member]
     with Listings([member, *others]) as listings:
         copies = Copies(listings, epoch, member)
@@ -167,6 +161,11 @@ def _elect_unclean(
         if places(epoch):
             named = name_segments(agreement.storage(epoch, member))
             losses = find_losses(named, copies, _MOST_NAMES)
+    # That took a while: others may have written to members in sync, and disks may have failed.
+    _check_gone(agreement, epoch)
+    for one in (member, *(one for one in others if one not in unseen)):
+        if not agreement.answers(epoch, one):
+            raise NotEnoughReplicas(f"{one} has failed while its copies were counted: try again")
     who = agreement.proposer(f"an operator elects {member}, which is not in sync")
     proposed = elected_unclean(epoch, member, who)
     if not dry_run:
@@ -214,11 +213,14 @@ def _is_seen(
     return True
 
 
-def _answers(agreement: Agreement, epoch: Epoch, member: Member) -> bool:
-    with suppress(MemberFailed):
-        agreement.check_mark(epoch, member)
-        return True
-    return False
+def _check_gone(agreement: Agreement, epoch: Epoch) -> None:
+    """Raises InvalidOption: a member in sync answers."""
+    for member in epoch.in_sync:
+        if agreement.answers(epoch, member):
+            raise InvalidOption(
+                f"{member} is in sync and answers: with it nothing is lost, so nobody else is "
+                "elected. If its data is damaged, take its disk away first"
+            )
 
 
 def _check_answers(agreement: Agreement, epoch: Epoch, member: Member) -> None:
@@ -255,7 +257,7 @@ def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
     else:
         # The leader first, of those that could go on.
         others = [one for one in epoch.members if one != member and one in epoch.in_sync]
-        heir = next((one for one in others if _answers(agreement, epoch, one)), None)
+        heir = next((one for one in others if agreement.answers(epoch, one)), None)
         if heir is None:
             raise NotEnoughReplicas(f"{root} was not taken out: no other one in sync answers")
         if member != epoch.leader:
